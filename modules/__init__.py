@@ -1,0 +1,1 @@
+"""Chorus, a trainer for diffusion models."""

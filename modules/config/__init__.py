@@ -1,0 +1,1 @@
+"""Settings: what a run is asked to do."""

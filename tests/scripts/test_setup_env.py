@@ -1,0 +1,432 @@
+"""scripts/setup_env.py makes the environment once; start-multi-gpu.sh uses it from any folder."""
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from scripts import setup_env
+from scripts.setup_env import SetupError, is_ready, set_up
+
+REPOSITORY = Path(setup_env.__file__).resolve().parent.parent
+BASE = ["requirements.txt"]
+WITH_TESTS = ["requirements.txt", "requirements-test.txt"]
+needs_posix = pytest.mark.skipif(os.name == "nt", reason="stands in for Python with a shell script")
+
+
+def silent(line: str) -> None:
+    pass
+
+
+class Workshop:
+    """A repository with two requirements files, and an environment that is made and filled without pip."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.made = 0
+        self.installed = []
+        (root / "requirements.txt").write_text("torch==2.13.0  # tensors\nnumpy==2.4.6\n")
+        (root / "requirements-test.txt").write_text("-r requirements.txt\npytest==9.2.0\n")
+
+    def create(self, root: Path) -> None:
+        self.made += 1
+        python = setup_env.venv_python(root)
+        python.parent.mkdir(parents=True)
+        python.write_text("#!/bin/sh\nexit 0\n")
+        python.chmod(0o755)
+
+    def install(self, root: Path, arguments: list[str], say) -> None:
+        self.installed.append(arguments)
+
+    def set_up(self, names=BASE, index="", install=None) -> None:
+        if not is_ready(self.root, names, index):
+            set_up(self.root, names, index, silent, create=self.create, install=install or self.install)
+
+
+@pytest.fixture
+def workshop(tmp_path) -> Workshop:
+    if os.name == "nt":
+        pytest.skip("stands in for Python with a shell script")
+    return Workshop(tmp_path)
+
+
+def interrupted(root, arguments, say):
+    raise KeyboardInterrupt
+
+
+# --- once, and again when something changed
+
+
+def test_the_second_set_up_does_nothing(workshop):
+    workshop.set_up()
+    workshop.set_up()
+    assert workshop.made == 1
+    assert workshop.installed == [["-r", str(workshop.root / "requirements.txt")]]
+
+
+def test_changed_requirements_are_installed_into_the_same_environment(workshop):
+    workshop.set_up()
+    (workshop.root / "requirements.txt").write_text("numpy==2.4.7\n")
+    workshop.set_up()
+    assert workshop.made == 1
+    assert len(workshop.installed) == 2
+
+
+def test_what_the_tests_need_is_installed_on_top_and_serves_a_plain_start_too(workshop):
+    workshop.set_up()
+    workshop.set_up(WITH_TESTS)
+    workshop.set_up(BASE)
+    assert workshop.installed[1:] == [
+        ["-r", str(workshop.root / "requirements.txt"), "-r", str(workshop.root / "requirements-test.txt")]
+    ]
+
+
+def test_another_build_of_torch_gets_a_new_environment(workshop):
+    workshop.set_up()
+    workshop.set_up(index="https://example.org/rocm")
+    assert workshop.made == 2
+    assert is_ready(workshop.root, BASE, "https://example.org/rocm")
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(workshop):
+    workshop.set_up()
+    setup_env.venv_python(workshop.root).unlink()
+    assert not is_ready(workshop.root, BASE, "")
+    workshop.set_up()
+    assert workshop.made == 2
+
+
+def test_another_python_behind_the_environment_installs_again(workshop):
+    workshop.set_up()
+    python = setup_env.venv_python(workshop.root)
+    newer = workshop.root / "python3.99"
+    python.rename(newer)
+    python.symlink_to(newer)
+    assert not is_ready(workshop.root, BASE, "")
+    workshop.set_up()
+    assert len(workshop.installed) == 2
+
+
+def test_a_damaged_stamp_installs_again(workshop):
+    workshop.set_up()
+    (workshop.root / ".venv" / "setup.json").write_text('{"interpreter": "/usr/b')
+    workshop.set_up()
+    assert workshop.made == 1
+    assert len(workshop.installed) == 2
+
+
+# --- interruptions
+
+
+def test_an_interrupted_installation_goes_on_next_time(workshop):
+    with pytest.raises(KeyboardInterrupt):
+        workshop.set_up(install=interrupted)
+    assert not is_ready(workshop.root, BASE, "")
+    workshop.set_up()
+    assert workshop.made == 1
+    assert is_ready(workshop.root, BASE, "")
+
+
+def test_after_an_interrupted_upgrade_the_old_requirements_do_not_count_as_installed(workshop):
+    workshop.set_up()
+    old = (workshop.root / "requirements.txt").read_text()
+    (workshop.root / "requirements.txt").write_text("numpy==2.4.7\n")
+    with pytest.raises(KeyboardInterrupt):
+        workshop.set_up(install=interrupted)
+    (workshop.root / "requirements.txt").write_text(old)
+    assert not is_ready(workshop.root, BASE, "")
+
+
+def test_after_an_interruption_another_build_of_torch_still_gets_a_new_environment(workshop):
+    with pytest.raises(KeyboardInterrupt):
+        workshop.set_up(index="https://example.org/rocm", install=interrupted)
+    workshop.set_up()
+    assert workshop.made == 2
+
+
+def test_an_environment_that_was_only_half_made_is_made_anew(workshop):
+    half_made = workshop.root / ".venv" / "lib"
+    half_made.mkdir(parents=True)
+    workshop.set_up()
+    assert workshop.made == 1
+    assert not half_made.exists()
+
+
+def test_an_interrupted_write_leaves_the_old_stamp(workshop, monkeypatch):
+    workshop.set_up()
+    before = (workshop.root / ".venv" / "setup.json").read_text()
+    monkeypatch.setattr(setup_env.os, "replace", lambda source, target: interrupted(None, None, None))
+    with pytest.raises(KeyboardInterrupt):
+        setup_env.write_stamp(workshop.root, "elsewhere", {})
+    assert (workshop.root / ".venv" / "setup.json").read_text() == before
+
+
+def test_two_set_ups_at_the_same_time_install_once(workshop):
+    second_waits = threading.Event()
+    first_installs = threading.Event()
+
+    def slow_install(root, arguments, say):
+        first_installs.set()
+        assert second_waits.wait(20)
+        workshop.install(root, arguments, say)
+
+    def second():
+        set_up(workshop.root, BASE, "", lambda line: second_waits.set(), workshop.create, workshop.install)
+
+    first = threading.Thread(target=workshop.set_up, kwargs={"install": slow_install})
+    first.start()
+    assert first_installs.wait(20)
+    second()
+    first.join()
+    assert len(workshop.installed) == 1
+
+
+# --- which torch
+
+
+@pytest.mark.parametrize(
+    ("platform", "gpu", "index"),
+    [
+        ("linux", True, ""),
+        ("linux", False, ""),
+        ("darwin", False, ""),
+        ("win32", True, setup_env.WINDOWS_CUDA_INDEX),
+        ("win32", False, ""),
+    ],
+)
+def test_only_windows_with_a_gpu_needs_an_index_of_its_own(platform, gpu, index):
+    assert setup_env.torch_index(platform, {}, lambda: gpu) == index
+
+
+@pytest.mark.parametrize("platform", ["linux", "win32"])
+def test_the_environment_variable_overrides_the_index(platform):
+    chosen = {"CHORUS_TORCH_INDEX": " https://example.org/cpu "}
+    assert setup_env.torch_index(platform, chosen, lambda: True) == "https://example.org/cpu"
+
+
+def test_an_index_serves_torch_alone_and_first(workshop):
+    calls = setup_env.pip_arguments(workshop.root, BASE, "https://example.org/cpu")
+    assert calls == [
+        ["torch==2.13.0", "--index-url", "https://example.org/cpu"],
+        ["-r", str(workshop.root / "requirements.txt")],
+    ]
+
+
+def test_the_torch_of_the_real_requirements_is_found():
+    first, _ = setup_env.pip_arguments(REPOSITORY, BASE, "https://example.org/cpu")
+    assert first[0].startswith("torch==")
+
+
+@needs_posix
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'", True),
+        ("echo 'No devices were found'", False),
+        ("echo 'GPU access blocked'; exit 9", False),
+    ],
+)
+def test_nvidia_smi_counts_only_when_it_lists_a_gpu(tmp_path, monkeypatch, script, found):
+    if Path("/proc/driver/nvidia/version").exists():
+        pytest.skip("this machine has a driver, which settles it")
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert setup_env.has_nvidia_gpu() is found
+
+
+# --- what the system must bring
+
+
+def test_a_python_too_old_is_told_so_in_a_sentence():
+    with pytest.raises(SetupError, match=r"^Python 3\.9 is too old for Chorus, which needs 3\.10 or newer; install"):
+        setup_env.check_python((3, 9, 18))
+    setup_env.check_python((3, 10, 0))
+    setup_env.check_python((4, 0))
+
+
+def test_a_python_too_old_can_parse_the_script():
+    source = Path(setup_env.__file__).read_text(encoding="utf-8")
+    ast.parse(source, feature_version=(3, 6))
+    assert "from __future__" not in source  # annotations in there are a SyntaxError before 3.7
+
+
+@pytest.mark.parametrize(
+    ("platform", "os_release", "tkinter", "venv"),
+    [
+        ("linux", "NAME=x\nID=debian\n", "apt install python3-tk`", "apt install python3-venv`"),
+        ("linux", 'ID=linuxmint\nID_LIKE="ubuntu debian"\n', "apt install python3-tk`", "apt install python3-venv`"),
+        ("linux", "ID=fedora\n", "dnf install python3-tkinter`", "your system's package"),
+        ("linux", 'ID="rocky"\nID_LIKE="rhel fedora"\n', "dnf install python3-tkinter`", "your system's package"),
+        ("linux", "ID=manjaro\nID_LIKE=arch\n", "pacman -S tk`", "your system's package"),
+        ("linux", "", "your system's package", "your system's package"),
+        ("darwin", "", "brew install python-tk`", "brew install python`"),
+        ("win32", "", "run the Python installer again and tick tcl/tk", "run the Python installer again"),
+    ],
+)
+def test_the_remedy_names_the_package_of_the_system(platform, os_release, tkinter, venv):
+    assert tkinter in setup_env.remedy("tkinter", platform, os_release)
+    assert venv in setup_env.remedy("venv", platform, os_release)
+
+
+def test_a_missing_venv_module_is_told_with_its_remedy():
+    with pytest.raises(SetupError, match=r"venv module is missing or incomplete; .+ and start again"):
+        setup_env.check_venv_module(False)
+
+
+def test_a_missing_tkinter_stops_the_window_warns_the_tests_and_leaves_training_alone():
+    said = []
+    with pytest.raises(SetupError, match=r"tkinter, which the window of Chorus needs, is missing; .+ and start again"):
+        setup_env.check_tkinter(False, for_window=True, for_tests=False, say=said.append)
+    setup_env.check_tkinter(False, for_window=False, for_tests=False, say=said.append)
+    assert said == []
+    setup_env.check_tkinter(False, for_window=False, for_tests=True, say=said.append)
+    assert len(said) == 1
+    assert said[0].startswith("Warning: Python's tkinter")
+
+
+def test_the_window_is_refused_without_tkinter_before_anything_is_installed(workshop, monkeypatch, capsys):
+    monkeypatch.setattr(setup_env, "_has_tkinter", lambda python: False)
+    assert setup_env.main(["--ui", "--quiet"], workshop.root) == 1
+    assert "tkinter" in capsys.readouterr().err
+    assert not (workshop.root / ".venv").exists()
+
+
+def test_the_window_is_refused_without_tkinter_in_an_environment_that_is_ready(workshop, monkeypatch, capsys):
+    workshop.set_up(index=setup_env.torch_index(sys.platform, os.environ, setup_env.has_nvidia_gpu))
+    setup_env.venv_python(workshop.root).write_text("#!/bin/sh\nexit 1\n")
+    assert setup_env.main(["--ui"], workshop.root) == 1
+    assert "tkinter" in capsys.readouterr().err
+    assert setup_env.main([], workshop.root) == 0
+
+
+# --- failures
+
+
+def test_a_failing_pip_shows_its_last_lines_and_one_sentence(workshop, capsys):
+    workshop.create(workshop.root)
+    pip = 'i=0; while [ $i -lt 20 ]; do i=$((i+1)); echo line $i; done; [ "$1" = -c ] || exit 3'
+    setup_env.venv_python(workshop.root).write_text(f"#!/bin/sh\n{pip}\n")
+    assert setup_env.main(["--quiet"], workshop.root) == 1
+    *lines, sentence = capsys.readouterr().err.splitlines()
+    assert lines == [f"    line {number}" for number in range(6, 21)]
+    assert sentence.startswith("Installing the packages failed (pip's exit code 3); see ")
+    assert str(workshop.root / ".venv" / "setup.log") in sentence
+
+
+@needs_posix
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / ".venv").write_text("in the way")
+    with (
+        pytest.raises(SetupError, match=r"setup\.lock can't be written .+ folder of your own"),
+        setup_env.exclusive(tmp_path / ".venv" / "setup.lock", silent),
+    ):
+        pass
+
+
+# --- for real
+
+
+@pytest.fixture
+def odd_checkout(tmp_path) -> Path:
+    """A checkout in a folder with an awkward name, that requires nothing and whose start script tells what it got."""
+    root = tmp_path / "a b'cd&e"
+    (root / "scripts").mkdir(parents=True)
+    for name in ("start-multi-gpu.sh", "scripts/setup_env.py", "scripts/find_python.sh"):
+        shutil.copy(REPOSITORY / name, root / name)
+    (root / "requirements.txt").write_text("# nothing\n")
+    (root / "scripts" / "start_multi_gpu.py").write_text(
+        "import json, os, sys\nprint(json.dumps([sys.prefix, os.getcwd(), sys.argv[1:]]))\nsys.exit(7)\n"
+    )
+    return root
+
+
+def make_environment(root: Path) -> None:
+    """Really make it, but without pip, which takes seconds."""
+    index = setup_env.torch_index(sys.platform, os.environ, setup_env.has_nvidia_gpu)
+    set_up(
+        root,
+        BASE,
+        index,
+        silent,
+        create=lambda root: setup_env.create_venv(root, ("--without-pip",)),
+        install=lambda root, arguments, say: None,
+    )
+
+
+def run_start_script(root: Path, *arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [shutil.which("bash"), str(root / "start-multi-gpu.sh"), *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHON": sys.executable, **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_real_environment_is_made_once_and_found_at_once(odd_checkout, capsys):
+    make_environment(odd_checkout)
+    stamp = odd_checkout / ".venv" / "setup.json"
+    before = stamp.stat().st_mtime_ns
+    assert setup_env.main(["--print-python"], odd_checkout) == 0
+    out, err = capsys.readouterr()
+    python = out.splitlines()[-1]
+    assert (err, stamp.stat().st_mtime_ns) == ("", before)
+    prefix = subprocess.check_output([python, "-c", "import sys; print(sys.prefix)"], text=True).strip()
+    assert Path(prefix) == odd_checkout / ".venv"
+
+
+@needs_posix
+def test_the_start_script_works_from_any_folder_and_hands_on_arguments_and_exit_code(odd_checkout, tmp_path):
+    make_environment(odd_checkout)
+    done = run_start_script(odd_checkout, "--config", 'my run\'s "$HOME".yaml', cwd=tmp_path)
+    assert done.returncode == 7, done.stderr
+    assert json.loads(done.stdout) == [
+        str(odd_checkout / ".venv"),
+        str(tmp_path),
+        ["--config", 'my run\'s "$HOME".yaml'],
+    ]
+
+
+@needs_posix
+def test_the_start_script_says_in_a_sentence_that_there_is_no_python(odd_checkout, tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "dirname").symlink_to(shutil.which("dirname"))
+    (tools / "python3").write_text("#!/bin/sh\nexit 1\n")  # as one that is too old
+    (tools / "python3").chmod(0o755)
+    done = run_start_script(odd_checkout, cwd=tmp_path, PATH=str(tools), PYTHON="")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Chorus needs Python 3.10 or newer and found none; install one")
+    assert done.stderr.count("\n") == 1
+
+
+@needs_posix
+def test_a_python_chosen_by_hand_that_does_not_work_is_refused_and_not_replaced(odd_checkout, tmp_path):
+    done = run_start_script(odd_checkout, cwd=tmp_path, PYTHON="/nowhere/python")
+    assert done.returncode == 1
+    assert done.stderr.startswith("PYTHON=/nowhere/python is not a working Python 3.10 or newer")
+
+
+@needs_posix
+@pytest.mark.slow
+def test_the_start_script_sets_up_a_fresh_checkout_with_pip(odd_checkout, tmp_path):
+    first = run_start_script(odd_checkout, cwd=tmp_path)
+    assert first.returncode == 7, first.stderr
+    assert "The environment is ready." in first.stderr
+    second = run_start_script(odd_checkout, cwd=tmp_path)
+    assert (second.returncode, second.stderr) == (7, "")
+    assert second.stdout == first.stdout
+
+
+@pytest.mark.parametrize("name", WITH_TESTS)
+def test_every_requirement_is_pinned(name):
+    lines = [line.split("#")[0].strip() for line in (REPOSITORY / name).read_text(encoding="utf-8").splitlines()]
+    assert [line for line in lines if line and "==" not in line and not line.startswith("-r ")] == []
