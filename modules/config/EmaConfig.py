@@ -1,0 +1,33 @@
+"""The running average of the trained weights."""
+
+from pydantic.dataclasses import dataclass
+
+from modules.config.setting import STRICT, Float, setting
+
+
+@dataclass(config=STRICT)
+class EmaConfig:
+    enabled: bool = setting(
+        False,
+        label="Average the weights (EMA)",
+        help="Keep a running average of the trained weights and save that. Steadier results for a copy's memory.",
+        group="training",
+    )
+    decay: Float = setting(
+        0.999,
+        label="EMA decay",
+        help="Share of the average kept at each step. 0.999 looks back about 1,000 steps; short runs like 0.99.",
+        group="training",
+        gt=0,
+        lt=1,
+        importance="advanced",
+        visible_when={".enabled": [True]},
+    )
+    sample: bool = setting(
+        True,
+        label="Sample from the average",
+        help="Samples are made from the averaged weights. Off: from the weights as trained.",
+        group="training",
+        importance="advanced",
+        visible_when={".enabled": [True]},
+    )

@@ -1,0 +1,70 @@
+"""Which pretrained model is trained, and in which precision."""
+
+from typing import Literal
+
+from pydantic import field_validator
+from pydantic.dataclasses import dataclass
+
+from modules.config.setting import STRICT, Str, setting
+
+
+@dataclass(config=STRICT)
+class ModelConfig:
+    base: Str = setting(
+        "",
+        label="Base model",
+        help="The model to start from: a diffusers folder, a name on the Hugging Face Hub or a .safetensors file.",
+        group="model",
+    )
+    config_folder: Str = setting(
+        "",
+        label="Configuration folder",
+        help="A diffusers folder whose configuration files and tokenizer describe a .safetensors base model. "
+        "Needed only without internet.",
+        group="model",
+        importance="advanced",
+    )
+    prediction_type: Literal["auto", "epsilon", "v_prediction"] = setting(
+        "auto",
+        label="Prediction type",
+        help="What the denoiser predicts. Auto reads it from the base model; set it if a single file doesn't say so.",
+        group="model",
+        choice_labels={"auto": "Auto", "epsilon": "Noise (epsilon)", "v_prediction": "Velocity (v)"},
+        importance="advanced",
+        visible_when={"family": ["sd15"], "method": ["lora", "full"]},
+    )
+    weight_dtype: Literal["float32", "bfloat16", "float16", "float64"] = setting(
+        "float32",
+        label="Weight precision",
+        help="Precision in which the model's weights are held. float32 is safest; bfloat16 halves the memory of "
+        "weights that are not trained, as with LoRA.",
+        group="model",
+    )
+    mixed_precision: Literal["no", "bf16", "fp16"] = setting(
+        "no",
+        label="Mixed precision",
+        help="Precision of the computation where it is safe to lower it. bf16 is good on recent GPUs, fp16 on older "
+        "ones.",
+        group="model",
+        choice_labels={"no": "Off"},
+    )
+    gradient_checkpointing: bool = setting(
+        False,
+        label="Gradient checkpointing",
+        help="Computes activations a second time instead of keeping them: needs far less memory and about a third "
+        "more time.",
+        group="model",
+    )
+    channels_last: bool = setting(
+        True,
+        label="Channels-last memory",
+        help="Memory layout that makes convolutions faster on most GPUs. Changes no result beyond rounding.",
+        group="model",
+        importance="advanced",
+    )
+
+    @field_validator("mixed_precision", mode="before")
+    @classmethod
+    def _read_unquoted_no(cls, value: object) -> object:
+        # YAML 1.1 reads an unquoted `no` as false.
+        return "no" if value is False else value

@@ -1,0 +1,45 @@
+"""What the trained model is called, and how it is written."""
+
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from modules.config.setting import INTERVAL_LABELS, STRICT, Float, IntervalUnit, Str, setting
+
+
+@dataclass(config=STRICT)
+class OutputConfig:
+    name: Str = setting(
+        "model",
+        label="Model name",
+        help="Name of the saved model's files. Characters that a file name can't hold are replaced.",
+        group="output",
+    )
+    every: Float = setting(
+        0.0,
+        label="Save every",
+        help="How much training lies between two saved models, in the unit beside it.",
+        group="output",
+        ge=0,
+        visible_when={".unit": ["steps", "minutes", "epochs"]},
+    )
+    unit: IntervalUnit = setting(
+        "never",
+        label="Unit",
+        help="What the interval between two saved models is counted in; never saves only at the end.",
+        group="output",
+        choice_labels=INTERVAL_LABELS,
+    )
+    format: Literal["diffusers", "single_file", "both"] = setting(
+        "both",
+        label="Format",
+        help="A folder for diffusers, one .safetensors file for other programs, or both.",
+        group="output",
+        choice_labels={"diffusers": "Diffusers folder", "single_file": "Single file", "both": "Both"},
+    )
+    dtype: Literal["float32", "float16", "bfloat16"] = setting(
+        "float32",
+        label="Precision",
+        help="Precision of the saved weights. float16 halves the file and shows no difference in most pictures.",
+        group="output",
+    )

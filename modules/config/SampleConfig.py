@@ -1,0 +1,73 @@
+"""One picture, or a few, to be made of a prompt during the run."""
+
+from pydantic.dataclasses import dataclass
+
+from modules.config.setting import STRICT, Float, Int, Str, setting
+
+
+@dataclass(config=STRICT)
+class SampleConfig:
+    prompt: Str = setting(
+        "",
+        label="Prompt",
+        help="What the picture should show.",
+        group="sampling",
+    )
+    negative_prompt: Str = setting(
+        "",
+        label="Negative prompt",
+        help="What the picture should not show.",
+        group="sampling",
+    )
+    seed: Int = setting(
+        42,
+        label="Seed",
+        help="Start of the noise. The same seed makes samples of different steps comparable; with several pictures "
+        "each next one takes the next seed.",
+        group="sampling",
+        ge=0,
+        le=2**31 - 1,
+    )
+    width: Int = setting(
+        512,
+        label="Width",
+        help="Width of the picture; a multiple of 8 or 16, depending on the model.",
+        group="sampling",
+        unit="pixels",
+        ge=8,
+    )
+    height: Int = setting(
+        512,
+        label="Height",
+        help="Height of the picture; a multiple of 8 or 16, depending on the model.",
+        group="sampling",
+        unit="pixels",
+        ge=8,
+    )
+    steps: Int = setting(
+        25,
+        label="Sampling steps",
+        help="Steps of the sampler. 20 to 30 are good; more take longer and change little.",
+        group="sampling",
+        ge=1,
+    )
+    guidance: Float = setting(
+        7.5,
+        label="Guidance scale",
+        help="How closely the picture follows the prompt. 5 to 8 for Stable Diffusion 1.x and 2.x, 3 to 5 for 3.",
+        group="sampling",
+        ge=0,
+    )
+    count: Int = setting(
+        1,
+        label="Pictures",
+        help="How many pictures are made of this prompt.",
+        group="sampling",
+        ge=1,
+    )
+    enabled: bool = setting(
+        True,
+        label="Enabled",
+        help="Off: the prompt stays in the list and no picture is made of it.",
+        group="sampling",
+    )

@@ -1,0 +1,45 @@
+"""When sample pictures are made during the run, and which."""
+
+from pydantic.dataclasses import dataclass
+
+from modules.config.SampleConfig import SampleConfig
+from modules.config.setting import INTERVAL_LABELS, STRICT, Float, Int, IntervalUnit, setting
+
+
+@dataclass(config=STRICT)
+class SamplingConfig:
+    every: Float = setting(
+        0.0,
+        label="Sample every",
+        help="How much training lies between two rounds of samples, in the unit beside it.",
+        group="sampling",
+        ge=0,
+        visible_when={".unit": ["steps", "minutes", "epochs"]},
+    )
+    unit: IntervalUnit = setting(
+        "never",
+        label="Unit",
+        help="What the interval between two rounds of samples is counted in; never makes none by itself.",
+        group="sampling",
+        choice_labels=INTERVAL_LABELS,
+    )
+    at_start: bool = setting(
+        False,
+        label="Sample at the start",
+        help="Also make the samples before the first step, to see what the training changes.",
+        group="sampling",
+    )
+    batch_size: Int = setting(
+        4,
+        label="Pictures at a time",
+        help="How many pictures each GPU makes at once. Lower it if sampling runs out of memory.",
+        group="sampling",
+        ge=1,
+        importance="advanced",
+    )
+    samples: list[SampleConfig] = setting(
+        label="Samples",
+        help="The prompts that samples are made of.",
+        group="sampling",
+        default_factory=list,
+    )

@@ -1,0 +1,254 @@
+"""Everything a run is asked to do; the parts are in the files beside this one."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic.dataclasses import dataclass
+
+from modules.config.BackupConfig import BackupConfig
+from modules.config.ConceptConfig import ConceptConfig
+from modules.config.DataConfig import DataConfig
+from modules.config.EmaConfig import EmaConfig
+from modules.config.LoraConfig import LoraConfig
+from modules.config.migrations import CURRENT_VERSION
+from modules.config.ModelConfig import ModelConfig
+from modules.config.OptimizerConfig import OptimizerConfig
+from modules.config.OutputConfig import OutputConfig
+from modules.config.PartConfig import PartConfig
+from modules.config.SamplingConfig import SamplingConfig
+from modules.config.ScheduleConfig import ScheduleConfig
+from modules.config.setting import STRICT, Int, Str, section, setting
+from modules.config.VaeConfig import VaeConfig
+
+MULTI_GPU = {"enable_multi_gpu": [True]}
+DIFFUSION = {"method": ["lora", "full"]}
+
+
+@dataclass(config=STRICT)
+class TrainConfig:
+    """The settings of one run. A wrong value raises pydantic.ValidationError, also on assignment."""
+
+    config_version: Int = setting(
+        CURRENT_VERSION,
+        label="File version",
+        help="Version of the settings' names and meanings. Chorus writes it; leave it as it is.",
+        group="general",
+        ge=CURRENT_VERSION,
+        le=CURRENT_VERSION,
+        importance="advanced",
+    )
+    family: Literal["sd15", "sd3"] = setting(
+        "sd15",
+        label="Model family",
+        help="The kind of model to train; the base model has to be of it.",
+        group="model",
+        choice_labels={"sd15": "Stable Diffusion 1.x / 2.x", "sd3": "Stable Diffusion 3 / 3.5"},
+    )
+    method: Literal["lora", "full", "vae"] = setting(
+        "lora",
+        label="Training method",
+        help="LoRA trains a small adapter beside the model, full training the model itself, VAE its autoencoder.",
+        group="method",
+        choice_labels={"lora": "LoRA", "full": "Full training", "vae": "Autoencoder (VAE)"},
+    )
+    workspace_dir: Str = setting(
+        "workspace/run",
+        label="Run folder",
+        help="Where everything of the run is written: models, samples, backups and logs.",
+        group="general",
+    )
+    cache_dir: Str = setting(
+        "workspace/cache",
+        label="Cache folder",
+        help="Where prepared pictures and captions are kept. Runs may share it.",
+        group="general",
+    )
+    seed: Int = setting(
+        42,
+        label="Seed",
+        help="Start of everything random. The same seed and settings give the same run.",
+        group="training",
+        ge=0,
+        le=2**31 - 1,
+        importance="advanced",
+    )
+    epochs: Int = setting(
+        10,
+        label="Epochs",
+        help="How often the run goes through all pictures, repeats counted. The same on any number of GPUs.",
+        group="training",
+        ge=1,
+    )
+    max_steps: Int | None = setting(
+        None,
+        label="Most steps",
+        help="The run ends after this many optimizer steps, if the epochs don't end it before. Empty: the epochs "
+        "decide.",
+        group="training",
+        unit="steps",
+        ge=1,
+        importance="advanced",
+    )
+    batch_size: Int = setting(
+        4,
+        label="Batch size",
+        help="How many pictures are trained at once: on each GPU, or in a whole step on all GPUs, as the batch size "
+        "mode says. 1 to 8 per GPU is usual.",
+        group="training",
+        unit="pictures",
+        ge=1,
+    )
+    batch_size_mode: Literal["per_device", "global"] = setting(
+        "per_device",
+        label="Batch size mode",
+        help="Per device: each GPU takes the batch size, so more GPUs make larger steps. Global: the GPUs and the "
+        "accumulation steps share it, so that the result doesn't depend on their number.",
+        group="training",
+        choice_labels={"per_device": "Per device", "global": "Global"},
+    )
+    gradient_accumulation_steps: Int = setting(
+        1,
+        label="Gradient accumulation",
+        help="How many batches make one optimizer step: a larger step in the same memory. 1 switches it off.",
+        group="training",
+        unit="batches",
+        ge=1,
+    )
+    enable_multi_gpu: bool = setting(
+        False,
+        label="Multi-GPU",
+        help="Train on several GPUs at once.",
+        group="multi_gpu",
+    )
+    distributed_backend: Literal["nccl", "gloo", "auto"] = setting(
+        "nccl",
+        label="Backend",
+        help="How the GPUs talk to each other. NCCL for NVIDIA GPUs on Linux, Gloo for Windows and CPUs; auto picks "
+        "one.",
+        group="multi_gpu",
+        choice_labels={"nccl": "NCCL", "gloo": "Gloo", "auto": "Auto"},
+        visible_when=MULTI_GPU,
+    )
+    world_size: Int | None = setting(
+        None,
+        label="GPUs per machine",
+        help="How many GPUs each machine uses. Empty: all, or all chosen ones.",
+        group="multi_gpu",
+        ge=1,
+        visible_when=MULTI_GPU,
+    )
+    use_torchrun: bool = setting(
+        True,
+        label="Use torchrun",
+        help="Start from the terminal, and write commands, with torchrun. Off: Chorus starts the processes itself, "
+        "as the window always does on one machine.",
+        group="multi_gpu",
+        importance="advanced",
+        visible_when=MULTI_GPU,
+    )
+    distributed_data_loading: bool = setting(
+        True,
+        label="Share the caching",
+        help="Each GPU prepares its share of the pictures. Off: the first GPU of each machine prepares all, the "
+        "others wait.",
+        group="multi_gpu",
+        importance="advanced",
+        visible_when=MULTI_GPU,
+    )
+    initial_port: Str = setting(
+        "12355",
+        label="Port",
+        help="Network port at which the processes meet. On one machine the next free one is taken if it is busy.",
+        group="multi_gpu",
+        importance="advanced",
+        visible_when=MULTI_GPU,
+    )
+    node_rank: Int = setting(
+        0,
+        label="Number of this machine",
+        help="Which of the machines this is, counted from 0. 0 is the one whose address the others know.",
+        group="multi_gpu",
+        ge=0,
+        importance="advanced",
+        visible_when=MULTI_GPU,
+    )
+    num_nodes: Int = setting(
+        1,
+        label="Machines",
+        help="How many machines train together.",
+        group="multi_gpu",
+        ge=1,
+        importance="advanced",
+        visible_when=MULTI_GPU,
+    )
+    master_addr: Str = setting(
+        "localhost",
+        label="Address of machine 0",
+        help="Host name or IP address of machine 0, as the other machines see it. localhost on one machine.",
+        group="multi_gpu",
+        importance="advanced",
+        visible_when=MULTI_GPU,
+    )
+    device_indexes: list[Annotated[Int, Field(ge=0)]] = setting(
+        label="GPUs",
+        help="Numbers of the GPUs to use, counted from 0. Empty: all.",
+        group="multi_gpu",
+        default_factory=list,
+    )
+    lr_scaling: Literal["none", "sqrt", "linear"] = setting(
+        "sqrt",
+        label="Learning rate scaling",
+        help="How the learning rate grows with the number of GPUs when each takes its own batch: not, with the square "
+        "root, or in proportion. Never used for Prodigy.",
+        group="multi_gpu",
+        choice_labels={"none": "None", "sqrt": "Square root", "linear": "Linear"},
+        visible_when={**MULTI_GPU, "batch_size_mode": ["per_device"]},
+    )
+    gradient_reduce_precision: Literal["fp32", "bf16", "fp16"] = setting(
+        "fp32",
+        label="Gradient reduce precision",
+        help="Precision in which GPUs exchange gradients. fp32 is exact; bf16 halves the traffic over slow links.",
+        group="multi_gpu",
+        importance="advanced",
+        visible_when=MULTI_GPU,
+    )
+    model: ModelConfig = section(ModelConfig, label="Model")
+    denoiser: PartConfig = section(lambda: PartConfig(train=True), label="Denoiser", visible_when=DIFFUSION)
+    text_encoder: PartConfig = section(lambda: PartConfig(train=False), label="Text encoder", visible_when=DIFFUSION)
+    lora: LoraConfig = section(LoraConfig, label="LoRA", visible_when={"method": ["lora"]})
+    vae: VaeConfig = section(VaeConfig, label="Autoencoder", visible_when={"method": ["vae"]})
+    data: DataConfig = section(DataConfig, label="Data")
+    concepts: list[ConceptConfig] = setting(
+        label="Concepts",
+        help="The folders of pictures to train on.",
+        group="data",
+        default_factory=list,
+    )
+    optimizer: OptimizerConfig = section(OptimizerConfig, label="Optimizer")
+    schedule: ScheduleConfig = section(ScheduleConfig, label="Schedule")
+    ema: EmaConfig = section(EmaConfig, label="Average of the weights")
+    sampling: SamplingConfig = section(SamplingConfig, label="Sampling")
+    backup: BackupConfig = section(BackupConfig, label="Backup")
+    output: OutputConfig = section(OutputConfig, label="Output")
+    tensorboard: bool = setting(
+        True,
+        label="TensorBoard",
+        help="Also write loss, learning rate and speed for TensorBoard.",
+        group="general",
+        importance="advanced",
+    )
+
+    @field_validator("denoiser", "text_encoder", mode="before")
+    @classmethod
+    def _complete_part(cls, value: Any, info: ValidationInfo) -> Any:
+        # A file may give a part only its learning rate; whether it is trained then stays as it is by default.
+        return {"train": info.field_name == "denoiser", **value} if isinstance(value, dict) else value
+
+    @field_validator("initial_port", mode="before")
+    @classmethod
+    def _read_port(cls, value: Any) -> Any:
+        port = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        if not (isinstance(port, str) and re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
+            raise ValueError("a port number from 1 to 65535")
+        return port

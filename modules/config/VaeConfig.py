@@ -1,0 +1,26 @@
+"""What the autoencoder is trained to do when the method is `vae`."""
+
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from modules.config.setting import STRICT, Float, setting
+
+
+@dataclass(config=STRICT)
+class VaeConfig:
+    kl_weight: Float = setting(
+        1e-6,
+        label="KL weight",
+        help="Weight of the term that keeps latents near a normal distribution. 1e-6 is what the published "
+        "autoencoders used; 0 switches it off.",
+        group="method",
+        ge=0,
+    )
+    reconstruction: Literal["mse", "l1"] = setting(
+        "mse",
+        label="Reconstruction loss",
+        help="How the decoded picture is compared with the original. L1 keeps edges sharper, MSE is smoother.",
+        group="method",
+        choice_labels={"mse": "Squared error (MSE)", "l1": "Absolute error (L1)"},
+    )

@@ -1,0 +1,141 @@
+"""Sentences for settings that were refused: which, its value, the rule and the remedy."""
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from modules.config.describe import SettingInfo, range_text, settings_by_path
+from modules.config.show_value import MAX_SHOWN, show_value
+
+UNKNOWN_KEY_ERRORS = ("unexpected_keyword_argument", "invalid_key")
+MAX_PATH = 200
+MAX_LISTED = 20
+
+
+def explain(error: ValidationError, source: str = "") -> list[str]:
+    """One sentence for each mistake that pydantic found in values for a TrainConfig, the first 20 of them.
+
+    source: where the values came from, such as a file's name; empty leaves it out.
+    """
+    problems = error.errors(include_url=False)
+    sentences = [explain_one(problem["loc"], problem, source) for problem in problems[:MAX_LISTED]]
+    hidden = len(problems) - len(sentences)
+    return [*sentences, f"... and {hidden} more mistakes{_in(source)}."] if hidden else sentences
+
+
+def explain_one(location: Sequence[Any], problem: dict, source: str) -> str:
+    """The sentence for one entry of `ValidationError.errors()`, at the path that `location` spells."""
+    path = ".".join(_show_name(name) for name in location)
+    if problem["type"] in UNKNOWN_KEY_ERRORS:
+        return unknown_setting(path, source)
+    info = _find(path)
+    rule = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else _rule(path, info)
+    remedy = _remedy(path, info, problem)
+    return f"{path} is {show_value(problem['input'])}{_in(source)}: it must be {rule}{remedy}."
+
+
+def unknown_setting(path: str, source: str = "") -> str:
+    """The sentence for a path that names no setting, with the likeliest one that was meant."""
+    path = path[:MAX_PATH]
+    start = f"unknown setting {path if path.isprintable() else ascii(path)}{_in(source)}"
+    meant = _closest(path)
+    if meant:
+        return f"{start}: did you mean {meant}?"
+    return f"{start}: remove it, or look its name up in docs/settings.md."
+
+
+def generic_path(path: str) -> str:
+    """The path with its list numbers left out: "concepts.0.path" -> "concepts[].path"."""
+    return re.sub(r"\.[0-9]{1,6}(?=\.|$)", "[]", path)
+
+
+def section_paths() -> set[str]:
+    """The paths that hold settings and are none themselves: "model", "concepts[]"."""
+    return {path.rpartition(".")[0] for path in settings_by_path()} - {""}
+
+
+def _closest(path: str) -> str:
+    """The setting that was probably meant: a neighbour, else one of a similar path, else one of that name elsewhere."""
+    generic = generic_path(path)
+    parent, _, name = generic.rpartition(".")
+    # Basic settings first: `learning_rate` at the top is the optimizer's rather than the text encoder's.
+    settings = sorted(settings_by_path().values(), key=lambda info: info.importance != "basic")
+    known = [*(info.path for info in settings), *sorted(section_paths())]
+    neighbours = [other for other in known if other.rpartition(".")[0] == parent]
+    meant = _closest_name(name, neighbours)
+    if not meant:
+        meant = next(iter(difflib.get_close_matches(generic, known, n=1, cutoff=0.8)), "")
+    if not meant:
+        meant = _closest_name(name, known)
+    return _with_numbers_of(path, meant)
+
+
+def _closest_name(name: str, paths: list[str]) -> str:
+    by_name: dict[str, str] = {}
+    for path in paths:
+        by_name.setdefault(path.rpartition(".")[2], path)
+    matches = difflib.get_close_matches(name, by_name, n=1, cutoff=0.7)
+    return by_name[matches[0]] if matches else ""
+
+
+def _with_numbers_of(path: str, generic: str) -> str:
+    """`generic` with the list numbers that `path` gives: "concepts[].path" -> "concepts.0.path"."""
+    for number in re.findall(r"\.([0-9]+)(?=\.|$)", path):
+        generic = generic.replace("[]", f".{number}", 1)
+    return generic.replace("[]", ".0")
+
+
+def _find(path: str) -> SettingInfo | None:
+    """The setting at the path; the list for an entry of a list of numbers; None for a whole part."""
+    generic = generic_path(path)
+    known = settings_by_path()
+    if generic in section_paths() and generic not in known:
+        return None
+    return known.get(generic) or known.get(generic.removesuffix("[]"))
+
+
+def _rule(path: str, info: SettingInfo | None) -> str:
+    if info is None:
+        example = next(known for known in settings_by_path() if known.startswith(f"{generic_path(path)}."))
+        return f"a section with settings of its own, such as {_with_numbers_of(path, example)}"
+    if info.type == "choice":
+        return f"one of {', '.join(info.choices)}"
+    is_entry = generic_path(path) != info.path
+    words = {
+        "bool": "true or false",
+        "int": "a whole number",
+        "float": "a finite number",
+        "str": "text",
+        "list": "a list of sections",
+        "list[int]": "a whole number" if is_entry else "a list of whole numbers",
+    }
+    limits = range_text(info)
+    rule = words[info.type] + (f", {limits}" if limits else "")
+    return f"{rule}, or empty" if info.optional else rule
+
+
+def _remedy(path: str, info: SettingInfo | None, problem: dict) -> str:
+    value = problem["input"]
+    if info is None or generic_path(path) != info.path:
+        return ""
+    if problem["type"] == "string_type" and value is not None and not isinstance(value, (list, dict)):
+        return "; put it in quotes"
+    if info.type == "choice" and isinstance(value, str):
+        match = difflib.get_close_matches(value[:MAX_SHOWN].lower(), info.choices, n=1)
+        if match:
+            return f"; {match[0]} was probably meant"
+    if info.default is None:
+        return "; leave it empty if in doubt"
+    return f"; the default is {info.default if info.type == 'choice' else show_value(info.default)}"
+
+
+def _show_name(name: Any) -> str:
+    text = show_value(name).strip("'\"")
+    return text if text.isprintable() and text else repr(text)
+
+
+def _in(source: str) -> str:
+    return f" in {source}" if source else ""

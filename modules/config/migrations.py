@@ -1,0 +1,39 @@
+"""Steps that bring the values of an old settings file to the version of today."""
+
+import copy
+from collections.abc import Callable, Mapping
+
+from modules.config.errors import ConfigError
+from modules.config.show_value import show_value
+
+CURRENT_VERSION = 1
+
+Migration = Callable[[dict], dict]
+
+MIGRATIONS: dict[int, Migration] = {}
+"""Version a step starts from -> a named function that returns the values as the next version writes them."""
+
+
+def migrate(values: dict, migrations: Mapping[int, Migration] = MIGRATIONS, current: int = CURRENT_VERSION) -> dict:
+    """`values` as version `current` writes them, in a new dict.
+
+    A missing config_version means `current`: people who write a file by hand write it for the program they have.
+    Raises ConfigError if the version is no whole number, newer than `current`, or too old to be migrated.
+    """
+    values = copy.deepcopy(values)
+    version = values.get("config_version", current)
+    shown = show_value(version)
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise ConfigError(f"config_version is {shown}: it must be a whole number; delete the line or write {current}.")
+    if version > current:
+        raise ConfigError(f"config_version {shown} is newer than this Chorus understands ({current}): update Chorus.")
+    while version < current:
+        if version not in migrations:
+            raise ConfigError(
+                f"config_version {show_value(version)} is too old for this Chorus ({current}): "
+                "write the settings anew, starting from a preset."
+            )
+        values = migrations[version](values)
+        version += 1
+    values["config_version"] = current
+    return values

@@ -1,0 +1,144 @@
+"""Reading YAML and JSON strictly: what is ambiguous, oversized or not data is refused, never guessed at."""
+
+import json
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from modules.config.errors import ConfigError
+
+MAX_FILE_BYTES = 10 * 1024 * 1024
+MAX_DEPTH = 20  # settings need four levels; copying some hundreds would exhaust Python's stack
+YAML_ENDINGS = (".yaml", ".yml")
+JSON_ENDINGS = (".json",)
+
+
+def read_values(path: str | Path) -> dict:
+    """The mapping in a YAML or JSON file, told apart by the ending.
+
+    Raises ConfigError if the file can't be read, is larger than 10 MB, is not UTF-8, has a mistake in its syntax,
+    names a key twice, is nested too deeply, uses YAML aliases, or holds anything but a mapping.
+    """
+    path = Path(path)
+    check_ending(path)
+    text = _read_text(path)
+    try:
+        values = _parse_yaml(text) if path.suffix.lower() in YAML_ENDINGS else _parse_json(text)
+    except RecursionError as error:
+        raise ConfigError(_too_deep(path)) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {_yaml_problem(error)}.") from error
+    except (ValueError, OverflowError) as error:
+        # json.JSONDecodeError is one, and so is what int() and date() make of a number or date that can't be.
+        raise ConfigError(f"{path} can't be read: {_one_line(str(error))}.") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} holds no settings: write them as lines such as `batch_size: 4`.")
+    if not _is_shallow(values):
+        raise ConfigError(_too_deep(path))
+    return values
+
+
+def parse_yaml_value(text: str) -> Any:
+    """A value as a settings file would spell it. Raises ConfigError if it is none."""
+    try:
+        return _parse_yaml(text)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigError(f"{text[:60]!r} is no value that a settings file could hold.") from error
+
+
+def check_ending(path: Path) -> None:
+    """Raises ConfigError if the file's name says neither YAML nor JSON."""
+    if path.suffix.lower() not in YAML_ENDINGS + JSON_ENDINGS:
+        raise ConfigError(f"{path} has the ending {path.suffix!r}: settings files end in .yaml, .yml or .json.")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path} is no file: name a settings file that ends in .yaml or .json.")
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path} can't be read: {reason}; check the path.") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path} is larger than 10 MB: that is no settings file of Chorus.")
+    try:
+        return data.decode("utf-8-sig")  # Windows editors put a byte order mark first
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8.") from error
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader that refuses keys given twice, aliases and tags.
+
+    Of a key given twice PyYAML silently takes the last. Aliases let a few lines unfold into gigabytes, and a file
+    that Chorus saves again would lose them. Tags such as `!!bool maybe` end in a KeyError inside PyYAML.
+    """
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", event.start_mark)
+        if event.tag is not None:
+            raise yaml.composer.ComposerError(None, None, "tags (!name) are not allowed", event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                continue  # refused by the loader itself, with the place
+            if key in seen:
+                problem = f"{str(key)[:60]!r} is given twice; delete one of the lines"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _parse_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_StrictLoader)
+
+
+def _parse_json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict:
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"{key[:60]!r} is given twice; delete one of them")
+        values[key] = value
+    return values
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number that JSON or a setting can hold; write a finite one")
+
+
+def _is_shallow(values: dict) -> bool:
+    level: list[Any] = [values]
+    for _ in range(MAX_DEPTH):
+        inner = [list(part.values()) if isinstance(part, dict) else part for part in level]
+        level = [entry for part in inner for entry in part if isinstance(entry, (dict, list))]
+        if not level:
+            return True
+    return False
+
+
+def _too_deep(path: Path) -> str:
+    return f"{path} is nested too deeply: settings are at most four levels deep; delete what lies below."
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return place + _one_line(getattr(error, "problem", None) or str(error))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200].rstrip(".")

@@ -1,0 +1,102 @@
+"""Write docs/settings.md from the settings' declarations, or check that it is up to date.
+
+    python scripts/config_reference.py --write
+    python scripts/config_reference.py --check
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from modules.config.describe import SettingInfo, range_text, walk_settings  # noqa: E402
+
+PAGE = ROOT / "docs" / "settings.md"
+GROUP_TITLES = {
+    "general": "General",
+    "model": "Model",
+    "method": "Training method",
+    "data": "Data",
+    "training": "Training",
+    "optimizer": "Optimizer and schedule",
+    "multi_gpu": "Multi-GPU",
+    "sampling": "Sampling",
+    "backup": "Backup",
+    "output": "Output",
+}
+TYPE_WORDS = {
+    "bool": "true or false",
+    "int": "whole number",
+    "float": "number",
+    "str": "text",
+    "list[int]": "list of whole numbers",
+    "list": "list",
+}
+INTRODUCTION = """\
+# Settings
+
+Every setting of a run, as it is named in a settings file (YAML or JSON). What a file leaves out is the default.
+On the command line a setting is changed with `--set`, as in `--set optimizer.learning_rate=1e-5`. `[]` in a name
+stands for an entry of a list: `concepts[].path` is written `--set concepts.0.path=pictures` for the first concept.
+
+This page is made from the declarations in `modules/config` by `python scripts/config_reference.py --write`.
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--write", action="store_true", help="write docs/settings.md")
+    action.add_argument("--check", action="store_true", help="exit with 1 if docs/settings.md is out of date")
+    arguments = parser.parse_args()
+    page = reference_page()
+    if arguments.write:
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(page, encoding="utf-8", newline="\n")
+        return 0
+    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page:
+        return 0
+    print("docs/settings.md is out of date: run python scripts/config_reference.py --write", file=sys.stderr)
+    return 1
+
+
+def reference_page() -> str:
+    """The whole page: one table for each group of settings."""
+    settings = walk_settings()
+    parts = [INTRODUCTION]
+    for group, title in GROUP_TITLES.items():
+        rows = [_row(info) for info in settings if info.group == group]
+        header = ["| setting | value | default | range | unit | what it does |", "|---|---|---|---|---|---|"]
+        parts.append("\n".join([f"## {title}", "", *header, *rows]) + "\n")
+    return "\n".join(parts)
+
+
+def _row(info: SettingInfo) -> str:
+    if info.type == "choice":
+        value = ", ".join(f"`{choice}`" for choice in info.choices)
+    else:
+        value = TYPE_WORDS[info.type] + (", or empty" if info.optional else "")
+    cells = [f"`{info.path}`", value, _default(info), range_text(info), info.unit, info.help + _visibility(info)]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _default(info: SettingInfo) -> str:
+    if info.default is None or info.default == "" or info.default == []:
+        return "empty"
+    return f"`{str(info.default).lower() if info.type == 'bool' else info.default}`"
+
+
+def _visibility(info: SettingInfo) -> str:
+    if not info.visible_when:
+        return ""
+    conditions = []
+    for path, values in info.visible_when.items():
+        allowed = " or ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
+        conditions.append(f"`{path}` is {allowed}")
+    return f" *Used if {' and '.join(conditions)}.*"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

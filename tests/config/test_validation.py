@@ -1,0 +1,143 @@
+"""Checks between settings: each mistake is found, named at its setting, and nothing else is."""
+
+import pytest
+
+from modules.config.ConceptConfig import ConceptConfig
+from modules.config.files import apply_overrides, config_from_values
+from modules.config.SampleConfig import SampleConfig
+from modules.config.TrainConfig import TrainConfig
+from modules.config.validation import Problem, check_batch, find_problems
+
+
+def good_config(*overrides: str) -> TrainConfig:
+    values = {"model": {"base": "model"}, "concepts": [{"path": "pictures"}]}
+    return config_from_values(apply_overrides(values, overrides))
+
+
+def paths(config: TrainConfig, blocking: bool = True) -> list[str]:
+    return [problem.path for problem in find_problems(config) if problem.blocking == blocking]
+
+
+def test_a_good_config_has_no_problems():
+    assert find_problems(good_config()) == []
+
+
+def test_an_untouched_config_lacks_only_model_and_pictures():
+    assert paths(TrainConfig()) == ["model.base", "concepts"]
+    assert paths(TrainConfig(), blocking=False) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path"),
+    [
+        (["model.base= "], "model.base"),
+        (["workspace_dir="], "workspace_dir"),
+        (["cache_dir="], "cache_dir"),
+        (["concepts.0.enabled=false"], "concepts"),
+        (["concepts.0.path="], "concepts.0.path"),
+        (["concepts.0.loss_weight=0"], "concepts.0.loss_weight"),
+        (["denoiser.train=false"], "denoiser.train"),
+        (["method=full", "denoiser.train=false"], "denoiser.train"),
+        (["method=full", "model.weight_dtype=float16", "model.mixed_precision=fp16"], "model.weight_dtype"),
+        (["method=vae", "model.weight_dtype=float16", "model.mixed_precision=fp16"], "model.weight_dtype"),
+        (["model.weight_dtype=float64", "model.mixed_precision=bf16"], "model.mixed_precision"),
+        (["schedule.warmup=1.5"], "schedule.warmup"),
+        (["sampling.unit=never", "backup.unit=steps"], "backup.every"),
+        (["output.unit=epochs"], "output.every"),
+        (["output.unit=steps", "output.every=2.5"], "output.every"),
+        (["device_indexes=[1, 0, 1]"], "device_indexes"),
+        (["enable_multi_gpu=true", "node_rank=1"], "node_rank"),
+        (["batch_size_mode=global", "gradient_accumulation_steps=3"], "batch_size"),
+        (["batch_size_mode=global", "enable_multi_gpu=true", "world_size=3"], "batch_size"),
+        (["batch_size_mode=global", "enable_multi_gpu=true", "device_indexes=[0,1,2]"], "batch_size"),
+        (["batch_size_mode=global", "enable_multi_gpu=true", "world_size=2", "num_nodes=3"], "batch_size"),
+    ],
+)
+def test_a_mistake_that_stops_the_run_is_found_at_its_setting(overrides, path):
+    assert paths(good_config(*overrides)) == [path]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path"),
+    [
+        (["optimizer.name=prodigy"], "optimizer.learning_rate"),
+        (["optimizer.learning_rate=1.0"], "optimizer.learning_rate"),
+        (
+            ["optimizer.name=prodigy", "optimizer.learning_rate=1", "denoiser.learning_rate=1e-4"],
+            "denoiser.learning_rate",
+        ),
+        (["optimizer.beta1=0.99", "optimizer.beta2=0.9"], "optimizer.beta1"),
+        (["schedule.warmup=100", "max_steps=100"], "schedule.warmup"),
+        (["sampling.unit=epochs", "sampling.every=1"], "sampling.samples"),
+        (["sampling.at_start=true", "sampling.samples.0.enabled=false"], "sampling.samples"),
+        (["concepts.0.captions=prompt"], "concepts.0.prompt"),
+        (["enable_multi_gpu=true", "num_nodes=2"], "master_addr"),
+    ],
+)
+def test_a_doubtful_setting_is_a_warning(overrides, path):
+    config = good_config(*overrides)
+    assert paths(config, blocking=False) == [path]
+    assert paths(config) == []
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["denoiser.train=false", "text_encoder.train=true"],
+        ["method=vae", "denoiser.train=false"],
+        ["model.weight_dtype=float16", "model.mixed_precision=fp16"],
+        ["model.weight_dtype=float64"],
+        ["schedule.warmup=0.5"],
+        ["schedule.warmup=99", "max_steps=100"],
+        ["backup.unit=epochs", "backup.every=0.5"],
+        ["optimizer.name=prodigy", "optimizer.learning_rate=1"],
+        ["optimizer.name=prodigy", "optimizer.learning_rate=1", "text_encoder.learning_rate=1e-5"],
+        ["node_rank=1"],
+        ["batch_size_mode=global", "batch_size=7"],
+        ["batch_size_mode=global", "batch_size=7", "enable_multi_gpu=true"],
+        ["concepts.1.enabled=false"],
+    ],
+)
+def test_a_setting_that_does_no_harm_is_no_problem(overrides):
+    assert find_problems(good_config(*overrides)) == []
+
+
+def test_blocking_problems_come_first():
+    config = good_config("optimizer.name=prodigy", "backup.unit=steps")
+    assert [problem.blocking for problem in find_problems(config)] == [True, False]
+
+
+def test_samples_that_are_enabled_satisfy_sampling():
+    config = good_config("sampling.unit=steps", "sampling.every=10")
+    config.sampling.samples = [SampleConfig(prompt="a cat")]
+    assert find_problems(config) == []
+
+
+def test_one_concept_with_weight_is_enough():
+    config = good_config()
+    config.concepts = [ConceptConfig(path="a", loss_weight=0.0), ConceptConfig(path="b")]
+    assert find_problems(config) == []
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "num_ranks", "accumulation", "message"),
+    [
+        (18, 4, 1, "batch_size 18 (global) on 4 GPUs: 18 is not a multiple of 4; use 16 or 20."),
+        (3, 4, 1, "batch_size 3 (global) on 4 GPUs: 3 is not a multiple of 4; use 4."),
+        (18, 4, 2, "batch_size 18 (global) on 4 GPUs with gradient_accumulation_steps 2: "
+                   "18 is not a multiple of 8; use 16 or 24."),
+        (5, 1, 2, "batch_size 5 (global) on 1 GPU with gradient_accumulation_steps 2: "
+                  "5 is not a multiple of 2; use 4 or 6."),
+    ],
+)  # fmt: skip
+def test_a_global_batch_that_can_not_be_shared_names_what_would_fit(batch_size, num_ranks, accumulation, message):
+    assert check_batch(batch_size, "global", num_ranks, accumulation) == Problem("batch_size", message, blocking=True)
+
+
+@pytest.mark.parametrize(("batch_size", "num_ranks", "accumulation"), [(32, 4, 2), (4, 4, 1), (7, 1, 1), (6, 1, 3)])
+def test_a_global_batch_that_can_be_shared_is_fine(batch_size, num_ranks, accumulation):
+    assert check_batch(batch_size, "global", num_ranks, accumulation) is None
+
+
+def test_a_batch_per_device_fits_any_number_of_ranks():
+    assert check_batch(3, "per_device", 4, 2) is None
