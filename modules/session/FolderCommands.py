@@ -1,0 +1,104 @@
+"""Commands that come as files in the run folder, and the way to send one.
+
+A command is an empty file named `<anything>.<command>.cmd`: it works from the window, from another machine that
+shares the disk and from a shell (`touch commands/1.stop.cmd`).
+"""
+
+import os
+import secrets
+import time
+
+from modules.config.errors import UserError
+from modules.session.atomic import write_bytes
+from modules.session.RunFolder import RunFolder
+from modules.session.TrainCallbacks import TrainCallbacks
+from modules.session.TrainCommands import COMMANDS, TrainCommands
+
+_SUFFIX = ".cmd"
+_POLL_SECONDS = 0.5  # listing a folder on a network disk costs milliseconds, a step may cost less
+
+
+class FolderCommands(TrainCommands):
+    """Also takes the requests that other processes put into the run folder."""
+
+    def __init__(self, run_folder: RunFolder, callbacks: TrainCallbacks, run_started: float | None = None):
+        """Sweep the commands meant for an earlier run.
+
+        callbacks: told of commands that are unknown or can't be read.
+        run_started: Unix time in seconds at which the run was started; commands sent since then, while it was
+            loading, are kept. None: the run starts now, and all that is there is old.
+        """
+        super().__init__()
+        self._folder = run_folder.commands_dir
+        self._callbacks = callbacks
+        self._next_poll = 0.0
+        self._taken: set[str] = set()  # names, for files that can't be removed: each counts once
+        self._has_warned = False
+        for entry in self._files():
+            if run_started is None or os.path.getmtime(entry.path) < run_started:
+                self._consume(entry)
+
+    def take(self) -> frozenset[str]:
+        self._poll()
+        return super().take()
+
+    @property
+    def stopping(self) -> bool:
+        self._poll()
+        return super().stopping
+
+    def _poll(self) -> None:
+        if time.monotonic() < self._next_poll:
+            return
+        self._next_poll = time.monotonic() + _POLL_SECONDS
+        for entry in self._files():
+            if not self._consume(entry):
+                continue
+            command = entry.name.removesuffix(_SUFFIX).rpartition(".")[2]
+            if command in COMMANDS:
+                self._request(command)
+            else:
+                known = ", ".join(COMMANDS)
+                self._callbacks.on_warning(f"command {command!r} in {self._folder} is unknown: use one of {known}.")
+
+    def _files(self) -> list[os.DirEntry]:
+        try:
+            with os.scandir(self._folder) as entries:
+                return sorted((e for e in entries if e.name.endswith(_SUFFIX) and e.is_file()), key=lambda e: e.name)
+        except OSError as error:  # a network disk that is away must not end the training
+            self._warn_once(f"commands can't be read from {self._folder} ({error.strerror}).")
+            return []
+
+    def _consume(self, entry: os.DirEntry) -> bool:
+        """Remove the command's file; False if the command was taken before."""
+        if entry.name in self._taken:
+            return False
+        self._taken.add(entry.name)
+        try:
+            os.unlink(entry.path)
+        except FileNotFoundError:  # withdrawn by its sender in this moment
+            return False
+        except OSError as error:
+            self._warn_once(f"command file {entry.path} can't be removed ({error.strerror}).")
+        else:
+            self._taken.remove(entry.name)
+        return True
+
+    def _warn_once(self, text: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            self._callbacks.on_warning(text)
+
+
+def send_command(run_folder: RunFolder, name: str) -> None:
+    """Ask the run in `run_folder` for `name`, one of COMMANDS, from any process or machine that sees the folder.
+
+    Raises ValueError for another name, and UserError if there is no run folder.
+    """
+    if name not in COMMANDS:
+        raise ValueError(f"command {name!r}: it must be one of {', '.join(COMMANDS)}")
+    if not run_folder.commands_dir.is_dir():
+        path = str(run_folder.path)
+        raise UserError(f"{path!r} is not the folder of a run: give the workspace_dir of one that was started.")
+    # The time in front keeps the order in which commands were sent.
+    write_bytes(run_folder.commands_dir / f"{time.time_ns()}-{secrets.token_hex(4)}.{name}{_SUFFIX}", b"")

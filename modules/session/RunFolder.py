@@ -1,0 +1,131 @@
+"""The folder of one run: where its parts lie, and how the run ended. docs/run_folder.md describes it for readers."""
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from modules.config.errors import UserError
+from modules.config.files import save_config
+from modules.config.TrainConfig import TrainConfig
+from modules.session.atomic import sweep_temporaries, write_json
+from modules.session.events import to_plain
+
+
+class RunFolder:
+    """The run folder at `path`, the setting workspace_dir. Making the object touches no disk; `create` does."""
+
+    def __init__(self, path: str | os.PathLike):
+        if not os.fspath(path).strip():
+            raise UserError("workspace_dir is empty: name the folder for this run, such as workspace/run.")
+        self.path = Path(os.path.abspath(os.path.expanduser(path)))  # absolute: it must outlive a change of directory
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def exit_path(self) -> Path:
+        return self.path / "exit.json"
+
+    @property
+    def events_dir(self) -> Path:
+        return self.path / "events"
+
+    @property
+    def commands_dir(self) -> Path:
+        return self.path / "commands"
+
+    @property
+    def samples_dir(self) -> Path:
+        return self.path / "samples"
+
+    @property
+    def backup_dir(self) -> Path:
+        return self.path / "backup"
+
+    @property
+    def models_dir(self) -> Path:
+        return self.path / "models"
+
+    @property
+    def tensorboard_dir(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def log_dir(self) -> Path:
+        return self.path / "log"
+
+    def event_path(self, rank: int) -> Path:
+        return self.events_dir / f"rank-{rank}.jsonl"
+
+    def log_path(self, rank: int) -> Path:
+        return self.log_dir / f"rank-{rank}.log"
+
+    def create(self) -> None:
+        """Make the folders that are missing and sweep what a killed run left half written.
+
+        Call it once, before the ranks start. Raises UserError, naming workspace_dir, if the folder can't be used.
+        """
+        folders = self._folders()
+        try:
+            for folder in folders:
+                folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path):  # folders that exist may still be read-only
+                pass
+        except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+            raise UserError(self._unusable(error)) from error
+        # Only the own folders: workspace_dir may be a home folder by mistake, and that is not ours to walk through.
+        sweep_temporaries(self.path, recursive=False)
+        for folder in folders:
+            sweep_temporaries(folder)
+
+    def freeze_config(self, config: TrainConfig) -> None:
+        """Keep `config` as the settings of this run; every rank and every resume reads this copy."""
+        save_config(config, self.config_path)
+
+    def free_bytes(self) -> int:
+        """Free space of the disk that holds, or will hold, the folder."""
+        existing = next(folder for folder in [self.path, *self.path.parents] if folder.exists())
+        return shutil.disk_usage(existing).free
+
+    def write_exit(self, status: str, **details: Any) -> None:
+        """Record how the run ended: `status`, the time and `details` (plain data; NaN becomes null)."""
+        write_json(self.exit_path, {"status": status, "time": time.time(), **to_plain(details)})
+
+    def read_exit(self) -> dict[str, Any] | None:
+        """The record of how the run ended, or None while it has not, or if the record is damaged."""
+        try:
+            record = json.loads(self.exit_path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return None
+        return record if isinstance(record, dict) else None
+
+    def clear_exit(self) -> None:
+        """Forget how an earlier run here ended. Whoever starts a run calls it, so that followers see it run."""
+        self.exit_path.unlink(missing_ok=True)
+
+    def _folders(self) -> list[Path]:
+        return [
+            self.events_dir,
+            self.commands_dir,
+            self.samples_dir,
+            self.backup_dir,
+            self.models_dir,
+            self.tensorboard_dir,
+            self.log_dir,
+        ]
+
+    def _unusable(self, error: OSError | ValueError) -> str:
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            wanted = Path(error.filename)
+            blocker = next((path for path in [wanted, *wanted.parents] if path.is_file()), wanted)
+            reason = f"{blocker} is a file where a folder is needed"
+        elif isinstance(error, PermissionError):
+            reason = "there is no permission to write in it"
+        else:
+            reason = getattr(error, "strerror", None) or str(error)
+        return f"workspace_dir {str(self.path)!r} can't be used: {reason}; choose another folder."

@@ -1,0 +1,31 @@
+"""What is told of one optimizer step."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """One finished optimizer step, summed over all ranks.
+
+    epoch: pass over the data, from 1.
+    step: optimizer steps done since the start of the training, this one included; goes on counting after a resume.
+    steps_total: value of `step` at which the training ends.
+    loss: mean over the step's samples; None if it was not finite and the step was skipped.
+    smooth_loss: running mean of `loss`; None before the first finite loss.
+    lr: learning rate of the first parameter group in this step.
+    samples: samples in this step, over all ranks.
+    seconds: wall time of this step, so that samples / seconds is the throughput.
+    grad_norm: norm of the gradient before clipping; None if it was not finite or not measured.
+    metrics: further numbers by name, for TensorBoard.
+    """
+
+    epoch: int
+    step: int
+    steps_total: int
+    loss: float | None
+    smooth_loss: float | None
+    lr: float
+    samples: int
+    seconds: float
+    grad_norm: float | None
+    metrics: dict[str, float] = field(default_factory=dict)

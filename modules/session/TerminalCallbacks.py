@@ -1,0 +1,73 @@
+"""Callbacks for a person at a terminal: a progress bar, or plain lines where there is none."""
+
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+from tqdm import tqdm
+
+from modules.session.StepInfo import StepInfo
+from modules.session.TrainCallbacks import TrainCallbacks
+
+_LINE_SECONDS = 5.0  # between two step lines in a log file
+
+
+class TerminalCallbacks(TrainCallbacks):
+    """Shows the training on `stream`, stderr if None: with a bar on a terminal, else with a line every few seconds."""
+
+    def __init__(self, stream: TextIO | None = None):
+        self._stream = sys.stderr if stream is None else stream
+        self._has_bar = self._stream.isatty()
+        self._bar: tqdm | None = None
+        self._next_line = 0.0
+
+    def on_status(self, text: str) -> None:
+        self._write(text)
+
+    def on_step(self, info: StepInfo) -> None:
+        loss = info.loss if info.smooth_loss is None else info.smooth_loss
+        numbers = f"loss {'not finite' if loss is None else f'{loss:.4f}'}, lr {info.lr:.2e}"
+        if self._has_bar:
+            self._move_bar(info, numbers)
+        elif time.monotonic() >= self._next_line or info.step == info.steps_total:
+            self._next_line = time.monotonic() + _LINE_SECONDS
+            speed = f"{info.samples / info.seconds:.2f} samples/s" if info.seconds > 0 else ""
+            self._write(f"step {info.step}/{info.steps_total}, epoch {info.epoch}, {numbers}, {speed}".rstrip(", "))
+
+    def on_sample(self, path: str | Path, prompt: str, step: int) -> None:
+        self._write(f"Sample at step {step}: {path}")
+
+    def on_backup(self, path: str | Path, step: int) -> None:
+        self._write(f"Backup at step {step}: {path}")
+
+    def on_saved(self, path: str | Path, step: int) -> None:
+        self._write(f"Model saved at step {step}: {path}")
+
+    def on_warning(self, text: str) -> None:
+        self._write(f"Warning: {text}")
+
+    def on_failed(self, text: str) -> None:
+        self._write(f"Failed: {text}")
+
+    def on_finished(self, step: int) -> None:
+        self._write(f"Finished after {step} steps.")
+
+    def close(self) -> None:
+        """Leave the bar as it stands and the cursor on a line of its own."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _move_bar(self, info: StepInfo, numbers: str) -> None:
+        if self._bar is None:  # made late: a resumed run starts where it was, and its speed counts from there
+            done = info.step - 1
+            self._bar = tqdm(total=info.steps_total, initial=done, file=self._stream, unit="step", dynamic_ncols=True)
+        self._bar.set_postfix_str(f"epoch {info.epoch}, {numbers}", refresh=False)
+        self._bar.update(info.step - self._bar.n)
+
+    def _write(self, text: str) -> None:
+        if self._has_bar:
+            tqdm.write(text, file=self._stream)
+        else:
+            print(text, file=self._stream, flush=True)

@@ -1,0 +1,1 @@
+"""Run folder, events and commands: how a run is started and followed."""

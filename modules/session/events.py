@@ -1,0 +1,199 @@
+"""The event files of a run: one JSON object per line, one file per rank. docs/run_folder.md lists types and fields."""
+
+import json
+import math
+import numbers
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+EVENT_TYPES = ("status", "step", "sample", "backup", "saved", "warning", "failed", "finished")
+MAX_STEP_BYTES = 1024
+MAX_TEXT_BYTES = 16 * 1024
+
+_MAX_WAITING_LINES = 10_000  # kept in memory while the disk takes nothing; then the oldest go
+_RETRY_SECONDS = 1.0
+_CLOSE_SECONDS = 10.0
+
+
+class EventWriter:
+    """Appends events to the file at `path` from a thread of its own, so that a slow or full disk never holds up a step.
+
+    While the disk refuses (full, gone), lines wait in memory, one warning goes to stderr and writing is tried again.
+    A file that is there already is continued. Use it as a context manager or call `close`.
+    """
+
+    def __init__(self, path: str | os.PathLike, rank: int):
+        self.path = Path(path)
+        self.rank = rank
+        self._lines: deque[bytes] = deque(maxlen=_MAX_WAITING_LINES)
+        self._changed = threading.Condition()  # guards _lines and _closing; never held while the disk is at work
+        self._closing = False
+        self._file: BinaryIO | None = None
+        self._has_warned = False
+        self._thread = threading.Thread(target=self._write_until_closed, name=f"events of rank {rank}", daemon=True)
+        self._thread.start()
+
+    def emit(self, type: str, **fields: Any) -> None:
+        """Queue one event; returns at once.
+
+        fields: plain data, numbers of NumPy and paths. NaN and infinity are written as null, long texts are cut.
+        Raises ValueError for an unknown type, a field named time or rank, a step line above 1 KB, and after `close`;
+        TypeError for other data, such as tensors, whose value would have to be awaited.
+        """
+        line = self._encode(type, fields)
+        with self._changed:
+            if self._closing:
+                raise ValueError(f"the event file {self.path} is closed")
+            self._lines.append(line)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Write what is queued and close the file; a disk that still refuses gets one last try."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(_CLOSE_SECONDS)
+
+    def __enter__(self) -> "EventWriter":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _encode(self, type: str, fields: dict[str, Any]) -> bytes:
+        if type not in EVENT_TYPES:
+            raise ValueError(f"event type {type!r}: it must be one of {', '.join(EVENT_TYPES)}")
+        if clash := fields.keys() & {"time", "rank"}:
+            raise ValueError(f"event field {clash.pop()!r} is written by the event writer itself")
+        event = {"time": time.time(), "type": type, "rank": self.rank, **to_plain(fields)}
+        # A path with undecodable bytes holds lone surrogates; backslashreplace writes them as JSON would (\udcff).
+        line = json.dumps(event, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
+        if type == "step" and len(line) > MAX_STEP_BYTES:
+            raise ValueError(f"step event of {len(line)} bytes: at most {MAX_STEP_BYTES}, there is one every step")
+        return line
+
+    def _write_until_closed(self) -> None:
+        closing = False
+        while not closing:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines or self._closing)
+                lines, closing = list(self._lines), self._closing
+                self._lines.clear()
+            unwritten = self._append(lines)
+            if unwritten and not closing:
+                with self._changed:
+                    self._lines = deque([*unwritten, *self._lines], maxlen=_MAX_WAITING_LINES)
+                    self._changed.wait_for(lambda: self._closing, timeout=_RETRY_SECONDS)
+            elif unwritten:
+                print(f"{len(unwritten)} events were not written to {self.path}", file=sys.stderr)
+        if self._file is not None:
+            self._file.close()
+
+    def _append(self, lines: list[bytes]) -> list[bytes]:
+        """Write `lines` to the file; those that did not get there come back."""
+        data = b"".join(lines)
+        done = 0
+        try:
+            if self._file is None:
+                cut = _ends_inside_a_line(self.path)
+                self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - stays open until the next error or close
+                if cut:
+                    self._file.write(b"\n")
+            while done < len(data):
+                done += self._file.write(data[done:])
+        except OSError as error:
+            self._warn_once(error)
+            if self._file is not None:
+                self._file.close()
+                self._file = None  # opened anew next time: after a network disk came back, the old handle stays dead
+            return _lines_after(lines, done)
+        return []
+
+    def _warn_once(self, error: OSError) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            print(f"Events can't be written to {self.path} ({error}); the training goes on without.", file=sys.stderr)
+
+
+def read_events(
+    path: str | os.PathLike, offset: int = 0, max_bytes: int | None = None
+) -> tuple[list[dict[str, Any]], int]:
+    """The events in the file at `path` from byte `offset` on, and the offset to go on from.
+
+    max_bytes: read no more than that and leave the rest to the next call; more than any line has. None: all there is.
+    A last line still being written is left for the next read; lines that are no events are passed over. A file that
+    became shorter than `offset` is read from its start; one that does not exist gives ([], 0).
+    """
+    try:
+        with open(path, "rb") as file:
+            if file.seek(0, os.SEEK_END) < offset:
+                offset = 0
+            file.seek(offset)
+            data = file.read(-1 if max_bytes is None else max_bytes)
+    except FileNotFoundError:
+        return [], 0
+    end = data.rfind(b"\n") + 1
+    if not end and len(data) == max_bytes:
+        end = len(data)  # no line is that long: a damaged stretch, such as zeros after a power cut
+    events = [event for line in data[:end].split(b"\n") if (event := _parse(line)) is not None]
+    return events, offset + end
+
+
+def to_plain(value: Any) -> Any:
+    """`value` as plain JSON data: NaN and infinity become None, paths texts, and texts end within 16 KB.
+
+    Raises TypeError for what is neither text, number, path nor a collection of these.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):  # NumPy's float32 is no float, but it is a Real
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, str):
+        return _cut(value)
+    if isinstance(value, os.PathLike):
+        return _cut(os.fspath(value))
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    raise TypeError(f"{value.__class__.__name__} is not plain data: give a number, a text, a path or a list of these")
+
+
+def _cut(text: str) -> str:
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= MAX_TEXT_BYTES:
+        return text
+    return data[: MAX_TEXT_BYTES - len("…".encode())].decode("utf-8", "ignore") + "…"
+
+
+def _ends_inside_a_line(path: Path) -> bool:
+    """Whether a killed writer left a line without its end, which must not swallow the next one."""
+    if not path.exists() or not path.stat().st_size:
+        return False
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
+def _lines_after(lines: list[bytes], written_bytes: int) -> list[bytes]:
+    for index, line in enumerate(lines):
+        written_bytes -= len(line)
+        if written_bytes < -1:  # at -1 only the line end is missing, and the next opening writes that
+            return lines[index:]
+    return []
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None

@@ -1,0 +1,75 @@
+"""The manifest of a folder: size and hash of every file in it, so that damage is found before the files are used."""
+
+import hashlib
+import json
+import os
+from pathlib import Path, PurePosixPath
+
+from modules.session.atomic import is_temporary, write_json
+
+MANIFEST_NAME = "manifest.json"
+
+_CHUNK_BYTES = 1 << 20
+
+
+def write_manifest(folder: str | os.PathLike) -> None:
+    """Write `manifest.json` into `folder`: size in bytes and SHA-256 of every file below it, by its name with slashes.
+
+    Write it last: files added later are not covered.
+    """
+    folder = Path(folder)
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and name != MANIFEST_NAME and not is_temporary(name):
+            files[name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
+    write_json(folder / MANIFEST_NAME, {"files": files})
+
+
+def check_manifest(folder: str | os.PathLike) -> str | None:
+    """Compare `folder` with its manifest; the first problem in words, or None if every listed file is as written.
+
+    Sizes are compared before any hash, so that a cut file is found at once. Files the manifest does not list are no
+    problem: people and file managers put notes and thumbnails into folders.
+    """
+    folder = Path(folder)
+    try:
+        files = json.loads((folder / MANIFEST_NAME).read_bytes())["files"]
+        expected = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()}
+    except FileNotFoundError:
+        return f"{MANIFEST_NAME} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return f"{MANIFEST_NAME} can't be read ({type(error).__name__})"
+    try:
+        return _first_difference(folder, expected)
+    except OSError as error:
+        return f"{error.filename or folder} can't be read ({error.strerror})"
+
+
+def _first_difference(folder: Path, expected: dict[str, tuple[int, str]]) -> str | None:
+    for name, (size, _) in expected.items():
+        if not _is_inside(name):
+            return f"{MANIFEST_NAME} names {name!r}, which is outside the folder"
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size} bytes instead of {size}"
+    for name, (_, sha256) in expected.items():
+        if _sha256(folder / name) != sha256:
+            return f"{name} has other content than was written (SHA-256 differs)"
+    return None
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    illegal = "\\" in name or ":" in name or "\0" in name  # another root on Windows, or no name at all
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and (os.name != "nt" or not illegal)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,140 @@
+import io
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+
+from modules.session.EventCallbacks import EventCallbacks
+from modules.session.events import EVENT_TYPES, EventWriter, read_events
+from modules.session.StepInfo import StepInfo
+from modules.session.TerminalCallbacks import TerminalCallbacks
+from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
+
+INFO = StepInfo(
+    epoch=1, step=2, steps_total=10, loss=0.5, smooth_loss=0.25, lr=1e-4, samples=8, seconds=2.0, grad_norm=0.1
+)
+CALLS = {
+    "on_status": ("Caching latents",),
+    "on_step": (INFO,),
+    "on_sample": ("a.png", "a fox", 2),
+    "on_backup": ("backup/2", 2),
+    "on_saved": ("model.safetensors", 2),
+    "on_warning": ("slow disk",),
+    "on_failed": ("out of memory",),
+    "on_finished": (10,),
+}
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Recorder:
+    """Answers to every call and remembers it."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *args: self.calls.append((name, args))
+
+
+def call_all(callbacks):
+    for name, args in CALLS.items():
+        getattr(callbacks, name)(*args)
+
+
+def test_the_calls_listed_here_are_all_there_are():
+    assert set(CALLS) == {name for name in vars(TrainCallbacks) if name.startswith("on_")}
+    assert {name.removeprefix("on_") for name in CALLS} == set(EVENT_TYPES)
+
+
+def test_a_listener_may_leave_every_call_out():
+    call_all(TrainCallbacks())
+
+
+def test_a_list_passes_every_call_to_every_listener():
+    first, second = Recorder(), Recorder()
+    call_all(CallbackList([first, second]))
+    assert first.calls == second.calls == list(CALLS.items())
+
+
+def test_every_call_becomes_an_event_with_its_fields(tmp_path):
+    with EventWriter(tmp_path / "e.jsonl", rank=1) as writer:
+        call_all(EventCallbacks(writer))
+    found = {event.pop("type"): event for event in read_events(tmp_path / "e.jsonl")[0]}
+    for event in found.values():
+        assert event.pop("time") > 0
+        assert event.pop("rank") == 1
+    assert found == {
+        "status": {"text": "Caching latents"},
+        "step": {
+            "epoch": 1,
+            "step": 2,
+            "loss": 0.5,
+            "smooth_loss": 0.25,
+            "lr": 1e-4,
+            "samples": 8,
+            "seconds": 2.0,
+            "grad_norm": 0.1,
+        },
+        "sample": {"path": "a.png", "prompt": "a fox", "step": 2},
+        "backup": {"path": "backup/2", "step": 2},
+        "saved": {"path": "model.safetensors", "step": 2},
+        "warning": {"text": "slow disk"},
+        "failed": {"text": "out of memory"},
+        "finished": {"step": 10},
+    }
+
+
+def test_what_is_told_of_a_step_can_not_be_changed_by_a_listener():
+    with pytest.raises(FrozenInstanceError):
+        INFO.loss = 1.0
+
+
+def test_a_log_file_gets_plain_lines():
+    log = io.StringIO()
+    callbacks = TerminalCallbacks(log)
+    call_all(callbacks)
+    callbacks.close()
+    assert log.getvalue().splitlines() == [
+        "Caching latents",
+        "step 2/10, epoch 1, loss 0.2500, lr 1.00e-04, 4.00 samples/s",
+        "Sample at step 2: a.png",
+        "Backup at step 2: backup/2",
+        "Model saved at step 2: model.safetensors",
+        "Warning: slow disk",
+        "Failed: out of memory",
+        "Finished after 10 steps.",
+    ]
+
+
+def test_a_log_file_is_not_flooded_with_steps_but_has_the_last(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("modules.session.TerminalCallbacks.time.monotonic", lambda: now[0])
+    log = io.StringIO()
+    callbacks = TerminalCallbacks(log)
+    for step in range(1, 11):
+        callbacks.on_step(replace(INFO, step=step))
+        now[0] += 1.0
+    assert [line.split(",")[0] for line in log.getvalue().splitlines()] == ["step 1/10", "step 6/10", "step 10/10"]
+
+
+def test_a_skipped_step_without_loss_or_time_is_shown():
+    log = io.StringIO()
+    TerminalCallbacks(log).on_step(replace(INFO, loss=None, smooth_loss=None, seconds=0.0))
+    assert log.getvalue() == "step 2/10, epoch 1, loss not finite, lr 1.00e-04\n"
+
+
+def test_a_terminal_gets_a_bar_that_starts_where_a_resumed_run_does():
+    screen = Screen()
+    callbacks = TerminalCallbacks(screen)
+    callbacks.on_step(replace(INFO, step=7))
+    callbacks.on_warning("slow disk")
+    assert callbacks._bar.n == 7
+    callbacks.on_step(replace(INFO, step=10))
+    callbacks.close()
+    callbacks.close()
+    assert "Warning: slow disk" in screen.getvalue()
+    assert "10/10" in screen.getvalue()
+    assert "loss 0.2500" in screen.getvalue()

@@ -1,0 +1,201 @@
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from modules.config.errors import UserError
+from modules.config.files import load_config
+from modules.config.TrainConfig import TrainConfig
+from modules.session.EventCallbacks import EventCallbacks
+from modules.session.events import EVENT_TYPES, EventWriter, read_events
+from modules.session.manifest import write_manifest
+from modules.session.RunFolder import RunFolder
+from modules.session.StepInfo import StepInfo
+from modules.session.TrainCommands import COMMANDS
+
+DOC = Path(__file__).parents[2] / "docs" / "run_folder.md"
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    folder = RunFolder(tmp_path / "workspace" / "run")
+    folder.create()
+    return folder
+
+
+def test_create_makes_every_folder_and_may_be_called_again(run_folder):
+    run_folder.create()
+    folders = ["backup", "commands", "events", "log", "models", "samples", "tensorboard"]
+    assert sorted(os.listdir(run_folder.path)) == folders
+    assert run_folder.event_path(3) == run_folder.path / "events" / "rank-3.jsonl"
+    assert run_folder.log_path(3) == run_folder.path / "log" / "rank-3.log"
+
+
+def test_making_the_object_touches_no_disk(tmp_path):
+    RunFolder(tmp_path / "run")
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_path_survives_a_change_of_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder("run")
+    monkeypatch.chdir("/")
+    assert folder.path == tmp_path / "run"
+
+
+def test_create_sweeps_what_a_killed_run_left_but_not_in_foreign_folders(run_folder):
+    (run_folder.path / "photos").mkdir()
+    foreign = run_folder.path / "photos" / "a.tmp--0123abcd"
+    stale = [
+        run_folder.path / "exit.json.tmp--0123abcd",
+        run_folder.backup_dir / "step-5.tmp--0123abcd",
+        run_folder.samples_dir / "1.png.tmp--0123abcd",
+    ]
+    for path in [*stale, foreign]:
+        path.touch()
+    run_folder.create()
+    assert not any(path.exists() for path in stale)
+    assert foreign.exists()
+
+
+@pytest.mark.parametrize("place", ["", "run", "run/backup"])
+def test_a_file_in_the_way_is_explained_with_the_settings_name(tmp_path, place):
+    blocker = tmp_path / "w" / place if place else tmp_path / "w"
+    blocker.parent.mkdir(parents=True, exist_ok=True)
+    blocker.write_text("")
+    with pytest.raises(UserError, match="workspace_dir") as caught:
+        RunFolder(tmp_path / "w" / "run").create()
+    assert f"{blocker} is a file where a folder is needed" in str(caught.value)
+
+
+def test_a_folder_without_permission_is_explained(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(UserError, match=r"workspace_dir .*no permission to write.*choose another folder"):
+        RunFolder(tmp_path / "run").create()
+
+
+@pytest.mark.parametrize("path", ["", "  "])
+def test_an_empty_path_is_refused(path):
+    with pytest.raises(UserError, match="workspace_dir is empty"):
+        RunFolder(path)
+
+
+def test_an_impossible_path_is_explained(tmp_path):
+    with pytest.raises(UserError, match="workspace_dir"):
+        RunFolder(str(tmp_path / "a\0b")).create()
+
+
+def test_the_frozen_config_is_the_config(run_folder):
+    config = TrainConfig(seed=7)
+    run_folder.freeze_config(config)
+    assert load_config(run_folder.config_path) == config
+
+
+def test_free_space_is_known_before_the_folder_exists(tmp_path):
+    assert RunFolder(tmp_path / "a" / "b").free_bytes() > 0
+
+
+def test_the_exit_record_comes_back(run_folder):
+    run_folder.write_exit("failed", rank=1, text="out of memory", loss=float("nan"), log=run_folder.log_path(1))
+    record = run_folder.read_exit()
+    assert record.pop("time") > 0
+    assert record == {
+        "status": "failed",
+        "rank": 1,
+        "text": "out of memory",
+        "loss": None,
+        "log": str(run_folder.log_path(1)),
+    }
+
+
+def test_a_running_run_has_no_exit_record(run_folder, tmp_path):
+    assert run_folder.read_exit() is None
+    assert RunFolder(tmp_path / "none").read_exit() is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\xff"])
+def test_a_damaged_exit_record_is_none(run_folder, text):
+    run_folder.exit_path.write_bytes(text.encode("latin-1"))
+    assert run_folder.read_exit() is None
+
+
+def test_a_new_run_forgets_how_the_last_one_ended(run_folder):
+    run_folder.write_exit("finished")
+    run_folder.clear_exit()
+    run_folder.clear_exit()
+    assert run_folder.read_exit() is None
+
+
+def test_the_session_room_never_imports_torch_or_tk():
+    modules = [f"modules.session.{path.stem}" for path in (DOC.parents[1] / "modules" / "session").glob("[!_]*.py")]
+    assert len(modules) >= 10
+    heavy = "{'torch', 'diffusers', 'transformers', 'tkinter'}"
+    code = f"import sys, {', '.join(modules)}; print(*sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def examples(kind: str = "") -> list[dict]:
+    """The JSON examples of the page that are marked with `kind`."""
+    return [json.loads(text) for text in re.findall(rf"```json{kind}\n(.*?)\n```", DOC.read_text("utf-8"))]
+
+
+def test_the_page_has_an_example_of_every_event_with_the_fields_that_are_written(tmp_path):
+    info = StepInfo(1, 2, 10, 0.5, 0.25, 1e-4, 8, 2.0, 0.1)
+    with EventWriter(tmp_path / "e.jsonl", 0) as writer:
+        callbacks = EventCallbacks(writer)
+        callbacks.on_status("a")
+        callbacks.on_step(info)
+        callbacks.on_sample("a", "b", 1)
+        callbacks.on_backup("a", 1)
+        callbacks.on_saved("a", 1)
+        callbacks.on_warning("a")
+        callbacks.on_failed("a")
+        callbacks.on_finished(1)
+    written = {event["type"]: event for event in read_events(tmp_path / "e.jsonl")[0]}
+    shown = {event["type"]: event for event in examples()}
+    assert list(shown) == list(EVENT_TYPES)
+    for name, event in shown.items():
+        assert list(event) == list(written[name])
+        for field, value in event.items():
+            assert type(value) is type(written[name][field]), (name, field)
+
+
+def test_the_page_explains_every_field():
+    page = DOC.read_text("utf-8")
+    for event in examples():
+        for field in event:
+            assert f"`{field}`" in page
+
+
+def test_the_page_explains_every_field_of_a_step_that_is_written():
+    in_table = set(re.findall(r"^\| `(\w+)` \|", DOC.read_text("utf-8").split("### step")[1].split("###")[0], re.M))
+    assert in_table == {field.name for field in fields(StepInfo)} - {"steps_total", "metrics"}
+
+
+def test_the_examples_of_the_exit_record_can_be_written(run_folder):
+    for example in examples(" exit"):
+        run_folder.write_exit(**{key: value for key, value in example.items() if key != "time"})
+        assert list(run_folder.read_exit()) == list(example)
+
+
+def test_the_example_of_the_manifest_is_what_is_written(tmp_path):
+    (tmp_path / "state.json").write_text("{}")
+    write_manifest(tmp_path)
+    assert examples(" manifest") == [json.loads((tmp_path / "manifest.json").read_text())]
+
+
+def test_the_page_lists_the_commands_and_the_parts_of_the_folder(run_folder):
+    page = DOC.read_text("utf-8")
+    assert re.findall(r"^\| `(\w+)` \|", page.split("## Commands")[1], re.M) == list(COMMANDS)
+    listed = re.findall(r"^\| `([\w./-]+)` \|", page.split("## Events")[0], re.M)
+    names = {name.split("/")[0] for name in listed}
+    assert names == set(os.listdir(run_folder.path)) | {"config.yaml", "exit.json"}
