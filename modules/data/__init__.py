@@ -1,0 +1,1 @@
+"""From concepts to batches."""

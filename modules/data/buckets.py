@@ -1,0 +1,117 @@
+"""Which shape each picture is trained in, so that the pictures of a micro-batch can be stacked.
+
+All shapes of a run have about the same area, resolution x resolution; only their aspect (width / height) differs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from modules.data.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Buckets:
+    """The shapes in use and the shape of each sample.
+
+    shapes: (width, height) in pixels, sorted.
+    index: int32[N], position in `shapes` for each sample id.
+    """
+
+    shapes: list[tuple[int, int]]
+    index: np.ndarray
+
+
+class CropBox(NamedTuple):
+    """How a picture comes to its bucket: resized to `size` (w, h), then cut to `box` (left, top, right, bottom)."""
+
+    size: tuple[int, int]
+    box: tuple[int, int, int, int]
+
+
+def assign_buckets(
+    widths: np.ndarray, heights: np.ndarray, resolution: int, step: int, max_aspect: float, bucketing: bool
+) -> Buckets:
+    """Give each picture the shape whose aspect is nearest to its own.
+
+    widths, heights: int[N], pixels, as seen by a viewer (orientation applied).
+    Other arguments as for `bucket_shapes`; without `bucketing` every picture is trained as a square.
+    Nearest means by ratio: between two shapes the geometric mean of their aspects decides.
+    Raises DataError as `bucket_shapes`.
+    """
+    if not bucketing:
+        return Buckets([(resolution, resolution)], np.zeros(len(widths), np.int32))
+    shapes = bucket_shapes(resolution, step, max_aspect)
+    # Only *, / and sqrt: IEEE rounds them the same everywhere, so all ranks agree to the last bit; log would not do.
+    aspects = np.array([width / height for width, height in shapes])
+    borders = np.sqrt(aspects[:-1] * aspects[1:])
+    nearest = np.searchsorted(borders, np.asarray(widths) / np.asarray(heights))
+    used, index = np.unique(nearest, return_inverse=True)
+    # `shapes` is ordered by aspect; a smaller aspect is not always a smaller width, so sort what is in use again.
+    order = sorted(range(len(used)), key=lambda i: shapes[used[i]])
+    position = np.empty(len(used), np.int32)
+    position[order] = np.arange(len(used), dtype=np.int32)
+    return Buckets([shapes[used[i]] for i in order], position[index.reshape(-1)])
+
+
+def bucket_shapes(resolution: int, step: int, max_aspect: float) -> list[tuple[int, int]]:
+    """All (width, height) a picture may be trained in, by rising aspect.
+
+    For each longer side that is a multiple of `step`, the other is the largest multiple whose area stays within
+    resolution x resolution, so no bucket needs more memory than the square. Shapes with an aspect beyond `max_aspect`
+    (or 1 / max_aspect) are left out; the square always stays. Of two shapes with one aspect the larger is kept.
+    Raises DataError if `step` is larger than `resolution`.
+    """
+    if step > resolution:
+        raise DataError(
+            f"data.bucket_step {step}: must not be larger than data.resolution ({resolution}); "
+            f"use {resolution} or less."
+        )
+    square = resolution // step * step
+    shapes = {(square, square)}
+    longest = int(resolution * math.sqrt(max_aspect))
+    for longer in range(square + step, longest + 1, step):
+        shorter = resolution**2 // longer // step * step
+        if longer <= max_aspect * shorter:
+            shapes |= {(longer, shorter), (shorter, longer)}
+    largest: dict[tuple[int, int], tuple[int, int]] = {}
+    for width, height in sorted(shapes):  # of one aspect, the larger comes later and wins
+        divisor = math.gcd(width, height)
+        largest[width // divisor, height // divisor] = (width, height)
+    return sorted(largest.values(), key=lambda shape: shape[0] / shape[1])
+
+
+def check_resolution(
+    resolution: int, step: int, align: int, setting: str = "data.resolution", family: str = "the model"
+) -> None:
+    """Refuse sizes the model can't take.
+
+    resolution: the value of `setting`, pixels.
+    step: data.bucket_step, pixels.
+    align: every side must be a multiple of this, pixels (the family's; 8 for SD 1.5).
+    Raises DataError naming the nearest values that fit.
+    """
+    for name, value in ((setting, resolution), ("data.bucket_step", step)):
+        if value % align or value < align:
+            below = value // align * align
+            nearest = f"{below} or {below + align}" if below > 0 else f"{align}"
+            raise DataError(f"{name} {value}: {family} needs a multiple of {align}; use {nearest}.")
+
+
+def crop_box(width: int, height: int, bucket_w: int, bucket_h: int) -> CropBox:
+    """The smallest size with the picture's aspect that covers the bucket, and the bucket centred in it; in pixels."""
+    if bucket_w * height >= bucket_h * width:
+        size = (bucket_w, max(bucket_h, _divide_rounded(height * bucket_w, width)))
+    else:
+        size = (max(bucket_w, _divide_rounded(width * bucket_h, height)), bucket_h)
+    left, top = (size[0] - bucket_w) // 2, (size[1] - bucket_h) // 2
+    return CropBox(size, (left, top, left + bucket_w, top + bucket_h))
+
+
+def _divide_rounded(numerator: int, denominator: int) -> int:
+    """Nearest integer, halves up. In integers, for round() on floats may differ for large pictures."""
+    return (2 * numerator + denominator) // (2 * denominator)

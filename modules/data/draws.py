@@ -1,0 +1,64 @@
+"""Randomness as a function: every draw is a hash of what it is for, never the state of a generator.
+
+A draw names its parts, as in `uniform(seed, epoch, sample_id, repeat, "timestep")`. It is the same on every rank, in
+every process, on every platform and numpy version, and for a sample alone or in an array, so that resuming needs no
+generator state.
+"""
+
+import operator
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+
+MASK = 0xFFFF_FFFF_FFFF_FFFF
+GAMMA = 0x9E37_79B9_7F4A_7C15  # 2**64 / golden ratio, splitmix64's increment
+
+Part = int | str | np.ndarray
+
+
+def hash64(*parts: Part) -> int | np.ndarray:
+    """Mix `parts`, in order, into 64 bits.
+
+    parts: integers (taken modulo 2**64), strings, or integer arrays; arrays broadcast against each other.
+    Returns an int in [0, 2**64) if no part is an array, else a uint64 array holding what each element would give alone.
+    Raises TypeError for a part that is neither: floats are not the same on all platforms.
+    Source of the mixing: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators" (splitmix64).
+    """
+    state = 0
+    for part in parts:
+        state = _mix(((state ^ _as_bits(part)) + GAMMA) & MASK)
+    return state
+
+
+def uniform(*parts: Part) -> float | np.ndarray:
+    """A number in [0, 1) with 53 random bits, or a float64 array of them if a part is an array."""
+    return (hash64(*parts) >> 11) * 2.0**-53
+
+
+def torch_seed(*parts: int | str) -> int:
+    """A seed in [0, 2**63) for `torch.Generator.manual_seed`."""
+    return hash64(*parts) >> 1
+
+
+def _mix(x: int | np.ndarray) -> int | np.ndarray:
+    """splitmix64's finalizer: a bijection of 64 bits. One text for int and uint64 arrays, which wrap by themselves."""
+    x = ((x ^ (x >> 30)) * 0xBF58_476D_1CE4_E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D0_49BB_1331_11EB) & MASK
+    return x ^ (x >> 31)
+
+
+def _as_bits(part: Part) -> int | np.ndarray:
+    """`part` as an int in [0, 2**64) or a uint64 array."""
+    if isinstance(part, str):
+        return _string_bits(part)
+    if isinstance(part, np.ndarray) and part.ndim:
+        if part.dtype.kind not in "iu":
+            raise TypeError(f"a draw is made from integers and strings, not from an array of {part.dtype}")
+        return part.astype(np.uint64)
+    return operator.index(part) & MASK
+
+
+@lru_cache(maxsize=1024)
+def _string_bits(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,131 @@
+"""Pictures from disk to arrays, whatever they are stored as. Pillow only.
+
+Files come from anywhere: only FORMATS are opened (Pillow would hand an EPS named .jpg to Ghostscript), Pillow's limit
+on pixels stays, and every way in which a file can be broken comes out as PictureError.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+from PIL.ExifTags import Base as ExifTag
+
+from modules.data.buckets import crop_box
+from modules.data.errors import PictureError
+
+EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")  # JPEG includes MPO, what many phones write
+
+# What Pillow's readers may raise for damaged bytes. Not MemoryError: that says something of the machine.
+DAMAGE = (
+    Image.DecompressionBombError, OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, EOFError,
+    AttributeError, AssertionError, NotImplementedError, struct.error, zlib.error,
+)  # fmt: skip
+
+# EXIF orientation -> what makes the picture upright
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+SIDEWAYS = {5, 6, 7, 8}
+
+
+def load_picture(path: str) -> Image.Image:
+    """The picture at `path`, upright, as 8-bit RGB: transparency on white, 16-bit grey scaled, the first of its frames.
+
+    Raises PictureError if the file can't be read whole.
+    """
+    with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
+        image.load()
+        transpose = UPRIGHT.get(_orientation(image))
+        rgb = _to_rgb(image)
+        return rgb if transpose is None else rgb.transpose(transpose)
+
+
+def read_size(path: str) -> tuple[int, int]:
+    """Width and height of the upright picture at `path`, in pixels, from its header alone.
+
+    Raises PictureError if there is no picture in the file; what is damaged behind the header is not seen.
+    """
+    with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
+        width, height = image.size
+        if image.format == "TIFF":
+            # Pillow versions differ in whether a sideways TIFF's size is swapped on opening; its tags are as stored.
+            width, height = image.tag_v2[ExifTag.ImageWidth], image.tag_v2[ExifTag.ImageLength]
+        if width < 1 or height < 1:
+            raise ValueError(f"its size is {width} x {height}")
+        return (height, width) if _orientation(image) in SIDEWAYS else (width, height)
+
+
+def fit_picture(image: Image.Image, bucket_w: int, bucket_h: int) -> Image.Image:
+    """`image` resized (Lanczos) until it covers the bucket and cut to it around the centre; sizes in pixels.
+
+    A picture that already has the covering size is cut without being resampled.
+    """
+    size, box = crop_box(*image.size, bucket_w, bucket_h)
+    if size == image.size:
+        return image if size == (bucket_w, bucket_h) else image.crop(box)
+    # Resizing only the part that is kept gives the same pixels as resizing all and cutting, but a 20000 x 20 panorama
+    # never becomes an image of 512000 x 512.
+    scale_x, scale_y = image.width / size[0], image.height / size[1]
+    source = (box[0] * scale_x, box[1] * scale_y, box[2] * scale_x, box[3] * scale_y)
+    source = (*source[:2], min(source[2], image.width), min(source[3], image.height))  # rounding may pass the edge
+    return image.resize((bucket_w, bucket_h), Image.Resampling.LANCZOS, box=source)
+
+
+def to_array(image: Image.Image) -> np.ndarray:
+    """An RGB image as float32[3, H, W] in [-1, 1]."""
+    array = np.array(image, dtype=np.float32).transpose(2, 0, 1)
+    return np.ascontiguousarray(array / 127.5 - 1.0)
+
+
+@contextmanager
+def _damage_explained(path: str) -> Iterator[None]:
+    try:
+        yield
+    except UnidentifiedImageError as error:
+        raise PictureError(path, "it is not a PNG, JPEG, WebP, BMP, GIF or TIFF picture") from error
+    except DAMAGE as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise PictureError(path, " ".join(reason.split())) from error
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 (upright) if there is none or it can't be read: damaged EXIF leaves good pixels.
+
+    Calls the base class because PngImageFile.getexif decodes all pixels first, in search of a chunk behind them.
+    """
+    try:
+        return Image.Image.getexif(image).get(ExifTag.Orientation, 1)
+    except DAMAGE:
+        return 1
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Any mode to RGB. The picture is loaded; its `info` tells of a transparent colour."""
+    if image.mode.startswith("I"):
+        return _grey_from_16_bit(image)
+    if image.mode == "F":
+        raise ValueError("it holds floating-point pixels, whose range is unknown; save it with 8 bits")
+    if image.mode in ("LA", "PA", "La", "RGBA", "RGBa") or "transparency" in image.info:
+        # La and RGBa carry premultiplied alpha and reach RGBA only through their plain forms
+        straight = image.convert({"La": "LA", "RGBa": "RGBA"}.get(image.mode, image.mode)).convert("RGBA")
+        white = Image.new("RGBA", straight.size, "white")
+        return Image.alpha_composite(white, straight).convert("RGB")
+    return image.convert("RGB")
+
+
+def _grey_from_16_bit(image: Image.Image) -> Image.Image:
+    """Modes I;16, I;16B and I (in which older Pillow opens 16-bit PNG). convert() would clip them at 255."""
+    values = np.asarray(image).astype(np.int64).clip(0, 65535)
+    return Image.fromarray(((values + 128) // 257).astype(np.uint8)).convert("RGB")
