@@ -1,0 +1,46 @@
+"""What a family's denoiser predicts, and the objective it was trained for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from modules.families.Family import DenoiserCall
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from modules.diffusion.objectives import Objective
+    from modules.families.Family import Family
+
+
+def predict(
+    family: Family, denoiser: nn.Module, noised: Tensor, timestep: Tensor, text: Mapping[str, Tensor]
+) -> Tensor:
+    """The denoiser's prediction for noised latents [B, C, H, W], in the same shape.
+
+    timestep: [B], 0..1000. text: conditioning by name, batched. Inputs are cast to the denoiser's dtype.
+    """
+    dtype = denoiser.dtype
+    text = {name: value.to(dtype) if value.is_floating_point() else value for name, value in text.items()}
+    call = DenoiserCall(denoiser, noised.to(dtype), timestep, text)
+    return denoiser(**family.inputs(call), return_dict=False)[0]
+
+
+def objective_of(family: Family, scheduler_config: Mapping[str, Any], prediction_type: str = "auto") -> Objective:
+    """The training objective of a base model.
+
+    scheduler_config: of the base's scheduler; it holds the noise schedule and, with prediction_type "auto", says
+    whether epsilon or v is predicted. A scheduler made for training is built from it, because those of pipelines
+    carry state and are changed by sampling.
+    """
+    from modules.diffusion.objectives import Ddpm, Flow
+
+    if family.objective == "flow":
+        return Flow()
+    from diffusers import DDPMScheduler
+
+    schedule = DDPMScheduler.from_config(dict(scheduler_config))
+    if prediction_type == "auto":
+        prediction_type = schedule.config.prediction_type
+    return Ddpm(schedule.alphas_cumprod, prediction_type)

@@ -1,0 +1,30 @@
+"""Stable Diffusion 1.x and 2.x: one U-Net, one CLIP text encoder; epsilon or v by the base's scheduler."""
+
+from modules.families.Family import Family, TextEncoding, scaling_and_shift
+
+SD15 = Family(
+    name="sd15",
+    label="Stable Diffusion 1.x / 2.x",
+    pipeline="StableDiffusionPipeline",
+    other_pipelines=("StableDiffusionImg2ImgPipeline",),
+    denoisers=("unet",),
+    text=TextEncoding(outputs=("prompt_embeds", None), encoders=("text_encoder",), tokenizers=("tokenizer",)),
+    objective="ddpm",
+    align=8,
+    inputs=lambda call: {
+        "sample": call.latents,
+        "timestep": call.timestep,
+        "encoder_hidden_states": call.text["prompt_embeds"],
+    },
+    vae_stats=scaling_and_shift,
+    lora_targets={
+        "unet": ("to_q", "to_k", "to_v", "to_out.0"),
+        "text_encoder": ("q_proj", "k_proj", "v_proj", "out_proj"),
+    },
+    lora_mlp={"unet": ("ff.net.0.proj", "ff.net.2"), "text_encoder": ("fc1", "fc2")},
+    lora_blocks={"unet": ("down_blocks", "mid_block", "up_blocks"), "text_encoder": ("encoder.layers",)},
+    latent_bytes_per_pixel=4 * 4 / 8**2,
+    caption_bytes=77 * 1024 * 4,
+    unused=("safety_checker", "feature_extractor", "image_encoder"),
+    single_file="sd",
+)

@@ -1,0 +1,48 @@
+"""Stable Diffusion 3 and 3.5: a flow transformer, two CLIP encoders and T5."""
+
+from modules.families.Family import Family, TextEncoding, scaling_and_shift
+
+_CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+SD3 = Family(
+    name="sd3",
+    label="Stable Diffusion 3 / 3.5",
+    pipeline="StableDiffusion3Pipeline",
+    denoisers=("transformer",),
+    text=TextEncoding(
+        outputs=("prompt_embeds", None, "pooled_prompt_embeds", None),
+        encoders=("text_encoder", "text_encoder_2", "text_encoder_3"),
+        tokenizers=("tokenizer", "tokenizer_2", "tokenizer_3"),
+        options={"max_sequence_length": 256},
+    ),
+    objective="flow",
+    align=16,
+    inputs=lambda call: {
+        "hidden_states": call.latents,
+        "timestep": call.timestep,
+        "encoder_hidden_states": call.text["prompt_embeds"],
+        "pooled_projections": call.text["pooled_prompt_embeds"],
+    },
+    vae_stats=scaling_and_shift,
+    lora_targets={
+        "transformer": tuple(
+            f"attn.{name}"
+            for name in ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
+        ),
+        "text_encoder": _CLIP_ATTENTION,
+        "text_encoder_2": _CLIP_ATTENTION,
+    },
+    lora_mlp={
+        "transformer": ("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2"),
+        "text_encoder": ("fc1", "fc2"),
+        "text_encoder_2": ("fc1", "fc2"),
+    },
+    lora_blocks={
+        "transformer": ("transformer_blocks",),
+        "text_encoder": ("encoder.layers",),
+        "text_encoder_2": ("encoder.layers",),
+    },
+    latent_bytes_per_pixel=16 * 4 / 8**2,
+    caption_bytes=(77 + 256) * 4096 * 4,
+    unused=("image_encoder", "feature_extractor"),
+)

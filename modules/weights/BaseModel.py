@@ -1,0 +1,195 @@
+"""The base model of a run: a diffusers pipeline whose components are loaded when they are needed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.weights.errors import WeightsError
+from modules.weights.inspect import check_base, inspect_base
+from modules.weights.libraries import import_diffusers
+
+if TYPE_CHECKING:
+    import torch
+    from diffusers import DiffusionPipeline
+    from torch import nn
+
+    from modules.config.ModelConfig import ModelConfig
+    from modules.families.Family import Family
+
+
+class BaseModel:
+    """Components of `config.base`, on the CPU or on `device`.
+
+    A folder's components are loaded one by one; a single-file checkpoint is read whole at the first need.
+    `pipe` is a plain diffusers pipeline that holds None where a component is not in memory.
+    Raises WeightsError where the base is missing or holds another architecture.
+    """
+
+    def __init__(self, family: Family, config: ModelConfig, device: torch.device):
+        diffusers = import_diffusers()
+        pipelines = (family.pipeline, *family.other_pipelines)
+        check_base(config.base, family.name, pipelines, unused=family.unused)
+        self.family = family
+        self.config = config
+        self.device = device
+        self._lock = threading.RLock()
+        self._pipeline_class = getattr(diffusers, family.pipeline)
+        self.is_single_file = inspect_base(config.base).kind == "single_file"
+        if self.is_single_file:
+            self.path = Path(config.base)
+            self.pipe = self._load_single_file()
+            self._classes: dict[str, tuple[str, str]] = {}
+        else:
+            self.path = self._local_folder()
+            index = self._pipeline_class.load_config(self.path)
+            self._classes = {
+                name: tuple(value)
+                for name, value in index.items()
+                if isinstance(value, list | tuple) and value[0] is not None and name not in family.unused
+            }
+            self._options = {
+                name: value
+                for name, value in index.items()
+                if not isinstance(value, list | tuple) and not name.startswith("_")
+            }
+            self._components = dict.fromkeys((*self._classes, *family.unused))
+            self._components["scheduler"] = self._load_component("scheduler")
+            self.pipe = self._new_pipe()
+
+    @property
+    def component_names(self) -> list[str]:
+        """Every component that this model has and training or saving may need."""
+        if self.is_single_file:
+            return [name for name, value in self.pipe.components.items() if value is not None]
+        return list(self._classes)
+
+    def require(self, *names: str) -> None:
+        """Loads what is not in memory, frozen and in evaluation mode, and puts modules on the device."""
+        with self._lock:
+            missing = [name for name in names if getattr(self.pipe, name) is None]
+            for name in missing:
+                self._components[name] = self._load_component(name)
+            if missing:
+                self.pipe = self._new_pipe()
+            for name in names:
+                if hasattr(self.module(name), "parameters"):
+                    self.module(name).to(self.device)
+
+    def release(self, *names: str) -> None:
+        """Takes components out of device memory; those of a folder leave memory altogether."""
+        with self._lock:
+            if self.is_single_file:
+                for name in names:
+                    if hasattr(self.module(name), "parameters"):
+                        self.module(name).to("cpu")
+            else:
+                self._components.update(dict.fromkeys(names))
+                self.pipe = self._new_pipe()
+        if self.device.type == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
+
+    @contextlib.contextmanager
+    def using(self, *names: str) -> Iterator[DiffusionPipeline]:
+        """Inside, these components are on the device; those that were not there before leave it afterwards.
+
+        The prefetching thread may ask while the main thread samples: one waits for the other.
+        """
+        with self._lock:
+            absent = [name for name in names if not self._is_on_device(name)]
+            self.require(*absent)
+            try:
+                yield self.pipe
+            finally:
+                if absent:
+                    self.release(*absent)
+
+    def component_files(self, *names: str) -> list[Path]:
+        """The files that decide what these components compute, sorted."""
+        if self.is_single_file:
+            return [self.path]
+        return sorted(path for name in names for path in (self.path / name).rglob("*") if path.is_file())
+
+    def module(self, name: str) -> nn.Module:
+        return getattr(self.pipe, name)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        import torch
+
+        return getattr(torch, self.config.weight_dtype)
+
+    def _is_on_device(self, name: str) -> bool:
+        component = self.module(name)
+        if hasattr(component, "parameters"):
+            return next(component.parameters()).device == self.device
+        return component is not None
+
+    def _local_folder(self) -> Path:
+        """The base's folder; a Hub id is downloaded into the Hub's cache."""
+        if Path(self.config.base).is_dir():
+            return Path(self.config.base)
+        try:
+            return Path(self._pipeline_class.download(self.config.base))
+        except OSError as error:
+            raise WeightsError(
+                f"model.base {self.config.base!r} can't be fetched from the Hub: {_first_line(error)}; "
+                "check the name and the connection, or give a folder."
+            ) from error
+
+    def _load_component(self, name: str):
+        library, class_name = self._classes[name]
+        component_class = getattr(importlib.import_module(library), class_name)
+        options = {"subfolder": name}
+        if hasattr(component_class, "forward"):
+            options["dtype" if library == "transformers" else "torch_dtype"] = self.dtype
+        try:
+            component = component_class.from_pretrained(self.path, **options)
+        except (OSError, ValueError) as error:
+            raise WeightsError(
+                f"model.base {self.config.base!r}: its {name} can't be loaded ({_first_line(error)}); "
+                "fetch the model again or choose another."
+            ) from error
+        return self._frozen(component)
+
+    def _load_single_file(self):
+        options = {"config": self.config.config_folder} if self.config.config_folder else {}
+        unused = dict.fromkeys(self.family.unused, None)
+        try:
+            pipe = self._pipeline_class.from_single_file(
+                str(self.path), torch_dtype=self.dtype, local_files_only=bool(options), **options, **unused
+            )
+        except (OSError, ValueError, KeyError) as error:
+            remedy = "check the file" if options else "set model.config_folder to a diffusers folder of the same kind"
+            raise WeightsError(
+                f"model.base {self.config.base!r} can't be read as {self.family.label}: {_first_line(error)}; {remedy}."
+            ) from error
+        for component in pipe.components.values():
+            self._frozen(component)
+        pipe.set_progress_bar_config(disable=True)
+        return pipe
+
+    def _frozen(self, component):
+        if hasattr(component, "requires_grad_"):
+            component.requires_grad_(False).eval()
+            if self.config.channels_last and component.__class__.__module__.startswith("diffusers"):
+                import torch
+
+                component.to(memory_format=torch.channels_last)
+        return component
+
+    def _new_pipe(self) -> DiffusionPipeline:
+        # made anew after every change: a pipeline takes the VAE's scale factor when it is made
+        pipe = self._pipeline_class(**self._components, **self._options)
+        pipe.set_progress_bar_config(disable=True)
+        return pipe
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__

@@ -1,0 +1,173 @@
+"""What a base model is, found out from names and headers alone: no torch, no weights read.
+
+The checks before a start and the window's model picker use it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from modules.families.Family import Family
+from modules.families.registry import FAMILIES
+from modules.weights.errors import WeightsError
+from modules.weights.safe import PICKLE_SUFFIXES, read_header, tensor_shapes
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+WEIGHT_SUFFIXES = (".safetensors", ".gguf", *PICKLE_SUFFIXES)
+CHOOSE = "choose a diffusers folder, a .safetensors file or a model's name on the Hugging Face Hub"
+# Of what is no family here, for the sentence that refuses it.
+OTHER_LABELS = {
+    "StableDiffusionInpaintPipeline": "Stable Diffusion inpainting",
+    "StableDiffusionInstructPix2PixPipeline": "InstructPix2Pix",
+    "StableDiffusionXLPipeline": "Stable Diffusion XL",
+    "StableDiffusionXLImg2ImgPipeline": "Stable Diffusion XL refiner",
+    "FluxPipeline": "FLUX.1",
+    "Flux2Pipeline": "FLUX.2",
+    "ChromaPipeline": "Chroma",
+}
+
+
+@dataclass(frozen=True)
+class BaseInfo:
+    """What stands at `model.base`.
+
+    pipeline: diffusers' class name, None where it can't be told (a Hub id, an unknown file).
+    size_bytes: of all files, 0 for a Hub id. detail: what it is, for people.
+    """
+
+    kind: Literal["folder", "single_file", "hub"]
+    pipeline: str | None
+    size_bytes: int
+    detail: str
+
+
+def inspect_base(base: str) -> BaseInfo:
+    """What the folder, file or Hub id `base` holds; the Hub is not asked.
+
+    Raises WeightsError, a sentence that begins with the path, if nothing is there or it can't be read.
+    """
+    path = Path(base)
+    if base and path.is_dir():
+        return _inspect_folder(path)
+    if base and path.is_file():
+        return _inspect_file(path)
+    if HUB_ID.fullmatch(base) and not base.lower().endswith(WEIGHT_SUFFIXES):
+        return BaseInfo("hub", None, 0, "a model on the Hugging Face Hub")
+    raise WeightsError(f"'{base}': no such folder or file; {CHOOSE}.")
+
+
+def check_base(
+    base: str, family_name: str, pipelines: Collection[str], setting: str = "model.base", unused: Collection[str] = ()
+) -> BaseInfo:
+    """Refuse a base that the family can't train, before anything is loaded; returns what it is.
+
+    pipelines: the class names in diffusers that have the family's architecture.
+    unused: components that won't be loaded, so that their files may be missing or broken.
+    Raises WeightsError, one sentence that begins with `setting`.
+    """
+    try:
+        info = inspect_base(base)
+        if info.kind == "folder":
+            _check_parts(Path(base), unused)
+    except WeightsError as error:
+        raise WeightsError(f"{setting} {error}") from error
+    if info.kind == "hub" or info.pipeline in pipelines:
+        return info
+    needs = FAMILIES[family_name].label
+    fitting = _family_of(info.pipeline)
+    remedy = f"choose family {fitting.name} or another base" if fitting else "choose another base"
+    raise WeightsError(f"{setting} '{base}': is {info.detail}; the family {family_name} needs {needs}: {remedy}.")
+
+
+def _inspect_folder(path: Path) -> BaseInfo:
+    index = path / "model_index.json"
+    if not index.is_file():
+        if (path / "adapter_config.json").is_file():
+            raise WeightsError(f"'{path}': is a LoRA, not a base model; choose the model that it was trained on.")
+        raise WeightsError(f"'{path}': is a folder without model_index.json, so no diffusers pipeline; {CHOOSE}.")
+    try:
+        pipeline = json.loads(index.read_text(encoding="utf-8"))["_class_name"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise WeightsError(f"'{index}': does not say which pipeline it is; download the model again.") from error
+    size_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return BaseInfo("folder", str(pipeline), size_bytes, _describe(str(pipeline)))
+
+
+def _inspect_file(path: Path) -> BaseInfo:
+    shapes = tensor_shapes(read_header(path))
+    pipeline, detail = _guess(shapes)
+    return BaseInfo("single_file", pipeline, path.stat().st_size, detail)
+
+
+def _check_parts(path: Path, unused: Collection[str]) -> None:
+    """Each component's safetensors files are whole: a pointer or a cut download is told now, not minutes later."""
+    index = json.loads((path / "model_index.json").read_text(encoding="utf-8"))
+    # A component is written as [library, class]; one that the pipeline goes without as [null, null].
+    parts = [name for name, value in index.items() if isinstance(value, list) and value[:1] != [None]]
+    for name in parts:
+        if name in unused:
+            continue
+        if not (path / name).is_dir():
+            raise WeightsError(f"'{path}': lacks the folder '{name}' named in model_index.json; download it again.")
+        for file in sorted((path / name).glob("*.safetensors")):
+            read_header(file)
+
+
+def _guess(shapes: Shapes) -> tuple[str | None, str]:
+    """(pipeline, detail) of a single file from the names and shapes of its tensors."""
+    if any(mark in name for name in shapes for mark in ("lora_", ".lora.", ".lokr_", ".hada_", ".oft_")):
+        return None, "a LoRA, not a base model"
+    names = {name.removeprefix("model.diffusion_model.") for name in shapes}
+    if any(name.startswith("joint_blocks.") for name in names):
+        return "StableDiffusion3Pipeline", _describe("StableDiffusion3Pipeline")
+    if any(name.startswith("double_blocks.") for name in names):
+        pipeline = "FluxPipeline"
+        if any(name.startswith("distilled_guidance_layer.") for name in names):
+            pipeline = "ChromaPipeline"
+        elif any(name.startswith("single_stream_modulation.") for name in names):
+            pipeline = "Flux2Pipeline"
+        return pipeline, _describe(pipeline)
+    if "model.diffusion_model.input_blocks.0.0.weight" in shapes:
+        return _guess_unet(shapes)
+    if any(name.startswith(("encoder.down", "first_stage_model.")) for name in names):
+        return None, "a VAE alone, not a whole model"
+    if "conv_in.weight" in names or "time_embedding.linear_1.weight" in names:
+        return None, "a single part of a diffusers folder, not a whole model"
+    if names and names <= {"emb_params", "string_to_param", "clip_l", "clip_g", "<concept>"}:
+        return None, "an embedding, not a base model"
+    return None, "a file with an unknown layout of tensors"
+
+
+def _guess_unet(shapes: Shapes) -> tuple[str, str]:
+    """Which U-Net of the Stable Diffusion line, by its inputs and by the width of the text that it attends to."""
+    in_channels = shapes["model.diffusion_model.input_blocks.0.0.weight"][1]
+    text_width = next((shape[-1] for name, shape in shapes.items() if name.endswith("attn2.to_k.weight")), None)
+    if any(name.startswith("conditioner.embedders.1.") for name in shapes) or text_width == 2048:
+        pipeline = "StableDiffusionXLPipeline"
+    elif any(name.startswith("conditioner.embedders.0.") for name in shapes) or text_width == 1280:
+        pipeline = "StableDiffusionXLImg2ImgPipeline"
+    elif in_channels == 9:
+        pipeline = "StableDiffusionInpaintPipeline"
+    elif in_channels == 8:
+        pipeline = "StableDiffusionInstructPix2PixPipeline"
+    else:
+        exact = {768: "Stable Diffusion 1.x", 1024: "Stable Diffusion 2.x"}.get(text_width)
+        return "StableDiffusionPipeline", f"a {exact} model" if exact else _describe("StableDiffusionPipeline")
+    return pipeline, _describe(pipeline)
+
+
+def _family_of(pipeline: str | None) -> Family | None:
+    return next((one for one in FAMILIES.values() if pipeline in (one.pipeline, *one.other_pipelines)), None)
+
+
+def _describe(pipeline: str) -> str:
+    family = _family_of(pipeline)
+    label = family.label if family else OTHER_LABELS.get(pipeline)
+    return f"a {label} model" if label else f"a model of the pipeline {pipeline}"

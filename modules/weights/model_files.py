@@ -1,0 +1,74 @@
+"""A whole trained model as files: a diffusers folder and a single-file checkpoint."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.session.atomic import new_folder
+from modules.weights.errors import WeightsError
+from modules.weights.safe import load_tensors, save_tensors
+from modules.weights.single_file import save_single_file
+
+if TYPE_CHECKING:
+    import torch
+    from diffusers import DiffusionPipeline
+
+    from modules.config.OutputConfig import OutputConfig
+    from modules.families.Family import Family
+    from modules.weights.BaseModel import BaseModel
+
+
+def save_model(
+    base: BaseModel, output: OutputConfig, folder: Path, name: str, metadata: dict[str, str]
+) -> list[Path]:
+    """Writes the model in the formats asked for: `folder/name/` (diffusers) and `folder/name.safetensors`.
+
+    Components that did not train are read from the base again where they are not in memory.
+    """
+    import torch
+
+    check_format(base.family, output)
+    dtype = getattr(torch, output.dtype)
+    written = []
+    with base.using(*base.component_names) as pipe:
+        if output.format in ("diffusers", "both"):
+            _save_folder(pipe, folder / name, dtype)
+            written.append(folder / name)
+        if output.format in ("single_file", "both"):
+            path = folder / f"{name}.safetensors"
+            save_single_file(path, pipe.unet, pipe.vae, pipe.text_encoder, dtype, metadata)
+            written.append(path)
+    return written
+
+
+def check_format(family: Family, output: OutputConfig) -> None:
+    """Raises WeightsError where the family has no single-file layout that could be written."""
+    if output.format != "diffusers" and family.single_file is None:
+        raise WeightsError(
+            f"output.format {output.format!r}: a single-file checkpoint of {family.label} can't be written; "
+            "use diffusers."
+        )
+
+
+def _save_folder(pipe: DiffusionPipeline, path: Path, dtype: torch.dtype) -> None:
+    components = {
+        # a copy, for training goes on with the weights as they are
+        name: copy.deepcopy(component).to(dtype) if hasattr(component, "parameters") else component
+        for name, component in pipe.components.items()
+    }
+    options = {name: value for name, value in pipe.config.items() if isinstance(value, bool)}
+    with new_folder(path) as temporary:
+        type(pipe)(**components, **options).save_pretrained(temporary, safe_serialization=True)
+        _name_clip_keys(temporary)
+
+
+def _name_clip_keys(folder: Path) -> None:
+    """Gives CLIP's keys the `text_model.` level that transformers 5 dropped and every other reader looks for."""
+    for path in folder.glob("text_encoder*/model.safetensors"):
+        tensors = load_tensors(path)
+        if "embeddings.token_embedding.weight" in tensors:
+            levels = ("embeddings.", "encoder.", "final_layer_norm.")
+            named = {f"text_model.{name}" if name.startswith(levels) else name: t for name, t in tensors.items()}
+            save_tensors(path, named)

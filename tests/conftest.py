@@ -1,0 +1,78 @@
+"""What every test may ask for: tiny models on disk and folders of captioned pictures."""
+
+from __future__ import annotations
+
+import os
+
+# Before anything imports torch or the Hub's client: these are read once, at import.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch obeys it; tiny models are fastest on one thread
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support import tiny_models
+
+PICTURE_SIZES = ((32, 32), (32, 32), (48, 32), (32, 48))
+
+
+@pytest.fixture(scope="session")
+def tiny_sd15(tmp_path_factory) -> Path:
+    """A diffusers folder: Stable Diffusion 1.5 in miniature, epsilon prediction. Read only."""
+    return tiny_models.make_tiny_sd15(tmp_path_factory.mktemp("tiny") / "sd15")
+
+
+@pytest.fixture(scope="session")
+def tiny_sd15_v(tmp_path_factory) -> Path:
+    """A diffusers folder: Stable Diffusion 2.1 in miniature, v prediction. Read only."""
+    return tiny_models.make_tiny_sd15(
+        tmp_path_factory.mktemp("tiny") / "sd15_v", prediction_type="v_prediction", sd2=True
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_sd3(tmp_path_factory) -> Path:
+    """A diffusers folder: Stable Diffusion 3 in miniature. Read only."""
+    return tiny_models.make_tiny_sd3(tmp_path_factory.mktemp("tiny") / "sd3")
+
+
+@pytest.fixture
+def picture_folder(tmp_path) -> Callable[..., Path]:
+    """A function that makes a folder of PNGs with captions beside them and returns the folder.
+
+    picture_folder(sizes=((width, height), ...), captions=None, name="pictures"): one picture per size, `000.png`,
+    `001.png` ...; captions: one per picture, None for a default one, or "" to write no caption file at all.
+    """
+
+    def make(
+        sizes: Sequence[tuple[int, int]] = PICTURE_SIZES, captions: Sequence[str] | None = None, name: str = "pictures"
+    ) -> Path:
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        for index, size in enumerate(sizes):
+            _draw(index, size).save(folder / f"{index:03d}.png")
+            caption = f"a photo of a cat, number {index}" if captions is None else captions[index]
+            if caption:
+                (folder / f"{index:03d}.txt").write_text(caption, encoding="utf-8")
+        return folder
+
+    return make
+
+
+def _draw(index: int, size: tuple[int, int]):
+    """A slope in red and green with a blue of its own: no two pictures, and no two corners of one, are alike."""
+    import numpy as np
+    from PIL import Image
+
+    width, height = size
+    pixels_HWC = np.zeros((height, width, 3), dtype=np.uint8)
+    pixels_HWC[..., 0] = np.linspace(0, 255, width, dtype=np.uint8)
+    pixels_HWC[..., 1] = np.linspace(0, 255, height, dtype=np.uint8)[:, None]
+    pixels_HWC[..., 2] = (index * 53) % 256
+    return Image.fromarray(pixels_HWC)

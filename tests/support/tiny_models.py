@@ -1,0 +1,167 @@
+"""Tiny diffusers pipelines with random weights, made offline and saved to a folder; for tests only.
+
+They have the parts, the names and the file layout of the real models, in about 1 MB or less, and cost a fraction
+of a second. Weights come from a fixed seed and no parameter is left at zero: with zero-initialised layers, half of a
+model could be wired up wrongly and no output would show it.
+"""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+SEED = 20240501
+PIXELS_PER_LATENT = 2  # the VAEs have two levels, so one halving; the real ones have 8
+WORDS = ("a", "photo", "of", "cat", "dog", "the", "red", "blue", "sky", "moving")
+SD_BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+
+
+def make_tiny_sd15(path: str | Path, prediction_type: str = "epsilon", sd2: bool = False) -> Path:
+    """Save a tiny Stable Diffusion pipeline below `path` and return the path.
+
+    prediction_type: "epsilon" or "v_prediction", written to the scheduler's config.
+    sd2: the 2.x build: linear projections around attention, heads per level, a text encoder with gelu.
+    """
+    import torch
+    from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+
+    torch.manual_seed(SEED)
+    tokenizer = clip_tokenizer()
+    unet = UNet2DConditionModel(
+        sample_size=16,
+        in_channels=4,
+        out_channels=4,
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        norm_num_groups=2,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        cross_attention_dim=32,
+        attention_head_dim=(2, 4) if sd2 else 4,
+        use_linear_projection=sd2,
+    )
+    pipeline = StableDiffusionPipeline(
+        unet=unet,
+        vae=_tiny_vae(scaling_factor=0.18215),
+        text_encoder=_tiny_clip(tokenizer, hidden_act="gelu" if sd2 else "quick_gelu"),
+        tokenizer=tokenizer,
+        scheduler=DDIMScheduler(
+            **SD_BETAS, prediction_type=prediction_type, clip_sample=False, set_alpha_to_one=False, steps_offset=1
+        ),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    return _randomise_and_save(pipeline, path)
+
+
+def make_tiny_sd3(path: str | Path) -> Path:
+    """Save a tiny Stable Diffusion 3 pipeline (two CLIPs and a T5) below `path` and return the path."""
+    import torch
+    from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
+
+    torch.manual_seed(SEED)
+    clip_1, clip_2, t5 = clip_tokenizer(), clip_tokenizer(), t5_tokenizer()
+    transformer = SD3Transformer2DModel(
+        sample_size=32,
+        patch_size=2,
+        in_channels=4,
+        out_channels=4,
+        num_layers=2,
+        attention_head_dim=8,
+        num_attention_heads=4,
+        caption_projection_dim=32,
+        joint_attention_dim=64,  # both CLIPs side by side (2 x 32), and the width of the T5
+        pooled_projection_dim=64,
+        pos_embed_max_size=32,
+    )
+    pipeline = StableDiffusion3Pipeline(
+        transformer=transformer,
+        vae=_tiny_vae(scaling_factor=1.5305, shift_factor=0.0609, use_quant_conv=False, use_post_quant_conv=False),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        text_encoder=_tiny_clip(clip_1, projected=True),
+        tokenizer=clip_1,
+        text_encoder_2=_tiny_clip(clip_2, projected=True),
+        tokenizer_2=clip_2,
+        text_encoder_3=_tiny_t5(t5, width=64),
+        tokenizer_3=t5,
+    )
+    return _randomise_and_save(pipeline, path)
+
+
+def clip_tokenizer(max_length: int = 77):
+    """A CLIP tokenizer that knows bytes only, so any text becomes ids without a merges file."""
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import CLIPTokenizer
+
+    letters = sorted(ByteLevel.alphabet())  # sorted: the same ids in every process
+    # CLIP's pooling may look for the largest id, so the end token has to be the last one.
+    tokens = letters + [f"{letter}</w>" for letter in letters] + ["<|startoftext|>", "<|endoftext|>"]
+    vocab = {token: index for index, token in enumerate(tokens)}
+    return CLIPTokenizer(vocab=vocab, merges=[], model_max_length=max_length)
+
+
+def t5_tokenizer(max_length: int = 512):
+    """A T5 tokenizer of ten words and the printable characters."""
+    from transformers import T5Tokenizer
+
+    letters = sorted(set(string.printable) - set(string.whitespace))
+    vocab = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581", -2.0)]
+    vocab += [(f"\u2581{word}", -3.0) for word in WORDS] + [(letter, -8.0) for letter in letters]
+    return T5Tokenizer(vocab=vocab, extra_ids=0, model_max_length=max_length)
+
+
+def _tiny_clip(tokenizer, hidden_act: str = "quick_gelu", projected: bool = False):
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+    config = CLIPTextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=40,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        projection_dim=32,
+        hidden_act=hidden_act,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return (CLIPTextModelWithProjection if projected else CLIPTextModel)(config)
+
+
+def _tiny_t5(tokenizer, width: int):
+    from transformers import T5Config, T5EncoderModel
+
+    config = T5Config(
+        vocab_size=len(tokenizer), d_model=width, d_ff=40, d_kv=8, num_heads=4, num_layers=2,
+        relative_attention_num_buckets=8,
+    )  # fmt: skip
+    return T5EncoderModel(config)
+
+
+def _tiny_vae(**config):
+    from diffusers import AutoencoderKL
+
+    return AutoencoderKL(
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        latent_channels=4,
+        norm_num_groups=2,
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        sample_size=32,
+        **config,
+    )
+
+
+def _randomise_and_save(pipeline, path: str | Path) -> Path:
+    import torch
+
+    models = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
+    with torch.no_grad():
+        for model in models:
+            for parameter in model.parameters():
+                if not parameter.any():
+                    parameter.normal_(0.0, 0.05)
+    pipeline.save_pretrained(path)
+    return Path(path)

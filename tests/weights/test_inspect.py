@@ -1,0 +1,161 @@
+"""The check of a base before a start: what fits passes, everything else is told apart in one sentence."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from diffusers import StableDiffusionPipeline
+
+from modules.families.registry import FAMILIES
+from modules.weights.errors import WeightsError
+from modules.weights.inspect import check_base, inspect_base
+from modules.weights.safe import save_tensors
+from modules.weights.single_file import save_single_file
+
+SD15 = ("StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline")
+UNET = "model.diffusion_model.input_blocks."
+
+
+def refusal(base, family="sd15", pipelines=SD15, **options):
+    with pytest.raises(WeightsError) as caught:
+        check_base(str(base), family, pipelines, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.endswith(".")
+    assert str(base) in message
+    return message
+
+
+def write_file(path, shapes):
+    save_tensors(path, {name: torch.zeros(shape) for name, shape in shapes.items()})
+    return path
+
+
+@pytest.fixture
+def copy_of_sd15(tiny_sd15, tmp_path):
+    return shutil.copytree(tiny_sd15, tmp_path / "copy")
+
+
+def test_a_fitting_folder_passes(tiny_sd15):
+    info = check_base(str(tiny_sd15), "sd15", SD15)
+    assert (info.kind, info.pipeline) == ("folder", "StableDiffusionPipeline")
+    assert info.size_bytes == sum(file.stat().st_size for file in tiny_sd15.rglob("*") if file.is_file())
+
+
+def test_a_fitting_single_file_passes(tiny_sd15, tmp_path):
+    pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
+    save_single_file(tmp_path / "x.safetensors", pipe.unet, pipe.vae, pipe.text_encoder)
+    info = check_base(str(tmp_path / "x.safetensors"), "sd15", SD15)
+    assert (info.kind, info.pipeline) == ("single_file", "StableDiffusionPipeline")
+    assert info.size_bytes == (tmp_path / "x.safetensors").stat().st_size
+
+
+@pytest.mark.parametrize("base", ["stable-diffusion-v1-5/stable-diffusion-v1-5", "a/b", "org/name.v2_x"])
+def test_a_name_on_the_hub_passes_unread(base):
+    info = check_base(base, "sd15", SD15)
+    assert (info.kind, info.pipeline, info.size_bytes) == ("hub", None, 0)
+
+
+@pytest.mark.parametrize(
+    "base",
+    ["", "/no/where", "models/x.safetensors", "nothing", "../a", "./a", "a/b/c", "C:\\models\\x", "~/x"],
+)
+def test_a_missing_path_is_refused(base, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WeightsError, match=r"^model.base '.*': no such folder or file; choose"):
+        check_base(base, "sd15", SD15)
+
+
+def test_the_wrong_family_is_named_with_the_right_one(tiny_sd15, tiny_sd3):
+    label_15, label_3 = FAMILIES["sd15"].label, FAMILIES["sd3"].label
+    assert refusal(tiny_sd3) == (
+        f"model.base '{tiny_sd3}': is a {label_3} model; the family sd15 needs {label_15}: "
+        "choose family sd3 or another base."
+    )
+    assert "choose family sd15 or another base" in refusal(tiny_sd15, "sd3", ("StableDiffusion3Pipeline",))
+
+
+def test_the_setting_of_the_caller_is_named(tiny_sd3):
+    assert refusal(tiny_sd3, setting="model.vae").startswith("model.vae '")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "expected"),
+    [
+        ({f"{UNET}0.0.weight": (1, 4), f"{UNET}1.1.attn2.to_k.weight": (1, 2048)}, "Stable Diffusion XL model"),
+        ({f"{UNET}0.0.weight": (1, 4), "conditioner.embedders.1.model.x": (1,)}, "Stable Diffusion XL model"),
+        ({f"{UNET}0.0.weight": (1, 4), f"{UNET}1.1.attn2.to_k.weight": (1, 1280)}, "Stable Diffusion XL refiner model"),
+        ({f"{UNET}0.0.weight": (1, 9), f"{UNET}1.1.attn2.to_k.weight": (1, 768)}, "Stable Diffusion inpainting model"),
+        ({f"{UNET}0.0.weight": (1, 8), f"{UNET}1.1.attn2.to_k.weight": (1, 768)}, "InstructPix2Pix model"),
+        ({"model.diffusion_model.joint_blocks.0.x": (1,)}, FAMILIES["sd3"].label),
+        ({"joint_blocks.0.x": (1,)}, FAMILIES["sd3"].label),
+        ({"double_blocks.0.img_attn.x": (1,)}, "FLUX.1 model"),
+        ({"model.diffusion_model.double_blocks.0.x": (1,), "distilled_guidance_layer.x": (1,)}, "Chroma model"),
+        ({"double_blocks.0.x": (1,), "single_stream_modulation.lin.weight": (1,)}, "FLUX.2 model"),
+        ({"lora_unet_mid_block_x.lora_down.weight": (4, 8)}, "a LoRA, not a base model"),
+        ({"unet.mid_block.to_q.lora_A.weight": (4, 8)}, "a LoRA, not a base model"),
+        ({"encoder.down.0.block.0.conv1.weight": (1,)}, "a VAE alone"),
+        ({"conv_in.weight": (1,), "time_embedding.linear_1.weight": (1,)}, "a single part"),
+        ({"emb_params": (1, 768)}, "an embedding"),
+        ({"something.else": (1,)}, "an unknown layout"),
+        ({}, "an unknown layout"),
+    ],
+)
+def test_another_kind_of_single_file_is_called_by_its_name(shapes, expected, tmp_path):
+    assert expected in refusal(write_file(tmp_path / "x.safetensors", shapes))
+
+
+@pytest.mark.parametrize(("width", "detail"), [(768, "Stable Diffusion 1.x"), (1024, "Stable Diffusion 2.x")])
+def test_1_x_and_2_x_are_told_apart_by_the_width_of_their_text(width, detail, tmp_path):
+    shapes = {f"{UNET}0.0.weight": (1, 4), f"{UNET}1.1.attn2.to_k.weight": (1, width)}
+    info = inspect_base(str(write_file(tmp_path / "x.safetensors", shapes)))
+    assert (info.pipeline, info.detail) == ("StableDiffusionPipeline", f"a {detail} model")
+
+
+def test_a_folder_that_is_no_pipeline_is_refused(tmp_path):
+    assert "without model_index.json" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", "\u00ff"])
+def test_a_damaged_index_is_refused(content, copy_of_sd15):
+    (copy_of_sd15 / "model_index.json").write_text(content, encoding="latin-1")
+    assert "does not say which pipeline" in refusal(copy_of_sd15)
+
+
+def test_a_lora_folder_is_refused(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "is a LoRA, not a base model" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "Git LFS pointer"),
+        (b"<html>Not found</html>", "a web page"),
+        (b"", "is empty"),
+        (b"PK\x03\x04" + bytes(99), "a pickled checkpoint"),
+    ],
+)
+def test_files_that_are_no_models_are_refused_alone_and_inside_a_folder(content, reason, copy_of_sd15, tmp_path):
+    (tmp_path / "x.safetensors").write_bytes(content)
+    assert reason in refusal(tmp_path / "x.safetensors")
+    (copy_of_sd15 / "vae" / "diffusion_pytorch_model.safetensors").write_bytes(content)
+    assert reason in refusal(copy_of_sd15)
+    check_base(str(copy_of_sd15), "sd15", SD15, unused=("vae",))
+
+
+def test_a_pickled_checkpoint_is_refused(tmp_path):
+    torch.save({"state_dict": {}}, tmp_path / "x.ckpt")
+    assert "a pickled checkpoint, not safetensors" in refusal(tmp_path / "x.ckpt")
+
+
+def test_a_folder_that_lacks_a_part_is_refused(copy_of_sd15):
+    shutil.rmtree(copy_of_sd15 / "unet")
+    assert "lacks the folder 'unet'" in refusal(copy_of_sd15)
+
+
+def test_a_part_that_the_pipeline_goes_without_is_not_missed(copy_of_sd15):
+    index = json.loads((copy_of_sd15 / "model_index.json").read_text())
+    assert index["safety_checker"] == [None, None]
+    check_base(str(copy_of_sd15), "sd15", SD15)
