@@ -1,0 +1,112 @@
+"""Tensors on disk by content key: what is encoded once is read by every later run, whatever its number of ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.data.BoundedMemory import BoundedMemory
+from modules.data.errors import DataError
+from modules.session.atomic import is_temporary, sweep_temporaries
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SUFFIX = ".safetensors"
+
+
+class TensorCache:
+    """Records (name -> tensor) below `cache_dir/rank-*/kind/`; this rank writes in its own folder only.
+
+    An entry appears whole or not at all and carries a digest: a damaged one counts as missing.
+    """
+
+    def __init__(self, cache_dir: str | os.PathLike, kind: str, rank: int):
+        self._root = Path(cache_dir)
+        self._kind = kind
+        self._own = self._root / f"rank-{rank}" / kind
+        self._paths: dict[str, Path] = {}
+        self._memory = BoundedMemory()
+        if self._own.exists():
+            sweep_temporaries(self._own)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Finds what all ranks have written by now."""
+        for folder in sorted(self._root.glob(f"rank-*/{self._kind}/*")):
+            with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.name.endswith(SUFFIX) and not is_temporary(entry.path):
+                        self._paths.setdefault(entry.name[: -len(SUFFIX)], Path(entry.path))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._paths
+
+    def get(self, key: str) -> dict[str, Tensor] | None:
+        """The record, or None where there is none or it is damaged (then it is forgotten, to be made again)."""
+        record = self._memory.get(key)
+        if record is not None or key not in self._paths:
+            return record
+        record = _read(self._paths[key])
+        if record is None:
+            del self._paths[key]
+            return None
+        self._memory.keep(key, record)
+        return record
+
+    def put(self, key: str, record: dict[str, Tensor]) -> None:
+        """Raises DataError, one sentence, where the disk is full or can't be written."""
+        from safetensors.torch import save
+
+        record = {name: tensor.detach().cpu().contiguous() for name, tensor in record.items()}
+        data = save(record, metadata={"sha256": _digest(save(record))})
+        path = self._own / key[:2] / f"{key}{SUFFIX}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
+            # no fsync, which would cost more than encoding: what a power cut leaves behind fails its digest
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
+        except OSError as error:
+            reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else error.strerror
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise DataError(
+                f"cache_dir {str(self._root)!r}: an entry of {len(data)} bytes can't be written ({reason}); free some "
+                "space or choose another folder. What is cached already is kept."
+            ) from error
+        self._paths[key] = path
+        self._memory.keep(key, record)
+
+
+def _read(path: Path) -> dict[str, Tensor] | None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        data = path.read_bytes()
+        header_bytes = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + header_bytes])
+        if header.pop("__metadata__")["sha256"] != _tensor_digest(header, data[8 + header_bytes :]):
+            return None
+        return load(data)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        return None
+
+
+def _digest(data: bytes) -> str:
+    header_bytes = int.from_bytes(data[:8], "little")
+    return _tensor_digest(json.loads(data[8 : 8 + header_bytes]), data[8 + header_bytes :])
+
+
+def _tensor_digest(header: dict, tensor_bytes: bytes) -> str:
+    """Of names, types, shapes and bytes: a flipped bit anywhere shows."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    digest.update(tensor_bytes)
+    return digest.hexdigest()

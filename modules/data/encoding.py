@@ -1,0 +1,191 @@
+"""Pictures and captions encoded once: latents and text embeddings by content, in the caches.
+
+A key is a hash of everything the tensor depends on: the file's bytes, shape and crop, the encoder's weights, the
+dtype. So a moved folder, a renamed picture or another number of ranks re-uses everything, and a changed one nothing
+that is stale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from modules.data.errors import DataError, PictureError
+from modules.data.FileHashes import FileHashes
+from modules.data.pictures import fit_picture, load_picture, to_array
+from modules.data.TensorCache import TensorCache
+
+if TYPE_CHECKING:
+    from modules.data.buckets import Buckets
+    from modules.data.concepts import Dataset
+    from modules.weights.BaseModel import BaseModel
+
+T = TypeVar("T")
+
+# Part of every key: raised when the same input would be encoded to something else.
+ENCODING_VERSION = 1
+PICTURES_AT_ONCE = 4
+CAPTIONS_AT_ONCE = 16
+NUM_READERS = 4
+
+Progress = Callable[[str], None]
+
+
+def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes) -> list[str | None]:
+    """The cache key of each sample's latents, None for a file that can't be read."""
+    encoder = hashes.combined(base.component_files(base.family.vae), str(base.dtype), f"v{ENCODING_VERSION}")
+    return [
+        None if content is None else _key(content, buckets.shapes[bucket], encoder)
+        for content, bucket in zip(hashes.of(dataset.paths), buckets.index.tolist(), strict=True)
+    ]
+
+
+def text_keys(captions: Sequence[str], base: BaseModel, hashes: FileHashes) -> list[str]:
+    """The cache key of each caption's embeddings."""
+    options = json.dumps(dict(base.family.text.options), sort_keys=True)
+    files = base.component_files(*base.family.text_components)
+    encoders = hashes.combined(files, str(base.dtype), options, f"v{ENCODING_VERSION}")
+    keys = {caption: _key(caption, encoders) for caption in set(captions)}
+    return [keys[caption] for caption in captions]
+
+
+def cache_latents(
+    dataset: Dataset,
+    buckets: Buckets,
+    keys: Sequence[str | None],
+    cache: TensorCache,
+    base: BaseModel,
+    share: tuple[int, int] = (0, 1),
+    progress: Progress = lambda text: None,
+) -> dict[int, str]:
+    """Encodes what is missing of this rank's share; returns the pictures that can't be used (sample id -> reason).
+
+    share: (rank, ranks) of those that encode.
+    """
+    unusable = {sample: "it can't be read" for sample, key in enumerate(keys) if key is None}
+    missing = _first_of_each_key(keys, cache)[share[0] :: share[1]]
+    if missing:
+        with base.using(base.family.vae):
+            unusable |= _encode_pictures(missing, dataset, buckets, keys, cache, base, progress)
+    by_key = {keys[sample]: reason for sample, reason in unusable.items() if keys[sample] is not None}
+    return unusable | {sample: by_key[key] for sample, key in enumerate(keys) if key in by_key}
+
+
+def cache_text(
+    captions: Sequence[str],
+    keys: Sequence[str],
+    cache: TensorCache,
+    base: BaseModel,
+    share: tuple[int, int] = (0, 1),
+    progress: Progress = lambda text: None,
+) -> None:
+    """Encodes the captions that are missing of this rank's share, each once."""
+    import torch
+
+    from modules.families.conditioning import encode_text
+
+    missing = _first_of_each_key(keys, cache)[share[0] :: share[1]]
+    if not missing:
+        return
+    done = 0
+    with base.using(*base.family.text_components) as pipe, torch.no_grad():
+        for chunk in _chunks(missing, CAPTIONS_AT_ONCE):
+            outputs = encode_text(base.family, pipe, [captions[number] for number in chunk])
+            for row, number in enumerate(chunk):
+                cache.put(keys[number], {name: value[row] for name, value in outputs.items()})
+            done += len(chunk)
+            progress(f"Caching captions: {done} of {len(missing)}")
+
+
+def check_unusable(dataset: Dataset, unusable: dict[int, str], max_share: float) -> None:
+    """Raises DataError where more pictures are unusable than the settings allow."""
+    count = len(unusable) + len(dataset.unreadable)
+    total = len(dataset) + len(dataset.unreadable)
+    if count > max_share * total or count == total:
+        listed = [path for path, _ in dataset.unreadable] + [dataset.paths[sample] for sample in unusable]
+        raise DataError(
+            f"{count} of {total} pictures can't be used, more than data.max_unreadable_share {max_share:g} allows, "
+            f"such as {listed[0]}: repair or remove them, or raise the share."
+        )
+
+
+def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
+    """The picture of a sample as float32[3, H, W] in [-1, 1], in its bucket's shape. Raises PictureError."""
+    width, height = buckets.shapes[buckets.index[sample]]
+    return to_array(fit_picture(load_picture(dataset.paths[sample]), width, height))
+
+
+def _encode_pictures(
+    missing: list[int],
+    dataset: Dataset,
+    buckets: Buckets,
+    keys: Sequence[str | None],
+    cache: TensorCache,
+    base: BaseModel,
+    progress: Progress,
+) -> dict[int, str]:
+    """Caches the latents of `missing`, shape by shape; returns those that can't be decoded (id -> reason)."""
+    import torch
+
+    from modules.families.latents import encode_pixels
+
+    vae = base.module(base.family.vae)
+    unusable: dict[int, str] = {}
+    done = 0
+    for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
+        of_bucket = [sample for sample in missing if buckets.index[sample] == bucket]
+        pictures = _read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample), of_bucket)
+        for chunk in _chunks(zip(of_bucket, pictures, strict=True), PICTURES_AT_ONCE):
+            unusable.update({sample: pixels for sample, pixels in chunk if isinstance(pixels, str)})
+            readable = [(sample, pixels) for sample, pixels in chunk if not isinstance(pixels, str)]
+            if readable:
+                pixels = torch.from_numpy(np.stack([pixels for _, pixels in readable]))
+                with torch.no_grad():
+                    latents = encode_pixels(base.family, vae, pixels)
+                for (sample, _), record in zip(readable, latents, strict=True):
+                    cache.put(keys[sample], {"latents": record})
+            done += len(chunk)
+            progress(f"Caching pictures: {done} of {len(missing)}")
+    return unusable
+
+
+def _pixels_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray | str:
+    try:
+        return load_pixels(dataset, buckets, sample)
+    except PictureError as error:
+        return error.reason
+
+
+def _first_of_each_key(keys: Sequence[str | None], cache: TensorCache) -> list[int]:
+    """The positions whose key is missing in the cache, one for each key, in order."""
+    first: dict[str, int] = {}
+    for position, key in enumerate(keys):
+        if key is not None and key not in cache:
+            first.setdefault(key, position)
+    return list(first.values())
+
+
+def _read_ahead(function: Callable[[int], T], items: Iterable[int]) -> Iterator[T]:
+    """`function` of each item, in order, a few of them in other threads ahead of use."""
+    with ThreadPoolExecutor(NUM_READERS) as readers:
+        items = iter(items)
+        waiting = [readers.submit(function, item) for item in islice(items, 2 * NUM_READERS)]
+        while waiting:
+            yield waiting.pop(0).result()
+            waiting.extend(readers.submit(function, item) for item in islice(items, 1))
+
+
+def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    items = iter(items)
+    while chunk := list(islice(items, size)):
+        yield chunk
+
+
+def _key(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]

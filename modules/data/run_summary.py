@@ -1,0 +1,108 @@
+"""What a run would do, from its settings and the headers of its files alone: no torch, nothing decoded or written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from modules.config.batch_size import global_batch, learning_rate_factor
+from modules.config.errors import ConfigError
+from modules.config.validation import find_problems
+from modules.data.plan import count_samples, count_steps
+from modules.data.prepare import prepare_data
+from modules.families.registry import FAMILIES
+from modules.weights.inspect import BaseInfo, check_base
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+    from modules.data.buckets import Buckets
+    from modules.data.concepts import Dataset
+    from modules.families.Family import Family
+
+# A LoRA of rank 16 on the attention of SD 1.5 or SDXL is about this share of the model's size.
+LORA_SHARE_PER_RANK = 0.02 / 16
+
+
+def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
+    """Lines for people: pictures, buckets, steps, batch, learning rate, disk; warnings last.
+
+    Raises UserError for everything that `GenericTrainer.start` would refuse without loading the model.
+    """
+    problems = find_problems(config)
+    if any(problem.blocking for problem in problems):
+        raise ConfigError([problem.message for problem in problems if problem.blocking])
+    family = FAMILIES[config.family]
+    base = check_base(
+        config.model.base, family.name, (family.pipeline, *family.other_pipelines), unused=family.unused
+    )
+    dataset, buckets = prepare_data(config, family)
+    lines = [
+        ("Model", f"{config.model.base} ({base.detail})"),
+        ("Method", config.method),
+        *_picture_lines(dataset, buckets),
+        *_step_lines(config, dataset, num_ranks),
+        *_disk_lines(config, family, base, dataset, buckets),
+        *(("Warning", problem.message) for problem in problems),
+    ]
+    return "\n".join(f"{label + ':':<15}{text}" for label, text in lines)
+
+
+def _picture_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]]:
+    missing = f", {dataset.missing_captions} without a caption" if dataset.missing_captions else ""
+    yield "Pictures", f"{len(dataset)}{missing}"
+    counts = np.bincount(buckets.index, minlength=len(buckets.shapes))
+    shapes = (f"{width}x{height}: {count}" for (width, height), count in zip(buckets.shapes, counts, strict=True))
+    yield "Buckets", ", ".join(shapes)
+    for path, reason in dataset.unreadable:
+        yield "Left out", f"{path} ({reason})"
+
+
+def _step_lines(config: TrainConfig, dataset: Dataset, num_ranks: int) -> Iterator[tuple[str, str]]:
+    samples = count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
+    batch = global_batch(config, num_ranks)
+    per_epoch = count_steps(samples, batch)
+    total = min(per_epoch * config.epochs, config.max_steps or per_epoch * config.epochs)
+    yield "Steps", f"{total} ({config.epochs} epochs of {samples} samples, {per_epoch} steps each)"
+    local = batch / num_ranks / config.gradient_accumulation_steps
+    accumulation = config.gradient_accumulation_steps
+    yield "Batch", f"{local:g} per device x {num_ranks} devices x {accumulation} accumulation = {batch}"
+    factor = learning_rate_factor(config, num_ranks)
+    rate = config.optimizer.learning_rate
+    yield "Learning rate", f"{rate:g}" if factor == 1 else f"{rate:g} -> {rate * factor:g} ({config.lr_scaling})"
+    if samples < batch:
+        yield "Warning", f"{samples} samples < {batch} per step: every step is a whole epoch."
+
+
+def _disk_lines(
+    config: TrainConfig, family: Family, base: BaseInfo, dataset: Dataset, buckets: Buckets
+) -> Iterator[tuple[str, str]]:
+    pixels = np.array([width * height for width, height in buckets.shapes], np.int64)[buckets.index].sum()
+    cache = int(pixels) * family.latent_bytes_per_pixel + len(dataset) * family.caption_bytes
+    trained = base.size_bytes * (LORA_SHARE_PER_RANK * config.lora.rank if config.method == "lora" else 1)
+    # one more backup than is kept, while it is written; each holds weights and two moments
+    backups = 3 * trained * (config.backup.keep + 1)
+    needed = {"cache_dir": 0 if config.method == "vae" else cache, "workspace_dir": backups + 2 * trained}
+    for setting, size in needed.items():
+        folder = Path(getattr(config, setting))
+        free = free_bytes(folder)
+        yield "Disk", f"{setting} {folder}: about {_size(size)} needed, {_size(free)} free"
+        if free < size:
+            yield "Warning", f"{setting} {folder} may be too small: free some space or choose another folder."
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space of the disk that holds, or will hold, the folder."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"

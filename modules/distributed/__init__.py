@@ -1,0 +1,1 @@
+"""Ranks: what differs between one and many."""

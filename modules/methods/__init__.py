@@ -1,0 +1,1 @@
+"""Methods: what of a model is trained."""

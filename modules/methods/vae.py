@@ -1,0 +1,66 @@
+"""Training the autoencoder (Kingma & Welling 2014, arXiv 1312.6114): reconstruction plus a small KL term."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from modules.methods.Method import Loss
+from modules.methods.parts import prepare_for_training
+from modules.weights.model_files import save_model
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+    from modules.config.VaeConfig import VaeConfig
+    from modules.data.Batch import Batch
+    from modules.families.Family import Family
+    from modules.weights.BaseModel import BaseModel
+
+
+class Vae:
+    inputs = "pixels"
+
+    def components(self, family: Family, config: TrainConfig) -> dict[str, float | None]:
+        return {family.vae: None}
+
+    def attach(self, base: BaseModel, config: TrainConfig) -> None:
+        vae = base.module(base.family.vae)
+        vae.requires_grad_(True)
+        prepare_for_training(vae, config.model.gradient_checkpointing)
+
+    def loss(self, base: BaseModel, config: TrainConfig) -> VaeLoss:
+        return VaeLoss(base, config.vae)
+
+    def save(
+        self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
+    ) -> list[Path]:
+        return save_model(base, config.output, folder, name, metadata)
+
+
+class VaeLoss(Loss):
+    """Per picture: the mean error over its pixels, plus `kl_weight` times the KL divergence per latent value."""
+
+    def __init__(self, base: BaseModel, config: VaeConfig):
+        super().__init__(base, [base.family.vae])
+        self._config = config
+
+    def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
+        vae = self.base.module(self.base.family.vae)
+        pixels = batch.pixels.to(vae.dtype)
+        posterior = vae.encode(pixels).latent_dist
+        latents = posterior.mean + posterior.std * batch.noise.to(posterior.mean.dtype)
+        decoded = vae.decode(latents, return_dict=False)[0]
+        difference = _exact(decoded) - _exact(pixels)
+        error = difference.abs() if self._config.reconstruction == "l1" else difference.square()
+        reconstruction = error.flatten(1).mean(1)
+        divergence = _exact(posterior.kl()) / posterior.mean[0].numel()
+        losses = reconstruction + self._config.kl_weight * divergence
+        shown = {"reconstruction": (reconstruction * batch.weight).sum(), "kl": (divergence * batch.weight).sum()}
+        return (losses * batch.weight).sum(), batch.count, shown
+
+
+def _exact(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -1,0 +1,353 @@
+"""Trains a diffusion model: loads it, caches the data, runs the loop, samples, backs up and saves.
+
+    trainer = GenericTrainer(config, callbacks, commands)
+    trainer.start()
+    trainer.train()
+    trainer.end()
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from modules.config.batch_size import global_batch, learning_rate_factor
+from modules.config.errors import ConfigError
+from modules.config.validation import find_problems
+from modules.data.batches import CachedRecords, PixelRecords, SampleSource, prefetch
+from modules.data.concepts import captions
+from modules.data.draws import torch_seed
+from modules.data.encoding import cache_latents, cache_text, check_unusable, latent_keys, text_keys
+from modules.data.FileHashes import FileHashes
+from modules.data.plan import count_samples, count_steps, plan_epoch, shard
+from modules.data.prepare import prepare_data
+from modules.data.TensorCache import TensorCache
+from modules.distributed.Runtime import Runtime, default_device
+from modules.families.latents import latent_shape
+from modules.families.registry import FAMILIES
+from modules.methods.registry import METHODS
+from modules.session.names import safe_file_name
+from modules.session.RunFolder import RunFolder
+from modules.trainer.BackupStore import Backup, BackupStore
+from modules.trainer.EngineSettings import EngineSettings
+from modules.trainer.optimizers import ParamGroup
+from modules.trainer.sampling import make_pictures, requests_of, save_picture
+from modules.trainer.Step import Step
+from modules.trainer.TrainingEngine import AUTOCAST, Action, TrainingEngine
+from modules.trainer.Trigger import Trigger
+from modules.weights.BaseModel import BaseModel
+from modules.weights.model_files import check_format
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+    from modules.data.Batch import Batch
+    from modules.session.TrainCallbacks import TrainCallbacks
+    from modules.session.TrainCommands import TrainCommands
+
+
+class GenericTrainer(TrainingEngine):
+    """One run of `config`, into its run folder. resume: goes on from the newest good backup there.
+
+    Each of `start`, `train` and `end` raises UserError, one sentence, for what the user can mend.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        callbacks: TrainCallbacks | None = None,
+        commands: TrainCommands | None = None,
+        runtime: Runtime | None = None,
+        resume: bool = False,
+    ):
+        runtime = runtime or Runtime(default_device())
+        super().__init__(engine_settings(config, runtime.world_size), callbacks, commands, runtime)
+        self.config = config
+        self.resume = resume
+        self.family = FAMILIES[config.family]
+        self.method = METHODS[config.method]
+        self.run_folder = RunFolder(config.workspace_dir)
+        self._last_progress = 0.0
+        self.backups = BackupStore(
+            self.run_folder.backup_dir, config.backup.keep, self.callbacks.on_backup, self.callbacks.on_warning
+        )
+
+    def start(self) -> None:
+        """Everything up to the first step: checks, model, caches, plan, optimizer; or a backup's state."""
+        self._check()
+        self.dataset, self.buckets = prepare_data(self.config, self.family)
+        self.run_folder.create()
+        backup = self._earlier_state()
+        self.run_folder.freeze_config(self.config)
+        self._warn_of_pictures()
+        self._load_model()
+        self._cache()
+        self._plan(backup)
+        self._setup_engine(backup)
+        self._add_actions()
+
+    def train(self) -> None:
+        """Runs to the last step, or until a stop is agreed."""
+        self.callbacks.on_status(f"Training: {self.total_steps} steps of {self.global_batch} samples")
+        if self.config.sampling.at_start and self.step == 0:
+            self.sample()
+        if self.step < self.total_steps:
+            with closing(prefetch(self._steps(), self.config.data.prefetch_steps)) as steps:
+                self.fit(steps)
+
+    def end(self) -> None:
+        """Backs up and saves what was trained."""
+        if self.config.backup.at_end or self.stopped:
+            self.backup()
+        self.save(final=True)
+        self.backups.wait()
+
+    # --- what is done between steps -------------------------------------------------------------------------------
+
+    def backup(self) -> None:
+        if self.runtime.is_main:
+            tensors, data = self.state()
+            self.backups.write(tensors, {**data, "run": self._run_state()})
+
+    def save(self, final: bool = False) -> None:
+        """Writes the model for other programs; with an average, that of the weights."""
+        if not self.runtime.is_main:
+            return
+        name = safe_file_name(self.config.output.name)
+        name = self._unused_name(name if final else f"{name}-step{self.step:06d}")
+        metadata = {
+            "trained_with": "Chorus",
+            "family": self.family.name,
+            "method": self.config.method,
+            "steps": str(self.step),
+        }
+        self.callbacks.on_status("Saving the model")
+        with self._averaged():
+            paths = self.method.save(self.base, self.config, self.run_folder.models_dir, name, metadata)
+        for path in paths:
+            self.callbacks.on_saved(path, self.step)
+
+    def sample(self) -> None:
+        """Makes the pictures of the sample settings from the weights as they are."""
+        requests = [r for sample in self.config.sampling.samples if sample.enabled for r in requests_of(sample)]
+        if not requests:
+            return
+        self.callbacks.on_status(f"Making {len(requests)} samples")
+        folder = self.run_folder.samples_dir / f"step-{self.step:09d}"
+        averaged = self._averaged() if self.config.ema.sample else nullcontext()
+        with self.base.using(*self.base.component_names) as pipe, averaged, self._autocast():
+            for number, (request, image) in enumerate(make_pictures(pipe, requests, self.config.sampling.batch_size)):
+                path = folder / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
+                save_picture(path, image, request)
+                self.callbacks.on_sample(path, request.prompt, self.step)
+
+    # --- start, in its order --------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        problems = find_problems(self.config)
+        if any(problem.blocking for problem in problems):
+            raise ConfigError([problem.message for problem in problems if problem.blocking])
+        for problem in problems:
+            self.callbacks.on_warning(problem.message)
+        check_format(self.family, self.config.output)
+        if not self.method.components(self.family, self.config):
+            raise ConfigError(
+                f"method {self.config.method!r} can't train the parts that are switched on: switch denoiser.train on."
+            )
+
+    def _earlier_state(self) -> Backup | None:
+        """The backup to go on from. A folder that holds a run is never started over: its work would be mixed up."""
+        if not self.resume:
+            if self.backups.paths() or any(self.run_folder.models_dir.iterdir()):
+                raise ConfigError(
+                    f"workspace_dir {self.config.workspace_dir!r} holds a run already: resume it, or choose another "
+                    "folder."
+                )
+            return None
+        backup = self.backups.newest()
+        if backup is None:
+            self.callbacks.on_warning(f"There is no backup in {self.run_folder.backup_dir}: training starts at step 0.")
+        return backup
+
+    def _warn_of_pictures(self) -> None:
+        for path, reason in self.dataset.unreadable:
+            self.callbacks.on_warning(f"{path} is left out: {reason}.")
+        if self.dataset.missing_captions and self.method.inputs == "latents":
+            self.callbacks.on_warning(f"{self.dataset.missing_captions} pictures have no caption and train without.")
+
+    def _load_model(self) -> None:
+        self.callbacks.on_status("Loading the model")
+        self.base = BaseModel(self.family, self.config.model, self.runtime.device)
+        self.parts = self.method.components(self.family, self.config)
+        self.text_trains = any(part in self.family.text.encoders for part in self.parts)
+        self.base.require(*self.parts, *(self.family.text_components if self.text_trains else ()))
+        torch.manual_seed(torch_seed(self.config.seed, "initialisation"))
+        self.method.attach(self.base, self.config)
+
+    def _cache(self) -> None:
+        """Encodes what is missing in the caches and makes the source of batches."""
+        hashes = FileHashes(self.config.cache_dir, self.runtime.rank)
+        self.unusable: dict[int, str] = {}
+        pictures = self._cached_latents(hashes) if self.method.inputs == "latents" else self._pixels()
+        # the last caption is what caption dropout puts in a caption's place
+        texts = [*captions(self.dataset), ""] if self.method.inputs == "latents" else [""] * (len(self.dataset) + 1)
+        needs_text = self.method.inputs == "latents" and not self.text_trains
+        text = self._cached_text(texts, hashes) if needs_text else None
+        hashes.save()
+        check_unusable(self.dataset, self.unusable, self.config.data.max_unreadable_share)
+        for sample, reason in self.unusable.items():
+            self.callbacks.on_warning(f"{self.dataset.paths[sample]} is left out: {reason}.")
+        self.source = SampleSource(
+            dataset=self.dataset,
+            buckets=self.buckets,
+            pictures=pictures,
+            captions=texts,
+            text=text,
+            caption_dropout=self.config.data.caption_dropout,
+            seed=self.config.seed,
+            dtype=torch.promote_types(self.base.dtype, torch.float32),
+        )
+
+    def _cached_latents(self, hashes: FileHashes) -> CachedRecords:
+        cache = TensorCache(self.config.cache_dir, "latents", self.runtime.rank)
+        keys = latent_keys(self.dataset, self.buckets, self.base, hashes)
+
+        def encode() -> dict[int, str]:
+            return cache_latents(self.dataset, self.buckets, keys, cache, self.base, progress=self._progress)
+
+        self.unusable = encode()
+        return CachedRecords(cache, keys, encode)
+
+    def _cached_text(self, texts: list[str], hashes: FileHashes) -> CachedRecords:
+        cache = TensorCache(self.config.cache_dir, "text", self.runtime.rank)
+        keys = text_keys(texts, self.base, hashes)
+
+        def encode() -> None:
+            cache_text(texts, keys, cache, self.base, progress=self._progress)
+
+        encode()
+        return CachedRecords(cache, keys, encode)
+
+    def _pixels(self) -> PixelRecords:
+        vae = self.base.module(self.family.vae)
+        return PixelRecords(self.dataset, self.buckets, lambda width, height: latent_shape(vae, width, height))
+
+    def _plan(self, backup: Backup | None) -> None:
+        """Sizes of the run. A resumed run keeps its global batch and learning-rate factor on any number of ranks."""
+        ranks = self.runtime.world_size
+        run = backup.data["run"] if backup else {}
+        self.global_batch = run.get("global_batch", global_batch(self.config, ranks))
+        self.excluded = np.zeros(len(self.dataset), bool)
+        self.excluded[list(self.unusable)] = True
+        num_samples = count_samples(
+            len(self.dataset), self.dataset.repeats, self.excluded, self.dataset.concept_index
+        )
+        self.steps_per_epoch = count_steps(num_samples, self.global_batch)
+        if num_samples < self.global_batch:
+            self.callbacks.on_warning(
+                f"{num_samples} samples < {self.global_batch} per step: every step is a whole epoch."
+            )
+        if run and run["samples"] != self._samples_digest():
+            self.callbacks.on_warning("The pictures have changed since the backup: the current epoch is planned anew.")
+
+    def _setup_engine(self, backup: Backup | None) -> None:
+        total = self.steps_per_epoch * self.config.epochs
+        loss = self.method.loss(self.base, self.config)
+        if backup:
+            self.learning_rate_factor = backup.data["learning_rate_factor"]
+        self.setup(
+            loss,
+            lambda model, batch: model(batch.to(self.runtime.device)),
+            total_steps=min(total, self.config.max_steps or total),
+            groups=self._param_groups(),
+        )
+        if backup:
+            self.load_state(backup.tensors, backup.data)
+            self.callbacks.on_status(f"Resumed at step {self.step} from {backup.path.name}")
+
+    def _param_groups(self) -> list[ParamGroup]:
+        groups = []
+        for name, rate in self.parts.items():
+            params = [param for param in self.base.module(name).parameters() if param.requires_grad]
+            groups.append(ParamGroup(name, params, rate))
+        return groups
+
+    def _add_actions(self) -> None:
+        sampling, backup, output = self.config.sampling, self.config.backup, self.config.output
+        self.actions["sample"] = Action(Trigger(sampling.every, sampling.unit), self.sample)
+        self.actions["save"] = Action(Trigger(output.every, output.unit), self.save)
+        self.actions["backup"] = Action(Trigger(backup.every, backup.unit), self.backup)
+
+    # --- helpers --------------------------------------------------------------------------------------------------
+
+    def _steps(self) -> Iterator[Step]:
+        """This rank's part of every step from where the run stands to its end."""
+        number, epoch, first = self.step, self.epoch, self.step_in_epoch
+        pin = self.runtime.device.type == "cuda"
+        while number < self.total_steps:
+            plan = plan_epoch(
+                self.buckets.index,
+                self.dataset.repeats,
+                self.config.seed,
+                epoch,
+                self.global_batch,
+                self.excluded,
+                self.dataset.concept_index,
+            )
+            for index in range(first, min(plan.num_steps, first + self.total_steps - number)):
+                batches = [self._batch(part, epoch, pin) for part in self._shard(plan.step(index))]
+                yield Step(batches, epoch, index, index == plan.num_steps - 1)
+                number += 1
+            epoch, first = epoch + 1, 0
+
+    def _shard(self, samples: np.ndarray):
+        accumulation = self.config.gradient_accumulation_steps
+        return shard(samples, self.buckets.index, self.runtime.rank, self.runtime.world_size, accumulation)
+
+    def _batch(self, micro_batch, epoch: int, pin: bool) -> Batch:
+        batch = self.source.batch(micro_batch, epoch)
+        return batch.pinned() if pin else batch
+
+    def _run_state(self) -> dict[str, Any]:
+        return {"global_batch": self.global_batch, "samples": self._samples_digest()}
+
+    def _samples_digest(self) -> str:
+        """Changes when the samples' ids no longer mean the same pictures."""
+        names = "\n".join(f"{number} {Path(path).name}" for number, path in enumerate(self.dataset.paths))
+        return hashlib.sha256(names.encode() + self.excluded.tobytes()).hexdigest()
+
+    def _unused_name(self, name: str) -> str:
+        """A resumed run may end twice: an earlier model is never overwritten."""
+        taken = {path.name.removesuffix(".safetensors") for path in self.run_folder.models_dir.iterdir()}
+        candidates = (name if number == 1 else f"{name}-{number}" for number in range(1, len(taken) + 2))
+        return next(candidate for candidate in candidates if candidate not in taken)
+
+    def _progress(self, text: str) -> None:
+        """A status at most once a second: caching tells of every few pictures."""
+        if time.monotonic() - self._last_progress >= 1:
+            self._last_progress = time.monotonic()
+            self.callbacks.on_status(text)
+
+    def _averaged(self):
+        return self.ema.applied() if self.ema else nullcontext()
+
+    def _autocast(self):
+        dtype = AUTOCAST.get(self.config.model.mixed_precision)
+        return torch.autocast(self.runtime.device.type, dtype) if dtype else nullcontext()
+
+
+def engine_settings(config: TrainConfig, num_ranks: int) -> EngineSettings:
+    return EngineSettings(
+        optimizer=config.optimizer,
+        schedule=config.schedule,
+        ema=config.ema,
+        mixed_precision=config.model.mixed_precision,
+        seed=config.seed,
+        learning_rate_factor=learning_rate_factor(config, num_ranks),
+    )

@@ -1,0 +1,71 @@
+"""Figures of a step, read on the host one step late so that the step never waits for the device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from modules.trainer.Step import Step
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """One step over all ranks. loss: mean over its samples, None where the step was skipped as not finite.
+
+    requests: names of the actions that were asked for. metrics: means over the samples, as `loss`.
+    """
+
+    loss: float | None
+    samples: int
+    grad_norm: float | None
+    requests: frozenset[str]
+    metrics: dict[str, float]
+
+
+class LateReport:
+    """The device's figures of one step, on their way to the host.
+
+    totals: [2 + requests + metrics]: loss sum, sample count, a count per request, sums of metrics.
+    """
+
+    def __init__(self, step: Step, number: int, rates: dict[str, float], totals: Tensor, norm: Tensor, names: Names):
+        self.step = step
+        self.number = number  # of the optimizer step, from 1
+        self.learning_rates = rates
+        self._names = names
+        figures = torch.cat([totals, norm.to(totals.dtype).reshape(1)])
+        self._event = None
+        if figures.is_cuda:
+            host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
+            self._figures = host.copy_(figures, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        else:
+            self._figures = figures
+
+    def read(self) -> StepFigures:
+        if self._event is not None:
+            self._event.synchronize()
+        loss_sum, count, *rest, norm = self._figures.tolist()
+        split = len(self._names.requests)
+        requests = frozenset(name for name, value in zip(self._names.requests, rest[:split], strict=True) if value)
+        finite = math.isfinite(loss_sum) and math.isfinite(norm)
+        metrics = {name: value / count for name, value in zip(self._names.metrics, rest[split:], strict=True)}
+        return StepFigures(
+            loss=loss_sum / count if finite else None,
+            samples=int(count),
+            grad_norm=norm if math.isfinite(norm) else None,
+            requests=requests,
+            metrics=metrics,
+        )
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the entries of the totals stand for."""
+
+    requests: tuple[str, ...]
+    metrics: tuple[str, ...]

@@ -1,0 +1,318 @@
+"""The model-agnostic loop: micro-batches, mixed precision, clipping, optimizer, schedule, EMA, metrics, checkpoints.
+
+    engine = TrainingEngine(EngineSettings())
+    engine.setup(model, lambda model, batch: (loss_sum, count, {}), total_steps=100)
+    engine.fit(Step([batch]) for batch in loader)
+
+`step_fn(model, batch) -> (loss_sum, count, metrics)`: the loss summed over the micro-batch's samples (scalar tensor),
+their number, and sums of whatever else is to be shown (name -> scalar tensor; the same names in every micro-batch).
+The gradient of a step is that of the sum over all its samples, on all ranks, divided by their number, however the
+step is cut into micro-batches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modules.data.draws import torch_seed
+from modules.distributed.Runtime import Runtime, default_device
+from modules.session.StepInfo import StepInfo
+from modules.session.TrainCallbacks import TrainCallbacks
+from modules.session.TrainCommands import TrainCommands
+from modules.trainer.Ema import Ema
+from modules.trainer.EngineSettings import EngineSettings
+from modules.trainer.LateReport import LateReport, Names
+from modules.trainer.LossScale import LossScale
+from modules.trainer.optimizers import ParamGroup, create_optimizer, load_optimizer_state, optimizer_state
+from modules.trainer.schedules import learning_rate_share
+from modules.trainer.Step import Step
+from modules.trainer.TrainingError import TrainingError
+from modules.trainer.Trigger import Trigger
+
+StepFunction = Callable[[nn.Module, Any], tuple[Tensor, int, dict[str, Tensor]]]
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+SMOOTHING = 0.98
+MAX_SKIPPED_STEPS = 25
+
+
+@dataclass
+class Action:
+    """Something done between steps, when its trigger is due or a command of its name comes."""
+
+    trigger: Trigger
+    run: Callable[[], None]
+
+
+class TrainingEngine:
+    """Trains any `nn.Module`; the loop is the same on one rank and on many, which `runtime` hides.
+
+    After `setup`: `model`, `optimizer`, `ema` (None when off), `step` (optimizer steps done), `epoch`.
+    `actions` are looked at after every step, in order; subclasses and callers add theirs.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        callbacks: TrainCallbacks | None = None,
+        commands: TrainCommands | None = None,
+        runtime: Runtime | None = None,
+    ):
+        self.settings = settings
+        self.callbacks = callbacks or TrainCallbacks()
+        self.commands = commands or TrainCommands()
+        self.runtime = runtime or Runtime(default_device())
+        self.learning_rate_factor = settings.learning_rate_factor
+        self.actions: dict[str, Action] = {}
+        self.step = 0
+        self.epoch = 0
+        self.step_in_epoch = 0  # steps of the current epoch that are done
+        self.stopped = False
+        self.smooth_loss: float | None = None
+        self._skipped_in_a_row = 0
+        self._late: LateReport | None = None
+        self._agreed: set[str] = set()  # requests that all ranks have read and that are not done yet
+        self._last_time = time.perf_counter()
+
+    def setup(
+        self,
+        model: nn.Module,
+        step_fn: StepFunction,
+        *,
+        total_steps: int,
+        groups: list[ParamGroup] | None = None,
+    ) -> None:
+        """Puts the model on the device and makes the optimizer for what requires a gradient.
+
+        total_steps: optimizer steps of the whole run, for the schedule and the progress.
+        groups: which parameters train at which rate; all in one group by default.
+        """
+        settings = self.settings
+        self.total_steps = total_steps
+        self.step_fn = step_fn
+        self.model = model.to(self.runtime.device)
+        self.trainable = {name: param for name, param in self.model.named_parameters() if param.requires_grad}
+        if not self.trainable:
+            raise TrainingError("The model has no parameter that trains: let one require a gradient.")
+        groups = groups or [ParamGroup("all", list(self.trainable.values()))]
+        self.optimizer = create_optimizer(settings.optimizer, groups, self.learning_rate_factor)
+        self.ema = Ema(self.trainable, settings.ema.decay) if settings.ema.enabled else None
+        self.loss_scale = LossScale(settings.mixed_precision == "fp16", self.runtime.device)
+        self._call = self.runtime.prepare(self.model)
+        # grad_scale is a float32: too coarse for a float64 run
+        self._divides_gradients = getattr(self.optimizer, "_step_supports_amp_scaling", False) and all(
+            param.dtype != torch.float64 for param in self.trainable.values()
+        )
+
+    def fit(self, steps: Iterable[Step]) -> None:
+        """Trains on `steps` until they end or a stop is agreed; `stopped` says which."""
+        self._last_time = time.perf_counter()
+        for step in steps:
+            self.train_step(step)
+            if self._after_step(step):
+                self.stopped = True
+                break
+        self._read_late()
+
+    def train_step(self, step: Step) -> None:
+        """One optimizer step. Nothing in it waits for the device."""
+        self.epoch = step.epoch
+        rates = self._set_learning_rates()
+        totals, names = self._accumulate(step)
+        totals = self.runtime.sum(totals)
+        norm, skipped = self._gradient_norm(totals)
+        self._apply_gradients(totals, norm, skipped)
+        self.loss_scale.update(skipped)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self.step_in_epoch = 0 if step.ends_epoch else step.index + 1
+        if step.ends_epoch:
+            self.epoch += 1
+        if self.ema:
+            self.ema.update(self.step)
+        report = LateReport(step, self.step, rates, totals, norm, names)
+        self._read_late()
+        self._late = report
+
+    def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Everything that a run needs to go on exactly: (tensors by file and name, plain data for JSON).
+
+        The tensors are the live ones: copy before training goes on.
+        """
+        names = {param: name for name, param in self.trainable.items()}
+        optimizer_tensors, optimizer_numbers = optimizer_state(self.optimizer, names)
+        buffers = dict(self.model.named_buffers())
+        persistent = {name: buffers[name] for name in self.model.state_dict() if name in buffers}
+        tensors = {"model": {**{n: p.detach() for n, p in self.trainable.items()}, **persistent}}
+        tensors["optimizer"] = optimizer_tensors
+        if self.ema:
+            tensors["ema"] = self.ema.averages
+        return tensors, {
+            "step": self.step,
+            "epoch": self.epoch,
+            "step_in_epoch": self.step_in_epoch,
+            "smooth_loss": self.smooth_loss,
+            "learning_rate_factor": self.learning_rate_factor,
+            "optimizer": optimizer_numbers,
+            "loss_scale": self.loss_scale.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
+        """Goes on from what `state` gave.
+
+        Raises TrainingError where it is of another model or other trained parts.
+        """
+        own = {**self.trainable, **{n: b for n, b in self.model.named_buffers() if n in tensors["model"]}}
+        self._check_same_parameters(set(tensors["model"]))
+        for name, value in tensors["model"].items():
+            own[name].copy_(value)
+        names = {param: name for name, param in self.trainable.items()}
+        load_optimizer_state(self.optimizer, names, tensors["optimizer"], data["optimizer"])
+        if self.ema:
+            self.ema.load(tensors.get("ema", {}))
+        self.loss_scale.load_state_dict(data["loss_scale"])
+        for key in ("step", "epoch", "step_in_epoch", "smooth_loss"):
+            setattr(self, key, data[key])
+
+    def flush(self) -> None:
+        """Reads what is still on its way from the device, so that `smooth_loss` is of the last step."""
+        self._read_late()
+
+    # --- one step -------------------------------------------------------------------------------------------------
+
+    def _accumulate(self, step: Step) -> tuple[Tensor, Names]:
+        """Forward and backward of every micro-batch: this rank's totals, as LateReport wants them."""
+        device_type = self.runtime.device.type
+        autocast_dtype = AUTOCAST.get(self.settings.mixed_precision)
+        sums: list[Tensor] = []
+        metric_names: tuple[str, ...] = ()
+        count = 0
+        last = len(step.micro_batches) - 1
+        for index, batch in enumerate(step.micro_batches):
+            # dropout inside a model draws from torch's generator: seeded so that a resumed run draws the same
+            torch.manual_seed(torch_seed(self.settings.seed, self.step, index, self.runtime.rank, "dropout"))
+            autocast = torch.autocast(device_type, autocast_dtype) if autocast_dtype else nullcontext()
+            with self.runtime.accumulate(index == last):
+                with autocast:
+                    loss_sum, batch_count, metrics = self.step_fn(self._call, batch)
+                self.loss_scale.scale(loss_sum).backward()
+            metric_names = tuple(sorted(metrics))
+            sums.append(torch.stack([value.detach().double() for value in (loss_sum, *map(metrics.get, metric_names))]))
+            count += batch_count
+        names = Names(("stop", *self.actions), metric_names)
+        asked = self._asked()
+        total = torch.stack(sums).sum(0)
+        head = torch.tensor([count, *(name in asked for name in names.requests)], dtype=torch.float64)
+        return torch.cat([total[:1], head.to(total.device, non_blocking=True), total[1:]]), names
+
+    def _gradient_norm(self, totals: Tensor) -> tuple[Tensor, Tensor]:
+        """(norm of the step's gradient, whether the step must be skipped because something is not finite)."""
+        gradients = [param.grad for param in self.trainable.values() if param.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        norm = norm * self._gradient_unit(totals).to(norm.dtype)
+        return norm, ~(torch.isfinite(norm) & torch.isfinite(totals[0]))
+
+    def _gradient_unit(self, totals: Tensor) -> Tensor:
+        """What `.grad` must be multiplied by to be the gradient of the mean loss."""
+        return self.runtime.gradient_scale / (totals[1] * self.loss_scale.value)
+
+    def _apply_gradients(self, totals: Tensor, norm: Tensor, skipped: Tensor) -> None:
+        factor = self._gradient_unit(totals)
+        max_norm = self.settings.optimizer.max_grad_norm
+        if max_norm:
+            factor = factor * (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        if self._divides_gradients:
+            # Fused optimizers divide by grad_scale and heed found_inf inside their kernel (torch.amp.GradScaler gives
+            # them both the same way): no pass over the gradients for scale, mean and clipping, and no sync to skip.
+            self.optimizer.grad_scale = (1.0 / factor).float()
+            self.optimizer.found_inf = skipped.float()
+            self.optimizer.step()
+        elif not skipped.item():  # a sync; the optimizers that come here make several of their own
+            gradients = [param.grad for param in self.trainable.values() if param.grad is not None]
+            torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
+            self.optimizer.step()
+
+    def _set_learning_rates(self) -> dict[str, float]:
+        share = learning_rate_share(self.settings.schedule, self.step, self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * share
+        return {group["name"]: group["lr"] for group in self.optimizer.param_groups}
+
+    # --- between steps --------------------------------------------------------------------------------------------
+
+    def _asked(self) -> frozenset[str]:
+        """What this rank's commands and clock ask for; only rank 0 is asked, the sum tells all."""
+        if not self.runtime.is_main:
+            return frozenset()
+        by_clock = {name for name, action in self.actions.items() if action.trigger.due_by_clock()}
+        return self.commands.take() | by_clock
+
+    def _after_step(self, step: Step) -> bool:
+        """Runs the actions that are due; whether to stop. All ranks decide the same."""
+        for name, action in self.actions.items():
+            if action.trigger.due_after(self.step, step.epoch, step.ends_epoch) or name in self._agreed:
+                self.flush()
+                self._agreed.discard(name)
+                action.trigger.fired()
+                action.run()
+                self._last_time = time.perf_counter()
+        return "stop" in self._agreed
+
+    def _read_late(self) -> None:
+        """Reports the step that is on its way from the device, if any."""
+        report, self._late = self._late, None
+        if report is None:
+            return
+        figures = report.read()
+        self._agreed |= figures.requests
+        now = time.perf_counter()
+        seconds, self._last_time = now - self._last_time, now
+        if figures.loss is not None:
+            before = figures.loss if self.smooth_loss is None else self.smooth_loss
+            self.smooth_loss = SMOOTHING * before + (1 - SMOOTHING) * figures.loss
+        self._note_skipped(figures.loss is None, report.number)
+        self.callbacks.on_step(
+            StepInfo(
+                epoch=report.step.epoch + 1,
+                step=report.number,
+                steps_total=self.total_steps,
+                loss=figures.loss,
+                smooth_loss=self.smooth_loss,
+                lr=next(iter(report.learning_rates.values())),
+                samples=figures.samples,
+                seconds=seconds,
+                grad_norm=figures.grad_norm,
+                metrics={**figures.metrics, **{f"lr/{name}": lr for name, lr in report.learning_rates.items()}},
+            )
+        )
+
+    def _note_skipped(self, skipped: bool, number: int) -> None:
+        if not skipped:
+            self._skipped_in_a_row = 0
+            return
+        self._skipped_in_a_row += 1
+        if not self.loss_scale.enabled:  # with fp16 a skipped step is how the scale finds its value
+            self.callbacks.on_warning(f"Step {number} was skipped: its loss or gradient is not finite.")
+        if self._skipped_in_a_row >= MAX_SKIPPED_STEPS:
+            raise TrainingError(
+                f"{MAX_SKIPPED_STEPS} steps in a row had a loss or gradient that is not finite: lower "
+                "optimizer.learning_rate, or use model.mixed_precision bf16 or no."
+            )
+
+    def _check_same_parameters(self, saved: set[str]) -> None:
+        own = set(self.trainable)
+        missing, foreign = sorted(own - saved), sorted(saved - own - {name for name, _ in self.model.named_buffers()})
+        if missing or foreign:
+            example = (missing or foreign)[0]
+            raise TrainingError(
+                f"The backup trains other parameters than these settings ({len(missing)} missing, {len(foreign)} "
+                f"foreign, such as {example}): resume with the settings of the run it is from."
+            )

@@ -1,0 +1,7 @@
+"""What is raised when training can't go on."""
+
+from modules.config.errors import UserError
+
+
+class TrainingError(UserError):
+    """Training can't go on; `str()` is one sentence with the remedy."""

@@ -1,0 +1,96 @@
+"""One run from its settings to its exit: callbacks, trainer, signals and the record of how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+
+from modules.config.errors import UserError
+from modules.config.TrainConfig import TrainConfig
+from modules.session.EventCallbacks import EventCallbacks
+from modules.session.events import EventWriter
+from modules.session.FolderCommands import FolderCommands
+from modules.session.RunFolder import RunFolder
+from modules.session.TerminalCallbacks import TerminalCallbacks
+from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
+from modules.session.TrainCommands import TrainCommands
+
+FINISHED, FAILED, STOPPED = 0, 1, 130
+
+
+def run_training(config: TrainConfig, resume: bool = False) -> int:
+    """Trains in this process and returns its exit code: 0 finished, 1 failed, 130 stopped before the end.
+
+    Raises UserError where the run folder can't be used; everything later is written there.
+    """
+    started = time.time()
+    folder = RunFolder(config.workspace_dir)
+    folder.create()
+    folder.clear_exit()
+    terminal = TerminalCallbacks()
+    with EventWriter(folder.event_path(0), rank=0) as writer, contextlib.ExitStack() as stack:
+        stack.callback(terminal.close)
+        listeners: list[TrainCallbacks] = [terminal, EventCallbacks(writer)]
+        if config.tensorboard:
+            listeners.append(_tensorboard(folder, stack))
+        callbacks = CallbackList(listeners)
+        commands = FolderCommands(folder, callbacks, run_started=started)
+        try:
+            stopped = _train(config, callbacks, commands, resume)
+        except UserError as error:
+            return _failed(folder, callbacks, str(error))
+        except Exception as error:
+            print(traceback.format_exc(), file=sys.stderr)
+            return _failed(folder, callbacks, f"{type(error).__name__}: {error}", traceback.format_exc())
+    folder.write_exit("stopped" if stopped else "finished", rank=0)
+    return STOPPED if stopped else FINISHED
+
+
+def _train(config: TrainConfig, callbacks: TrainCallbacks, commands: TrainCommands, resume: bool) -> bool:
+    """Whether it was stopped."""
+    callbacks.on_status("Loading libraries")
+    from modules.trainer.GenericTrainer import GenericTrainer
+
+    trainer = GenericTrainer(config, callbacks, commands, resume=resume)
+    with _stop_on_interrupt(commands, callbacks):
+        trainer.start()
+        trainer.train()
+        trainer.end()
+    if not trainer.stopped:
+        callbacks.on_finished(trainer.step)
+    return trainer.stopped
+
+
+def _tensorboard(folder: RunFolder, stack: contextlib.ExitStack) -> TrainCallbacks:
+    from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
+
+    callbacks = TensorBoardCallbacks(folder.tensorboard_dir)
+    stack.callback(callbacks.close)
+    return callbacks
+
+
+def _failed(folder: RunFolder, callbacks: TrainCallbacks, text: str, trace: str = "") -> int:
+    callbacks.on_failed(text)
+    with contextlib.suppress(OSError):  # on a full disk the message on the screen has to do
+        folder.write_exit("failed", rank=0, text=text, traceback=trace)
+    return FAILED
+
+
+@contextlib.contextmanager
+def _stop_on_interrupt(commands: TrainCommands, callbacks: TrainCallbacks) -> Iterator[None]:
+    """The first Ctrl-C ends the step, backs up and saves; the second one ends at once."""
+
+    def stop(number, frame) -> None:
+        commands.stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        callbacks.on_status("Stopping after this step; press Ctrl-C again to stop at once without saving")
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

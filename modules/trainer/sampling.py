@@ -1,0 +1,119 @@
+"""Pictures by the family's own diffusers pipeline, at fixed seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from modules.session.atomic import new_file
+
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
+
+    from modules.config.SampleConfig import SampleConfig
+
+
+@dataclass(frozen=True)
+class PictureRequest:
+    """One picture to make.
+
+    seed: decides its noise, whatever is made beside it. width, height: pixels; None is what the model was made for.
+    """
+
+    prompt: str
+    negative_prompt: str
+    seed: int
+    width: int | None
+    height: int | None
+    steps: int
+    guidance: float
+
+    def size_and_steps(self) -> tuple:
+        """Pictures of one batch must agree in this."""
+        return self.width, self.height, self.steps, self.guidance
+
+
+def requests_of(sample: SampleConfig) -> list[PictureRequest]:
+    """The pictures that a sample setting asks for."""
+    first = PictureRequest(
+        sample.prompt,
+        sample.negative_prompt,
+        sample.seed,
+        sample.width,
+        sample.height,
+        sample.steps,
+        sample.guidance,
+    )
+    return repeated(first, sample.count)
+
+
+def repeated(first: PictureRequest, count: int) -> list[PictureRequest]:
+    """`count` pictures whose seeds count up from the first one's."""
+    return [replace(first, seed=first.seed + number) for number in range(count)]
+
+
+def make_pictures(
+    pipe: DiffusionPipeline, requests: list[PictureRequest], batch_size: int
+) -> Iterator[tuple[PictureRequest, Image.Image]]:
+    """The pictures in the order of `requests`, each batch as soon as it is made.
+
+    The pipeline's components must all be in memory. Its scheduler is made anew for each batch, because sampling
+    changes it.
+    """
+    for batch in _batches(requests, batch_size):
+        pipe.scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config)
+        first = batch[0]
+        arguments = {
+            "prompt": [request.prompt for request in batch],
+            "negative_prompt": [request.negative_prompt for request in batch],
+            "generator": [torch.Generator().manual_seed(request.seed) for request in batch],
+            "width": first.width,
+            "height": first.height,
+            "num_inference_steps": first.steps,
+            "guidance_scale": first.guidance,
+        }
+        taken = inspect.signature(pipe.__call__).parameters
+        with _evaluation_mode(pipe), torch.no_grad():
+            images = pipe(**{name: value for name, value in arguments.items() if name in taken}).images
+        yield from zip(batch, images, strict=True)
+
+
+def save_picture(path: Path, image: Image.Image, request: PictureRequest) -> None:
+    """A PNG that says how it was made; whole or not at all."""
+    info = PngInfo()
+    for name, value in vars(request).items():
+        info.add_text(name, str(value))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(path) as temporary:
+        image.save(temporary, format="PNG", pnginfo=info)
+
+
+def _batches(requests: list[PictureRequest], size: int) -> Iterator[list[PictureRequest]]:
+    batch: list[PictureRequest] = []
+    for request in requests:
+        if batch and (len(batch) == size or request.size_and_steps() != batch[0].size_and_steps()):
+            yield batch
+            batch = []
+        batch.append(request)
+    if batch:
+        yield batch
+
+
+@contextlib.contextmanager
+def _evaluation_mode(pipe: DiffusionPipeline) -> Iterator[None]:
+    training = [c for c in pipe.components.values() if isinstance(c, torch.nn.Module) and c.training]
+    for component in training:
+        component.eval()
+    try:
+        yield
+    finally:
+        for component in training:
+            component.train()

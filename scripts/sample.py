@@ -1,0 +1,52 @@
+"""Makes pictures from a model and LoRAs: python scripts/sample.py --base DIR --prompt "a cat" --out DIR"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from modules.config.errors import UserError
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse(argv)
+    try:
+        from modules.distributed.Runtime import default_device
+        from modules.session.names import safe_file_name
+        from modules.trainer.sampling import PictureRequest, make_pictures, repeated, save_picture
+        from modules.weights.load_pipeline import load_pipeline
+
+        pipe = load_pipeline(args.base, args.lora, default_device())
+        options = (args.seed, args.width, args.height, args.steps, args.guidance)
+        first = [PictureRequest(prompt, args.negative_prompt, *options) for prompt in args.prompt]
+        requests = [request for one in first for request in repeated(one, args.count)]
+        for request, image in make_pictures(pipe, requests, args.batch_size):
+            path = Path(args.out) / f"{safe_file_name(request.prompt)}_seed{request.seed}.png"
+            save_picture(path, image, request)
+            print(path)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Make pictures from a model, with LoRAs if wanted.")
+    parser.add_argument("--base", required=True, metavar="DIR", help="diffusers folder or Hub id")
+    parser.add_argument("--lora", action="append", default=[], metavar="FILE", help="LoRA file; may be repeated")
+    parser.add_argument("--prompt", action="append", required=True, metavar="TEXT", help="may be repeated")
+    parser.add_argument("--negative-prompt", default="", metavar="TEXT")
+    parser.add_argument("--count", type=int, default=1, metavar="N", help="pictures per prompt; seeds count up")
+    parser.add_argument("--seed", type=int, default=42, metavar="S")
+    parser.add_argument("--steps", type=int, default=25, metavar="K")
+    parser.add_argument("--guidance", type=float, default=7.5, metavar="G", help="1 is none")
+    parser.add_argument("--width", type=int, metavar="PIXELS", help="default: what the model was made for")
+    parser.add_argument("--height", type=int, metavar="PIXELS", help="default: what the model was made for")
+    parser.add_argument("--batch-size", type=int, default=4, metavar="N", help="pictures made at once")
+    parser.add_argument("--out", required=True, metavar="DIR")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
