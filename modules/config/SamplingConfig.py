@@ -29,6 +29,12 @@ class SamplingConfig:
         help="Also make the samples before the first step, to see what the training changes.",
         group="sampling",
     )
+    at_end: bool = setting(
+        False,
+        label="Sample at the end",
+        help="Also make the samples after the last step.",
+        group="sampling",
+    )
     batch_size: Int = setting(
         4,
         label="Pictures at a time",

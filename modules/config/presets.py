@@ -12,7 +12,8 @@ from pathlib import Path
 from modules.config.errors import ConfigError
 from modules.config.files import load_values
 
-PRESETS_DIR = Path(__file__).resolve().parents[2] / "resources" / "presets"
+ROOT = Path(__file__).resolve().parents[2]
+PRESETS_DIR = ROOT / "resources" / "presets"
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def list_presets(folder: Path = PRESETS_DIR) -> list[Preset]:
 
 
 def load_preset(name: str, folder: Path = PRESETS_DIR) -> dict:
-    """The values that a preset gives.
+    """The values that a preset gives; paths of what ships with Chorus are made absolute.
 
     Only the names that `list_presets` gives are looked up, so that no name leads out of the folder.
     Raises ConfigError for another name, with the likeliest one that was meant.
@@ -40,7 +41,7 @@ def load_preset(name: str, folder: Path = PRESETS_DIR) -> dict:
         match = difflib.get_close_matches(name[:60], presets, n=1)
         remedy = f"did you mean {match[0]}?" if match else f"there are {', '.join(presets)}."
         raise ConfigError(f"unknown preset {name[:60]!r}: {remedy}")
-    return load_values(presets[name].path)
+    return _find_shipped(load_values(presets[name].path))
 
 
 def merge_values(base: dict, over: dict) -> dict:
@@ -52,6 +53,15 @@ def merge_values(base: dict, over: dict) -> dict:
         else:
             merged[name] = copy.deepcopy(value)
     return merged
+
+
+def _find_shipped(values: dict) -> dict:
+    """A preset names the demo's model and pictures from the top of Chorus; runs start in any folder."""
+    model = values.get("model", {})
+    for part, name in [(model, "base"), (model, "config_folder"), *((c, "path") for c in values.get("concepts", []))]:
+        if part.get(name) and (ROOT / part[name]).exists():
+            part[name] = str(ROOT / part[name])
+    return values
 
 
 def _read_description(path: Path) -> str:

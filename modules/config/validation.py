@@ -154,7 +154,7 @@ def _check_intervals(config: TrainConfig) -> Iterator[Problem]:
             yield Problem(path, f"{path} is 0 {part.unit}: set it above 0, or {name}.unit to never.")
         elif part.unit == "steps" and not part.every.is_integer():
             yield Problem(path, f"{path} is {part.every:g} steps: steps are whole; use a whole number.")
-    wanted = config.sampling.at_start or config.sampling.unit != "never"
+    wanted = config.sampling.at_start or config.sampling.at_end or config.sampling.unit != "never"
     if wanted and not any(sample.enabled for sample in config.sampling.samples):
         message = "sampling.samples has no enabled sample: add a prompt, or set sampling.unit to never."
         yield Problem("sampling.samples", message, blocking=False)
@@ -167,6 +167,8 @@ def _check_machines(config: TrainConfig) -> Iterator[Problem]:
         yield Problem("device_indexes", f"device_indexes names GPU {twice} twice: name each once.")
     if not config.enable_multi_gpu:
         return
+    message = "enable_multi_gpu is on, but this version trains on one device: the others stay idle."
+    yield Problem("enable_multi_gpu", message, blocking=False)
     if config.node_rank >= config.num_nodes:
         message = (
             f"node_rank {config.node_rank} with num_nodes {config.num_nodes}: "

@@ -37,7 +37,9 @@ class Ddpm:
     prediction_type: Literal["epsilon", "v_prediction"]
 
     def noise(self, clean: Tensor, noise: Tensor, u: Tensor) -> Noised:
-        timestep = (u * len(self.alphas_cumprod)).long()
+        last = len(self.alphas_cumprod) - 1
+        # clamped: as a float32, a draw just below 1 may have been rounded to 1
+        timestep = (u * len(self.alphas_cumprod)).long().clamp(max=last)
         alpha = _per_sample(self.alphas_cumprod.to(clean.device, clean.dtype)[timestep], clean)
         signal, sigma = alpha.sqrt(), (1 - alpha).sqrt()
         noised = signal * clean + sigma * noise

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
+
+from modules.config.errors import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -58,8 +60,16 @@ class Runtime:
         yield
 
 
-def default_device() -> torch.device:
-    """The first GPU, else the CPU."""
+def default_device(device_indexes: Sequence[int] = ()) -> torch.device:
+    """The first chosen GPU (of all, where none is chosen), else the CPU.
+
+    Raises UserError for a chosen GPU that does not exist.
+    """
     import torch
 
-    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    count = torch.cuda.device_count()
+    for index in device_indexes:
+        if index >= count:
+            there = f"only 0 to {count - 1} exist" if count else "there is no GPU here"
+            raise UserError(f"device_indexes {list(device_indexes)}: {there}; choose others, or none for all.")
+    return torch.device("cuda", device_indexes[0] if device_indexes else 0) if count else torch.device("cpu")

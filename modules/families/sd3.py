@@ -39,8 +39,9 @@ SD3 = Family(
     },
     lora_blocks={
         "transformer": ("transformer_blocks",),
-        "text_encoder": ("encoder.layers",),
-        "text_encoder_2": ("encoder.layers",),
+        # a level deeper than in CLIPTextModel, for these have a projection on top
+        "text_encoder": ("text_model.encoder.layers",),
+        "text_encoder_2": ("text_model.encoder.layers",),
     },
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=(77 + 256) * 4096 * 4,

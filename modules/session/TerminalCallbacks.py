@@ -1,5 +1,6 @@
 """Callbacks for a person at a terminal: a progress bar, or plain lines where there is none."""
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -64,10 +65,13 @@ class TerminalCallbacks(TrainCallbacks):
             done = info.step - 1
             self._bar = tqdm(total=info.steps_total, initial=done, file=self._stream, unit="step", dynamic_ncols=True)
         self._bar.set_postfix_str(f"epoch {info.epoch}, {numbers}", refresh=False)
-        self._bar.update(info.step - self._bar.n)
+        with contextlib.suppress(OSError):
+            self._bar.update(info.step - self._bar.n)
 
     def _write(self, text: str) -> None:
-        if self._has_bar:
-            tqdm.write(text, file=self._stream)
-        else:
-            print(text, file=self._stream, flush=True)
+        # a terminal that was closed or a full disk under a log file must not end the training
+        with contextlib.suppress(OSError):
+            if self._has_bar:
+                tqdm.write(text, file=self._stream)
+            else:
+                print(text, file=self._stream, flush=True)

@@ -9,7 +9,8 @@ class TrainCommands:
     """Requests from any thread, taken by the training between two steps."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # reentrant: a signal handler asks for a stop while the same thread may be taking commands
+        self._lock = threading.RLock()
         self._pending: set[str] = set()
 
     def stop(self) -> None:

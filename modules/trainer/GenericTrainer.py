@@ -41,6 +41,7 @@ from modules.trainer.optimizers import ParamGroup
 from modules.trainer.sampling import make_pictures, requests_of, save_picture
 from modules.trainer.Step import Step
 from modules.trainer.TrainingEngine import AUTOCAST, Action, TrainingEngine
+from modules.trainer.TrainingError import StopRequested, TrainingError
 from modules.trainer.Trigger import Trigger
 from modules.weights.BaseModel import BaseModel
 from modules.weights.model_files import check_format
@@ -66,7 +67,7 @@ class GenericTrainer(TrainingEngine):
         runtime: Runtime | None = None,
         resume: bool = False,
     ):
-        runtime = runtime or Runtime(default_device())
+        runtime = runtime or Runtime(default_device(config.device_indexes))
         super().__init__(engine_settings(config, runtime.world_size), callbacks, commands, runtime)
         self.config = config
         self.resume = resume
@@ -102,9 +103,11 @@ class GenericTrainer(TrainingEngine):
                 self.fit(steps)
 
     def end(self) -> None:
-        """Backs up and saves what was trained."""
+        """Backs up, saves and shows what was trained."""
         if self.config.backup.at_end or self.stopped:
             self.backup()
+        if self.config.sampling.at_end and not self.stopped:
+            self.sample()
         self.save(final=True)
         self.backups.wait()
 
@@ -116,7 +119,10 @@ class GenericTrainer(TrainingEngine):
             self.backups.write(tensors, {**data, "run": self._run_state()})
 
     def save(self, final: bool = False) -> None:
-        """Writes the model for other programs; with an average, that of the weights."""
+        """Writes the model for other programs; with an average, that of the weights.
+
+        A disk that refuses is a warning while training goes on, and an error at its end.
+        """
         if not self.runtime.is_main:
             return
         name = safe_file_name(self.config.output.name)
@@ -128,8 +134,15 @@ class GenericTrainer(TrainingEngine):
             "steps": str(self.step),
         }
         self.callbacks.on_status("Saving the model")
-        with self._averaged():
-            paths = self.method.save(self.base, self.config, self.run_folder.models_dir, name, metadata)
+        try:
+            with self._averaged():
+                paths = self.method.save(self.base, self.config, self.run_folder.models_dir, name, metadata)
+        except OSError as error:
+            text = f"The model could not be written to {self.run_folder.models_dir} ({error.strerror or error})"
+            if final:
+                raise TrainingError(f"{text}: free some space, then resume from the last backup.") from error
+            self.callbacks.on_warning(f"{text}; training goes on.")
+            return
         for path in paths:
             self.callbacks.on_saved(path, self.step)
 
@@ -144,7 +157,11 @@ class GenericTrainer(TrainingEngine):
         with self.base.using(*self.base.component_names) as pipe, averaged, self._autocast():
             for number, (request, image) in enumerate(make_pictures(pipe, requests, self.config.sampling.batch_size)):
                 path = folder / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
-                save_picture(path, image, request)
+                try:
+                    save_picture(path, image, request)
+                except OSError as error:
+                    self.callbacks.on_warning(f"A sample could not be written to {path} ({error.strerror or error}).")
+                    continue
                 self.callbacks.on_sample(path, request.prompt, self.step)
 
     # --- start, in its order --------------------------------------------------------------------------------------
@@ -329,7 +346,9 @@ class GenericTrainer(TrainingEngine):
         return next(candidate for candidate in candidates if candidate not in taken)
 
     def _progress(self, text: str) -> None:
-        """A status at most once a second: caching tells of every few pictures."""
+        """A status at most once a second: caching tells of every few pictures. What is cached stays after a stop."""
+        if self.commands.stopping:
+            raise StopRequested
         if time.monotonic() - self._last_progress >= 1:
             self._last_progress = time.monotonic()
             self.callbacks.on_status(text)

@@ -30,7 +30,13 @@ from modules.trainer.Ema import Ema
 from modules.trainer.EngineSettings import EngineSettings
 from modules.trainer.LateReport import LateReport, Names
 from modules.trainer.LossScale import LossScale
-from modules.trainer.optimizers import ParamGroup, create_optimizer, load_optimizer_state, optimizer_state
+from modules.trainer.optimizers import (
+    ParamGroup,
+    check_same_optimizer,
+    create_optimizer,
+    load_optimizer_state,
+    optimizer_state,
+)
 from modules.trainer.schedules import learning_rate_share
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
@@ -120,6 +126,7 @@ class TrainingEngine:
                 self.stopped = True
                 break
         self._read_late()
+        self._run_actions(set())  # what was asked for during the last step
 
     def train_step(self, step: Step) -> None:
         """One optimizer step. Nothing in it waits for the device."""
@@ -168,16 +175,19 @@ class TrainingEngine:
     def load_state(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
         """Goes on from what `state` gave.
 
-        Raises TrainingError where it is of another model or other trained parts.
+        Raises TrainingError, with nothing changed, where it is of another model, other trained parts or another
+        optimizer.
         """
         own = {**self.trainable, **{n: b for n, b in self.model.named_buffers() if n in tensors["model"]}}
-        self._check_same_parameters(set(tensors["model"]))
+        self._check_same_parameters(tensors["model"])
+        check_same_optimizer(self.optimizer, data["optimizer"])
         for name, value in tensors["model"].items():
             own[name].copy_(value)
         names = {param: name for name, param in self.trainable.items()}
         load_optimizer_state(self.optimizer, names, tensors["optimizer"], data["optimizer"])
         if self.ema:
-            self.ema.load(tensors.get("ema", {}))
+            # an average that is switched on with the resume starts at the weights
+            self.ema.load(tensors.get("ema") or {name: tensors["model"][name] for name in self.trainable})
         self.loss_scale.load_state_dict(data["loss_scale"])
         for key in ("step", "epoch", "step_in_epoch", "smooth_loss"):
             setattr(self, key, data[key])
@@ -257,14 +267,19 @@ class TrainingEngine:
 
     def _after_step(self, step: Step) -> bool:
         """Runs the actions that are due; whether to stop. All ranks decide the same."""
+        triggers = {name: action.trigger for name, action in self.actions.items()}
+        self._run_actions({n for n, t in triggers.items() if t.due_after(self.step, step.epoch, step.ends_epoch)})
+        return "stop" in self._agreed
+
+    def _run_actions(self, due: set[str]) -> None:
+        """Runs the actions in `due` and those that were agreed on, in their order."""
         for name, action in self.actions.items():
-            if action.trigger.due_after(self.step, step.epoch, step.ends_epoch) or name in self._agreed:
+            if name in due or name in self._agreed:
                 self.flush()
                 self._agreed.discard(name)
                 action.trigger.fired()
                 action.run()
                 self._last_time = time.perf_counter()
-        return "stop" in self._agreed
 
     def _read_late(self) -> None:
         """Reports the step that is on its way from the device, if any."""
@@ -307,9 +322,10 @@ class TrainingEngine:
                 "optimizer.learning_rate, or use model.mixed_precision bf16 or no."
             )
 
-    def _check_same_parameters(self, saved: set[str]) -> None:
-        own = set(self.trainable)
-        missing, foreign = sorted(own - saved), sorted(saved - own - {name for name, _ in self.model.named_buffers()})
+    def _check_same_parameters(self, saved: dict[str, Tensor]) -> None:
+        shapes = {name: value.shape for name, value in (*self.model.named_buffers(), *self.trainable.items())}
+        missing = sorted(self.trainable.keys() - saved.keys())
+        foreign = sorted(name for name, value in saved.items() if shapes.get(name) != value.shape)
         if missing or foreign:
             example = (missing or foreign)[0]
             raise TrainingError(

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from modules.trainer.TrainingError import TrainingError
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from modules.config.OptimizerConfig import OptimizerConfig
+
+FOUND_BY_PRODIGY = ("d", "d_max", "d_hat", "d_numerator", "d_denom", "k")
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,18 @@ def optimizer_state(optimizer: torch.optim.Optimizer, names: dict[Tensor, str]) 
                 tensors[f"{names[param]}/{key}"] = value
             else:
                 numbers.setdefault(names[param], {})[key] = value
-    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    return tensors, {"groups": groups, "state": numbers}
+    # only what the optimizer has found out by itself: rates and other settings come from the settings, changed or not
+    groups = [{key: group[key] for key in FOUND_BY_PRODIGY if key in group} for group in optimizer.param_groups]
+    return tensors, {"kind": type(optimizer).__name__, "groups": groups, "state": numbers}
+
+
+def check_same_optimizer(optimizer: torch.optim.Optimizer, numbers: dict) -> None:
+    """Raises TrainingError where what `optimizer_state` gave is of another optimizer."""
+    if numbers["kind"] != type(optimizer).__name__:
+        raise TrainingError(
+            f"The backup is of the optimizer {numbers['kind']} and optimizer.name asks for "
+            f"{type(optimizer).__name__}: resume with the optimizer of the run it is from."
+        )
 
 
 def load_optimizer_state(
@@ -75,7 +89,7 @@ def load_optimizer_state(
         name, state_key = key.rsplit("/", 1)
         optimizer.state[params[name]][state_key] = _laid_out_like(params[name], value)
     for group, saved in zip(optimizer.param_groups, numbers["groups"], strict=True):
-        group.update({key: tuple(value) if isinstance(value, list) else value for key, value in saved.items()})
+        group.update(saved)
 
 
 def _laid_out_like(param: Tensor, value: Tensor) -> Tensor:

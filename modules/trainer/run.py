@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from typing import TextIO
 
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
@@ -18,6 +19,7 @@ from modules.session.RunFolder import RunFolder
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
+from modules.trainer.TrainingError import StopRequested
 
 FINISHED, FAILED, STOPPED = 0, 1, 130
 
@@ -31,22 +33,21 @@ def run_training(config: TrainConfig, resume: bool = False) -> int:
     folder = RunFolder(config.workspace_dir)
     folder.create()
     folder.clear_exit()
-    terminal = TerminalCallbacks()
-    with EventWriter(folder.event_path(0), rank=0) as writer, contextlib.ExitStack() as stack:
-        stack.callback(terminal.close)
-        listeners: list[TrainCallbacks] = [terminal, EventCallbacks(writer)]
-        if config.tensorboard:
-            listeners.append(_tensorboard(folder, stack))
-        callbacks = CallbackList(listeners)
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(folder.log_path(0).open("a", encoding="utf-8", buffering=1))
+        callbacks = CallbackList(_listeners(config, folder, log, stack))
         commands = FolderCommands(folder, callbacks, run_started=started)
         try:
             stopped = _train(config, callbacks, commands, resume)
+        except (StopRequested, KeyboardInterrupt):
+            stopped = True
         except UserError as error:
             return _failed(folder, callbacks, str(error))
         except Exception as error:
-            print(traceback.format_exc(), file=sys.stderr)
-            return _failed(folder, callbacks, f"{type(error).__name__}: {error}", traceback.format_exc())
-    folder.write_exit("stopped" if stopped else "finished", rank=0)
+            for stream in (sys.stderr, log):
+                traceback.print_exc(file=stream)
+            return _failed(folder, callbacks, f"{type(error).__name__}: {error}")
+    _write_exit(folder, "stopped" if stopped else "finished")
     return STOPPED if stopped else FINISHED
 
 
@@ -60,24 +61,36 @@ def _train(config: TrainConfig, callbacks: TrainCallbacks, commands: TrainComman
         trainer.start()
         trainer.train()
         trainer.end()
-    if not trainer.stopped:
-        callbacks.on_finished(trainer.step)
+    callbacks.on_finished(trainer.step)
     return trainer.stopped
 
 
-def _tensorboard(folder: RunFolder, stack: contextlib.ExitStack) -> TrainCallbacks:
-    from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
+def _listeners(
+    config: TrainConfig, folder: RunFolder, log: TextIO, stack: contextlib.ExitStack
+) -> Iterator[TrainCallbacks]:
+    """Everything that is told of the run: terminal, log, events, TensorBoard; `stack` closes it."""
+    for stream in (sys.stderr, log):
+        terminal = TerminalCallbacks(stream)
+        stack.callback(terminal.close)
+        yield terminal
+    yield EventCallbacks(stack.enter_context(EventWriter(folder.event_path(0), rank=0)))
+    if config.tensorboard:
+        from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
 
-    callbacks = TensorBoardCallbacks(folder.tensorboard_dir)
-    stack.callback(callbacks.close)
-    return callbacks
+        tensorboard = TensorBoardCallbacks(folder.tensorboard_dir)
+        stack.callback(tensorboard.close)
+        yield tensorboard
 
 
-def _failed(folder: RunFolder, callbacks: TrainCallbacks, text: str, trace: str = "") -> int:
+def _failed(folder: RunFolder, callbacks: TrainCallbacks, text: str) -> int:
     callbacks.on_failed(text)
-    with contextlib.suppress(OSError):  # on a full disk the message on the screen has to do
-        folder.write_exit("failed", rank=0, text=text, traceback=trace)
+    _write_exit(folder, "failed", text=text)
     return FAILED
+
+
+def _write_exit(folder: RunFolder, status: str, **details: str) -> None:
+    with contextlib.suppress(OSError):  # on a full disk the message on the screen has to do
+        folder.write_exit(status, rank=0, **details)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,99 @@
+"""Pictures side by side in one image: rows and columns with their names. Pillow only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from modules.session.atomic import new_file
+
+PAPER, LINE, INK = (255, 255, 255), (214, 214, 214), (40, 40, 40)
+GAP = 6  # pixels between pictures
+MARGIN = 10  # pixels around the grid
+
+
+def save_sample_grid(rounds: Mapping[str, Path], path: Path) -> Path:
+    """Writes a PNG of several rounds of samples below each other, one column for each prompt, and returns its path.
+
+    rounds: what a round is called -> its folder, with the files that `save_picture` wrote. All are of the same prompts.
+    """
+    rows: list[list[Image.Image]] = []
+    row_names: list[str] = []
+    for name, folder in rounds.items():
+        by_prompt = _by_prompt(folder)
+        of_round = list(zip(*by_prompt.values(), strict=True))
+        rows += of_round
+        row_names += [name] * len(of_round)
+    with new_file(path) as temporary:
+        picture_grid(rows, _without_common_start(list(by_prompt)), row_names).save(temporary, format="PNG")
+    return path
+
+
+def picture_grid(
+    rows: Sequence[Sequence[Image.Image]],
+    column_names: Sequence[str] = (),
+    row_names: Sequence[str] = (),
+    scale: int = 2,
+) -> Image.Image:
+    """One RGB image of `rows`, each from left to right, with names above the columns and left of the rows.
+
+    rows: pictures; rows may have different lengths, and each cell is as large as the largest picture.
+    row_names: one for each row; a name that equals the one above it is written once, and a line divides the groups.
+    scale: how much pictures are enlarged; each pixel stays a square.
+    Raises ValueError if there is no picture, or if there are names but not one for each row or column.
+    """
+    pictures = [picture for row in rows for picture in row]
+    num_columns = max((len(row) for row in rows), default=0)
+    if not pictures:
+        raise ValueError("a grid needs a picture")
+    if row_names and len(row_names) != len(rows) or column_names and len(column_names) != num_columns:
+        raise ValueError(f"{len(row_names)} and {len(column_names)} names for {len(rows)} rows of {num_columns}")
+    font = ImageFont.load_default()
+    cell_w = max([picture.width * scale for picture in pictures] + [_width(font, name) for name in column_names])
+    cell_h = max(picture.height for picture in pictures) * scale
+    left = MARGIN + max((_width(font, name) + MARGIN for name in row_names), default=0)
+    top = MARGIN + (_height(font) + GAP if column_names else 0)
+    size = left + num_columns * (cell_w + GAP) - GAP + MARGIN, top + len(rows) * (cell_h + GAP) - GAP + MARGIN
+    grid = Image.new("RGB", size, PAPER)
+    draw = ImageDraw.Draw(grid)
+    for column, name in enumerate(column_names):
+        draw.text((left + column * (cell_w + GAP) + cell_w // 2, MARGIN), name, INK, font, anchor="ma")
+    for number, row in enumerate(rows):
+        y = top + number * (cell_h + GAP)
+        if row_names and (number == 0 or row_names[number] != row_names[number - 1]):
+            draw.text((MARGIN, y + cell_h // 2), row_names[number], INK, font, anchor="lm")
+            if number:
+                draw.line((MARGIN, y - GAP // 2, grid.width - MARGIN, y - GAP // 2), LINE)
+        for column, picture in enumerate(row):
+            large = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
+            grid.paste(large.convert("RGB"), (left + column * (cell_w + GAP) + (cell_w - large.width) // 2, y))
+    return grid
+
+
+def _by_prompt(folder: Path) -> dict[str, list[Image.Image]]:
+    """The pictures of a round by prompt, in the order in which they were made."""
+    pictures: dict[str, list[Image.Image]] = {}
+    for path in sorted(folder.glob("*.png")):
+        with Image.open(path) as picture:
+            picture.load()
+        pictures.setdefault(picture.text["prompt"], []).append(picture)
+    return pictures
+
+
+def _without_common_start(prompts: list[str]) -> list[str]:
+    """What tells prompts apart: `a red cat` and `a red dog` become `cat` and `dog`."""
+    words = [prompt.split() for prompt in prompts]
+    common = len(os.path.commonprefix(words))
+    return [" ".join(each[common:]) or prompt for each, prompt in zip(words, prompts, strict=True)]
+
+
+def _width(font: ImageFont.ImageFont | ImageFont.FreeTypeFont, text: str) -> int:
+    return round(font.getlength(text))
+
+
+def _height(font: ImageFont.ImageFont | ImageFont.FreeTypeFont) -> int:
+    _, top, _, bottom = font.getbbox("Ay")
+    return round(bottom - top)

@@ -1,0 +1,63 @@
+"""Starts a training from a terminal: the demo, or what scripts/train.py takes."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from modules.config.errors import UserError
+from modules.config.files import config_from_values
+from modules.config.presets import ROOT, load_preset
+from scripts import train
+
+USAGE = "usage: start-multi-gpu [--demo | options of scripts/train.py]"
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    if argv == ["--demo"]:
+        try:
+            return run_demo(next_demo_folder(ROOT / "workspace"))
+        except UserError as error:
+            print(error, file=sys.stderr)
+            return 2
+    if not argv or "--demo" in argv:
+        print(USAGE, file=sys.stderr)
+        return 2
+    return train.main(argv)
+
+
+def run_demo(folder: Path) -> int:
+    """Teaches the demo model two new digits in `folder`, then says where to look."""
+    from modules.trainer.run import FINISHED, run_training
+
+    values = load_preset("demo")
+    config = config_from_values({**values, "workspace_dir": str(folder)}, source="preset demo")
+    print("The demo: a small model that draws handwritten digits, but only zero to seven, learns eight and nine.")
+    code = run_training(config)
+    if code != FINISHED:
+        return code
+    grid = save_before_and_after(folder)
+    print(f"\nBefore and after: {grid}")
+    print(f"Samples:          {folder / 'samples'}")
+    for path in sorted((folder / "models").iterdir()):
+        print(f"LoRA:             {path}")
+    return code
+
+
+def save_before_and_after(folder: Path) -> Path:
+    """One picture of the run's first and last samples."""
+    from modules.trainer.picture_grid import save_sample_grid
+
+    rounds = sorted((folder / "samples").iterdir())
+    return save_sample_grid({"before": rounds[0], "after": rounds[-1]}, folder / "before_after.png")
+
+
+def next_demo_folder(workspace: Path) -> Path:
+    """A folder of its own for each time the demo runs: no run's work is touched by the next."""
+    names = ("demo" if number == 1 else f"demo-{number}" for number in range(1, 10_000))
+    return next(workspace / name for name in names if not (workspace / name / "models").exists())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
