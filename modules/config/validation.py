@@ -167,8 +167,6 @@ def _check_machines(config: TrainConfig) -> Iterator[Problem]:
         yield Problem("device_indexes", f"device_indexes names GPU {twice} twice: name each once.")
     if not config.enable_multi_gpu:
         return
-    message = "enable_multi_gpu is on, but this version trains on one device: the others stay idle."
-    yield Problem("enable_multi_gpu", message, blocking=False)
     if config.node_rank >= config.num_nodes:
         message = (
             f"node_rank {config.node_rank} with num_nodes {config.num_nodes}: "

@@ -56,6 +56,8 @@ def _train(config: TrainConfig, callbacks: TrainCallbacks, commands: TrainComman
     callbacks.on_status("Loading libraries")
     from modules.trainer.GenericTrainer import GenericTrainer
 
+    if config.enable_multi_gpu:
+        callbacks.on_warning("enable_multi_gpu is on, but this version trains on one device: the others stay idle.")
     trainer = GenericTrainer(config, callbacks, commands, resume=resume)
     with _stop_on_interrupt(commands, callbacks):
         trainer.start()
