@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ from modules.config.validation import find_problems
 from modules.data.plan import count_samples, count_steps
 from modules.data.prepare import prepare_data
 from modules.families.registry import FAMILIES
+from modules.session.RunFolder import RunFolder
 from modules.weights.inspect import BaseInfo, check_base
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
         ("Method", config.method),
         *_picture_lines(dataset, buckets),
         *_step_lines(config, dataset, num_ranks),
-        *_disk_lines(config, family, base, dataset, buckets),
+        *_disk_lines(disk_needs(config, family, base, dataset, buckets)),
         *(("Warning", problem.message) for problem in problems),
     ]
     return "\n".join(f"{label + ':':<15}{text}" for label, text in lines)
@@ -77,27 +77,47 @@ def _step_lines(config: TrainConfig, dataset: Dataset, num_ranks: int) -> Iterat
         yield "Warning", f"{samples} samples < {batch} per step: every step is a whole epoch."
 
 
-def _disk_lines(
+def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:
+    for need in needs:
+        size, free = _size(need.needed_bytes), _size(need.free_bytes)
+        yield "Disk", f"{need.setting} {need.folder}: about {size} needed, {free} free"
+        if need.warning:
+            yield "Warning", need.warning
+
+
+def disk_needs(
     config: TrainConfig, family: Family, base: BaseInfo, dataset: Dataset, buckets: Buckets
-) -> Iterator[tuple[str, str]]:
+) -> list[DiskNeed]:
+    """A rough estimate of what the run will write, by folder."""
     pixels = np.array([width * height for width, height in buckets.shapes], np.int64)[buckets.index].sum()
     cache = int(pixels) * family.latent_bytes_per_pixel + len(dataset) * family.caption_bytes
     trained = base.size_bytes * (LORA_SHARE_PER_RANK * config.lora.rank if config.method == "lora" else 1)
     # one more backup than is kept, while it is written; each holds weights and two moments
     backups = 3 * trained * (config.backup.keep + 1)
     needed = {"cache_dir": 0 if config.method == "vae" else cache, "workspace_dir": backups + 2 * trained}
-    for setting, size in needed.items():
-        folder = Path(getattr(config, setting))
-        free = free_bytes(folder)
-        yield "Disk", f"{setting} {folder}: about {_size(size)} needed, {_size(free)} free"
-        if free < size:
-            yield "Warning", f"{setting} {folder} may be too small: free some space or choose another folder."
+    return [DiskNeed(setting, getattr(config, setting), size) for setting, size in needed.items()]
 
 
-def free_bytes(folder: Path) -> int:
-    """Free space of the disk that holds, or will hold, the folder."""
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(existing).free
+@dataclass(frozen=True)
+class DiskNeed:
+    """setting: the folder's. needed_bytes: a rough estimate."""
+
+    setting: str
+    folder: str
+    needed_bytes: float
+
+    @property
+    def free_bytes(self) -> int:
+        return RunFolder(self.folder).free_bytes()
+
+    @property
+    def warning(self) -> str | None:
+        if self.free_bytes >= self.needed_bytes:
+            return None
+        return (
+            f"{self.setting} {self.folder!r} has {_size(self.free_bytes)} free and needs about "
+            f"{_size(self.needed_bytes)}: free some space or choose another folder."
+        )
 
 
 def _size(size: float) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from modules.families.Family import DenoiserCall
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from modules.diffusion.objectives import Objective
@@ -27,12 +28,17 @@ def predict(
     return denoiser(**family.inputs(call), return_dict=False)[0]
 
 
-def objective_of(family: Family, scheduler_config: Mapping[str, Any], prediction_type: str = "auto") -> Objective:
+def objective_of(
+    family: Family,
+    scheduler_config: Mapping[str, Any],
+    prediction_type: str = "auto",
+    device: torch.device | None = None,
+) -> Objective:
     """The training objective of a base model.
 
     scheduler_config: of the base's scheduler; it holds the noise schedule and, with prediction_type "auto", says
     whether epsilon or v is predicted. A scheduler made for training is built from it, because those of pipelines
-    carry state and are changed by sampling.
+    carry state and are changed by sampling. device: where the noise schedule lives, so that no step copies it there.
     """
     from modules.diffusion.objectives import Ddpm, Flow
 
@@ -43,4 +49,4 @@ def objective_of(family: Family, scheduler_config: Mapping[str, Any], prediction
     schedule = DDPMScheduler.from_config(dict(scheduler_config))
     if prediction_type == "auto":
         prediction_type = schedule.config.prediction_type
-    return Ddpm(schedule.alphas_cumprod, prediction_type)
+    return Ddpm(schedule.alphas_cumprod.to(device), prediction_type)

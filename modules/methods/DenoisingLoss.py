@@ -17,7 +17,8 @@ class DenoisingLoss(Loss):
 
     def __init__(self, base: BaseModel, trained: list[str]):
         super().__init__(base, trained)
-        self._objective = objective_of(base.family, base.pipe.scheduler.config, base.config.prediction_type)
+        schedule = base.pipe.scheduler.config
+        self._objective = objective_of(base.family, schedule, base.config.prediction_type, base.device)
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
         family = self.base.family

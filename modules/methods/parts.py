@@ -25,5 +25,7 @@ def prepare_for_training(module: nn.Module, gradient_checkpointing: bool) -> Non
         # data parallelism needs
         if hasattr(module, "enable_gradient_checkpointing"):
             module.enable_gradient_checkpointing()
-        else:
+        elif hasattr(module, "activation_checkpointing_enable"):
+            module.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+        else:  # its name in the transformers for Python 3.10
             module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

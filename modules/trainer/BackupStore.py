@@ -90,8 +90,10 @@ class BackupStore:
     def _write(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
         path = self._folder / f"step-{data['step']:09d}"
         try:
-            if path.exists():  # made again at the same step, by command or after a resume; equal in content
-                shutil.rmtree(path)
+            if path.exists() and check_manifest(path) is None:  # asked for twice at one step; equal in content
+                self._on_done(path, data["step"])
+                return
+            shutil.rmtree(path, ignore_errors=True)
             with new_folder(path) as temporary:
                 for name, group in tensors.items():
                     save_tensors(temporary / f"{name}.safetensors", group)

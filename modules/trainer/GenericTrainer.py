@@ -28,6 +28,7 @@ from modules.data.encoding import cache_latents, cache_text, check_unusable, lat
 from modules.data.FileHashes import FileHashes
 from modules.data.plan import count_samples, count_steps, plan_epoch, shard
 from modules.data.prepare import prepare_data
+from modules.data.run_summary import disk_needs
 from modules.data.TensorCache import TensorCache
 from modules.distributed.Runtime import Runtime, default_device
 from modules.families.latents import latent_shape
@@ -44,6 +45,7 @@ from modules.trainer.TrainingEngine import AUTOCAST, Action, TrainingEngine
 from modules.trainer.TrainingError import StopRequested, TrainingError
 from modules.trainer.Trigger import Trigger
 from modules.weights.BaseModel import BaseModel
+from modules.weights.inspect import check_base
 from modules.weights.model_files import check_format
 
 if TYPE_CHECKING:
@@ -83,6 +85,7 @@ class GenericTrainer(TrainingEngine):
         """Everything up to the first step: checks, model, caches, plan, optimizer; or a backup's state."""
         self._check()
         self.dataset, self.buckets = prepare_data(self.config, self.family)
+        self._warn_of_disk()
         self.run_folder.create()
         backup = self._earlier_state()
         self.run_folder.freeze_config(self.config)
@@ -173,10 +176,17 @@ class GenericTrainer(TrainingEngine):
         for problem in problems:
             self.callbacks.on_warning(problem.message)
         check_format(self.family, self.config.output)
+        pipelines = (self.family.pipeline, *self.family.other_pipelines)
+        self.base_info = check_base(self.config.model.base, self.family.name, pipelines, unused=self.family.unused)
         if not self.method.components(self.family, self.config):
             raise ConfigError(
                 f"method {self.config.method!r} can't train the parts that are switched on: switch denoiser.train on."
             )
+
+    def _warn_of_disk(self) -> None:
+        for need in disk_needs(self.config, self.family, self.base_info, self.dataset, self.buckets):
+            if need.warning:
+                self.callbacks.on_warning(need.warning)
 
     def _earlier_state(self) -> Backup | None:
         """The backup to go on from. A folder that holds a run is never started over: its work would be mixed up."""

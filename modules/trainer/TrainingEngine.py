@@ -227,7 +227,7 @@ class TrainingEngine:
         """(norm of the step's gradient, whether the step must be skipped because something is not finite)."""
         gradients = [param.grad for param in self.trainable.values() if param.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
-        norm = norm * self._gradient_unit(totals).to(norm.dtype)
+        norm = norm.to(torch.promote_types(norm.dtype, torch.float32)) * self._gradient_unit(totals)
         return norm, ~(torch.isfinite(norm) & torch.isfinite(totals[0]))
 
     def _gradient_unit(self, totals: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -49,7 +48,7 @@ def picture_grid(
     num_columns = max((len(row) for row in rows), default=0)
     if not pictures:
         raise ValueError("a grid needs a picture")
-    if row_names and len(row_names) != len(rows) or column_names and len(column_names) != num_columns:
+    if len(row_names) not in (0, len(rows)) or len(column_names) not in (0, num_columns):
         raise ValueError(f"{len(row_names)} and {len(column_names)} names for {len(rows)} rows of {num_columns}")
     font = ImageFont.load_default()
     cell_w = max([picture.width * scale for picture in pictures] + [_width(font, name) for name in column_names])
@@ -86,7 +85,8 @@ def _by_prompt(folder: Path) -> dict[str, list[Image.Image]]:
 def _without_common_start(prompts: list[str]) -> list[str]:
     """What tells prompts apart: `a red cat` and `a red dog` become `cat` and `dog`."""
     words = [prompt.split() for prompt in prompts]
-    common = len(os.path.commonprefix(words))
+    same = [len(set(places)) == 1 for places in zip(*words, strict=False)]
+    common = [*same, False].index(False)
     return [" ".join(each[common:]) or prompt for each, prompt in zip(words, prompts, strict=True)]
 
 

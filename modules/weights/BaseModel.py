@@ -47,17 +47,17 @@ class BaseModel:
         else:
             self.path = self._local_folder()
             index = self._pipeline_class.load_config(self.path)
+            parts = {name: tuple(value) for name, value in index.items() if isinstance(value, list | tuple)}
+            # a part that the model goes without, as an SD 3 without its T5, is written as [null, null]
             self._classes = {
-                name: tuple(value)
-                for name, value in index.items()
-                if isinstance(value, list | tuple) and value[0] is not None and name not in family.unused
+                name: value for name, value in parts.items() if value[0] is not None and name not in family.unused
             }
             self._options = {
                 name: value
                 for name, value in index.items()
                 if not isinstance(value, list | tuple) and not name.startswith("_")
             }
-            self._components = dict.fromkeys((*self._classes, *family.unused))
+            self._components = dict.fromkeys((*parts, *family.unused))
             self._components["scheduler"] = self._load_component("scheduler")
             self.pipe = self._new_pipe()
 
@@ -69,9 +69,12 @@ class BaseModel:
         return list(self._classes)
 
     def require(self, *names: str) -> None:
-        """Loads what is not in memory, frozen and in evaluation mode, and puts modules on the device."""
+        """Loads what is not in memory, frozen and in evaluation mode, and puts modules on the device.
+
+        Parts that this model goes without are passed over.
+        """
         with self._lock:
-            missing = [name for name in names if getattr(self.pipe, name) is None]
+            missing = [name for name in names if name in self._classes and getattr(self.pipe, name) is None]
             for name in missing:
                 self._components[name] = self._load_component(name)
             if missing:

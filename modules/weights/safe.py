@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,11 +98,21 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapp
     Tensors that share memory are written once each. metadata: texts; "format" is set to "pt", which some readers ask.
     Raises OSError if the disk refuses.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with new_file(path) as temporary:  # straight to the disk: as bytes in memory, gigabytes would be held twice
-        save_file(_separate(tensors), temporary, metadata={"format": "pt", **(metadata or {})})
+        try:
+            save_file(_separate(tensors), temporary, metadata={"format": "pt", **(metadata or {})})
+        except SafetensorError as error:
+            raise _os_error(error, path) from error
+
+
+def _os_error(error: Exception, path: str | Path) -> Exception:
+    """The OSError that safetensors hides in its own error; the error itself where it is about something else."""
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1])), os.fspath(path)) if number else error
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
