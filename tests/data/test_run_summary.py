@@ -1,0 +1,98 @@
+"""The dry run says what a run would do, and refuses what the run would refuse."""
+
+import subprocess
+import sys
+
+import pytest
+
+from modules.config.errors import ConfigError, UserError
+from modules.config.files import config_from_values
+from modules.data.run_summary import DiskNeed, summarize
+
+SIZES = ((64, 64), (64, 64), (64, 64), (96, 64), (64, 96))
+
+
+@pytest.fixture
+def values(tiny_sd15, picture_folder, tmp_path):
+    return {
+        "model": {"base": str(tiny_sd15)},
+        "workspace_dir": str(tmp_path / "run"),
+        "cache_dir": str(tmp_path / "cache"),
+        "batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "epochs": 3,
+        "data": {"resolution": 64, "bucket_step": 16},
+        "concepts": [{"path": str(picture_folder(SIZES)), "repeats": 2}],
+    }
+
+
+def lines_of(values, num_ranks=1):
+    return [line.split(":", 1) for line in summarize(config_from_values(values), num_ranks).splitlines()]
+
+
+def text_of(values, label, num_ranks=1):
+    return next(text.strip() for name, text in lines_of(values, num_ranks) if name == label)
+
+
+def test_pictures_steps_and_batch_are_those_of_the_plan(values):
+    assert text_of(values, "Pictures") == "5"
+    assert text_of(values, "Steps") == "9 (3 epochs of 10 samples, 3 steps each)"
+    assert text_of(values, "Batch") == "2 per device x 1 devices x 2 accumulation = 4"
+    assert "64x64: 3" in text_of(values, "Buckets")
+
+
+def test_more_devices_mean_fewer_steps_and_a_scaled_rate(values):
+    assert text_of(values, "Steps", num_ranks=4).startswith("3 (3 epochs")
+    assert text_of(values, "Learning rate", num_ranks=4) == "0.0001 -> 0.0002 (sqrt)"
+    values["batch_size_mode"] = "global"
+    assert text_of(values, "Learning rate", num_ranks=2) == "0.0001"
+
+
+def test_a_batch_above_an_epoch_is_warned_of(values):
+    values["batch_size"] = 8
+    assert ["Warning", "10 samples < 16 per step: every step is a whole epoch."] in [
+        [name, text.strip()] for name, text in lines_of(values)
+    ]
+
+
+def test_an_unreadable_picture_is_listed(values, tmp_path):
+    broken = tmp_path / "pictures" / "broken.png"
+    broken.write_bytes(b"no picture")
+    assert "broken.png" in text_of(values, "Left out")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"data": {"resolution": 500}}, "multiple of 8"),
+        ({"model": {"base": "/nowhere/model"}}, "no such folder"),
+        ({"concepts": []}, "no enabled concept"),
+        ({"sampling": {"samples": [{"prompt": "x", "width": 100}]}}, "sampling.samples.0.width 100"),
+    ],
+)
+def test_what_the_run_would_refuse_is_refused(values, change, sentence):
+    with pytest.raises(UserError, match=sentence):
+        summarize(config_from_values({**values, **change}))
+
+
+def test_settings_that_contradict_each_other_are_refused(values):
+    values["denoiser"] = {"train": False}
+    with pytest.raises(ConfigError, match="nothing would be trained"):
+        summarize(config_from_values(values))
+
+
+def test_a_small_disk_is_warned_of(tmp_path):
+    need = DiskNeed("cache_dir", str(tmp_path), needed_bytes=1e18)
+    assert need.warning.startswith(f"cache_dir {str(tmp_path)!r} has")
+    assert DiskNeed("cache_dir", str(tmp_path / "not" / "yet"), needed_bytes=1).warning is None
+
+
+def test_a_summary_imports_no_torch(values, tmp_path):
+    from modules.config.files import save_config
+
+    save_config(config_from_values(values), tmp_path / "run.yaml")
+    program = (
+        "import sys; from modules.config.files import load_config; from modules.data.run_summary import summarize;"
+        "summarize(load_config(sys.argv[1])); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program, str(tmp_path / "run.yaml")]).returncode == 0

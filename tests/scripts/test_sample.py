@@ -1,0 +1,66 @@
+"""scripts/sample.py makes pictures from a base and LoRAs."""
+
+import numpy as np
+import pytest
+import torch
+from diffusers import StableDiffusionPipeline
+from peft import LoraConfig
+from PIL import Image
+
+from modules.weights.lora_files import save_lora
+from scripts import sample
+
+
+def run(out, base, *options):
+    arguments = ["--base", str(base), "--out", str(out), "--steps", "2", "--width", "32", "--height", "64", *options]
+    assert sample.main(arguments) == 0
+    return {path.name: np.asarray(Image.open(path), dtype=int) for path in sorted(out.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def loras(tiny_sd15, tmp_path_factory):
+    """Two LoRA files of the tiny model that change what it draws."""
+    files = []
+    for number in range(2):
+        pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
+        pipe.unet.add_adapter(LoraConfig(r=2, lora_alpha=8, target_modules=["to_q", "to_v", "conv1"]))
+        torch.manual_seed(number)
+        for name, param in pipe.unet.named_parameters():
+            if "lora_B" in name:
+                param.data.normal_(0, 0.3)
+        stem = tmp_path_factory.mktemp("loras") / f"lora{number}"
+        files += save_lora(stem, {"unet": pipe.unet}, StableDiffusionPipeline)
+    return files
+
+
+def test_prompts_and_seeds_give_a_file_each(tiny_sd15, tmp_path):
+    pictures = run(tmp_path / "out", tiny_sd15, "--prompt", "a cat", "--prompt", "a/dog", "--count", "2", "--seed", "7")
+    assert len(pictures) == 4
+    assert {"a cat_seed7.png", "a cat_seed8.png"} <= set(pictures)
+    assert all(picture.shape == (64, 32, 3) for picture in pictures.values())
+
+
+def test_a_picture_does_not_depend_on_its_batch(tiny_sd15, tmp_path):
+    options = ("--prompt", "a cat", "--count", "3")
+    alone = run(tmp_path / "alone", tiny_sd15, *options, "--batch-size", "1")
+    together = run(tmp_path / "together", tiny_sd15, *options, "--batch-size", "3")
+    assert all(abs(alone[name] - together[name]).max() <= 1 for name in alone)
+
+
+def test_every_lora_changes_the_picture(tiny_sd15, loras, tmp_path):
+    prompt = ("--prompt", "a cat")
+    plain = run(tmp_path / "plain", tiny_sd15, *prompt)
+    first = run(tmp_path / "first", tiny_sd15, *prompt, "--lora", str(loras[0]))
+    second = run(tmp_path / "second", tiny_sd15, *prompt, "--lora", str(loras[1]))
+    both = run(tmp_path / "both", tiny_sd15, *prompt, "--lora", str(loras[0]), "--lora", str(loras[1]))
+    pictures = [next(iter(one.values())) for one in (plain, first, second, both)]
+    for number, one in enumerate(pictures):
+        for other in pictures[number + 1 :]:
+            assert abs(one - other).max() > 2
+
+
+def test_a_missing_base_is_one_sentence(tmp_path, capsys):
+    assert sample.main(["--base", str(tmp_path / "none"), "--prompt", "x", "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "no such folder" in error
+    assert error.count("\n") == 1
