@@ -59,7 +59,8 @@ class ConceptConfig:
     regularisation: bool = setting(
         False,
         label="Regularisation pictures",
-        help="The pictures show what the model should not forget, not what it should learn.",
+        help="The pictures show what the model should not forget, not what it should learn. All such concepts "
+        "together are shown as often as all others; their repeats say how they share this.",
         group="data",
         importance="advanced",
     )

@@ -49,8 +49,16 @@ class Dataset:
 
     @property
     def repeats(self) -> np.ndarray:
-        """float64[N], how often an epoch shows each sample."""
-        return np.array([concept.repeats for concept in self.concepts], np.float64)[self.concept_index]
+        """float64[N], how often an epoch shows each sample.
+
+        Regularisation concepts together are shown as often as all others (prior preservation: Ruiz et al. 2022,
+        arXiv 2208.12242, section 3.3, takes one prior sample per instance sample).
+        """
+        repeats = np.array([concept.repeats for concept in self.concepts], np.float64)[self.concept_index]
+        is_prior = np.array([concept.regularisation for concept in self.concepts], bool)[self.concept_index]
+        if is_prior.any() and not is_prior.all():
+            repeats[is_prior] *= repeats[~is_prior].sum() / repeats[is_prior].sum()
+        return repeats
 
 
 @dataclass(frozen=True)

@@ -198,3 +198,26 @@ def test_the_window_can_use_these_files_without_torch():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == ""
+
+
+def test_regularisation_pictures_are_together_shown_as_often_as_the_others(tmp_path):
+    for name, count in (("subject", 4), ("prior", 6), ("other prior", 2)):
+        for number in range(count):
+            add_picture(tmp_path / name / f"{number}.png")
+    prior = {"regularisation": True}
+    dataset = scan(
+        [
+            concept(tmp_path / "subject", repeats=3.0),
+            concept(tmp_path / "prior", **prior),
+            concept(tmp_path / "other prior", repeats=3.0, **prior),
+        ]
+    )
+    assert dataset.repeats[:4].tolist() == [3.0] * 4
+    assert dataset.repeats[4:].sum() == pytest.approx(12)
+    assert dataset.repeats[-1] == pytest.approx(3 * dataset.repeats[4])  # repeats share it out among them
+
+
+def test_regularisation_pictures_alone_are_shown_as_their_repeats_say(tmp_path):
+    add_picture(tmp_path / "prior" / "0.png")
+    dataset = scan([concept(tmp_path / "prior", repeats=2.0, regularisation=True)])
+    assert dataset.repeats.tolist() == [2.0]
