@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.methods.DenoisingLoss import DenoisingLoss
-from modules.methods.parts import prepare_for_training, trained_parts
+from modules.methods.parts import prepare_for_training, trained_in, trained_parts
 from modules.weights.model_files import save_model
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ class Full:
         return trained_parts(family, config, {*family.denoisers, *family.text.encoders})
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
-        for name in self.components(base.family, config):
+        for name in trained_in(self, base, config):
             base.module(name).requires_grad_(True)
             prepare_for_training(base.module(name), config.model.gradient_checkpointing)
 
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
-        return DenoisingLoss(base, list(self.components(base.family, config)))
+        return DenoisingLoss(base, list(trained_in(self, base, config)))
 
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]

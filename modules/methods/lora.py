@@ -10,7 +10,7 @@ from torch import nn
 
 from modules.config.errors import UserError
 from modules.methods.DenoisingLoss import DenoisingLoss
-from modules.methods.parts import prepare_for_training, trained_parts
+from modules.methods.parts import prepare_for_training, trained_in, trained_parts
 from modules.weights.lora_files import save_lora
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Lora:
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         from peft import LoraConfig
 
-        for name in self.components(base.family, config):
+        for name in trained_in(self, base, config):
             module = base.module(name)
             module.requires_grad_(False)
             module.add_adapter(
@@ -44,12 +44,12 @@ class Lora:
             prepare_for_training(module, config.model.gradient_checkpointing)
 
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
-        return DenoisingLoss(base, list(self.components(base.family, config)))
+        return DenoisingLoss(base, list(trained_in(self, base, config)))
 
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
     ) -> list[Path]:
-        adapted = {part: base.module(part) for part in self.components(base.family, config)}
+        adapted = {part: base.module(part) for part in trained_in(self, base, config)}
         dtype = getattr(torch, config.output.dtype)
         return save_lora(folder / name, adapted, type(base.pipe), config.output.format, dtype, metadata)
 

@@ -9,12 +9,20 @@ if TYPE_CHECKING:
 
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
+    from modules.methods.Method import Method
+    from modules.weights.BaseModel import BaseModel
 
 
 def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> dict[str, float | None]:
     """Denoisers and text encoders that are switched on, among those that the method can train, with their rates."""
     parts = dict.fromkeys(family.denoisers, config.denoiser) | dict.fromkeys(family.text.encoders, config.text_encoder)
     return {name: part.learning_rate for name, part in parts.items() if part.train and name in trainable}
+
+
+def trained_in(method: Method, base: BaseModel, config: TrainConfig) -> dict[str, float | None]:
+    """The method's components that this base has: Stable Diffusion 3, for one, also comes without T5."""
+    parts = method.components(base.family, config)
+    return {name: rate for name, rate in parts.items() if name in base.component_names}
 
 
 def prepare_for_training(module: nn.Module, gradient_checkpointing: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
     from modules.config.ModelConfig import ModelConfig
     from modules.families.Family import Family
+
+# Whose classes a model may name; any other would be code of the model's own.
+LIBRARIES = ("diffusers", "transformers")
+WHOLE = "choose a checkpoint that holds the whole model"
 
 
 class BaseModel:
@@ -52,10 +57,11 @@ class BaseModel:
             self._classes = {
                 name: value for name, value in parts.items() if value[0] is not None and name not in family.unused
             }
+            options = inspect.signature(self._pipeline_class.__init__).parameters
             self._options = {
                 name: value
                 for name, value in index.items()
-                if not isinstance(value, list | tuple) and not name.startswith("_")
+                if name in options and not isinstance(value, list | tuple)
             }
             self._components = dict.fromkeys((*parts, *family.unused))
             self._components["scheduler"] = self._load_component("scheduler")
@@ -148,35 +154,66 @@ class BaseModel:
 
     def _load_component(self, name: str):
         library, class_name = self._classes[name]
-        component_class = getattr(importlib.import_module(library), class_name)
-        options = {"subfolder": name}
-        if hasattr(component_class, "forward"):
-            options["dtype" if library == "transformers" else "torch_dtype"] = self.dtype
+        component_class = getattr(importlib.import_module(library), class_name, None) if library in LIBRARIES else None
+        if component_class is None:
+            raise self._component_error(name, f"there is no {library}.{class_name}")
         try:
-            component = component_class.from_pretrained(self.path, **options)
-        except (OSError, ValueError) as error:
-            raise WeightsError(
-                f"model.base {self.config.base!r}: its {name} can't be loaded ({_first_line(error)}); "
-                "fetch the model again or choose another."
-            ) from error
+            if not hasattr(component_class, "forward"):
+                self._check_vocabulary(name, component_class)
+                return component_class.from_pretrained(self.path, subfolder=name)
+            options = {"dtype" if library == "transformers" else "torch_dtype": self.dtype}
+            component, report = component_class.from_pretrained(
+                self.path, subfolder=name, output_loading_info=True, **options
+            )
+        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: of sizes that are not the config's
+            raise self._component_error(name, _first_line(error)) from error
+        if report["missing_keys"]:
+            # the libraries would go on with random numbers in their place
+            raise self._component_error(name, f"its weights lack {min(report['missing_keys'])}")
         return self._frozen(component)
 
+    def _check_vocabulary(self, name: str, component_class: type) -> None:
+        """Without its files a tokenizer loads too, and knows no word."""
+        files = getattr(component_class, "vocab_files_names", {}).values()
+        if files and not any((self.path / name / file).is_file() for file in files):
+            raise self._component_error(name, f"it has none of {', '.join(files)}")
+
+    def _component_error(self, name: str, reason: str) -> WeightsError:
+        return WeightsError(
+            f"model.base {self.config.base!r}: its {name} can't be loaded ({reason}); "
+            "fetch the model again or choose another."
+        )
+
     def _load_single_file(self):
+        from diffusers.loaders.single_file_utils import SingleFileComponentError
+
         options = {"config": self.config.config_folder} if self.config.config_folder else {}
         unused = dict.fromkeys(self.family.unused, None)
         try:
             pipe = self._pipeline_class.from_single_file(
                 str(self.path), torch_dtype=self.dtype, local_files_only=bool(options), **options, **unused
             )
-        except (OSError, ValueError, KeyError) as error:
-            remedy = "check the file" if options else "set model.config_folder to a diffusers folder of the same kind"
-            raise WeightsError(
-                f"model.base {self.config.base!r} can't be read as {self.family.label}: {_first_line(error)}; {remedy}."
-            ) from error
-        for component in pipe.components.values():
+        except NotImplementedError as error:  # of tensors that are still without data when they get their dtype
+            raise self._single_file_error("tensors are missing", WHOLE) from error
+        except SingleFileComponentError as error:
+            raise self._single_file_error(_first_line(error), WHOLE) from error
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            remedy = "check both" if options else "set model.config_folder to a diffusers folder of the same kind"
+            raise self._single_file_error(_first_line(error), remedy) from error
+        for name, component in pipe.components.items():
+            if hasattr(component, "parameters") and any(param.is_meta for param in component.parameters()):
+                raise self._single_file_error(f"tensors of its {name} are missing", WHOLE)
             self._frozen(component)
         pipe.set_progress_bar_config(disable=True)
         return pipe
+
+    def _single_file_error(self, reason: str, remedy: str) -> WeightsError:
+        folder = self.config.config_folder
+        described = f" with model.config_folder {folder!r}" if folder else ""
+        return WeightsError(
+            f"model.base {self.config.base!r}{described} can't be read as {self.family.label}: {reason.rstrip('.')}; "
+            f"{remedy}."
+        )
 
     def _frozen(self, component):
         if hasattr(component, "requires_grad_"):

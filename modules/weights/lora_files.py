@@ -133,6 +133,8 @@ def _adapter_config(module: nn.Module) -> dict[str, Any]:
     defaults = type(config)().to_dict()
     always = ("r", "lora_alpha", "target_modules")
     never = ("base_model_name_or_path", "auto_mapping", "inference_mode", "init_lora_weights", "peft_version")
+    # diffusers adds adapters in training mode: told of a dropout, it would go on dropping out in every picture
+    never += ("lora_dropout",)
     return {
         key: sorted(value) if isinstance(value, set) else value
         for key, value in config.to_dict().items()

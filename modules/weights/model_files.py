@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,17 +21,16 @@ if TYPE_CHECKING:
     from modules.weights.BaseModel import BaseModel
 
 
-def save_model(
-    base: BaseModel, output: OutputConfig, folder: Path, name: str, metadata: dict[str, str]
-) -> list[Path]:
+def save_model(base: BaseModel, output: OutputConfig, folder: Path, name: str, metadata: dict[str, str]) -> list[Path]:
     """Writes the model in the formats asked for: `folder/name/` (diffusers) and `folder/name.safetensors`.
 
-    Components that did not train are read from the base again where they are not in memory.
+    The folder is made. Components that did not train are read from the base again where they are not in memory.
     """
     import torch
 
     check_format(base.family, output)
     dtype = getattr(torch, output.dtype)
+    folder.mkdir(parents=True, exist_ok=True)
     written = []
     with base.using(*base.component_names) as pipe:
         if output.format in ("diffusers", "both"):
@@ -62,6 +62,7 @@ def _save_folder(pipe: DiffusionPipeline, path: Path, dtype: torch.dtype) -> Non
     with new_folder(path) as temporary:
         type(pipe)(**components, **options).save_pretrained(temporary, safe_serialization=True)
         _name_clip_keys(temporary)
+        _forget_source(temporary)
 
 
 def _name_clip_keys(folder: Path) -> None:
@@ -72,3 +73,11 @@ def _name_clip_keys(folder: Path) -> None:
             levels = ("embeddings.", "encoder.", "final_layer_norm.")
             named = {f"text_model.{name}" if name.startswith(levels) else name: t for name, t in tensors.items()}
             save_tensors(path, named)
+
+
+def _forget_source(folder: Path) -> None:
+    """Takes the base's place on this machine, which diffusers notes, out of the configuration files."""
+    for path in folder.glob("*/config.json"):
+        config = json.loads(path.read_text(encoding="utf-8"))
+        if config.pop("_name_or_path", None) is not None:
+            path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -216,3 +216,13 @@ def test_a_file_that_is_no_lora_is_refused(tiny_sd15, tmp_path):
     save_tensors(tmp_path / "x.safetensors", {"conv_in.weight": torch.ones(1)})
     with pytest.raises(WeightsError, match="is not a LoRA"):
         load_lora(StableDiffusionPipeline.from_pretrained(tiny_sd15), tmp_path / "x.safetensors")
+
+
+def test_the_dropout_of_the_training_is_not_passed_on(tiny_sd15, tmp_path):
+    reference, components = trained(tiny_sd15, ATTENTION, TEXT, lora_dropout=0.5)
+    for module in components.values():
+        module.eval()
+    (file,) = save_lora(tmp_path / "x", components, StableDiffusionPipeline)
+    pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
+    pipe.load_lora_weights(tmp_path, weight_name=file.name)
+    assert_same_outputs(pipe, reference, StableDiffusionPipeline.from_pretrained(tiny_sd15))

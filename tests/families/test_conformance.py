@@ -1,0 +1,291 @@
+"""What every family promises, checked against diffusers' own pipeline: a new family adds one row to MODELS.
+
+The oracle is the pipeline itself: a spy on its scheduler sees what the denoiser really predicts in sampling, so a wrong
+time scale, sign, packing or text input of ours shows as a difference.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from functools import wraps
+
+import diffusers
+import pytest
+import torch
+
+from modules.config.ModelConfig import ModelConfig
+from modules.data.TensorCache import TensorCache
+from modules.families.conditioning import encode_text
+from modules.families.Family import Family
+from modules.families.latents import decode_latents, encode_pixels, latent_shape
+from modules.families.prediction import objective_of, predict
+from modules.families.registry import FAMILIES
+from modules.methods.registry import METHODS
+from modules.weights.BaseModel import BaseModel
+from tests.support.prepared import prepared
+
+# Name of the case -> (the family's name, the fixture that makes a tiny model of it).
+MODELS = {
+    "sd15 epsilon": ("sd15", "tiny_sd15"),
+    "sd15 v": ("sd15", "tiny_sd15_v"),
+    "sd3": ("sd3", "tiny_sd3"),
+}
+WIDTH, HEIGHT = 48, 32  # not square: else swapped axes would not show
+PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family with a tiny model of it. pipe: plain, shared by the tests, which leave it as it is."""
+
+    family: Family
+    folder: str
+    pipe: diffusers.DiffusionPipeline = field(repr=False)
+
+    @property
+    def denoiser(self):
+        return getattr(self.pipe, self.family.denoisers[0])
+
+    def fresh_pipe(self, folder=None):
+        return load_pipe(self.family, folder or self.folder)
+
+    def text(self, pipe=None):
+        """The conditioning of PROMPTS, each encoded alone, as a pipeline does it for one picture."""
+        with torch.no_grad():
+            records = [encode_text(self.family, pipe or self.pipe, [prompt]) for prompt in PROMPTS]
+        return {name: torch.cat([record[name] for record in records]) for name in records[0]}
+
+    def objective(self):
+        return objective_of(self.family, self.pipe.scheduler.config)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def case(request) -> Case:
+    family_name, model = MODELS[request.param]
+    folder = str(request.getfixturevalue(model))
+    return Case(FAMILIES[family_name], folder, load_pipe(FAMILIES[family_name], folder))
+
+
+def load_pipe(family, folder):
+    pipe = getattr(diffusers, family.pipeline).from_pretrained(folder, local_files_only=True)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def make_picture(pipe, **arguments):
+    """[B, 3, H, W] in [0, 1] of a plain call of the pipeline, without guidance."""
+    arguments = {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "num_inference_steps": 3,
+        "guidance_scale": 1.0,
+        "generator": torch.Generator().manual_seed(5),
+        "output_type": "pt",
+        **arguments,
+    }
+    taken = inspect.signature(pipe.__call__).parameters
+    return pipe(**{name: value for name, value in arguments.items() if name in taken}).images
+
+
+def spied_sampling(case, prompt):
+    """A pipeline's picture and latents, and each (prediction, timestep, latents) that its scheduler was given."""
+    pipe = case.fresh_pipe()
+    if case.family.objective == "ddpm":
+        # of the same noise schedule, and one that scales no input of the denoiser
+        pipe.scheduler = diffusers.DDIMScheduler.from_config(pipe.scheduler.config)
+    calls, latents = [], []
+    step = pipe.scheduler.step
+
+    @wraps(step)  # pipelines look at its signature
+    def spy(prediction, timestep, sample, *args, **kwargs):
+        calls.append((prediction.clone(), torch.as_tensor(timestep).clone(), sample.clone()))
+        result = step(prediction, timestep, sample, *args, **kwargs)
+        latents.append(result[0].clone())
+        return result
+
+    pipe.scheduler.step = spy
+    picture = make_picture(pipe, prompt=[prompt])
+    return picture, latents[-1], calls
+
+
+def noised_pair(case):
+    """Two noised latents with unlike timesteps: (latents, timesteps, targets)."""
+    shape = (len(PROMPTS), *latent_shape(case.pipe.vae, WIDTH, HEIGHT))
+    generator = torch.Generator().manual_seed(1)
+    clean, noise = (torch.randn(shape, generator=generator) for _ in range(2))
+    return case.objective().noise(clean, noise, torch.tensor([0.3, 0.8]))
+
+
+def predict_pair(case, pipe):
+    noised, timestep, _ = noised_pair(case)
+    with torch.no_grad():
+        return predict(case.family, getattr(pipe, case.family.denoisers[0]), noised, timestep, case.text(pipe))
+
+
+def training_base(case, method, **settings):
+    # channels_last is off: the other layout of convolutions rounds otherwise
+    options = {"text_encoder": {"train": True}, "output": {"format": "diffusers"}, **settings}
+    return prepared(case.folder, method, case.family.name, model={"channels_last": False}, **options)
+
+
+def shake(base, config):
+    """Changes what trains, as training would; returns the components that were."""
+    parts = METHODS[config.method].components(base.family, config)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for name in parts:
+            for parameter in base.module(name).parameters():
+                if parameter.requires_grad:
+                    parameter.add_(torch.randn_like(parameter), alpha=0.05)
+            base.module(name).eval()
+    return set(parts)
+
+
+def largest_difference(a, b):
+    assert a.shape == b.shape
+    return (a - b).abs().max().item()
+
+
+def test_every_family_has_a_model_here():
+    assert {family for family, _ in MODELS.values()} == set(FAMILIES)
+
+
+def test_our_prediction_is_what_the_pipeline_feeds_its_scheduler(case):
+    _, _, calls = spied_sampling(case, PROMPTS[0])
+    assert len(calls) == 3
+    text = {name: value[:1] for name, value in case.text().items()}
+    for prediction, timestep, latents in calls:
+        with torch.no_grad():
+            ours = predict(case.family, case.denoiser, latents, timestep.reshape(1), text)
+        assert largest_difference(ours, prediction) == 0.0
+
+
+def test_our_decoding_is_the_pipelines(case):
+    picture, latents, _ = spied_sampling(case, PROMPTS[0])
+    with torch.no_grad():
+        ours = (decode_latents(case.family, case.pipe.vae, latents) / 2 + 0.5).clamp(0, 1)
+    assert ours.std() > 0.01  # not one colour, which any scale would give
+    assert largest_difference(ours, picture) == 0.0
+
+
+def test_encoding_undoes_the_scale_and_shift_of_decoding(case):
+    pixels = torch.rand(2, 3, HEIGHT, WIDTH) * 2 - 1
+    vae = case.pipe.vae
+    with torch.no_grad():
+        latents = encode_pixels(case.family, vae, pixels)
+        through_raw = vae.decode(vae.encode(pixels).latent_dist.mode(), return_dict=False)[0]
+        decoded = decode_latents(case.family, vae, latents)
+    assert latents.shape[1:] == latent_shape(vae, WIDTH, HEIGHT)
+    assert decoded.shape == pixels.shape
+    assert largest_difference(decoded, through_raw) <= 1e-5
+
+
+def test_integrating_the_exact_target_gives_the_clean_latents_back(case):
+    config = case.pipe.scheduler.config
+    if case.family.objective == "ddpm":
+        options = {"clip_sample": False, "timestep_spacing": "leading", "set_alpha_to_one": True}
+        scheduler = diffusers.DDIMScheduler.from_config(config, **options)
+    else:
+        scheduler = diffusers.FlowMatchEulerDiscreteScheduler.from_config(config)
+    scheduler.set_timesteps(7)
+    generator = torch.Generator().manual_seed(2)
+    shape = (2, *latent_shape(case.pipe.vae, WIDTH, HEIGHT))
+    clean, noise = (torch.randn(shape, generator=generator) for _ in range(2))
+    latents = None
+    for timestep in scheduler.timesteps:
+        # the middle of a whole timestep's share of [0, 1)
+        middle = 0.5 if case.family.objective == "ddpm" else 0.0
+        u = (float(timestep) + middle) / scheduler.config.num_train_timesteps
+        noised = case.objective().noise(clean, noise, torch.full((2,), u))
+        assert noised.timestep.tolist() == pytest.approx([float(timestep)] * 2, abs=1e-3)
+        latents = noised.latents if latents is None else latents
+        latents = scheduler.step(noised.target, timestep, latents, return_dict=False)[0]
+    assert largest_difference(latents, clean) <= 1e-4
+
+
+def test_a_batch_of_two_equals_two_singles(case):
+    noised, timestep, _ = noised_pair(case)
+    text = case.text()
+    with torch.no_grad():
+        both = predict(case.family, case.denoiser, noised, timestep, text)
+        singles = [
+            predict(
+                case.family,
+                case.denoiser,
+                noised[row : row + 1],
+                timestep[row : row + 1],
+                {name: value[row : row + 1] for name, value in text.items()},
+            )
+            for row in range(2)
+        ]
+        text_of_both = encode_text(case.family, case.pipe, PROMPTS)
+    assert largest_difference(both, torch.cat(singles)) <= 1e-5
+    for name, value in text.items():
+        assert largest_difference(text_of_both[name], value) <= 1e-5
+    assert largest_difference(both[:1], both[1:]) > 1e-2
+
+
+def test_training_mode_changes_no_prediction(case):
+    in_evaluation = predict_pair(case, case.pipe)
+    pipe = case.fresh_pipe()
+    getattr(pipe, case.family.denoisers[0]).train()
+    assert largest_difference(predict_pair(case, pipe), in_evaluation) == 0.0
+
+
+def test_the_prediction_heeds_prompt_and_timestep(case):
+    noised, timestep, _ = noised_pair(case)
+    text = case.text()
+    swapped = {name: value.flip(0) for name, value in text.items()}
+    with torch.no_grad():
+        plain = predict(case.family, case.denoiser, noised, timestep, text)
+        other_text = predict(case.family, case.denoiser, noised, timestep, swapped)
+        other_time = predict(case.family, case.denoiser, noised, timestep.flip(0), text)
+    assert largest_difference(plain, other_text) > 1e-4
+    assert largest_difference(plain, other_time) > 1e-4
+
+
+def test_a_cached_embedding_gives_the_picture_of_its_prompt(case, tmp_path):
+    writer = TensorCache(tmp_path, "text", 0)
+    text = case.text()
+    for row in range(2):
+        writer.put(f"key{row}", {name: value[row] for name, value in text.items()})
+    reader = TensorCache(tmp_path, "text", 1)  # another rank: the files, not what the writer keeps in memory
+    for row, prompt in enumerate(PROMPTS):
+        record = {name: value[None] for name, value in reader.get(f"key{row}").items()}
+        cached = make_picture(case.fresh_pipe(), **record)
+        expected = make_picture(case.fresh_pipe(), prompt=[prompt])
+        assert largest_difference(cached, expected) == 0.0
+
+
+def test_text_is_encoded_with_only_the_text_encoders_in_memory(case):
+    base = BaseModel(case.family, ModelConfig(base=case.folder), torch.device("cpu"))
+    with base.using(*case.family.text_components) as pipe:
+        assert getattr(pipe, case.family.denoisers[0]) is None
+        assert pipe.vae is None
+        text = case.text(pipe)
+    for name, value in case.text().items():
+        assert largest_difference(text[name], value) == 0.0
+
+
+def test_a_saved_lora_gives_a_fresh_pipeline_the_same_prediction(case, tmp_path):
+    # alpha unlike the rank: a reader that takes them for equal would give another strength
+    base, config = training_base(case, "lora", lora={"rank": 4, "alpha": 10.0})
+    adapted = shake(base, config)
+    assert adapted == set(case.family.lora_targets)
+    (file,) = METHODS["lora"].save(base, config, tmp_path, "x", {})
+    pipe = case.fresh_pipe()
+    pipe.load_lora_weights(file.parent, weight_name=file.name)
+    trained = predict_pair(case, base.pipe)
+    assert largest_difference(predict_pair(case, pipe), trained) == 0.0
+    assert largest_difference(predict_pair(case, case.pipe), trained) > 1e-3
+
+
+def test_saved_full_weights_give_a_fresh_pipeline_the_same_prediction(case, tmp_path):
+    base, config = training_base(case, "full")
+    trained_parts = shake(base, config)
+    assert trained_parts == {*case.family.denoisers, *case.family.text.encoders}
+    (folder,) = METHODS["full"].save(base, config, tmp_path, "x", {})
+    trained = predict_pair(case, base.pipe)
+    assert largest_difference(predict_pair(case, case.fresh_pipe(folder)), trained) == 0.0
+    assert largest_difference(predict_pair(case, case.pipe), trained) > 1e-3

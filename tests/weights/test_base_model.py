@@ -1,0 +1,318 @@
+"""The base model of a run: only what is needed is in memory, from a folder or a file, and a wrong one is refused."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from diffusers import StableDiffusionPipeline
+
+from modules.config.ModelConfig import ModelConfig
+from modules.families.prediction import objective_of
+from modules.families.registry import FAMILIES
+from modules.weights.BaseModel import BaseModel
+from modules.weights.errors import WeightsError
+from modules.weights.safe import load_tensors, save_tensors
+from modules.weights.single_file import save_single_file
+
+SD15, SD3 = FAMILIES["sd15"], FAMILIES["sd3"]
+MODELS = ("unet", "vae", "text_encoder")
+UNET_WEIGHTS = "unet/diffusion_pytorch_model.safetensors"
+
+
+def open_base(base, family=SD15, **settings):
+    return BaseModel(family, ModelConfig(base=str(base), **settings), torch.device("cpu"))
+
+
+def in_memory(base):
+    return {name for name in base.component_names if base.module(name) is not None}
+
+
+def states(pipe):
+    return {f"{part}.{name}": tensor for part in MODELS for name, tensor in getattr(pipe, part).state_dict().items()}
+
+
+def assert_equal(got, expected):
+    assert got.keys() == expected.keys()
+    assert [name for name in expected if not torch.equal(got[name], expected[name])] == []
+
+
+def refusal(base, family=SD15, load=(), **settings):
+    with pytest.raises(WeightsError) as caught:
+        open_base(base, family, **settings).require(*load)
+    message = str(caught.value)
+    assert message.startswith("model.base ")
+    assert "\n" not in message
+    assert message.endswith(".")
+    return message
+
+
+@pytest.fixture
+def copy_of_sd15(tiny_sd15, tmp_path):
+    return shutil.copytree(tiny_sd15, tmp_path / "copy")
+
+
+@pytest.fixture
+def single_file(tiny_sd15, tmp_path):
+    pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
+    save_single_file(tmp_path / "x.safetensors", pipe.unet, pipe.vae, pipe.text_encoder)
+    return tmp_path / "x.safetensors"
+
+
+def test_nothing_but_the_scheduler_is_loaded_at_first(tiny_sd15):
+    base = open_base(tiny_sd15)
+    assert set(base.component_names) == {"unet", "vae", "text_encoder", "tokenizer", "scheduler"}
+    assert in_memory(base) == {"scheduler"}
+
+
+def test_require_loads_what_is_asked_for_and_no_more(tiny_sd15):
+    base = open_base(tiny_sd15)
+    base.require("vae")
+    assert in_memory(base) == {"scheduler", "vae"}
+    base.require("text_encoder", "tokenizer")
+    assert in_memory(base) == {"scheduler", "vae", "text_encoder", "tokenizer"}
+
+
+def test_what_is_in_memory_is_not_loaded_again(tiny_sd15):
+    base = open_base(tiny_sd15)
+    base.require("unet")
+    unet = base.module("unet")
+    base.require("unet", "vae")
+    assert base.module("unet") is unet
+
+
+def test_release_takes_a_component_out_of_memory(tiny_sd15):
+    base = open_base(tiny_sd15)
+    base.require("unet", "vae")
+    unet = base.module("unet")
+    base.release("vae")
+    assert in_memory(base) == {"scheduler", "unet"}
+    assert base.module("unet") is unet
+
+
+def test_using_loads_for_its_block_and_leaves_what_was_there(tiny_sd15):
+    base = open_base(tiny_sd15)
+    base.require("unet")
+    unet = base.module("unet")
+    with base.using("unet", "vae") as pipe:
+        assert pipe is base.pipe
+        assert in_memory(base) == {"scheduler", "unet", "vae"}
+        with base.using("vae", "tokenizer"):
+            assert in_memory(base) == {"scheduler", "unet", "vae", "tokenizer"}
+        assert base.module("vae") is not None  # still wanted outside
+    assert in_memory(base) == {"scheduler", "unet"}
+    assert base.module("unet") is unet
+
+
+def test_using_releases_after_an_error_too(tiny_sd15):
+    base = open_base(tiny_sd15)
+    with pytest.raises(KeyError), base.using("vae"):
+        raise KeyError("inside")
+    assert in_memory(base) == {"scheduler"}
+
+
+def test_a_failed_loading_leaves_the_rest_usable(copy_of_sd15):
+    base = open_base(copy_of_sd15)
+    (copy_of_sd15 / "vae" / "config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(WeightsError, match="its vae can't be loaded"), base.using("vae"):
+        pass
+    assert in_memory(base) == {"scheduler"}
+    base.require("unet")
+    assert in_memory(base) == {"scheduler", "unet"}
+
+
+@pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16", "float64"])
+def test_components_come_frozen_in_evaluation_mode_and_in_their_dtype(weight_dtype, tiny_sd15):
+    base = open_base(tiny_sd15, weight_dtype=weight_dtype)
+    base.require(*MODELS)
+    for part in MODELS:
+        module = base.module(part)
+        assert not module.training
+        assert not any(parameter.requires_grad for parameter in module.parameters())
+        assert {parameter.dtype for parameter in module.parameters()} == {getattr(torch, weight_dtype)}
+
+
+def test_a_folder_gives_the_tensors_of_a_plain_pipeline(tiny_sd15):
+    base = open_base(tiny_sd15)
+    with base.using(*base.component_names) as pipe:
+        assert_equal(states(pipe), states(StableDiffusionPipeline.from_pretrained(tiny_sd15)))
+
+
+def test_the_pipelines_scale_follows_the_vae_that_was_loaded_late(tiny_sd15):
+    base = open_base(tiny_sd15)
+    with base.using("vae") as pipe:
+        assert pipe.vae_scale_factor == StableDiffusionPipeline.from_pretrained(tiny_sd15).vae_scale_factor == 2
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_convolutions_have_the_memory_layout_of_the_setting(channels_last, tiny_sd15):
+    base = open_base(tiny_sd15, channels_last=channels_last)
+    base.require("unet")
+    weight = base.module("unet").mid_block.resnets[0].conv1.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last) == channels_last
+
+
+def test_the_files_of_a_component_are_named(tiny_sd15, single_file):
+    files = open_base(tiny_sd15).component_files("vae", "scheduler")
+    assert [file.relative_to(tiny_sd15).as_posix() for file in files] == [
+        "scheduler/scheduler_config.json",
+        "vae/config.json",
+        "vae/diffusion_pytorch_model.safetensors",
+    ]
+    base = open_base(single_file, config_folder=str(tiny_sd15))
+    assert base.component_files("vae") == base.component_files("unet") == [single_file]
+
+
+@pytest.mark.parametrize("model", ["tiny_sd15", "tiny_sd15_v"])
+def test_a_single_file_gives_the_tensors_of_its_folder(model, tmp_path, request):
+    folder = request.getfixturevalue(model)
+    plain = StableDiffusionPipeline.from_pretrained(folder)
+    save_single_file(tmp_path / "x.safetensors", plain.unet, plain.vae, plain.text_encoder)
+    base = open_base(tmp_path / "x.safetensors", config_folder=str(folder))
+    assert set(base.component_names) == {"unet", "vae", "text_encoder", "tokenizer", "scheduler"}
+    with base.using(*base.component_names) as pipe:
+        assert_equal(states(pipe), states(plain))
+        assert pipe.tokenizer("a cat").input_ids == plain.tokenizer("a cat").input_ids
+        assert pipe.scheduler.config.prediction_type == plain.scheduler.config.prediction_type
+        for part in MODELS:
+            assert not any(parameter.requires_grad for parameter in getattr(pipe, part).parameters())
+
+
+def test_a_released_part_of_a_single_file_comes_back(single_file, tiny_sd15):
+    base = open_base(single_file, config_folder=str(tiny_sd15))
+    base.require("vae")
+    base.release("vae")
+    base.require("vae")
+    expected = StableDiffusionPipeline.from_pretrained(tiny_sd15).vae.state_dict()
+    assert_equal(base.module("vae").state_dict(), expected)
+
+
+def test_a_single_file_without_configuration_asks_for_a_folder_when_offline(single_file):
+    message = refusal(single_file)
+    assert str(single_file) in message
+    assert "set model.config_folder to a diffusers folder of the same kind" in message
+
+
+def test_a_configuration_folder_that_is_none_is_named(single_file, tmp_path):
+    message = refusal(single_file, config_folder=str(tmp_path))
+    assert f"model.config_folder {str(tmp_path)!r}" in message
+
+
+@pytest.mark.parametrize(
+    ("prefix", "part"),
+    [
+        ("first_stage_model.", "AutoencoderKL"),
+        ("cond_stage_model.", "CLIPTextModel"),
+        ("cond_stage_model.transformer.text_model.encoder.layers.1.", "text_encoder"),
+        ("first_stage_model.decoder.mid.", "tensors are missing"),
+        ("model.diffusion_model.middle_block.", "tensors are missing"),
+    ],
+)
+def test_a_single_file_that_lacks_tensors_is_refused(prefix, part, single_file, tiny_sd15):
+    save_tensors(single_file, {n: t for n, t in load_tensors(single_file).items() if not n.startswith(prefix)})
+    message = refusal(single_file, config_folder=str(tiny_sd15))
+    assert part in message
+    assert "choose a checkpoint that holds the whole model" in message
+
+
+def test_a_missing_model_is_refused(tmp_path):
+    assert "no such folder or file" in refusal(tmp_path / "nothing")
+
+
+def test_a_model_of_the_hub_that_cannot_be_fetched_is_refused():
+    message = refusal("nobody/nothing")
+    assert "'nobody/nothing' can't be fetched from the Hub" in message
+    assert "check the name and the connection" in message
+
+
+@pytest.mark.parametrize(("model", "family", "fitting"), [("tiny_sd3", SD15, "sd3"), ("tiny_sd15", SD3, "sd15")])
+def test_a_folder_of_another_architecture_is_refused(model, family, fitting, request):
+    message = refusal(request.getfixturevalue(model), family)
+    assert f"the family {family.name} needs" in message
+    assert f"choose family {fitting}" in message
+
+
+def edit_json(path, **values):
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8")
+
+
+def drop_tensors(path, part):
+    save_tensors(path, {name: tensor for name, tensor in load_tensors(path).items() if part not in name})
+
+
+# What is broken -> (how, the component that the refusal names).
+BROKEN = {
+    "config is no JSON": (lambda f: (f / "unet/config.json").write_text("{", encoding="utf-8"), "unet"),
+    "config is missing": (lambda f: (f / "text_encoder/config.json").unlink(), "text_encoder"),
+    "weights are missing": (lambda f: (f / UNET_WEIGHTS).unlink(), "unet"),
+    "text weights are missing": (lambda f: (f / "text_encoder/model.safetensors").unlink(), "text_encoder"),
+    "other sizes": (lambda f: edit_json(f / "unet/config.json", block_out_channels=[8, 32]), "unet"),
+    "other sizes of text": (lambda f: edit_json(f / "text_encoder/config.json", hidden_size=64), "text_encoder"),
+    "tensors are missing": (lambda f: drop_tensors(f / UNET_WEIGHTS, "mid_block"), "unet"),
+    "tensors of text are missing": (
+        lambda f: drop_tensors(f / "text_encoder/model.safetensors", "layers.1."),
+        "text_encoder",
+    ),
+    "no vocabulary": (lambda f: [file.unlink() for file in (f / "tokenizer").iterdir()], "tokenizer"),
+    "no schedule": (lambda f: (f / "scheduler/scheduler_config.json").unlink(), "scheduler"),
+    "unknown class": (lambda f: edit_json(f / "model_index.json", unet=["diffusers", "OtherUNet"]), "unet"),
+    "code of its own": (lambda f: edit_json(f / "model_index.json", unet=["this", "s"]), "unet"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_component_is_refused_by_its_name(case, copy_of_sd15):
+    damage, part = BROKEN[case]
+    damage(copy_of_sd15)
+    message = refusal(copy_of_sd15, load=(*MODELS, "tokenizer"))
+    assert f"model.base {str(copy_of_sd15)!r}: its {part} can't be loaded (" in message
+    assert message.endswith("; fetch the model again or choose another.")
+
+
+def test_a_cut_weights_file_is_refused_before_anything_is_loaded(copy_of_sd15):
+    path = copy_of_sd15 / UNET_WEIGHTS
+    path.write_bytes(path.read_bytes()[:-100])
+    assert "damaged" in refusal(copy_of_sd15)
+
+
+def test_parts_that_training_never_needs_are_not_loaded(copy_of_sd15):
+    edit_json(copy_of_sd15 / "model_index.json", safety_checker=["stable_diffusion", "StableDiffusionSafetyChecker"])
+    base = open_base(copy_of_sd15)  # its folder isn't even there
+    assert "safety_checker" not in base.component_names
+    with base.using(*base.component_names) as pipe:
+        assert pipe.safety_checker is None
+
+
+def test_an_sd3_that_goes_without_its_t5_is_used_without(tiny_sd3, tmp_path):
+    folder = shutil.copytree(tiny_sd3, tmp_path / "no_t5")
+    edit_json(folder / "model_index.json", text_encoder_3=[None, None], tokenizer_3=[None, None])
+    for part in ("text_encoder_3", "tokenizer_3"):
+        shutil.rmtree(folder / part)
+    base = open_base(folder, SD3)
+    assert {"text_encoder_3", "tokenizer_3"}.isdisjoint(base.component_names)
+    with base.using(*SD3.text_components) as pipe:
+        assert pipe.text_encoder_2 is not None
+        assert pipe.text_encoder_3 is None
+    assert base.component_files("text_encoder_3") == []
+
+
+@pytest.mark.parametrize(
+    ("model", "setting", "expected"),
+    [
+        ("tiny_sd15", "auto", "epsilon"),
+        ("tiny_sd15_v", "auto", "v_prediction"),
+        ("tiny_sd15", "v_prediction", "v_prediction"),
+        ("tiny_sd15_v", "epsilon", "epsilon"),
+    ],
+)
+def test_the_objective_is_the_schedulers_unless_the_settings_say_otherwise(model, setting, expected, request):
+    base = open_base(request.getfixturevalue(model), prediction_type=setting)
+    objective = objective_of(base.family, base.pipe.scheduler.config, base.config.prediction_type)
+    assert objective.prediction_type == expected
+    assert torch.equal(objective.alphas_cumprod, base.pipe.scheduler.alphas_cumprod)
+
+
+def test_an_option_that_the_pipeline_does_not_know_is_passed_over(tiny_sd15, tmp_path):
+    folder = shutil.copytree(tiny_sd15, tmp_path / "newer")
+    edit_json(folder / "model_index.json", made_by_a_newer_diffusers=True)
+    assert open_base(folder).pipe.config.requires_safety_checker is False

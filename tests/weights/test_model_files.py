@@ -1,0 +1,201 @@
+"""A trained model as files: plain diffusers reads back exactly what was trained, beside the untouched rest."""
+
+import json
+
+import pytest
+import torch
+from diffusers import StableDiffusion3Pipeline, StableDiffusionPipeline
+
+from modules.config.OutputConfig import OutputConfig
+from modules.methods.registry import METHODS
+from modules.session.atomic import is_temporary
+from modules.weights.BaseModel import BaseModel
+from modules.weights.errors import WeightsError
+from modules.weights.inspect import check_base
+from modules.weights.model_files import check_format, save_model
+from modules.weights.safe import load_tensors, read_header
+from tests.support.prepared import prepared
+
+PARTS = ("unet", "vae", "text_encoder")
+DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+METADATA = {"trained_with": "Chorus"}
+
+
+def states(pipe, parts=PARTS):
+    return {f"{part}.{n}": t.clone() for part in parts for n, t in getattr(pipe, part).state_dict().items()}
+
+
+def assert_equal(got, expected):
+    assert got.keys() == expected.keys()
+    assert [name for name in expected if not torch.equal(got[name], expected[name])] == []
+
+
+def shake(module):
+    """Changes every weight, as training would."""
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+
+
+def trained(folder, part="unet", **settings):
+    """(base, config, the weights that the files must hold): `part` trained, nothing else in memory."""
+    expected = states(StableDiffusionPipeline.from_pretrained(folder))
+    switches = {"denoiser": {"train": part == "unet"}, "text_encoder": {"train": part == "text_encoder"}}
+    method = "vae" if part == "vae" else "full"
+    base, config = prepared(folder, method, **switches, **settings)
+    shake(base.module(part))
+    base.release(*(name for name in base.component_names if name not in (part, "scheduler")))
+    return base, config, expected | states(base.pipe, [part])
+
+
+def read_back(paths, folder):
+    """One plain pipeline of each file or folder, loaded as anybody would, in float32."""
+    for path in paths:
+        if path.is_dir():
+            yield StableDiffusionPipeline.from_pretrained(path, local_files_only=True)
+        else:
+            yield StableDiffusionPipeline.from_single_file(
+                path, config=str(folder), local_files_only=True, safety_checker=None
+            )
+
+
+def dtypes_in(path):
+    """The types of the tensors in a model's files, as safetensors writes them."""
+    files = path.rglob("*.safetensors") if path.is_dir() else [path]
+    headers = [read_header(file) for file in files]
+    return {entry["dtype"] for header in headers for name, entry in header.items() if name != "__metadata__"}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("model", ["tiny_sd15", "tiny_sd15_v"])
+def test_both_formats_load_in_plain_diffusers_with_the_trained_weights(model, dtype, tmp_path, request):
+    folder = request.getfixturevalue(model)
+    base, _, expected = trained(folder)
+    paths = save_model(base, OutputConfig(format="both", dtype=dtype), tmp_path / "models", "my.v1", METADATA)
+    assert [path.name for path in paths] == ["my.v1", "my.v1.safetensors"]
+    assert [dtypes_in(path) for path in paths] == [{DTYPES[dtype]}] * 2
+    expected = {name: tensor.to(getattr(torch, dtype)).float() for name, tensor in expected.items()}
+    pipes = list(read_back(paths, folder))
+    assert len(pipes) == 2
+    for pipe in pipes:
+        assert_equal(states(pipe), expected)
+        assert pipe.scheduler.config.prediction_type == base.pipe.scheduler.config.prediction_type
+
+
+@pytest.mark.parametrize("part", ["unet", "text_encoder", "vae"])
+def test_what_trained_is_in_the_files_and_the_rest_is_the_bases(part, tiny_sd15, tmp_path):
+    base, config, expected = trained(tiny_sd15, part)
+    plain = states(StableDiffusionPipeline.from_pretrained(tiny_sd15))
+    for pipe in read_back(METHODS[config.method].save(base, config, tmp_path, "x", METADATA), tiny_sd15):
+        got = states(pipe)
+        assert_equal(got, expected)
+        changed = {name.split(".")[0] for name in plain if not torch.equal(got[name], plain[name])}
+        assert changed == {part}
+
+
+@pytest.mark.parametrize("output", [{"format": fmt} for fmt in ("diffusers", "single_file")])
+def test_only_the_format_that_is_asked_for_is_written(output, tiny_sd15, tmp_path):
+    base, _, _ = trained(tiny_sd15)
+    paths = save_model(base, OutputConfig(**output), tmp_path, "x", METADATA)
+    assert list(tmp_path.iterdir()) == paths
+    assert [path.is_dir() for path in paths] == [output["format"] == "diffusers"]
+
+
+def test_saving_changes_no_weight_of_the_training(tiny_sd15, tmp_path):
+    base, _, expected = trained(tiny_sd15)
+    unet = base.module("unet")
+    parameters = list(unet.parameters())
+    pointers = [parameter.data_ptr() for parameter in parameters]
+    save_model(base, OutputConfig(format="both", dtype="float16"), tmp_path, "x", METADATA)
+    assert base.module("unet") is unet
+    assert [parameter.data_ptr() for parameter in unet.parameters()] == pointers
+    assert all(parameter.dtype == torch.float32 and parameter.requires_grad for parameter in parameters)
+    assert unet.training
+    assert_equal(states(base.pipe, ["unet"]), {n: t for n, t in expected.items() if n.startswith("unet.")})
+
+
+def test_what_was_read_for_saving_leaves_memory_again(tiny_sd15, tmp_path):
+    base, _, _ = trained(tiny_sd15)
+    save_model(base, OutputConfig(), tmp_path, "x", METADATA)
+    assert [base.module(name) is None for name in ("vae", "text_encoder", "tokenizer")] == [True] * 3
+
+
+def test_a_saved_folder_holds_the_names_that_other_readers_look_for(tiny_sd15, tmp_path):
+    base, _, _ = trained(tiny_sd15)
+    (folder,) = save_model(base, OutputConfig(format="diffusers"), tmp_path, "x", METADATA)
+    names = load_tensors(folder / "text_encoder" / "model.safetensors")
+    assert all(name.startswith("text_model.") for name in names)
+    index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
+    assert index["_class_name"] == "StableDiffusionPipeline"
+    assert index["unet"] == ["diffusers", "UNet2DConditionModel"]
+    assert index["safety_checker"] == [None, None]
+    assert not any(path.suffix in (".bin", ".pt", ".ckpt") for path in folder.rglob("*"))
+
+
+def test_no_temporary_file_and_no_path_of_this_machine_stays(tiny_sd15, tmp_path):
+    base, _, _ = trained(tiny_sd15)
+    save_model(base, OutputConfig(format="both"), tmp_path / "models", "x", METADATA)
+    assert not any(is_temporary(path) for path in (tmp_path / "models").rglob("*"))
+    places = [str(base.path).encode(), str(tmp_path).encode()]
+    for path in (tmp_path / "models").rglob("*"):
+        if path.is_file():
+            assert not any(place in path.read_bytes() for place in places), path.name
+
+
+def test_the_single_file_tells_what_made_it(tiny_sd15, tmp_path):
+    base, _, _ = trained(tiny_sd15)
+    (path,) = save_model(base, OutputConfig(format="single_file"), tmp_path, "x", METADATA)
+    assert read_header(path)["__metadata__"]["trained_with"] == "Chorus"
+
+
+def test_a_saved_model_is_a_base_for_the_next_training(tiny_sd15, tmp_path):
+    base, _, expected = trained(tiny_sd15)
+    folder, file = save_model(base, OutputConfig(format="both"), tmp_path, "x", METADATA)
+    for path, options in ((folder, {}), (file, {"config_folder": str(tiny_sd15)})):
+        assert check_base(str(path), "sd15", ("StableDiffusionPipeline",)).pipeline == "StableDiffusionPipeline"
+        again, _ = prepared(path, "full", model=options)
+        assert_equal(states(again.pipe), expected)
+
+
+def test_a_base_from_a_single_file_can_be_saved_in_both_formats(tiny_sd15, tmp_path):
+    base, _, _ = trained(tiny_sd15)
+    (file,) = save_model(base, OutputConfig(format="single_file"), tmp_path, "first", METADATA)
+    again, _ = prepared(file, "full", model={"config_folder": str(tiny_sd15)})
+    shake(again.module("unet"))
+    expected = states(again.pipe)
+    for pipe in read_back(save_model(again, OutputConfig(), tmp_path, "second", METADATA), tiny_sd15):
+        assert_equal(states(pipe), expected)
+
+
+def test_an_interrupted_saving_leaves_no_model_that_looks_whole(tiny_sd15, tmp_path, monkeypatch):
+    base, _, _ = trained(tiny_sd15)
+
+    def full_disk(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("modules.weights.model_files._name_clip_keys", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        save_model(base, OutputConfig(format="diffusers"), tmp_path, "x", METADATA)
+    assert not (tmp_path / "x").exists()
+    assert base.module("vae") is None
+
+
+@pytest.mark.parametrize("fmt", ["single_file", "both"])
+def test_a_single_file_of_sd3_is_refused_before_anything_is_written(fmt, tiny_sd3, tmp_path):
+    base, _ = prepared(tiny_sd3, "full", family="sd3")
+    output = OutputConfig(format=fmt)
+    with pytest.raises(WeightsError, match=rf"^output\.format '{fmt}': .*Stable Diffusion 3.*; use diffusers\.$"):
+        save_model(base, output, tmp_path / "models", "x", METADATA)
+    assert not (tmp_path / "models").exists()
+    check_format(base.family, OutputConfig(format="diffusers"))
+
+
+def test_sd3_is_saved_as_a_folder(tiny_sd3, tmp_path):
+    base, _ = prepared(tiny_sd3, "full", family="sd3")
+    shake(base.module("transformer"))
+    parts = ("transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3")
+    (path,) = save_model(base, OutputConfig(format="diffusers"), tmp_path, "x", METADATA)
+    pipe = StableDiffusion3Pipeline.from_pretrained(path, local_files_only=True)
+    assert_equal(states(pipe, parts), states(base.pipe, parts))
+    BaseModel(base.family, base.config, base.device)  # the base itself is still whole
