@@ -27,6 +27,7 @@ def find_problems(config: TrainConfig) -> list[Problem]:
         _check_trained_parts,
         _check_precision,
         _check_optimizer,
+        _check_prodigy,
         _check_schedule,
         _check_intervals,
         _check_machines,
@@ -127,6 +128,17 @@ def _check_optimizer(config: TrainConfig) -> Iterator[Problem]:
     if optimizer.name != "adafactor" and optimizer.beta1 > optimizer.beta2:
         message = f"optimizer.beta1 {optimizer.beta1:g} is above beta2 {optimizer.beta2:g}: use 0.9 and 0.999."
         yield Problem("optimizer.beta1", message, blocking=False)
+
+
+def _check_prodigy(config: TrainConfig) -> Iterator[Problem]:
+    parts = ("denoiser", "text_encoder")
+    trained = {name: getattr(config, name) for name in parts if getattr(config, name).train}
+    rates = {name: part.learning_rate or config.optimizer.learning_rate for name, part in trained.items()}
+    if config.optimizer.name == "prodigy" and config.method != "vae" and len(set(rates.values())) > 1:
+        name = next(name for name, part in trained.items() if part.learning_rate is not None)
+        path = f"{name}.learning_rate"
+        message = f"{path} {rates[name]:g}: Prodigy finds one step for all parts together; leave it empty."
+        yield Problem(path, message)
 
 
 def _check_schedule(config: TrainConfig) -> Iterator[Problem]:

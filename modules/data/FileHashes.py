@@ -23,8 +23,7 @@ class FileHashes:
         self._known: dict[str, list] = {}
         self._changed = False
         for file in sorted(Path(cache_dir).glob("rank-*/file_hashes.json")):
-            with contextlib.suppress(OSError, ValueError):  # a damaged memory only costs reading the files again
-                self._known.update(json.loads(file.read_bytes()))
+            self._known.update(_read(file))
 
     def of(self, paths: Iterable[str | os.PathLike]) -> list[str | None]:
         """The hash of each file, None where it can't be read."""
@@ -39,7 +38,9 @@ class FileHashes:
 
     def save(self) -> None:
         if self._changed:
-            write_bytes(self._own_file, json.dumps(self._known).encode())
+            with contextlib.suppress(OSError):  # on a full disk the next start reads the files again, no more
+                self._own_file.parent.mkdir(parents=True, exist_ok=True)
+                write_bytes(self._own_file, json.dumps(self._known).encode())
             self._changed = False
 
     def _one(self, path: str) -> str | None:
@@ -57,3 +58,14 @@ class FileHashes:
         self._known[path] = [stat.st_size, stat.st_mtime_ns, digest.hexdigest()]
         self._changed = True
         return digest.hexdigest()
+
+
+def _read(file: Path) -> dict[str, list]:
+    """What a file of `save` holds; a damaged one only costs reading the pictures again."""
+    try:
+        known = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(known, dict):
+        return {}
+    return {path: entry for path, entry in known.items() if isinstance(entry, list) and len(entry) == 3}

@@ -67,9 +67,9 @@ class TensorCache:
         record = {name: tensor.detach().cpu().contiguous() for name, tensor in record.items()}
         data = save(record, metadata={"sha256": _digest(save(record))})
         path = self._own / key[:2] / f"{key}{SUFFIX}"
+        temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
             # no fsync, which would cost more than encoding: what a power cut leaves behind fails its digest
             temporary.write_bytes(data)
             os.replace(temporary, path)

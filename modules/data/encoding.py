@@ -103,6 +103,17 @@ def cache_text(
             progress(f"Caching captions: {done} of {len(missing)}")
 
 
+def find_undecodable(dataset: Dataset, buckets: Buckets, progress: Progress = lambda text: None) -> dict[int, str]:
+    """Decodes every picture once, for methods that train on pixels; those that can't be used (sample id -> reason)."""
+    undecodable: dict[int, str] = {}
+    pictures = _read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample), range(len(dataset)))
+    for sample, pixels in enumerate(pictures):
+        if isinstance(pixels, str):
+            undecodable[sample] = pixels
+        progress(f"Checking pictures: {sample + 1} of {len(dataset)}")
+    return undecodable
+
+
 def check_unusable(dataset: Dataset, unusable: dict[int, str], max_share: float) -> None:
     """Raises DataError where more pictures are unusable than the settings allow."""
     count = len(unusable) + len(dataset.unreadable)

@@ -55,21 +55,25 @@ class BackupStore:
         """
         self.wait()
         # JSON now, too: the plain data holds lists that training changes
-        text = json.dumps(data)
+        text = json.dumps(data, allow_nan=False)
         copies = {file: {name: _copy(tensor) for name, tensor in group.items()} for file, group in tensors.items()}
         self._thread = threading.Thread(target=self._write, args=(copies, json.loads(text)), name="backup")
         self._thread.start()
 
     def wait(self) -> None:
         """Until the last backup is on the disk. Raises TrainingError where the last ones have all failed."""
-        if self._thread:
-            self._thread.join()
-            self._thread = None
+        self.close()
         if self._failures >= MAX_FAILURES:
             raise TrainingError(
                 f"{MAX_FAILURES} backups in a row could not be written to {self._folder}: free some space there, then "
                 "resume from the last good one."
             )
+
+    def close(self) -> None:
+        """Until the last backup is on the disk or has failed; for a run that ends with an error of its own."""
+        if self._thread:
+            self._thread.join()
+            self._thread = None
 
     def newest(self) -> Backup | None:
         """The newest backup that is whole; damaged ones are passed over with a warning."""

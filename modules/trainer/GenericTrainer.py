@@ -24,7 +24,16 @@ from modules.config.validation import find_problems
 from modules.data.batches import CachedRecords, PixelRecords, SampleSource, prefetch
 from modules.data.concepts import captions
 from modules.data.draws import torch_seed
-from modules.data.encoding import cache_latents, cache_text, check_unusable, latent_keys, text_keys
+from modules.data.encoding import (
+    Progress,
+    cache_latents,
+    cache_text,
+    check_unusable,
+    find_undecodable,
+    latent_keys,
+    text_keys,
+)
+from modules.data.errors import PictureError
 from modules.data.FileHashes import FileHashes
 from modules.data.plan import count_samples, count_steps, plan_epoch, shard
 from modules.data.prepare import prepare_data
@@ -33,6 +42,7 @@ from modules.data.TensorCache import TensorCache
 from modules.distributed.Runtime import Runtime, default_device
 from modules.families.latents import latent_shape
 from modules.families.registry import FAMILIES
+from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
 from modules.session.names import safe_file_name
 from modules.session.RunFolder import RunFolder
@@ -85,13 +95,15 @@ class GenericTrainer(TrainingEngine):
         """Everything up to the first step: checks, model, caches, plan, optimizer; or a backup's state."""
         self._check()
         self.dataset, self.buckets = prepare_data(self.config, self.family)
+        # read before the model is loaded: a caption that can't be read must not cost a caching
+        texts = captions(self.dataset) if self.method.inputs == "latents" else [""] * len(self.dataset)
         self._warn_of_disk()
         self.run_folder.create()
         backup = self._earlier_state()
         self.run_folder.freeze_config(self.config)
         self._warn_of_pictures()
         self._load_model()
-        self._cache()
+        self._cache([*texts, ""])  # the last caption is what caption dropout puts in a caption's place
         self._plan(backup)
         self._setup_engine(backup)
         self._add_actions()
@@ -211,19 +223,17 @@ class GenericTrainer(TrainingEngine):
     def _load_model(self) -> None:
         self.callbacks.on_status("Loading the model")
         self.base = BaseModel(self.family, self.config.model, self.runtime.device)
-        self.parts = self.method.components(self.family, self.config)
+        self.parts = trained_in(self.method, self.base, self.config)
         self.text_trains = any(part in self.family.text.encoders for part in self.parts)
         self.base.require(*self.parts, *(self.family.text_components if self.text_trains else ()))
         torch.manual_seed(torch_seed(self.config.seed, "initialisation"))
         self.method.attach(self.base, self.config)
 
-    def _cache(self) -> None:
+    def _cache(self, texts: list[str]) -> None:
         """Encodes what is missing in the caches and makes the source of batches."""
         hashes = FileHashes(self.config.cache_dir, self.runtime.rank)
         self.unusable: dict[int, str] = {}
         pictures = self._cached_latents(hashes) if self.method.inputs == "latents" else self._pixels()
-        # the last caption is what caption dropout puts in a caption's place
-        texts = [*captions(self.dataset), ""] if self.method.inputs == "latents" else [""] * (len(self.dataset) + 1)
         needs_text = self.method.inputs == "latents" and not self.text_trains
         text = self._cached_text(texts, hashes) if needs_text else None
         hashes.save()
@@ -245,24 +255,30 @@ class GenericTrainer(TrainingEngine):
         cache = TensorCache(self.config.cache_dir, "latents", self.runtime.rank)
         keys = latent_keys(self.dataset, self.buckets, self.base, hashes)
 
-        def encode() -> dict[int, str]:
-            return cache_latents(self.dataset, self.buckets, keys, cache, self.base, progress=self._progress)
+        def encode(progress: Progress) -> dict[int, str]:
+            return cache_latents(self.dataset, self.buckets, keys, cache, self.base, progress=progress)
 
-        self.unusable = encode()
-        return CachedRecords(cache, keys, encode)
+        def remake() -> None:
+            for sample, reason in encode(self._tell).items():
+                if sample not in self.unusable:  # planned for, and now its entry and the picture are both lost
+                    raise PictureError(self.dataset.paths[sample], reason)
+
+        self.unusable = encode(self._progress)
+        return CachedRecords(cache, keys, remake)
 
     def _cached_text(self, texts: list[str], hashes: FileHashes) -> CachedRecords:
         cache = TensorCache(self.config.cache_dir, "text", self.runtime.rank)
         keys = text_keys(texts, self.base, hashes)
 
-        def encode() -> None:
-            cache_text(texts, keys, cache, self.base, progress=self._progress)
+        def encode(progress: Progress) -> None:
+            cache_text(texts, keys, cache, self.base, progress=progress)
 
-        encode()
-        return CachedRecords(cache, keys, encode)
+        encode(self._progress)
+        return CachedRecords(cache, keys, lambda: encode(self._tell))
 
     def _pixels(self) -> PixelRecords:
         vae = self.base.module(self.family.vae)
+        self.unusable = find_undecodable(self.dataset, self.buckets, self._progress)
         return PixelRecords(self.dataset, self.buckets, lambda width, height: latent_shape(vae, width, height))
 
     def _plan(self, backup: Backup | None) -> None:
@@ -356,9 +372,13 @@ class GenericTrainer(TrainingEngine):
         return next(candidate for candidate in candidates if candidate not in taken)
 
     def _progress(self, text: str) -> None:
-        """A status at most once a second: caching tells of every few pictures. What is cached stays after a stop."""
+        """Tells how far the start is, and ends it where a stop was asked for; what is cached stays."""
         if self.commands.stopping:
             raise StopRequested
+        self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        """A status at most once a second: caching tells of every few pictures."""
         if time.monotonic() - self._last_progress >= 1:
             self._last_progress = time.monotonic()
             self.callbacks.on_status(text)

@@ -59,7 +59,7 @@ def _train(config: TrainConfig, callbacks: TrainCallbacks, commands: TrainComman
     if config.enable_multi_gpu:
         callbacks.on_warning("enable_multi_gpu is on, but this version trains on one device: the others stay idle.")
     trainer = GenericTrainer(config, callbacks, commands, resume=resume)
-    with _stop_on_interrupt(commands, callbacks):
+    with contextlib.closing(trainer.backups), _stop_on_interrupt(commands, callbacks):
         trainer.start()
         trainer.train()
         trainer.end()

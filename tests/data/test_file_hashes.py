@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import builtins
+import hashlib
+import os
+
+import pytest
+
+from modules.data.FileHashes import FileHashes
+
+
+@pytest.fixture
+def opened(monkeypatch) -> list[str]:
+    """Names of the files that are opened to be hashed."""
+    names, true_open = [], builtins.open
+
+    def watched(path, mode="r", *args, **kwargs):
+        if mode == "rb" and str(path).endswith(".png"):
+            names.append(os.path.basename(path))
+        return true_open(path, mode, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "open", watched)
+    return names
+
+
+@pytest.fixture
+def files(tmp_path) -> list[str]:
+    paths = [tmp_path / f"{name}.png" for name in "abc"]
+    for path in paths:
+        path.write_bytes(path.name.encode())
+    return [str(path) for path in paths]
+
+
+def test_a_hash_is_that_of_the_bytes(tmp_path, files):
+    expected = [hashlib.sha256(name).hexdigest() for name in (b"a.png", b"b.png", b"c.png")]
+    assert FileHashes(tmp_path / "cache", 0).of(files) == expected
+
+
+def test_what_is_known_is_not_read_again_by_any_rank(tmp_path, files, opened):
+    first = FileHashes(tmp_path / "cache", 1)
+    hashes = first.of(files)
+    first.of(files)
+    first.save()
+    assert sorted(opened) == ["a.png", "b.png", "c.png"]
+    assert FileHashes(tmp_path / "cache", 0).of(files) == hashes
+    assert len(opened) == 3
+
+
+def test_a_file_that_changed_is_read_again(tmp_path, files, opened):
+    hashes = FileHashes(tmp_path / "cache", 0)
+    before = hashes.of(files)
+    hashes.save()
+    with open(files[1], "w", encoding="utf-8") as file:
+        file.write("another")
+    opened.clear()
+    after = FileHashes(tmp_path / "cache", 0).of(files)
+    assert opened == ["b.png"]
+    assert [a == b for a, b in zip(after, before, strict=True)] == [True, False, True]
+
+
+def test_a_change_of_equal_size_shows_by_its_time(tmp_path, files):
+    hashes = FileHashes(tmp_path / "cache", 0)
+    (before,) = hashes.of(files[:1])
+    with open(files[0], "wb") as file:
+        file.write(b"A.png")
+    os.utime(files[0], ns=(1, 1))
+    assert hashes.of(files[:1]) != [before]
+
+
+def test_a_file_that_can_not_be_read_has_none(tmp_path, files):
+    gone = str(tmp_path / "gone.png")
+    hashes = FileHashes(tmp_path / "cache", 0)
+    first, none = hashes.of([files[0], gone])
+    assert first is not None
+    assert none is None
+
+
+def test_a_damaged_memory_only_costs_reading_again(tmp_path, files):
+    hashes = FileHashes(tmp_path / "cache", 0)
+    expected = hashes.of(files)
+    hashes.save()
+    memory = tmp_path / "cache" / "rank-0" / "file_hashes.json"
+    for damaged in (b"{", b"\xff\xfe", b"[1, 2]", b'{"' + files[0].encode() + b'": 5}', b"null", b'"text"'):
+        memory.write_bytes(damaged)
+        assert FileHashes(tmp_path / "cache", 0).of(files) == expected
+
+
+def test_the_combined_hash_depends_on_names_bytes_and_texts(tmp_path):
+    def combined(files: dict[str, bytes], *more: str) -> str:
+        paths = []
+        for name, data in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            os.utime(path, ns=(len(seen), 5))
+            paths.append(path)
+        seen.append(FileHashes(tmp_path / "cache", 0).combined(paths, *more))
+        return seen[-1]
+
+    seen: list[str] = []
+    combined({"vae/a": b"1"})
+    combined({"vae/a": b"2"})
+    combined({"unet/a": b"2"})
+    combined({"vae/b": b"2"})
+    combined({"vae/a": b"2"}, "float32")
+    combined({"vae/a": b"2"}, "float16")
+    assert len(set(seen)) == 6
+    assert combined({"vae/a": b"1"}) == seen[0]
+
+
+def test_the_combined_hash_does_not_depend_on_where_the_model_lies(tmp_path):
+    hashes = []
+    for place in ("here", "there"):
+        path = tmp_path / place / "vae" / "a"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"1")
+        hashes.append(FileHashes(tmp_path / "cache", 0).combined([path]))
+    assert hashes[0] == hashes[1]

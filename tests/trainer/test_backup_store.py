@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import errno
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from modules.session.manifest import check_manifest
+from modules.trainer.BackupStore import BackupStore
+from modules.trainer.TrainingError import TrainingError
+from modules.weights.safe import save_tensors
+
+ROOT = Path(__file__).resolve().parents[2]
+WRITES_WITHOUT_END = """
+import itertools, sys
+from pathlib import Path
+import torch
+from modules.trainer.BackupStore import BackupStore
+
+store = BackupStore(Path(sys.argv[1]), 2, lambda path, step: print(step, flush=True), print)
+for step in itertools.count(int(sys.argv[2])):
+    store.write({"model": {"weight": torch.full((300, 1000), float(step))}}, {"step": step})
+"""
+
+
+@pytest.fixture
+def warnings() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def store(tmp_path, warnings) -> BackupStore:
+    return BackupStore(tmp_path, 2, lambda path, step: None, warnings.append)
+
+
+def write(store: BackupStore, step: int, value: float | None = None) -> None:
+    tensors = {"model": {"weight": torch.full((4, 3), float(step if value is None else value))}}
+    store.write(tensors, {"step": step, "note": "ä"})
+    store.wait()
+
+
+def fill_the_disk(monkeypatch) -> None:
+    def refuse(path, tensors, metadata=None):
+        Path(path).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("modules.trainer.BackupStore.save_tensors", refuse)
+
+
+def test_a_backup_comes_back_as_it_was(store):
+    tensors = {
+        "model": {
+            "a": torch.randn(3, 4, 2, 2).to(memory_format=torch.channels_last),
+            "half": torch.randn(5).half(),
+            "number": torch.tensor(3.0, dtype=torch.float64),
+            "empty": torch.zeros(0, 2),
+        },
+        "optimizer": {"a/exp_avg": torch.randn(3, 4, 2, 2)},
+    }
+    data = {"step": 7, "list": [1, 2.5, None], "nested": {"pi": 3.141592653589793}}
+    store.write(tensors, data)
+    store.wait()
+    backup = store.newest()
+    assert backup.data == data
+    for file, group in tensors.items():
+        assert backup.tensors[file].keys() == group.keys()
+        for name, tensor in group.items():
+            assert backup.tensors[file][name].dtype == tensor.dtype
+            assert torch.equal(backup.tensors[file][name], tensor)
+
+
+def test_what_is_written_is_the_moment_of_the_call(store, monkeypatch):
+    def late(path, tensors, metadata=None):
+        changed.wait(10)
+        save_tensors(path, tensors, metadata)
+
+    changed = threading.Event()
+    monkeypatch.setattr("modules.trainer.BackupStore.save_tensors", late)
+    weight, data = torch.zeros(1000), {"step": 1, "list": [1]}
+    store.write({"model": {"weight": weight}}, data)
+    weight.fill_(5.0)
+    data["list"].append(2)
+    changed.set()
+    store.wait()
+    backup = store.newest()
+    assert backup.data["list"] == [1]
+    assert not backup.tensors["model"]["weight"].any()
+
+
+def test_the_newest_ones_are_kept_by_their_number(store):
+    for step in (9, 10, 100):
+        write(store, step)
+    assert [path.name for path in store.paths()] == ["step-000000100", "step-000000010"]
+
+
+def test_there_is_no_newest_of_none(store):
+    assert store.newest() is None
+
+
+def test_a_backup_asked_for_twice_at_one_step_is_written_once(tmp_path):
+    done = []
+    store = BackupStore(tmp_path, 2, lambda path, step: done.append(step), pytest.fail)
+    write(store, 3)
+    written = (tmp_path / "step-000000003" / "model.safetensors").stat().st_mtime_ns
+    write(store, 3)
+    assert (tmp_path / "step-000000003" / "model.safetensors").stat().st_mtime_ns == written
+    assert done == [3, 3]
+
+
+def test_a_damaged_backup_is_written_again_at_its_step(store, tmp_path):
+    write(store, 3)
+    (tmp_path / "step-000000003" / "model.safetensors").write_bytes(b"")
+    write(store, 3)
+    assert check_manifest(tmp_path / "step-000000003") is None
+
+
+def cut(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-5])
+
+
+def flip(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    file.write_bytes(data)
+
+
+DAMAGES = {
+    "cut": cut,
+    "flipped": flip,
+    "without a manifest": lambda folder: (folder / "manifest.json").unlink(),
+    "without a file": lambda folder: (folder / "model.safetensors").unlink(),
+    "with another state": lambda folder: (folder / "state.json").write_text("{}", encoding="utf-8"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_newest_gives_the_one_before_and_a_warning(damage, store, warnings):
+    write(store, 1)
+    write(store, 2)
+    damage(store.paths()[0])
+    assert store.newest().data["step"] == 1
+    assert len(warnings) == 1
+    assert "step-000000002 is damaged" in warnings[0]
+
+
+def test_a_full_disk_is_a_warning_and_the_backup_before_stays(store, warnings, tmp_path, monkeypatch):
+    write(store, 1)
+    with monkeypatch.context() as full:
+        fill_the_disk(full)
+        write(store, 2)
+    assert warnings == ["The backup at step 2 could not be written (No space left on device)."]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]  # not even a temporary is left
+    assert store.newest().data["step"] == 1
+    write(store, 3)
+    assert store.newest().data["step"] == 3
+
+
+def test_the_third_failure_in_a_row_ends_the_run(store, warnings, monkeypatch):
+    fill_the_disk(monkeypatch)
+    write(store, 1)
+    write(store, 2)
+    with pytest.raises(TrainingError, match="3 backups in a row"):
+        write(store, 3)
+    assert len(warnings) == 3
+
+
+def test_a_good_backup_starts_the_count_of_failures_anew(store, monkeypatch):
+    for step in (1, 4):
+        with monkeypatch.context() as full:
+            fill_the_disk(full)
+            write(store, step)
+            write(store, step + 1)
+        write(store, step + 2)
+    assert store.newest().data["step"] == 6
+
+
+def test_numbers_that_json_lacks_are_refused_at_once_not_in_the_thread(store):
+    with pytest.raises(ValueError):
+        store.write({"model": {}}, {"step": 1, "loss": float("nan")})
+
+
+def test_a_process_killed_while_it_writes_leaves_only_whole_backups(tmp_path):
+    for attempt in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITES_WITHOUT_END, str(tmp_path), str(100 * attempt)],
+            cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        with process:
+            process.stdout.readline()  # the first backup is there: now it is writing the next
+            process.stdout.readline()
+            time.sleep(0.007 * attempt)
+            process.send_signal(signal.SIGKILL)
+        visible = [path for path in tmp_path.iterdir() if ".tmp-" not in path.name]
+        assert visible
+        assert [check_manifest(path) for path in visible] == [None] * len(visible)
+        backup = BackupStore(tmp_path, 2, print, pytest.fail).newest()
+        assert torch.equal(backup.tensors["model"]["weight"], torch.full((300, 1000), float(backup.data["step"])))

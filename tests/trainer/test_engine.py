@@ -1,0 +1,662 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from modules.config.EmaConfig import EmaConfig
+from modules.config.OptimizerConfig import OptimizerConfig
+from modules.config.ScheduleConfig import ScheduleConfig
+from modules.distributed.Runtime import Runtime
+from modules.trainer.EngineSettings import EngineSettings
+from modules.trainer.optimizers import ParamGroup
+from modules.trainer.Step import Step
+from modules.trainer.TrainingEngine import Action, TrainingEngine
+from modules.trainer.TrainingError import TrainingError
+from modules.trainer.Trigger import Trigger
+from tests.support.Recorder import Recorder
+
+CPU = torch.device("cpu")
+ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-2, weight_decay=0.1, max_grad_norm=0.5)
+OPTIMIZERS = {
+    "adamw": ADAMW,
+    "adafactor": OptimizerConfig(name="adafactor", learning_rate=1e-2),
+    "prodigy": OptimizerConfig(name="prodigy", learning_rate=1.0),
+}
+
+
+class ConvNet(nn.Module):
+    """A convolution, so that memory formats matter, a norm with buffers and a linear layer."""
+
+    def __init__(self, dropout: float = 0.0):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, images):
+        features = torch.tanh(self.norm(self.conv(images))).mean((2, 3))
+        return self.linear(self.dropout(features))
+
+
+def small_net(dtype=torch.float32) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).to(dtype)
+
+
+def conv_net(dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(1)
+    return ConvNet(dropout).to(memory_format=torch.channels_last)
+
+
+def batches(count: int, size: int = 8, inputs: tuple[int, ...] = (4,), outputs: int = 3, dtype=torch.float32) -> list:
+    generator = torch.Generator().manual_seed(2)
+    return [
+        (
+            torch.randn(size, *inputs, generator=generator, dtype=dtype),
+            torch.randn(size, outputs, generator=generator, dtype=dtype),
+        )
+        for _ in range(count)
+    ]
+
+
+def squared_error(model, batch):
+    inputs, targets = batch
+    losses = (model(inputs) - targets).square().mean(1)
+    return losses.sum(), len(inputs), {"largest": losses.max() * len(inputs)}
+
+
+def make_engine(model, step_fn=squared_error, total_steps=100, callbacks=None, groups=None, **settings):
+    settings = {"optimizer": ADAMW, **settings}
+    engine = TrainingEngine(EngineSettings(**settings), callbacks, runtime=Runtime(CPU))
+    engine.setup(model, step_fn, total_steps=total_steps, groups=groups)
+    return engine
+
+
+def conv_steps(count: int) -> list[Step]:
+    return [Step([batch]) for batch in batches(count, inputs=(3, 6, 6), outputs=2)]
+
+
+def copied(state):
+    tensors, data = state
+    copy = {file: {name: tensor.clone() for name, tensor in group.items()} for file, group in tensors.items()}
+    return copy, json.loads(json.dumps(data))
+
+
+def assert_same_state(first, second):
+    assert first[1] == second[1]
+    assert first[0].keys() == second[0].keys()
+    for file, tensors in first[0].items():
+        assert tensors.keys() == second[0][file].keys()
+        for name, tensor in tensors.items():
+            assert torch.equal(tensor, second[0][file][name]), f"{file}/{name}"
+
+
+# --- the arithmetic of a step -----------------------------------------------------------------------------------------
+
+
+def test_a_run_equals_a_loop_written_by_hand():
+    data = batches(30, dtype=torch.float64)
+    engine = make_engine(
+        small_net(torch.float64), total_steps=30, schedule=ScheduleConfig(name="linear", warmup=5, final_share=0.1)
+    )
+    engine.fit(Step([batch]) for batch in data)
+
+    model = small_net(torch.float64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
+    for step, (inputs, targets) in enumerate(data):
+        share = (step + 1) / 5 if step < 5 else 1 - 0.9 * (step - 5) / 25
+        optimizer.param_groups[0]["lr"] = 1e-2 * share
+        mse_loss(model(inputs), targets).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for own, expected in zip(engine.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(own, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_fused_float32_step_equals_the_loop_to_rounding():
+    data = batches(20)
+    engine = make_engine(small_net(), total_steps=20)
+    engine.fit(Step([batch]) for batch in data)
+
+    model = small_net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, foreach=False)
+    for inputs, targets in data:
+        mse_loss(model(inputs), targets).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    assert engine._divides_gradients  # else this test would say nothing of the fused path
+    for own, expected in zip(engine.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(own, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(8,), (4, 4), (2, 6)], ids=str)
+@pytest.mark.parametrize("name", ["adamw", "adafactor"])
+def test_a_step_is_the_same_however_it_is_cut_into_micro_batches(sizes, name):
+    optimizer = OPTIMIZERS[name]
+    data = batches(5, dtype=torch.float64)
+    whole = make_engine(small_net(torch.float64), optimizer=optimizer)
+    whole.fit(Step([batch]) for batch in data)
+    cut = make_engine(small_net(torch.float64), optimizer=optimizer)
+    cut.fit(Step(list(zip(*(part.split(sizes) for part in batch), strict=True))) for batch in data)
+    for own, expected in zip(cut.model.parameters(), whole.model.parameters(), strict=True):
+        torch.testing.assert_close(own, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_samples_that_do_not_count_leave_the_step_as_it_is():
+    def with_weight(model, batch):
+        *data, weight = batch
+        loss_sum, count, metrics = squared_error(model, data)
+        return loss_sum * weight, count * weight, {name: value * weight for name, value in metrics.items()}
+
+    first, second = batches(2, dtype=torch.float64)
+    alone = make_engine(small_net(torch.float64), with_weight)
+    alone.train_step(Step([(*first, 1)]))
+    padded = make_engine(small_net(torch.float64), with_weight)
+    padded.train_step(Step([(*first, 1), (*second, 0)]))
+    for own, expected in zip(padded.model.parameters(), alone.model.parameters(), strict=True):
+        assert torch.equal(own, expected)
+
+
+def test_clipping_can_be_switched_off():
+    optimizer = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0, max_grad_norm=0.0)
+    engine = make_engine(small_net(torch.float64), optimizer=optimizer)
+    (inputs, targets) = batches(1, dtype=torch.float64)[0]
+    engine.train_step(Step([(inputs * 50, targets * 50)]))
+    model = small_net(torch.float64)
+    mse_loss(model(inputs * 50), targets * 50).backward()
+    expected = model[0].weight.grad * 0.1  # the first moment after one step, with beta1 0.9
+    torch.testing.assert_close(engine.optimizer.state[engine.model[0].weight]["exp_avg"], expected, rtol=1e-12, atol=0)
+
+
+def test_parameters_that_do_not_require_a_gradient_stay():
+    model = small_net()
+    model[0].requires_grad_(False)
+    before = model[0].weight.clone()
+    engine = make_engine(model)
+    engine.fit(Step([batch]) for batch in batches(3))
+    assert torch.equal(model[0].weight, before)
+    assert "0.weight" not in engine.state()[0]["model"]
+
+
+def test_a_model_without_trainable_parameters_is_refused():
+    with pytest.raises(TrainingError, match="no parameter"):
+        make_engine(small_net().requires_grad_(False))
+
+
+def test_groups_have_rates_of_their_own_and_share_the_schedule():
+    model = small_net()
+    groups = [
+        ParamGroup("first", list(model[0].parameters()), 1e-3),
+        ParamGroup("second", list(model[2].parameters())),
+    ]
+    recorder = Recorder()
+    engine = make_engine(
+        model, groups=groups, callbacks=recorder, total_steps=4,
+        schedule=ScheduleConfig(name="linear"), learning_rate_factor=2.0,
+    )  # fmt: skip
+    engine.fit(Step([batch]) for batch in batches(4))
+    assert [info.lr for info in recorder.steps] == pytest.approx([2e-3, 1.5e-3, 1e-3, 0.5e-3])
+    assert [info.metrics["lr/second"] for info in recorder.steps] == pytest.approx([2e-2, 1.5e-2, 1e-2, 0.5e-2])
+
+
+# --- precision --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision_computes_low_and_trains_well(precision):
+    seen = set()
+
+    def step_fn(model, batch):
+        seen.add(model(batch[0]).dtype)
+        return squared_error(model, batch)
+
+    recorder = Recorder()
+    engine = make_engine(small_net(), step_fn, mixed_precision=precision, callbacks=recorder)
+    engine.fit(Step([batches(1)[0]]) for _ in range(40))
+    assert seen == {torch.bfloat16 if precision == "bf16" else torch.float16}
+    assert all(param.dtype == torch.float32 for param in engine.model.parameters())
+    finite = [loss for loss in recorder.losses if loss is not None]
+    assert len(finite) >= 35
+    assert finite[-1] < 0.7 * finite[0]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
+def test_the_loss_scale_is_taken_out_of_the_gradient_again(optimizer):
+    norms = []
+    for precision in ("no", "fp16"):
+        recorder = Recorder()
+        engine = make_engine(
+            small_net(), mixed_precision=precision, callbacks=recorder, optimizer=OPTIMIZERS[optimizer]
+        )
+        engine.loss_scale.load_state_dict({"value": 1024.0 if precision == "fp16" else 1.0, "good_steps": 0.0})
+        engine.fit(Step([batch]) for batch in batches(3))
+        norms.append([info.grad_norm for info in recorder.steps])
+    assert norms[1] == pytest.approx(norms[0], rel=1e-2)
+
+
+def overflowing(model, batch):
+    """Its gradient is beyond fp16 at the first loss scale and within it at a smaller one."""
+    inputs, targets = batch
+    losses = (model(inputs) - targets).square().mean(1)
+    return losses.sum() * 8.0, len(inputs), {}
+
+
+def test_fp16_overflow_skips_the_step_and_halves_the_scale():
+    recorder = Recorder()
+    engine = make_engine(small_net(), overflowing, mixed_precision="fp16", callbacks=recorder)
+    scale = engine.loss_scale.value.item()
+    before = copied(engine.state())
+    engine.train_step(Step([batches(1)[0]]))
+    assert engine.loss_scale.value.item() == scale / 2
+    assert all(torch.equal(value, engine.state()[0]["model"][name]) for name, value in before[0]["model"].items())
+    engine.fit(Step([batch]) for batch in batches(15))
+    losses = recorder.losses
+    assert losses[0] is None
+    assert losses[-1] is not None
+    assert recorder.warnings == []  # searching for the scale is no fault
+
+
+def test_the_loss_scale_grows_after_enough_good_steps():
+    engine = make_engine(small_net(), mixed_precision="fp16")
+    engine.loss_scale.load_state_dict({"value": 16.0, "good_steps": 1999.0})
+    engine.train_step(Step([batches(1)[0]]))
+    assert engine.loss_scale.state_dict() == {"value": 32.0, "good_steps": 0.0}
+
+
+# --- what is not finite -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_changes_nothing(optimizer, bad):
+    recorder = Recorder()
+    engine = make_engine(small_net(), optimizer=optimizer, callbacks=recorder)
+    good = batches(3)
+    engine.fit(Step([batch]) for batch in good)
+    before = copied(engine.state())
+    poisoned = (good[0][0].clone(), good[0][1])
+    poisoned[0][0, 0] = bad
+    engine.fit([Step([good[1], poisoned])])
+    after = copied(engine.state())
+    assert recorder.losses[-1] is None
+    assert any("Step 4 was skipped" in text for text in recorder.warnings)
+    for file in ("model", "optimizer"):
+        for name, value in before[0][file].items():
+            assert torch.equal(value, after[0][file][name]), f"{file}/{name}"
+    assert before[1]["optimizer"]["state"] == after[1]["optimizer"]["state"]
+    engine.fit([Step([good[2]])])
+    assert recorder.losses[-1] is not None
+
+
+def test_a_gradient_that_is_not_finite_skips_the_step_too():
+    def infinite_slope(model, batch):
+        loss_sum, count, metrics = squared_error(model, batch)
+        zero = (model[2].bias[0] - model[2].bias[0].detach()).abs()
+        return loss_sum + zero.sqrt(), count, metrics
+
+    recorder = Recorder()
+    engine = make_engine(small_net(), infinite_slope, callbacks=recorder)
+    before = copied(engine.state())
+    engine.fit([Step([batches(1)[0]])])
+    assert engine.model[2].bias.isfinite().all()
+    assert all(torch.equal(value, engine.state()[0]["model"][name]) for name, value in before[0]["model"].items())
+    assert recorder.steps[0].grad_norm is None
+    assert len(recorder.warnings) == 1
+
+
+def test_twenty_five_bad_steps_in_a_row_end_the_training():
+    inputs, targets = batches(1)[0]
+    engine = make_engine(small_net())
+    with pytest.raises(TrainingError, match="25 steps in a row"):
+        engine.fit(Step([(inputs * math.nan, targets)]) for _ in range(40))
+    assert engine.step <= 26
+
+
+def test_twenty_four_bad_steps_and_a_good_one_do_not():
+    inputs, targets = batches(1)[0]
+    engine = make_engine(small_net())
+    for _ in range(2):
+        engine.fit(Step([(inputs * math.nan, targets)]) for _ in range(24))
+        engine.fit([Step([(inputs, targets)])])
+    assert engine.step == 50
+
+
+# --- dropout inside the model -----------------------------------------------------------------------------------------
+
+
+def drawn_numbers(seed: int) -> list[float]:
+    """What torch's generator gives in each micro-batch of three steps."""
+    drawn = []
+
+    def step_fn(model, batch):
+        drawn.append(torch.rand(()).item())
+        return squared_error(model, batch)
+
+    engine = make_engine(small_net(), step_fn, seed=seed)
+    engine.fit(Step([batch, batch]) for batch in batches(3))
+    return drawn
+
+
+def test_every_micro_batch_of_every_step_draws_other_numbers_and_every_run_the_same():
+    first = drawn_numbers(seed=1)
+    assert len(set(first)) == 6
+    torch.manual_seed(123)
+    assert drawn_numbers(seed=1) == first
+    assert not set(drawn_numbers(seed=2)) & set(first)
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_loss_and_metrics_are_means_over_the_samples_of_the_step():
+    def counted(model, batch):
+        values = batch
+        zero = sum(param.sum() for param in model.parameters()) * 0
+        return values.sum() + zero, len(values), {"double": 2 * values.sum(), "one": torch.tensor(float(len(values)))}
+
+    recorder = Recorder()
+    engine = make_engine(small_net(), counted, callbacks=recorder)
+    engine.fit([Step([torch.tensor([1.0, 2.0]), torch.tensor([6.0])])])
+    info = recorder.steps[0]
+    assert (info.loss, info.samples) == (3.0, 3)
+    assert info.metrics["double"] == 6.0
+    assert info.metrics["one"] == 1.0
+
+
+def test_the_gradient_norm_is_that_of_the_mean_loss_before_clipping():
+    recorder = Recorder()
+    engine = make_engine(small_net(torch.float64), callbacks=recorder)
+    batch = batches(1, dtype=torch.float64)[0]
+    engine.fit([Step([batch])])
+    model = small_net(torch.float64)
+    mse_loss(model(batch[0]), batch[1]).backward()
+    expected = torch.stack([param.grad.norm() for param in model.parameters()]).norm().item()
+    assert recorder.steps[0].grad_norm == pytest.approx(expected, rel=1e-12)
+
+
+def test_steps_are_reported_in_order_each_once_with_epochs_from_one():
+    recorder = Recorder()
+    engine = make_engine(small_net(), callbacks=recorder)
+    data = batches(1)[0]
+    engine.fit(Step([data], epoch=e, index=i, ends_epoch=i == 2) for e in range(2) for i in range(3))
+    assert [(info.epoch, info.step) for info in recorder.steps] == [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5), (2, 6)]
+    assert (engine.epoch, engine.step_in_epoch) == (2, 0)
+
+
+class SyncCounter(TorchDispatchMode):
+    """Counts reads of a tensor's value by the host: each would wait for a GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_the_counter_sees_a_value_that_is_read():
+    with SyncCounter() as counter:
+        torch.ones(()).item()
+        bool(torch.ones(()) > 0)
+    assert counter.count == 2
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
+def test_a_step_reads_no_value_from_the_device(precision):
+    engine = make_engine(small_net(), mixed_precision=precision, ema=EmaConfig(enabled=True))
+    data = batches(4)
+    engine.train_step(Step([data[0]]))  # makes the optimizer's state
+    with SyncCounter() as counter:
+        for batch in data[1:]:
+            engine.train_step(Step([batch, batch]))
+    # the late report itself reads by `tolist`, once a step, of a copy that has long arrived
+    assert counter.count == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
+def test_a_step_never_waits_for_the_gpu(precision):
+    settings = EngineSettings(optimizer=ADAMW, mixed_precision=precision, ema=EmaConfig(enabled=True))
+    engine = TrainingEngine(settings, runtime=Runtime(torch.device("cuda", 0)))
+    engine.setup(small_net(), squared_error, total_steps=100)
+    data = [tuple(part.cuda() for part in batch) for batch in batches(4)]
+    engine.train_step(Step([data[0]]))
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in data[1:]:
+            engine.train_step(Step([batch, batch]))
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+# --- commands and actions ---------------------------------------------------------------------------------------------
+
+
+def test_stop_ends_at_the_next_step_and_says_so():
+    recorder = Recorder()
+    engine = make_engine(small_net(), callbacks=recorder)
+
+    def steps():
+        for number, batch in enumerate(batches(10)):
+            if number == 3:
+                engine.commands.stop()
+            yield Step([batch])
+
+    engine.fit(steps())
+    assert engine.stopped
+    assert engine.step in (4, 5)  # read one step late
+    assert len(recorder.steps) == engine.step
+
+
+def test_a_run_that_comes_to_its_end_was_not_stopped():
+    engine = make_engine(small_net())
+    engine.fit(Step([batch]) for batch in batches(3))
+    assert not engine.stopped
+
+
+def test_commands_run_their_action_between_steps_once():
+    engine = make_engine(small_net())
+    done = []
+    for name in ("sample", "save", "backup"):
+        engine.actions[name] = Action(Trigger(0, "never"), lambda name=name: done.append((name, engine.step)))
+
+    def steps():
+        for number, batch in enumerate(batches(12)):
+            for asked, command in ((2, "sample"), (5, "backup"), (8, "save")):
+                if number == asked:
+                    getattr(engine.commands, command)()
+            yield Step([batch])
+
+    engine.fit(steps())
+    assert [name for name, _ in done] == ["sample", "backup", "save"]
+    assert all(asked < step <= asked + 2 for (_, step), asked in zip(done, (2, 5, 8), strict=True))
+
+
+def test_a_command_in_the_last_step_is_still_done():
+    engine = make_engine(small_net())
+    done = []
+    engine.actions["sample"] = Action(Trigger(0, "never"), lambda: done.append(engine.step))
+
+    def steps():
+        for number, batch in enumerate(batches(5)):
+            if number == 4:
+                engine.commands.sample()
+            yield Step([batch])
+
+    engine.fit(steps())
+    assert done == [5]
+
+
+def test_what_is_asked_for_together_with_a_stop_is_done_first():
+    engine = make_engine(small_net())
+    done = []
+    engine.actions["sample"] = Action(Trigger(0, "never"), lambda: done.append(engine.step))
+    engine.commands.sample()
+    engine.commands.stop()
+    engine.fit(Step([batch]) for batch in batches(5))
+    assert len(done) == 1
+    assert engine.stopped
+
+
+def test_actions_come_at_their_steps_and_see_the_report_of_the_step_before():
+    recorder = Recorder()
+    engine = make_engine(small_net(), callbacks=recorder)
+    seen = []
+    engine.actions["save"] = Action(Trigger(3, "steps"), lambda: seen.append((engine.step, len(recorder.steps))))
+    engine.fit(Step([batch]) for batch in batches(7))
+    assert seen == [(3, 3), (6, 6)]
+
+
+def test_actions_come_at_the_end_of_epochs():
+    engine = make_engine(small_net())
+    seen = []
+    engine.actions["save"] = Action(Trigger(2, "epochs"), lambda: seen.append(engine.step))
+    data = batches(1)[0]
+    engine.fit(Step([data], epoch=e, index=i, ends_epoch=i == 1) for e in range(5) for i in range(2))
+    assert seen == [4, 8]
+
+
+def test_actions_come_by_the_clock_once_each_time(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("modules.trainer.Trigger.time.monotonic", lambda: now[0])
+    engine = make_engine(small_net())
+    seen = []
+    engine.actions["backup"] = Action(Trigger(1, "minutes"), lambda: seen.append(engine.step))
+
+    def steps():
+        for batch in batches(12):
+            now[0] += 10
+            yield Step([batch])
+
+    engine.fit(steps())
+    assert len(seen) == 1  # 120 s, and each is noticed one step late
+    assert seen[0] in (6, 7, 8)
+
+
+# --- average ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_average_follows_its_formula():
+    engine = make_engine(small_net(torch.float64), ema=EmaConfig(enabled=True, decay=0.7))
+    expected = engine.model[0].weight.detach().clone()
+    for number, batch in enumerate(batches(25, dtype=torch.float64), start=1):
+        engine.train_step(Step([batch]))
+        decay = min(0.7, (1 + number) / (10 + number))
+        expected = decay * expected + (1 - decay) * engine.model[0].weight.detach()
+    torch.testing.assert_close(engine.ema.averages["0.weight"], expected, rtol=1e-12, atol=1e-14)
+
+
+def test_the_averages_are_applied_inside_the_block_only():
+    engine = make_engine(small_net(), ema=EmaConfig(enabled=True))
+    engine.fit(Step([batch]) for batch in batches(5))
+    weight, average = engine.model[0].weight.detach().clone(), engine.ema.averages["0.weight"].clone()
+    assert not torch.equal(weight, average)
+    with pytest.raises(RuntimeError, match="inside"):
+        raise_inside_the_averages(engine, average)
+    assert torch.equal(engine.model[0].weight, weight)
+    assert torch.equal(engine.ema.averages["0.weight"], average)
+
+
+def raise_inside_the_averages(engine, average):
+    with engine.ema.applied():
+        assert torch.equal(engine.model[0].weight, average)
+        raise RuntimeError("inside")
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["no", "fp16"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_training_goes_on_from_its_state_bit_for_bit(optimizer, precision):
+    data = conv_steps(12)
+    settings = {
+        "optimizer": optimizer,
+        "ema": EmaConfig(enabled=True, decay=0.9),
+        "schedule": ScheduleConfig(name="cosine", warmup=3),
+        "mixed_precision": precision,
+        "total_steps": 12,
+    }
+    straight = make_engine(conv_net(dropout=0.3), **settings)
+    straight.fit(data)
+
+    first = make_engine(conv_net(dropout=0.3), **settings)
+    first.fit(data[:6])
+    saved = copied(first.state())
+    second = make_engine(conv_net(dropout=0.3), **settings)
+    torch.manual_seed(99)  # a generator in another state must not matter
+    second.load_state(*saved)
+    assert_same_state(copied(second.state()), saved)
+    second.fit(data[6:])
+    assert_same_state(copied(second.state()), copied(straight.state()))
+    assert second.model.conv.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_state_holds_plain_json(tmp_path):
+    for optimizer in OPTIMIZERS.values():
+        engine = make_engine(conv_net(), optimizer=optimizer)
+        engine.fit(conv_steps(2))
+        tensors, data = engine.state()
+        assert json.loads(json.dumps(data, allow_nan=False))["step"] == 2
+        assert all(isinstance(tensor, torch.Tensor) for group in tensors.values() for tensor in group.values())
+
+
+def test_a_state_of_other_parameters_is_refused_and_changes_nothing():
+    source = make_engine(conv_net())
+    source.fit(conv_steps(1))
+    state = copied(source.state())
+    engine = make_engine(small_net())
+    before = copied(engine.state())
+    with pytest.raises(TrainingError, match="other parameters"):
+        engine.load_state(*state)
+    assert_same_state(copied(engine.state()), before)
+
+
+def test_a_state_of_other_shapes_is_refused_and_changes_nothing():
+    source = make_engine(nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3)))
+    source.fit(Step([batch]) for batch in batches(1))
+    engine = make_engine(small_net())
+    before = copied(engine.state())
+    with pytest.raises(TrainingError, match="other parameters"):
+        engine.load_state(*copied(source.state()))
+    assert_same_state(copied(engine.state()), before)
+
+
+def test_a_state_of_another_optimizer_is_refused():
+    source = make_engine(small_net(), optimizer=OPTIMIZERS["adafactor"])
+    source.fit(Step([batch]) for batch in batches(1))
+    engine = make_engine(small_net())
+    with pytest.raises(TrainingError, match="optimizer"):
+        engine.load_state(*copied(source.state()))
+
+
+def test_an_average_switched_on_later_starts_at_the_weights_of_the_backup():
+    source = make_engine(small_net())
+    source.fit(Step([batch]) for batch in batches(5))
+    engine = make_engine(small_net(), ema=EmaConfig(enabled=True))
+    engine.load_state(*copied(source.state()))
+    assert torch.equal(engine.ema.averages["0.weight"], source.model[0].weight)
+
+
+def test_a_resumed_run_takes_its_rates_from_the_settings():
+    source = make_engine(small_net())
+    source.fit(Step([batch]) for batch in batches(2))
+    slower = OptimizerConfig(learning_rate=1e-3, weight_decay=0.0)
+    engine = make_engine(small_net(), optimizer=slower)
+    engine.load_state(*copied(source.state()))
+    group = engine.optimizer.param_groups[0]
+    assert (group["initial_lr"], group["weight_decay"]) == (1e-3, 0.0)

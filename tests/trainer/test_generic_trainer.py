@@ -1,0 +1,588 @@
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from modules.config.errors import ConfigError, UserError
+from modules.session.StepInfo import StepInfo
+from modules.session.TrainCommands import TrainCommands
+from modules.trainer.GenericTrainer import GenericTrainer
+from modules.trainer.TrainingError import StopRequested, TrainingError
+from modules.weights.safe import load_tensors
+from tests.support.Recorder import Recorder
+
+SAMPLE = (
+    "sampling.samples.0.prompt=a photo of a cat",
+    "sampling.samples.0.width=32",
+    "sampling.samples.0.height=32",
+    "sampling.samples.0.steps=2",
+    "sampling.samples.0.count=2",
+)
+
+
+def curve(trainer) -> torch.Tensor:
+    return torch.tensor(trainer.callbacks.losses, dtype=torch.float64)
+
+
+def pixels(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
+def lora(trainer, name: str = "model") -> dict[str, torch.Tensor]:
+    return load_tensors(trainer.run_folder.models_dir / f"{name}.safetensors")
+
+
+def num_cached(config, kind: str) -> int:
+    return len(list(Path(config.cache_dir).glob(f"rank-*/{kind}/*/*.safetensors")))
+
+
+def spoil(path: Path) -> None:
+    """A picture whose header is good and whose data are not."""
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def pictures(config) -> list[Path]:
+    return sorted(Path(config.concepts[0].path).glob("*.png"))
+
+
+@pytest.fixture
+def count_encoding(monkeypatch) -> dict[str, int]:
+    """How often the VAE and the text encoder have encoded."""
+    import modules.data.encoding
+    import modules.families.conditioning
+    import modules.families.latents
+
+    counts = {"pictures": 0, "captions": 0}
+    encode_pixels, encode_text = modules.families.latents.encode_pixels, modules.families.conditioning.encode_text
+
+    def counted_pixels(family, vae, batch):
+        counts["pictures"] += len(batch)
+        return encode_pixels(family, vae, batch)
+
+    def counted_text(family, pipe, prompts):
+        counts["captions"] += len(prompts)
+        return encode_text(family, pipe, prompts)
+
+    monkeypatch.setattr("modules.families.latents.encode_pixels", counted_pixels)
+    monkeypatch.setattr("modules.families.conditioning.encode_text", counted_text)
+    return counts
+
+
+# --- the same run, cut differently ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
+def test_forty_steps_are_the_same_however_the_batch_is_cut(dtype, tolerance, make_config, train, tmp_path):
+    curves = []
+    for accumulation in (1, 2, 4):
+        trainer = train(
+            make_config(
+                "batch_size=8",
+                "batch_size_mode=global",
+                f"gradient_accumulation_steps={accumulation}",
+                f"model.weight_dtype={dtype}",
+                "max_steps=40",
+                "data.caption_dropout=0.1",
+                f"workspace_dir={tmp_path / str(accumulation)}",
+            )
+        )
+        assert len(trainer.buckets.shapes) == 3
+        assert [info.samples for info in trainer.callbacks.steps[:4]] == [8, 3, 8, 3]
+        curves.append(curve(trainer))
+    assert curves[0].std() > 1e-3  # a flat curve would prove nothing
+    for other in curves[1:]:
+        torch.testing.assert_close(other, curves[0], rtol=tolerance, atol=0)
+
+
+def test_an_epoch_trains_every_picture_once(make_config, start):
+    trainer = start(make_config("batch_size=4", "epochs=2", "max_steps=null", "gradient_accumulation_steps=1"))
+    seen = []
+    forward = trainer.source.batch
+
+    class Watched:
+        def batch(self, micro_batch, epoch):
+            seen.extend((epoch, int(sample)) for sample, _ in micro_batch.samples if micro_batch.real)
+            return forward(micro_batch, epoch)
+
+    trainer.source = Watched()
+    trainer.train()
+    assert trainer.step == trainer.total_steps == 6
+    assert sorted(seen) == [(epoch, sample) for epoch in range(2) for sample in range(11)]
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_backs_up_and_saves_and_a_resume_goes_on(make_config, start, train):
+    config = make_config("max_steps=12", "backup.at_end=false")
+    first = start(config)
+    first.commands.stop()
+    first.train()
+    first.end()
+    assert first.stopped
+    assert 1 <= first.step <= 2
+    assert [step for _, step in first.callbacks.backups] == [first.step]
+    assert len(first.callbacks.saved) == 1
+    second = train(config, resume=True)
+    assert not second.stopped
+    assert second.callbacks.steps[0].step == first.step + 1
+    assert second.step == 12
+    assert (second.run_folder.models_dir / "model-2.safetensors").exists()
+
+
+def test_commands_sample_back_up_and_save_while_training_goes_on(make_config, start):
+    trainer = start(make_config(*SAMPLE, "max_steps=8", "backup.at_end=false"))
+    trainer.commands.sample()
+    trainer.commands.backup()
+    trainer.commands.save()
+    trainer.train()
+    trainer.end()
+    callbacks = trainer.callbacks
+    assert len(callbacks.samples) == 2
+    assert [step for _, step in callbacks.backups] == [2]
+    assert [path.name for path in callbacks.saved] == ["model-step000002.safetensors", "model.safetensors"]
+    assert trainer.step == 8
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
+
+
+def test_sampling_comes_at_the_start_and_every_few_steps_and_repeats_itself(make_config, train, tmp_path):
+    settings = (*SAMPLE, "sampling.at_start=true", "sampling.every=2", "sampling.unit=steps", "max_steps=5")
+    first = train(make_config(*settings))
+    again = train(make_config(*settings, f"workspace_dir={tmp_path / 'again'}"))
+    folders = sorted({path.parent.name for path in first.callbacks.samples})
+    assert folders == ["step-000000000", "step-000000002", "step-000000004"]
+    assert len(first.callbacks.samples) == 6
+    for own, other in zip(first.callbacks.samples, again.callbacks.samples, strict=True):
+        assert np.array_equal(pixels(own), pixels(other))
+    start, later = first.callbacks.samples[0], first.callbacks.samples[4]
+    assert not np.array_equal(pixels(start), pixels(later))  # the weights have moved
+    one, two = first.callbacks.samples[:2]
+    assert not np.array_equal(pixels(one), pixels(two))  # and seeds differ
+
+
+def test_sampling_does_not_change_the_training(make_config, train, tmp_path):
+    without = train(make_config("max_steps=4", "lora.dropout=0.2"))
+    sampled = train(
+        make_config(
+            *SAMPLE, "sampling.at_start=true", "sampling.every=1", "sampling.unit=steps", "max_steps=4",
+            "lora.dropout=0.2", f"workspace_dir={tmp_path / 'sampled'}",
+        )
+    )  # fmt: skip
+    assert curve(without).tolist() == curve(sampled).tolist()
+
+
+def test_a_picture_does_not_depend_on_what_is_made_beside_it(make_config, start):
+    trainer = start(make_config(*SAMPLE, "sampling.batch_size=1"))
+    trainer.sample()
+    alone = [pixels(path) for path in trainer.callbacks.samples]
+    trainer.config.sampling.batch_size = 2
+    trainer.callbacks.samples.clear()
+    trainer.sample()
+    for own, other in zip(alone, (pixels(path) for path in trainer.callbacks.samples), strict=True):
+        assert np.abs(own.astype(int) - other.astype(int)).max() <= 1
+
+
+def test_minutes_between_samples_are_those_of_the_clock(make_config, start, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("modules.trainer.Trigger.time.monotonic", lambda: now[0])
+    trainer = start(make_config(*SAMPLE, "sampling.every=1", "sampling.unit=minutes", "max_steps=12"))
+    on_step = trainer.callbacks.on_step
+
+    def watch(info: StepInfo) -> None:
+        now[0] += 10
+        on_step(info)
+
+    trainer.callbacks.on_step = watch
+    trainer.train()
+    assert len({path.parent for path in trainer.callbacks.samples}) == 1
+
+
+# --- average, backups, models -----------------------------------------------------------------------------------------
+
+
+def test_the_saved_model_holds_the_averages(make_config, train):
+    trainer = train(make_config("ema.enabled=true", "ema.decay=0.9", "max_steps=6"))
+    saved = lora(trainer)
+    averages = torch.cat([value.flatten() for value in trainer.ema.averages.values()]).sort().values
+    weights = torch.cat([param.detach().flatten() for param in trainer.trainable.values()]).sort().values
+    written = torch.cat([v.flatten() for name, v in saved.items() if "alpha" not in name]).sort().values
+    assert torch.equal(written, averages)
+    assert not torch.equal(written, weights)
+
+
+def test_backups_roll_and_models_stay(make_config, train):
+    trainer = train(
+        make_config(
+            "max_steps=8", "backup.every=2", "backup.unit=steps", "backup.keep=2", "output.every=3",
+            "output.unit=steps",
+        )
+    )  # fmt: skip
+    assert [path.name for path in trainer.backups.paths()] == ["step-000000008", "step-000000006"]
+    assert [step for _, step in trainer.callbacks.backups] == [2, 4, 6, 8, 8]
+    assert sorted(path.name for path in trainer.run_folder.models_dir.iterdir()) == [
+        "model-step000003.safetensors", "model-step000006.safetensors", "model.safetensors",
+    ]  # fmt: skip
+
+
+def test_saving_in_between_does_not_change_the_training(make_config, train, tmp_path):
+    full = ("method=full", "output.format=both", "output.dtype=float16", "max_steps=4", "optimizer.learning_rate=1e-4")
+    plain = train(make_config(*full))
+    saving = train(make_config(*full, "output.every=1", "output.unit=steps", f"workspace_dir={tmp_path / 'saving'}"))
+    assert curve(plain).tolist() == curve(saving).tolist()
+
+
+def test_a_disk_that_refuses_a_model_is_a_warning_on_the_way_and_an_error_at_the_end(make_config, start, monkeypatch):
+    def refuse(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    trainer = start(make_config("output.every=2", "output.unit=steps"))
+    monkeypatch.setattr(type(trainer.method), "save", refuse)
+    trainer.train()
+    assert trainer.step == 4
+    assert len(trainer.callbacks.warnings) == 2
+    assert "training goes on" in trainer.callbacks.warnings[0]
+    with pytest.raises(TrainingError, match=r"No space left on device.*resume from the last backup"):
+        trainer.end()
+    trainer.backups.close()
+    monkeypatch.undo()
+    assert start(make_config(), resume=True).step == 4  # the backup was written before
+
+
+def test_a_folder_that_holds_a_run_is_refused_and_left_as_it_is(make_config, train, start):
+    config = make_config("max_steps=2")
+    trainer = train(config)
+    frozen = trainer.run_folder.config_path.read_bytes()
+    with pytest.raises(ConfigError, match="holds a run already: resume it"):
+        start(make_config("max_steps=3"))
+    assert trainer.run_folder.config_path.read_bytes() == frozen
+
+
+def test_a_failed_start_leaves_a_usable_folder(make_config, train, start):
+    with pytest.raises(UserError, match="does not exist"):
+        start(make_config("concepts.0.path=nowhere"))
+    with pytest.raises(UserError):
+        start(make_config("model.base=nowhere"))
+    assert train(make_config("max_steps=1")).step == 1
+
+
+def test_resuming_without_a_backup_starts_and_says_so(make_config, train):
+    trainer = train(make_config("max_steps=1"), resume=True)
+    assert trainer.step == 1
+    assert any("no backup" in text for text in trainer.callbacks.warnings)
+
+
+def test_a_damaged_backup_is_passed_over_for_the_one_before(make_config, train):
+    settings = ("backup.every=2", "backup.unit=steps", "backup.keep=3")
+    first = train(make_config("max_steps=4", *settings))
+    (newest, *_) = first.backups.paths()
+    (newest / "optimizer.safetensors").write_bytes((newest / "optimizer.safetensors").read_bytes()[:-3])
+    second = train(make_config("max_steps=6", *settings), resume=True)
+    assert second.callbacks.steps[0].step == 3
+    assert any("step-000000004 is damaged" in text for text in second.callbacks.warnings)
+    assert second.backups.newest().data["step"] == 6
+
+
+def test_a_backup_of_other_parts_is_refused(make_config, train, start):
+    train(make_config("max_steps=1"))
+    with pytest.raises(UserError, match="other parameters"):
+        start(make_config("max_steps=2", "text_encoder.train=true"), resume=True)
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def test_caption_dropout_takes_the_same_captions_in_every_run(make_config, start):
+    def prompts(trainer):
+        return [batch.prompts for step in trainer._steps() for batch in step.micro_batches]
+
+    settings = ("max_steps=12", "text_encoder.train=true")
+    first = prompts(start(make_config("data.caption_dropout=0.5", *settings)))
+    assert first == prompts(start(make_config("data.caption_dropout=0.5", *settings)))
+    flat = [prompt for batch in first for prompt in batch]
+    assert 0.3 < flat.count("") / len(flat) < 0.7
+    kept = [prompt for batch in prompts(start(make_config(*settings))) for prompt in batch]
+    assert "" not in kept
+
+
+def test_a_dropped_caption_is_the_cached_empty_one(make_config, start):
+    trainer = start(make_config("data.caption_dropout=1.0"))
+    (step, *_) = trainer._steps()
+    empty = trainer.source.text.record(len(trainer.dataset))["prompt_embeds"]
+    other = trainer.source.text.record(0)["prompt_embeds"]
+    for batch in step.micro_batches:
+        assert set(batch.prompts) == {""}
+        assert all(torch.equal(record, empty) for record in batch.text["prompt_embeds"])
+    assert not torch.equal(empty, other)
+
+
+def test_a_regularisation_concept_weighs_as_set(make_config, start, picture_folder):
+    regularisation = picture_folder(((32, 32),) * 11, name="regularisation")
+    settings = (
+        f"concepts.1.path={regularisation}", "concepts.1.regularisation=true", "concepts.1.loss_weight=0.25",
+        "batch_size=22", "model.weight_dtype=float64",
+    )  # fmt: skip
+    trainer = start(make_config(*settings))
+    (step, *_) = trainer._steps()
+    of_regularisation = {0.25: 0, 1.0: 0}
+    losses = []
+    for batch in step.micro_batches:
+        for weight in batch.weight.tolist():
+            of_regularisation[weight] += 1
+        with torch.no_grad():
+            losses.append(trainer.model(batch)[0])
+    assert of_regularisation == {0.25: 11, 1.0: 11}
+    trainer.train_step(step)
+    trainer.flush()
+    assert trainer.callbacks.losses[0] == pytest.approx(float(sum(losses)) / 22, rel=1e-12)
+
+
+def test_encoders_leave_memory_once_everything_is_cached(make_config, start):
+    trainer = start(make_config())
+    assert trainer.base.module("vae") is None
+    assert trainer.base.module("text_encoder") is None
+    trainer.train()
+    trainer.save()
+    trainer.sample()
+    assert trainer.base.module("vae") is None
+    assert trainer.base.module("text_encoder") is None
+    assert trainer.base.module("unet") is not None
+
+
+def test_a_text_encoder_that_trains_stays(make_config, start):
+    trainer = start(make_config("text_encoder.train=true"))
+    assert trainer.base.module("text_encoder") is not None
+    assert trainer.base.module("vae") is None
+    assert num_cached(trainer.config, "text") == 0
+
+
+def test_a_second_start_encodes_nothing(make_config, start, count_encoding):
+    config = make_config()
+    start(config)
+    assert count_encoding == {"pictures": 11, "captions": 12}
+    start(config)
+    assert count_encoding == {"pictures": 11, "captions": 12}
+
+
+def test_a_new_picture_is_the_only_one_that_is_encoded(make_config, start, count_encoding):
+    config = make_config()
+    start(config)
+    first = pictures(config)[0]
+    with Image.open(first) as image:
+        image.transpose(Image.Transpose.ROTATE_180).save(first.with_name("100.png"))
+    first.rename(first.with_name("200.png"))
+    first.with_suffix(".txt").rename(first.with_name("200.txt"))
+    start(config)
+    assert count_encoding["pictures"] == 12
+
+
+def test_an_interrupted_caching_goes_on(make_config, start, count_encoding, monkeypatch):
+    from modules.data.TensorCache import TensorCache
+
+    put, puts = TensorCache.put, []
+
+    def interrupted(self, key, record):
+        if len(puts) == 5:
+            raise KeyboardInterrupt
+        puts.append(key)
+        put(self, key, record)
+
+    config = make_config()
+    monkeypatch.setattr(TensorCache, "put", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        start(config)
+    monkeypatch.setattr(TensorCache, "put", put)
+    assert num_cached(config, "latents") == 5
+    count_encoding.update(pictures=0)
+    start(config)
+    assert count_encoding["pictures"] == 6
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "deleted"])
+def test_a_damaged_cache_entry_is_made_again_during_the_training(damage, make_config, train, tmp_path, count_encoding):
+    good = train(make_config())
+    entries = sorted(Path(good.config.cache_dir).glob("rank-0/*/*/*.safetensors"))
+    for path in (next(p for p in entries if p.parts[-3] == kind) for kind in ("latents", "text")):
+        whole = path.read_bytes()
+        path.unlink()
+        if damage != "deleted":
+            path.write_bytes(whole[:-9] if damage == "cut" else whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    count_encoding.update(pictures=0, captions=0)
+    again = train(make_config(f"workspace_dir={tmp_path / 'again'}"))
+    assert count_encoding == {"pictures": 1, "captions": 1}
+    # encoded alone, not beside others: the last bits may differ
+    torch.testing.assert_close(curve(again), curve(good), rtol=1e-6, atol=0)
+
+
+def test_a_stop_while_an_entry_is_made_again_still_backs_up_and_saves(make_config, start):
+    config = make_config()
+    start(config)
+    trainer = start(config)
+    for path in Path(config.cache_dir).glob("rank-0/*/*/*.safetensors"):
+        path.unlink()
+    trainer.commands.stop()
+    trainer.train()
+    trainer.end()
+    assert trainer.stopped
+    assert len(trainer.callbacks.backups) == len(trainer.callbacks.saved) == 1
+
+
+def test_a_stop_during_the_caching_ends_the_start_and_keeps_what_is_cached(make_config, start, monkeypatch):
+    config = make_config()
+    commands = TrainCommands()
+    commands.stop()
+    with pytest.raises(StopRequested):
+        GenericTrainer(config, Recorder(), commands).start()
+    assert num_cached(config, "latents") > 0
+    assert start(config).total_steps == 4
+
+
+def test_a_picture_that_vanishes_with_its_cache_entry_ends_in_one_sentence(make_config, start):
+    config = make_config()
+    start(config)
+    trainer = start(config)
+    for path in Path(config.cache_dir).glob("rank-0/latents/*/*.safetensors"):
+        path.unlink()
+    for path in pictures(config):
+        path.unlink()
+    with pytest.raises(UserError, match=r"00\d\.png can't be used"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("fault", ["no picture", "good header"])
+@pytest.mark.parametrize("method", ["lora", "vae"])
+def test_an_unreadable_picture_is_left_out_and_listed(fault, method, make_config, train):
+    config = make_config("epochs=1", "max_steps=null", f"method={method}")
+    bad = pictures(config)[3]
+    if fault == "no picture":
+        bad.write_bytes(b"this is no picture")
+    else:
+        spoil(bad)
+    trainer = train(config)
+    assert sum(info.samples for info in trainer.callbacks.steps) == 10
+    listed = [text for text in trainer.callbacks.warnings if "left out" in text]
+    assert len(listed) == 1
+    assert str(bad) in listed[0]
+
+
+def test_two_unreadable_pictures_of_eleven_are_too_many(make_config, train, start):
+    config = make_config()
+    for path in pictures(config)[:2]:
+        spoil(path)
+    with pytest.raises(UserError, match=r"2 of 11 pictures can't be used, more than data.max_unreadable_share 0.1"):
+        start(config)
+    assert train(make_config("data.max_unreadable_share=0.5")).step == 4
+
+
+def test_the_run_goes_on_after_pictures_have_been_added(make_config, train):
+    config = make_config("max_steps=4")
+    train(config)
+    first = pictures(config)[0]
+    for number in range(2):
+        shutil.copy(first, first.with_name(f"9{number}.png"))
+    trainer = train(make_config("max_steps=8"), resume=True)
+    assert trainer.step == 8
+    assert any("planned anew" in text for text in trainer.callbacks.warnings)
+
+
+def test_fewer_pictures_than_a_step_warn_and_train(make_config, train):
+    trainer = train(make_config("batch_size=16", "max_steps=2"))
+    assert [info.samples for info in trainer.callbacks.steps] == [11, 11]
+    assert any("11 samples < 16 per step" in text for text in trainer.callbacks.warnings)
+
+
+# --- methods and families ---------------------------------------------------------------------------------------------
+
+
+def test_the_vae_learns_and_is_saved(make_config, train, tiny_sd15):
+    trainer = train(make_config("method=vae", "max_steps=60", "optimizer.learning_rate=2e-3", "batch_size=8"))
+    losses = trainer.callbacks.losses
+    assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
+    info = trainer.callbacks.steps[-1]
+    kl = trainer.config.vae.kl_weight * info.metrics["kl"]
+    assert info.loss == pytest.approx(info.metrics["reconstruction"] + kl, rel=1e-5)
+    file = "vae/diffusion_pytorch_model.safetensors"
+    saved = load_tensors(trainer.run_folder.models_dir / "model" / file)
+    before = load_tensors(tiny_sd15 / file)
+    assert saved.keys() == before.keys()
+    assert any(not torch.equal(saved[name], before[name]) for name in saved)
+    unet = "unet/diffusion_pytorch_model.safetensors"
+    own = load_tensors(trainer.run_folder.models_dir / "model" / unet)
+    assert all(torch.equal(own[name], value) for name, value in load_tensors(tiny_sd15 / unet).items())
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_stable_diffusion_3_trains_and_is_saved(method, make_config, train, tiny_sd3):
+    from diffusers import StableDiffusion3Pipeline
+
+    trainer = train(
+        make_config(
+            "family=sd3", f"model.base={tiny_sd3}", f"method={method}", "max_steps=3", "data.bucket_step=16",
+            "text_encoder.train=true",
+        )
+    )  # fmt: skip
+    assert all(loss is not None for loss in trainer.callbacks.losses)
+    if method == "full":
+        pipe = StableDiffusion3Pipeline.from_pretrained(trainer.run_folder.models_dir / "model")
+        before = StableDiffusion3Pipeline.from_pretrained(tiny_sd3)
+        name, weight = next(iter(pipe.transformer.named_parameters()))
+        assert not torch.equal(weight, dict(before.transformer.named_parameters())[name])
+    else:
+        pipe = StableDiffusion3Pipeline.from_pretrained(tiny_sd3)
+        pipe.load_lora_weights(trainer.run_folder.models_dir / "model.safetensors")
+        assert pipe.get_list_adapters()
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "prodigy"])
+def test_every_optimizer_trains_with_every_schedule(optimizer, schedule, make_config, train):
+    rate = 1.0 if optimizer == "prodigy" else 1e-3
+    trainer = train(
+        make_config(
+            f"optimizer.name={optimizer}", f"optimizer.learning_rate={rate}", f"schedule.name={schedule}",
+            "schedule.warmup=1", "max_steps=3",
+        )
+    )  # fmt: skip
+    rates = [info.lr / rate for info in trainer.callbacks.steps]
+    expected = {"constant": [1, 1, 1], "linear": [1, 1, 0.5], "cosine": [1, 1, 0.5]}[schedule]
+    assert rates == pytest.approx(expected)
+    assert all(loss is not None for loss in trainer.callbacks.losses)
+    state = json.loads((trainer.backups.newest().path / "state.json").read_text(encoding="utf-8"))
+    assert state["step"] == 3
+
+
+def test_prodigy_with_rates_of_their_own_for_parts_is_refused_in_a_sentence(make_config, start):
+    with pytest.raises(UserError, match="rodigy"):
+        start(
+            make_config(
+                "optimizer.name=prodigy", "optimizer.learning_rate=1.0", "text_encoder.train=true",
+                "text_encoder.learning_rate=0.5",
+            )
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", ["model.gradient_checkpointing=true", "model.channels_last=false"])
+def test_ways_to_save_memory_do_not_change_the_training(setting, make_config, train, tmp_path):
+    double = ("model.weight_dtype=float64", "text_encoder.train=true", "method=full", "optimizer.learning_rate=1e-4")
+    plain = train(make_config(*double))
+    saving = train(make_config(*double, setting, f"workspace_dir={tmp_path / 'saving'}"))
+    torch.testing.assert_close(curve(saving), curve(plain), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision_trains_near_full_precision(precision, make_config, train, tmp_path):
+    plain = train(make_config("max_steps=6"))
+    mixed = train(make_config("max_steps=6", f"model.mixed_precision={precision}", f"workspace_dir={tmp_path / 'm'}"))
+    losses = [(a, b) for a, b in zip(mixed.callbacks.losses, plain.callbacks.losses, strict=True) if a is not None]
+    assert len(losses) >= 3
+    assert all(a == pytest.approx(b, rel=0.05) for a, b in losses)

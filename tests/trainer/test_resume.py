@@ -1,0 +1,140 @@
+"""A run that was interrupted goes on exactly: 20 steps equal 10 + backup + new process + 10, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+METHODS = {
+    "lora": ("method=lora", "text_encoder.train=true", "lora.dropout=0.1", "lora.targets=linear_conv"),
+    "full": ("method=full", "text_encoder.train=true", "optimizer.learning_rate=0.0001"),
+}
+# Step 10 is the first of the fourth epoch's three, so it lies inside one.
+RUN = (
+    "batch_size=2",
+    "gradient_accumulation_steps=2",
+    "schedule.name=cosine",
+    "schedule.warmup=4",
+    "data.caption_dropout=0.2",
+    "ema.enabled=true",
+    "max_steps=20",
+)
+KILLED_IN_A_STEP = """
+import os, signal, sys
+from modules.config.files import load_config
+from modules.methods.DenoisingLoss import DenoisingLoss
+from modules.trainer.run import run_training
+
+forward = DenoisingLoss.forward
+calls = 0
+
+def killing_forward(self, batch):
+    global calls
+    calls += 1
+    if calls == 30:  # the second micro-batch of a step: every step has two, or three where shapes are mixed
+        os.kill(os.getpid(), signal.SIGKILL)
+    return forward(self, batch)
+
+DenoisingLoss.forward = killing_forward
+run_training(load_config(sys.argv[1]))
+"""
+
+
+def contents_of_file(path: Path) -> tuple[dict, bytes]:
+    """Header and tensors; compared apart, because safetensors writes the metadata of a header in any order."""
+    data = path.read_bytes()
+    header_bytes = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + header_bytes]), data[8 + header_bytes :]
+
+
+def files(folder: Path) -> dict[str, tuple]:
+    return {path.relative_to(folder).as_posix(): contents_of_file(path) for path in folder.rglob("*.safetensors")}
+
+
+def model_files(run: Path, name: str) -> list[tuple]:
+    """Of a LoRA, which is a file, or of a diffusers folder."""
+    paths = [run / "models" / f"{name}.safetensors", *sorted((run / "models" / name).rglob("*.safetensors"))]
+    return [contents_of_file(path) for path in paths if path.exists()]
+
+
+def step_events(folder: Path) -> dict[int, tuple]:
+    """The last event of each step: a step after the backup is done again."""
+    lines = (folder / "events" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
+    events = [event for event in map(json.loads, lines) if event["type"] == "step"]
+    return {e["step"]: (e["loss"], e["smooth_loss"], e["lr"], e["epoch"], e["samples"], e["grad_norm"]) for e in events}
+
+
+def stop_after(trainer, step: int) -> None:
+    """Asks for a stop so that the run ends with this step: figures are read one step late, and so are requests."""
+    on_step = trainer.callbacks.on_step
+
+    def watch(info):
+        on_step(info)
+        if info.step == step - 3:
+            trainer.commands.stop()
+
+    trainer.callbacks.on_step = watch
+
+
+def run_script(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_twenty_steps_equal_ten_and_a_new_process_and_ten(method, make_config, train, start, config_file, tmp_path):
+    straight = train(make_config(*RUN, *METHODS[method], f"workspace_dir={tmp_path / 'straight'}"))
+
+    first = start(make_config(*RUN, *METHODS[method]))
+    stop_after(first, 10)
+    first.train()
+    first.end()
+    assert (first.step, first.step_in_epoch, first.stopped) == (10, 1, True)
+
+    done = run_script("--config", config_file(first.config), "--resume")
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "run"
+    assert model_files(run, "model-2") == model_files(tmp_path / "straight", "model") != []
+    assert model_files(run, "model-2") != model_files(run, "model")
+    assert files(run / "backup" / "step-000000020") == files(tmp_path / "straight" / "backup" / "step-000000020")
+    straight_steps = {
+        i.step: (i.loss, i.smooth_loss, i.lr, i.epoch, i.samples, i.grad_norm) for i in straight.callbacks.steps
+    }
+    resumed_steps = step_events(run)
+    assert resumed_steps == {step: straight_steps[step] for step in range(11, 21)}
+
+
+def test_a_run_killed_inside_accumulation_goes_on_from_its_backup(make_config, train, config_file, tmp_path):
+    settings = (*RUN, *METHODS["lora"], "backup.every=5", "backup.unit=steps")
+    straight = train(make_config(*settings, f"workspace_dir={tmp_path / 'straight'}"))
+    config = make_config(*settings)
+    command = [sys.executable, "-c", KILLED_IN_A_STEP, config_file(config)]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    run = tmp_path / "run"
+    last = max(step_events(run))
+    assert 10 < last < 15
+
+    resumed = train(config, resume=True)
+    assert resumed.callbacks.steps[0].step in (6, 11)  # the backup at step 10 may not have been on the disk yet
+    assert files(run / "models") == files(tmp_path / "straight" / "models")
+    number = resumed.callbacks.steps[0].step - 1
+    assert resumed.callbacks.losses == straight.callbacks.losses[number:]
+
+
+def test_a_backup_inside_an_epoch_repeats_and_drops_no_sample(make_config, train, start):
+    config = make_config(*RUN)
+    first = start(config)
+    stop_after(first, 10)
+    first.train()
+    first.end()
+    second = train(config, resume=True)
+    steps = first.callbacks.steps + second.callbacks.steps
+    assert [info.step for info in steps] == list(range(1, 21))
+    assert [info.samples for info in steps] == [4, 4, 3] * 6 + [4, 4]

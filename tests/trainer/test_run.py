@@ -1,0 +1,131 @@
+"""run_training: how a run ends, as its exit code, exit.json and events say."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from modules.config.errors import UserError
+from modules.trainer.GenericTrainer import GenericTrainer
+from modules.trainer.run import run_training
+
+
+@pytest.fixture
+def in_step(monkeypatch):
+    """A function that has something done at the beginning of each optimizer step, given the trainer."""
+
+    def install(do) -> None:
+        train_step = GenericTrainer.train_step
+
+        def watched(self, step):
+            do(self)
+            train_step(self, step)
+
+        monkeypatch.setattr(GenericTrainer, "train_step", watched)
+
+    return install
+
+
+def last_events(config) -> list[str]:
+    lines = (Path(config.workspace_dir) / "events" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["type"] for line in lines]
+
+
+def record(config) -> dict:
+    return json.loads((Path(config.workspace_dir) / "exit.json").read_text(encoding="utf-8"))
+
+
+def test_an_interrupt_ends_after_the_step_backs_up_and_saves(make_config, in_step):
+    config = make_config("max_steps=50")
+    in_step(lambda trainer: os.kill(os.getpid(), signal.SIGINT) if trainer.step == 3 else None)
+    before = signal.getsignal(signal.SIGINT)
+    assert run_training(config) == 130
+    assert signal.getsignal(signal.SIGINT) is before
+    assert record(config)["status"] == "stopped"
+    run = Path(config.workspace_dir)
+    assert list((run / "models").iterdir())
+    (backup,) = (run / "backup").iterdir()
+    assert int(backup.name.removeprefix("step-")) in (4, 5)
+
+
+def test_a_second_interrupt_ends_at_once(make_config, in_step):
+    config = make_config("max_steps=50")
+    in_step(lambda trainer: os.kill(os.getpid(), signal.SIGINT) if trainer.step >= 3 else None)
+    assert run_training(config) == 130
+    assert record(config)["status"] == "stopped"
+    assert not list((Path(config.workspace_dir) / "models").iterdir())
+
+
+def test_a_mistake_of_the_user_is_one_sentence_everywhere(make_config, in_step, capfd):
+    def fail(trainer):
+        raise UserError("batch_size 4: too many; use 2.")
+
+    config = make_config()
+    in_step(fail)
+    assert run_training(config) == 1
+    assert record(config)["text"] == "batch_size 4: too many; use 2."
+    assert last_events(config)[-1] == "failed"
+    error = capfd.readouterr().err
+    assert "Failed: batch_size 4: too many; use 2." in error
+    assert "Traceback" not in error
+
+
+def test_a_fault_of_the_program_shows_its_traceback(make_config, in_step, capfd):
+    config = make_config()
+    in_step(lambda trainer: 1 / 0)
+    assert run_training(config) == 1
+    assert record(config)["status"] == "failed"
+    assert "ZeroDivisionError" in record(config)["text"]
+    assert "Traceback" in capfd.readouterr().err
+    log = (Path(config.workspace_dir) / "log" / "rank-0.log").read_text(encoding="utf-8")
+    assert "Traceback" in log
+    assert last_events(config)[-1] == "failed"
+
+
+def test_the_record_of_an_earlier_end_is_forgotten_while_a_run_goes_on(make_config, in_step):
+    config = make_config("max_steps=1")
+    assert run_training(config) == 0
+    seen = []
+    in_step(lambda trainer: seen.append((Path(config.workspace_dir) / "exit.json").exists()))
+    assert run_training(make_config("max_steps=2"), resume=True) == 0
+    assert seen == [False]
+    assert record(config)["status"] == "finished"
+
+
+def test_tensorboard_scalars_are_written(make_config):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = make_config("tensorboard=true", "max_steps=3")
+    assert run_training(config) == 0
+    events = EventAccumulator(str(Path(config.workspace_dir) / "tensorboard"))
+    events.Reload()
+    assert {"loss", "grad_norm", "lr/unet"} <= set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
+
+
+def test_a_backup_that_is_being_written_is_finished_and_told_of_though_the_run_fails(make_config, in_step, monkeypatch):
+    from modules.trainer import BackupStore
+
+    save_tensors = BackupStore.save_tensors
+
+    def slow(path, tensors, metadata=None):
+        failing.wait(10)
+        save_tensors(path, tensors, metadata)
+
+    def fail(trainer):
+        if trainer.step == 2:
+            failing.set()
+            raise UserError("the run fails while its backup is being written.")
+
+    failing = threading.Event()
+    monkeypatch.setattr(BackupStore, "save_tensors", slow)
+    in_step(fail)
+    config = make_config("backup.every=2", "backup.unit=steps")
+    assert run_training(config) == 1
+    assert "backup" in last_events(config)
+    assert last_events(config)[-1] == "failed"
