@@ -11,6 +11,7 @@ import numpy as np
 from modules.config.batch_size import global_batch, learning_rate_factor
 from modules.config.errors import ConfigError
 from modules.config.validation import find_problems
+from modules.data.concepts import captions
 from modules.data.plan import count_samples, count_steps
 from modules.data.prepare import prepare_data
 from modules.families.registry import FAMILIES
@@ -40,6 +41,8 @@ def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
         config.model.base, family.name, (family.pipeline, *family.other_pipelines), unused=family.unused
     )
     dataset, buckets = prepare_data(config, family)
+    if config.method != "vae":
+        captions(dataset)  # read for their encoding alone
     lines = [
         ("Model", f"{config.model.base} ({base.detail})"),
         ("Method", config.method),

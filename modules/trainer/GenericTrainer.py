@@ -8,39 +8,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
-from pathlib import Path
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from modules.config.batch_size import global_batch, learning_rate_factor
 from modules.config.errors import ConfigError
 from modules.config.validation import find_problems
-from modules.data.batches import CachedRecords, PixelRecords, SampleSource, prefetch
+from modules.data.batches import SampleSource, prefetch
 from modules.data.concepts import captions
 from modules.data.draws import torch_seed
-from modules.data.encoding import (
-    Progress,
-    cache_latents,
-    cache_text,
-    check_unusable,
-    find_undecodable,
-    latent_keys,
-    text_keys,
-)
-from modules.data.errors import PictureError
-from modules.data.FileHashes import FileHashes
-from modules.data.plan import count_samples, count_steps, plan_epoch, shard
+from modules.data.Encoder import Encoder
+from modules.data.encoding import check_unusable
 from modules.data.prepare import prepare_data
 from modules.data.run_summary import disk_needs
-from modules.data.TensorCache import TensorCache
+from modules.data.RunPlan import RunPlan
 from modules.distributed.Runtime import Runtime, default_device
-from modules.families.latents import latent_shape
 from modules.families.registry import FAMILIES
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
@@ -60,7 +47,6 @@ from modules.weights.model_files import check_format
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
-    from modules.data.Batch import Batch
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
 
@@ -100,13 +86,13 @@ class GenericTrainer(TrainingEngine):
         self._warn_of_disk()
         self.run_folder.create()
         backup = self._earlier_state()
-        self.run_folder.freeze_config(self.config)
         self._warn_of_pictures()
         self._load_model()
         self._cache([*texts, ""])  # the last caption is what caption dropout puts in a caption's place
         self._plan(backup)
         self._setup_engine(backup)
         self._add_actions()
+        self.run_folder.freeze_config(self.config)  # last: a start that was refused leaves an earlier run's as it was
 
     def train(self) -> None:
         """Runs to the last step, or until a stop is agreed."""
@@ -187,9 +173,9 @@ class GenericTrainer(TrainingEngine):
             raise ConfigError([problem.message for problem in problems if problem.blocking])
         for problem in problems:
             self.callbacks.on_warning(problem.message)
-        check_format(self.family, self.config.output)
         pipelines = (self.family.pipeline, *self.family.other_pipelines)
         self.base_info = check_base(self.config.model.base, self.family.name, pipelines, unused=self.family.unused)
+        check_format(self.family, self.config.output)
         if not self.method.components(self.family, self.config):
             raise ConfigError(
                 f"method {self.config.method!r} can't train the parts that are switched on: switch denoiser.train on."
@@ -231,12 +217,11 @@ class GenericTrainer(TrainingEngine):
 
     def _cache(self, texts: list[str]) -> None:
         """Encodes what is missing in the caches and makes the source of batches."""
-        hashes = FileHashes(self.config.cache_dir, self.runtime.rank)
-        self.unusable: dict[int, str] = {}
-        pictures = self._cached_latents(hashes) if self.method.inputs == "latents" else self._pixels()
-        needs_text = self.method.inputs == "latents" and not self.text_trains
-        text = self._cached_text(texts, hashes) if needs_text else None
-        hashes.save()
+        cache_dir, rank = self.config.cache_dir, self.runtime.rank
+        encoder = Encoder(self.base, self.dataset, self.buckets, cache_dir, rank, self._progress, self._tell)
+        takes_latents = self.method.inputs == "latents"
+        pictures = encoder.latents() if takes_latents else encoder.pixels()
+        self.unusable = encoder.unusable
         check_unusable(self.dataset, self.unusable, self.config.data.max_unreadable_share)
         for sample, reason in self.unusable.items():
             self.callbacks.on_warning(f"{self.dataset.paths[sample]} is left out: {reason}.")
@@ -245,62 +230,26 @@ class GenericTrainer(TrainingEngine):
             buckets=self.buckets,
             pictures=pictures,
             captions=texts,
-            text=text,
+            text=encoder.text(texts) if takes_latents and not self.text_trains else None,
             caption_dropout=self.config.data.caption_dropout,
             seed=self.config.seed,
             dtype=torch.promote_types(self.base.dtype, torch.float32),
         )
 
-    def _cached_latents(self, hashes: FileHashes) -> CachedRecords:
-        cache = TensorCache(self.config.cache_dir, "latents", self.runtime.rank)
-        keys = latent_keys(self.dataset, self.buckets, self.base, hashes)
-
-        def encode(progress: Progress) -> dict[int, str]:
-            return cache_latents(self.dataset, self.buckets, keys, cache, self.base, progress=progress)
-
-        def remake() -> None:
-            for sample, reason in encode(self._tell).items():
-                if sample not in self.unusable:  # planned for, and now its entry and the picture are both lost
-                    raise PictureError(self.dataset.paths[sample], reason)
-
-        self.unusable = encode(self._progress)
-        return CachedRecords(cache, keys, remake)
-
-    def _cached_text(self, texts: list[str], hashes: FileHashes) -> CachedRecords:
-        cache = TensorCache(self.config.cache_dir, "text", self.runtime.rank)
-        keys = text_keys(texts, self.base, hashes)
-
-        def encode(progress: Progress) -> None:
-            cache_text(texts, keys, cache, self.base, progress=progress)
-
-        encode(self._progress)
-        return CachedRecords(cache, keys, lambda: encode(self._tell))
-
-    def _pixels(self) -> PixelRecords:
-        vae = self.base.module(self.family.vae)
-        self.unusable = find_undecodable(self.dataset, self.buckets, self._progress)
-        return PixelRecords(self.dataset, self.buckets, lambda width, height: latent_shape(vae, width, height))
-
     def _plan(self, backup: Backup | None) -> None:
         """Sizes of the run. A resumed run keeps its global batch and learning-rate factor on any number of ranks."""
-        ranks = self.runtime.world_size
         run = backup.data["run"] if backup else {}
-        self.global_batch = run.get("global_batch", global_batch(self.config, ranks))
-        self.excluded = np.zeros(len(self.dataset), bool)
-        self.excluded[list(self.unusable)] = True
-        num_samples = count_samples(
-            len(self.dataset), self.dataset.repeats, self.excluded, self.dataset.concept_index
-        )
-        self.steps_per_epoch = count_steps(num_samples, self.global_batch)
-        if num_samples < self.global_batch:
+        self.global_batch = run.get("global_batch", global_batch(self.config, self.runtime.world_size))
+        self.plan = RunPlan(self.dataset, self.buckets, self.unusable, self.config.seed, self.global_batch)
+        if self.plan.num_samples < self.global_batch:
             self.callbacks.on_warning(
-                f"{num_samples} samples < {self.global_batch} per step: every step is a whole epoch."
+                f"{self.plan.num_samples} samples < {self.global_batch} per step: every step is a whole epoch."
             )
-        if run and run["samples"] != self._samples_digest():
+        if run and run["samples"] != self.plan.samples_digest():
             self.callbacks.on_warning("The pictures have changed since the backup: the current epoch is planned anew.")
 
     def _setup_engine(self, backup: Backup | None) -> None:
-        total = self.steps_per_epoch * self.config.epochs
+        total = self.plan.steps_per_epoch * self.config.epochs
         loss = self.method.loss(self.base, self.config)
         if backup:
             self.learning_rate_factor = backup.data["learning_rate_factor"]
@@ -331,39 +280,15 @@ class GenericTrainer(TrainingEngine):
 
     def _steps(self) -> Iterator[Step]:
         """This rank's part of every step from where the run stands to its end."""
-        number, epoch, first = self.step, self.epoch, self.step_in_epoch
         pin = self.runtime.device.type == "cuda"
-        while number < self.total_steps:
-            plan = plan_epoch(
-                self.buckets.index,
-                self.dataset.repeats,
-                self.config.seed,
-                epoch,
-                self.global_batch,
-                self.excluded,
-                self.dataset.concept_index,
-            )
-            for index in range(first, min(plan.num_steps, first + self.total_steps - number)):
-                batches = [self._batch(part, epoch, pin) for part in self._shard(plan.step(index))]
-                yield Step(batches, epoch, index, index == plan.num_steps - 1)
-                number += 1
-            epoch, first = epoch + 1, 0
-
-    def _shard(self, samples: np.ndarray):
-        accumulation = self.config.gradient_accumulation_steps
-        return shard(samples, self.buckets.index, self.runtime.rank, self.runtime.world_size, accumulation)
-
-    def _batch(self, micro_batch, epoch: int, pin: bool) -> Batch:
-        batch = self.source.batch(micro_batch, epoch)
-        return batch.pinned() if pin else batch
+        ranks = (self.runtime.rank, self.runtime.world_size)
+        planned = self.plan.steps(self.epoch, self.step_in_epoch, *ranks, self.config.gradient_accumulation_steps)
+        for step in islice(planned, self.total_steps - self.step):
+            batches = [self.source.batch(micro_batch, step.epoch) for micro_batch in step.micro_batches]
+            yield Step([b.pinned() for b in batches] if pin else batches, step.epoch, step.index, step.ends_epoch)
 
     def _run_state(self) -> dict[str, Any]:
-        return {"global_batch": self.global_batch, "samples": self._samples_digest()}
-
-    def _samples_digest(self) -> str:
-        """Changes when the samples' ids no longer mean the same pictures."""
-        names = "\n".join(f"{number} {Path(path).name}" for number, path in enumerate(self.dataset.paths))
-        return hashlib.sha256(names.encode() + self.excluded.tobytes()).hexdigest()
+        return {"global_batch": self.global_batch, "samples": self.plan.samples_digest()}
 
     def _unused_name(self, name: str) -> str:
         """A resumed run may end twice: an earlier model is never overwritten."""

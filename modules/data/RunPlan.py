@@ -1,0 +1,69 @@
+"""The steps of a run: which samples each of them trains on, and this rank's part of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from modules.data.plan import MicroBatch, count_samples, count_steps, plan_epoch, shard
+
+if TYPE_CHECKING:
+    from modules.data.buckets import Buckets
+    from modules.data.concepts import Dataset
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """epoch, index: from 0. ends_epoch: whether it is the epoch's last. micro_batches: this rank's."""
+
+    epoch: int
+    index: int
+    ends_epoch: bool
+    micro_batches: list[MicroBatch]
+
+
+class RunPlan:
+    """The plan of every epoch, which knows nothing of ranks, and the shares of one rank.
+
+    unusable: sample ids that are left out.
+    """
+
+    def __init__(self, dataset: Dataset, buckets: Buckets, unusable: Collection[int], seed: int, global_batch: int):
+        self.seed = seed
+        self.global_batch = global_batch
+        self._dataset = dataset
+        self._buckets = buckets
+        self._repeats = dataset.repeats
+        self._excluded = np.zeros(len(dataset), bool)
+        self._excluded[list(unusable)] = True
+        self.num_samples = count_samples(len(dataset), self._repeats, self._excluded, dataset.concept_index)
+        self.steps_per_epoch = count_steps(self.num_samples, global_batch)
+
+    def steps(
+        self, epoch: int, first: int, rank: int, world_size: int, accumulation: int
+    ) -> Iterator[PlannedStep]:
+        """Endless: the steps from step `first` of `epoch` on, with what `rank` runs of them."""
+        while True:
+            plan = plan_epoch(
+                self._buckets.index,
+                self._repeats,
+                self.seed,
+                epoch,
+                self.global_batch,
+                self._excluded,
+                self._dataset.concept_index,
+            )
+            for index in range(first, plan.num_steps):
+                micro_batches = shard(plan.step(index), self._buckets.index, rank, world_size, accumulation)
+                yield PlannedStep(epoch, index, index == plan.num_steps - 1, micro_batches)
+            epoch, first = epoch + 1, 0
+
+    def samples_digest(self) -> str:
+        """Changes when the samples' ids no longer mean the same pictures."""
+        names = "\n".join(Path(path).name for path in self._dataset.paths)
+        return hashlib.sha256(names.encode() + self._excluded.tobytes()).hexdigest()
