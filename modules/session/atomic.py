@@ -30,6 +30,7 @@ def new_file(path: str | os.PathLike) -> Iterator[Path]:
     temporary = _temporary_beside(path)
     try:
         yield temporary
+        _share(temporary)
         _sync_file(temporary)
         _rename(temporary, path)
     except BaseException:
@@ -177,8 +178,18 @@ def _sync_tree(folder: Path) -> None:
     for parent, _, files in os.walk(folder, topdown=False):
         for name in files:
             if not os.path.islink(os.path.join(parent, name)):
+                _share(Path(parent, name))
                 _sync_file(Path(parent, name))
         _sync_folder(Path(parent))
+
+
+def _share(path: Path) -> None:
+    """Gives a file the permissions that new files have in its folder: safetensors lets only its owner read."""
+    if os.name == "posix":
+        probe = _temporary_beside(path)
+        probe.touch()
+        os.chmod(path, probe.stat().st_mode & 0o777)
+        probe.unlink()
 
 
 def _sync_file(path: Path) -> None:

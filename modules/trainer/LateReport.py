@@ -28,12 +28,23 @@ class StepFigures:
 class LateReport:
     """The device's figures of one step, on their way to the host.
 
+    number: of the optimizer step, from 1. seconds: wall time since the step before.
     totals: [2 + requests + metrics]: loss sum, sample count, a count per request, sums of metrics.
     """
 
-    def __init__(self, step: Step, number: int, rates: dict[str, float], totals: Tensor, norm: Tensor, names: Names):
+    def __init__(
+        self,
+        step: Step,
+        number: int,
+        seconds: float,
+        rates: dict[str, float],
+        totals: Tensor,
+        norm: Tensor,
+        names: Names,
+    ):
         self.step = step
-        self.number = number  # of the optimizer step, from 1
+        self.number = number
+        self.seconds = seconds
         self.learning_rates = rates
         self._names = names
         figures = torch.cat([totals, norm.to(totals.dtype).reshape(1)])

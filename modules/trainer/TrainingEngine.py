@@ -144,7 +144,7 @@ class TrainingEngine:
             self.epoch += 1
         if self.ema:
             self.ema.update(self.step)
-        report = LateReport(step, self.step, rates, totals, norm, names)
+        report = LateReport(step, self.step, self._seconds_since_last(), rates, totals, norm, names)
         self._read_late()
         self._late = report
 
@@ -288,8 +288,6 @@ class TrainingEngine:
             return
         figures = report.read()
         self._agreed |= figures.requests
-        now = time.perf_counter()
-        seconds, self._last_time = now - self._last_time, now
         if figures.loss is not None:
             before = figures.loss if self.smooth_loss is None else self.smooth_loss
             self.smooth_loss = SMOOTHING * before + (1 - SMOOTHING) * figures.loss
@@ -303,11 +301,16 @@ class TrainingEngine:
                 smooth_loss=self.smooth_loss,
                 lr=next(iter(report.learning_rates.values())),
                 samples=figures.samples,
-                seconds=seconds,
+                seconds=report.seconds,
                 grad_norm=figures.grad_norm,
                 metrics={**figures.metrics, **{f"lr/{name}": lr for name, lr in report.learning_rates.items()}},
             )
         )
+
+    def _seconds_since_last(self) -> float:
+        now = time.perf_counter()
+        seconds, self._last_time = now - self._last_time, now
+        return seconds
 
     def _note_skipped(self, skipped: bool, number: int) -> None:
         if not skipped:

@@ -173,3 +173,21 @@ def test_a_sweep_removes_a_link_and_not_what_it_points_to(tmp_path):
 
 def test_sweeping_a_folder_that_does_not_exist_finds_nothing(tmp_path):
     assert atomic.sweep_temporaries(tmp_path / "none") == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of this kind are POSIX's")
+def test_what_a_careful_writer_kept_to_itself_is_readable_as_new_files_are(tmp_path):
+    (tmp_path / "usual").touch()
+    usual = (tmp_path / "usual").stat().st_mode
+
+    def write_privately(path):
+        path.write_bytes(b"x")
+        path.chmod(0o600)
+
+    with atomic.new_file(tmp_path / "file") as temporary:
+        write_privately(temporary)
+    with atomic.new_folder(tmp_path / "folder") as temporary:
+        write_privately(temporary / "inside")
+    assert (tmp_path / "file").stat().st_mode == usual
+    assert (tmp_path / "folder/inside").stat().st_mode == usual
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder", "usual"]
