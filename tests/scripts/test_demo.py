@@ -1,0 +1,180 @@
+"""The demo: what ships is what it is said to be, and it teaches the model eight and nine."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from modules.config.files import config_from_values
+from modules.config.presets import load_preset
+from modules.config.validation import find_problems
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "resources/demo"
+NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+MAX_MODEL_BYTES = 8_000_000
+FRESH_SEED = 100_000  # none of the seeds that made the regularisation pictures
+
+
+def captioned(folder: Path) -> dict[str, list[Path]]:
+    """The pictures of a folder by caption."""
+    by_caption: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("*.png")):
+        by_caption.setdefault(path.with_suffix(".txt").read_text(encoding="utf-8").strip(), []).append(path)
+    return by_caption
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Pixels and captions by file name: the same pixels may be packed in other bytes."""
+    pictures = {path.name: Image.open(path).tobytes() for path in folder.glob("*.png")}
+    return pictures | {path.name: path.read_bytes() for path in folder.glob("*.txt")}
+
+
+def ink(picture: Image.Image) -> np.ndarray:
+    """float64[8, 8], the ink of a 32x32 picture from 0 to 16, as scikit-learn's scans count it."""
+    grey = np.asarray(picture.convert("L"), np.float64)
+    return (255 - grey.reshape(8, 4, 8, 4).mean((1, 3))) * 16 / 255
+
+
+@pytest.fixture(scope="module")
+def scans():
+    return pytest.importorskip("sklearn.datasets", reason="scikit-learn ships the scans").load_digits()
+
+
+@pytest.fixture(scope="module")
+def recognise(scans):
+    """Pictures -> the digits that a classifier, fitted on the real scans, sees in them."""
+    from sklearn.svm import SVC
+
+    classifier = SVC(gamma=0.001, C=10).fit(scans.data, scans.target)
+    return lambda pictures: classifier.predict([ink(picture).ravel() for picture in pictures])
+
+
+@pytest.fixture(scope="module")
+def quickly_made(tmp_path_factory) -> Path:
+    """A demo made with next to no training."""
+    pytest.importorskip("sklearn", reason="scikit-learn ships the scans")
+    out = tmp_path_factory.mktemp("demo")
+    (out / "README.md").write_text("stays")
+    few = ["--vae-steps", "1", "--base-steps", "1", "--regularisation-count", "1"]
+    run_python(ROOT / "scripts/make_demo_model.py", *few, "--out", out)
+    return out
+
+
+def run_python(*arguments: object) -> str:
+    """Runs Python in a process of its own, on as many threads as torch likes; returns what it printed."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_model_is_small_and_holds_safetensors_only():
+    files = [path for path in (DEMO / "model").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= MAX_MODEL_BYTES
+    assert {path.suffix for path in files} == {".safetensors", ".json"}
+
+
+def test_the_model_names_no_folder_of_the_machine_that_made_it():
+    configs = {path: json.loads(path.read_text(encoding="utf-8")) for path in (DEMO / "model").rglob("*.json")}
+    assert len(configs) >= 5
+    assert [path for path, config in configs.items() if config.get("_name_or_path")] == []
+
+
+def test_the_model_loads_in_plain_diffusers_and_draws_its_size():
+    from diffusers import StableDiffusionPipeline
+
+    pipe = StableDiffusionPipeline.from_pretrained(DEMO / "model")
+    assert pipe("a handwritten two", num_inference_steps=1).images[0].size == (32, 32)
+
+
+def test_the_pictures_are_all_scans_of_eight_and_nine_enlarged(scans):
+    pictures = captioned(DEMO / "pictures")
+    assert set(pictures) == {"a handwritten eight", "a handwritten nine"}
+    for digit in (8, 9):
+        paths = pictures[f"a handwritten {NAMES[digit]}"]
+        assert [int(path.stem) for path in paths] == np.flatnonzero(scans.target == digit).tolist()
+        for path in paths:
+            with Image.open(path) as picture:
+                assert picture.size == (32, 32)
+                # enlarging is smooth, so that shrinking gives the scan back but for its edges
+                assert np.corrcoef(ink(picture).ravel(), scans.images[int(path.stem)].ravel())[0, 1] > 0.97
+
+
+def test_the_regularisation_pictures_are_the_digits_that_their_captions_say(recognise):
+    pictures = captioned(DEMO / "regularisation")
+    assert set(pictures) == {f"a handwritten {name}" for name in NAMES[:8]}
+    for digit, name in enumerate(NAMES[:8]):
+        seen = recognise([Image.open(path) for path in pictures[f"a handwritten {name}"]])
+        assert len(seen) >= 20
+        assert np.mean(seen == digit) >= 0.95
+
+
+def test_the_preset_lacks_nothing_and_asks_for_each_digit():
+    config = config_from_values(load_preset("demo"), "demo")
+    assert find_problems(config) == []
+    assert [sample.prompt for sample in config.sampling.samples] == [f"a handwritten {name}" for name in NAMES]
+    assert [concept.regularisation for concept in config.concepts] == [False, True]
+
+
+def test_the_demo_can_be_made_again(quickly_made):
+    assert (quickly_made / "README.md").read_text() == "stays"
+    assert {path.name for path in quickly_made.iterdir()} == {path.name for path in DEMO.iterdir()}
+    assert content(quickly_made / "pictures") == content(DEMO / "pictures")
+
+
+def test_the_latents_of_the_remade_model_have_unit_variance(quickly_made, scans):
+    import torch
+    from diffusers import AutoencoderKL
+
+    from modules.families.latents import encode_pixels
+    from modules.families.registry import FAMILIES
+    from scripts.make_demo_model import enlarge
+
+    known = [enlarge(image).convert("RGB") for image in scans.images[scans.target < 8]]
+    pixels = torch.from_numpy(np.stack([np.asarray(picture, np.float32) for picture in known])).permute(0, 3, 1, 2)
+    vae = AutoencoderKL.from_pretrained(quickly_made / "model/vae")
+    with torch.no_grad():
+        latents = encode_pixels(FAMILIES["sd15"], vae, pixels / 127.5 - 1)
+    assert latents.std().item() == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_the_demo_teaches_eight_and_nine_and_keeps_zero_to_seven(tmp_path, recognise):
+    from diffusers import StableDiffusionPipeline
+
+    sampling = config_from_values(load_preset("demo"), "demo").sampling.samples[0]
+    pipe = StableDiffusionPipeline.from_pretrained(DEMO / "model")
+    pipe.set_progress_bar_config(disable=True)
+
+    def share_right(digit: int, count: int = 100) -> float:
+        import torch
+
+        pictures = pipe(
+            [f"a handwritten {NAMES[digit]}"] * count,
+            generator=[torch.Generator().manual_seed(FRESH_SEED + number) for number in range(count)],
+            num_inference_steps=sampling.steps,
+            guidance_scale=sampling.guidance,
+        ).images
+        return float(np.mean(recognise(pictures) == digit))
+
+    before = [share_right(digit) for digit in range(10)]
+    # what `start-multi-gpu.sh --demo` runs, in another folder
+    demo = "import sys; from pathlib import Path; from scripts.start_multi_gpu import run_demo"
+    printed = run_python("-c", f"{demo}; sys.exit(run_demo(Path(sys.argv[1])))", tmp_path / "run")
+    for file in ("before_after.png", "models/digits.safetensors", "models/digits_kohya.safetensors"):
+        assert str(tmp_path / "run" / file) in printed
+        assert (tmp_path / "run" / file).is_file()
+    pipe.load_lora_weights(tmp_path / "run/models", weight_name="digits.safetensors")
+    after = [share_right(digit) for digit in range(10)]
+
+    assert min(before[:8]) >= 0.95, before
+    assert max(before[8:]) <= 0.10, before
+    assert min(after[8:]) >= 0.95, after
+    assert min(after[:8]) >= 0.95, after
