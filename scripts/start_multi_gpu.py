@@ -31,8 +31,8 @@ def run_demo(folder: Path) -> int:
     """Teaches the demo model two new digits in `folder`, then says where to look."""
     from modules.trainer.run import FINISHED, run_training
 
-    values = load_preset("demo")
-    config = config_from_values({**values, "workspace_dir": str(folder)}, source="preset demo")
+    folders = {"workspace_dir": str(folder), "cache_dir": str(folder.parent / "cache")}
+    config = config_from_values({**load_preset("demo"), **folders}, source="preset demo")
     print("The demo: a small model that draws handwritten digits, but only zero to seven, learns eight and nine.")
     code = run_training(config)
     if code != FINISHED:
