@@ -33,7 +33,7 @@ def run_demo(folder: Path) -> int:
 
     folders = {"workspace_dir": str(folder), "cache_dir": str(folder.parent / "cache")}
     config = config_from_values({**load_preset("demo"), **folders}, source="preset demo")
-    print("The demo: a small model that draws handwritten digits, but only zero to seven, learns eight and nine.")
+    print("A small model that draws handwritten digits, but only zero to seven, learns eight and nine.", flush=True)
     code = run_training(config)
     if code != FINISHED:
         return code
