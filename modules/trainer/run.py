@@ -19,6 +19,7 @@ from modules.session.RunFolder import RunFolder
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
+from modules.trainer.heap import keep_freed_memory
 from modules.trainer.TrainingError import StopRequested
 
 FINISHED, FAILED, STOPPED = 0, 1, 130
@@ -59,6 +60,8 @@ def _train(config: TrainConfig, callbacks: TrainCallbacks, commands: TrainComman
     if config.enable_multi_gpu:
         callbacks.on_warning("enable_multi_gpu is on, but this version trains on one device: the others stay idle.")
     trainer = GenericTrainer(config, callbacks, commands, resume=resume)
+    if trainer.runtime.device.type == "cpu":
+        keep_freed_memory()
     with contextlib.closing(trainer.backups), _stop_on_interrupt(commands, callbacks):
         trainer.start()
         trainer.train()

@@ -1,0 +1,88 @@
+"""Measures Chorus against a training loop written by hand; docs/benchmarks.md says how and what came out.
+
+    python scripts/benchmark.py step --method lora
+    python scripts/benchmark.py all --json figures.json
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from modules.config.errors import UserError
+from scripts.benchmarks.compare import compare_memory, compare_start, compare_steps
+from scripts.benchmarks.material import make_material
+from scripts.benchmarks.planning import describe, measure_planning
+
+METHODS = ("lora", "full")
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse(argv)
+    folder = args.folder.resolve()
+    results: dict[str, Any] = {"machine": machine(args.device), "comparisons": []}
+    try:
+        make_material(folder)
+        for comparison in comparisons(args, folder):
+            print(comparison, flush=True)
+            results["comparisons"].append(comparison.as_values())
+        if args.what in ("plan", "all"):
+            results["plan"] = measure_planning(folder)
+            print(describe(results["plan"]))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    return 0
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure Chorus against a training loop written by hand.")
+    parser.add_argument("what", choices=("step", "memory", "start", "plan", "all"))
+    parser.add_argument("--method", choices=METHODS, help="what is trained; both if left out")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--blocks", type=positive, default=20, help="pairs of turns of the step comparison")
+    parser.add_argument("--steps-per-block", type=positive, default=5, help="steps of a turn, and of a memory run")
+    parser.add_argument("--pairs", type=positive, default=8, help="pairs of runs of the start and memory comparisons")
+    parser.add_argument("--folder", type=Path, default=Path("workspace/benchmark"), help="for model and caches")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every measurement to FILE")
+    return parser.parse_args(argv)
+
+
+def positive(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
+def comparisons(args: argparse.Namespace, folder: Path):
+    """The comparisons asked for, each made when it is its turn."""
+    for method in [args.method] if args.method else METHODS:
+        if args.what in ("step", "all"):
+            yield from compare_steps(folder, method, args.device, args.blocks, args.steps_per_block)
+        if args.what in ("memory", "all"):
+            for cold in (False, True):
+                yield compare_memory(folder, method, args.device, args.pairs, args.steps_per_block, cold)
+        if args.what in ("start", "all"):
+            yield compare_start(folder, method, args.device, args.pairs)
+
+
+def machine(device: str) -> dict[str, Any]:
+    return {
+        "device": device,
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        **{package: version(package) for package in ("torch", "diffusers", "transformers", "peft")},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""Chorus against the loop written by hand: time of a step, memory, and time to the first step.
+
+Both run as programs of their own with the same number of threads. What is reported is the median of the ratios of
+pairs measured one right after the other, in alternating order, because a shared machine is never the same for long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import IO, Any, TypeVar
+
+from modules.config.errors import UserError
+from modules.session.events import read_events
+from scripts.benchmarks.chorus_run import run_values
+from scripts.benchmarks.medians import Median, median_with_interval
+from scripts.benchmarks.worker import WorkerArguments
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parents[2]
+CHORUS, REFERENCE = "chorus_run", "reference_loop"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One comparison; `unit` is that of the two medians."""
+
+    what: str
+    unit: str
+    target: float
+    pairs: list[tuple[float, float]]  # (Chorus, loop written by hand)
+
+    @property
+    def ratio(self) -> Median:
+        return median_with_interval([ours / theirs for ours, theirs in self.pairs])
+
+    def __str__(self) -> str:
+        ours, theirs = (median(side) for side in zip(*self.pairs, strict=True))
+        return (
+            f"{self.what}: ratio {self.ratio} over {len(self.pairs)} pairs, target {self.target:.2f}; "
+            f"Chorus {ours:.3f} {self.unit}, by hand {theirs:.3f} {self.unit}"
+        )
+
+    def as_values(self) -> dict[str, Any]:
+        return {**asdict(self), "ratio": asdict(self.ratio)}
+
+
+def compare_steps(folder: Path, method: str, device: str, blocks: int, steps_per_block: int) -> list[Comparison]:
+    """Seconds and processor seconds (of all threads) of a step.
+
+    The two take turns of `steps_per_block` steps; a first turn does not count.
+    """
+    arguments = WorkerArguments(folder, method, steps_per_block, blocks + 1, cold=False)
+    with _worker(CHORUS, arguments, device) as ours, _worker(REFERENCE, arguments, device) as theirs:
+        ours.turn(), theirs.turn()
+        answers = _alternated(blocks, ours.turn, theirs.turn)
+
+    def of(key: str) -> list[tuple[float, float]]:
+        return [(ours[key] / steps_per_block, theirs[key] / steps_per_block) for ours, theirs in answers]
+
+    return [
+        Comparison(f"step, {method}, {device}", "s", 1.03, of("seconds")),
+        Comparison(f"step, {method}, {device}, processor time", "s", 1.03, of("cpu_seconds")),
+    ]
+
+
+def compare_memory(folder: Path, method: str, device: str, count: int, steps: int, cold: bool = False) -> Comparison:
+    """Most resident memory of the whole process, from its start to the end of `steps` steps; GiB."""
+    arguments = WorkerArguments(folder, method, steps, 1, cold)
+
+    def peak(program: str) -> float:
+        with _worker(program, arguments, device) as worker:
+            answer = worker.turn()
+        if answer["peak_bytes"] is None:
+            raise UserError("memory can't be measured on this system: run the benchmark on Linux.")
+        return answer["peak_bytes"] / 2**30
+
+    pairs = _alternated(count, lambda: peak(CHORUS), lambda: peak(REFERENCE))
+    return Comparison(f"memory, {method}, {device}, {'encoding' if cold else 'cached'}", "GiB", 1.10, pairs)
+
+
+def compare_start(folder: Path, method: str, device: str, count: int) -> Comparison:
+    """Seconds from the start of the process to the end of the first step, everything cached; ours by scripts/train.py.
+
+    The first pair fills the caches and does not count.
+    """
+    pairs = _alternated(
+        count + 1, lambda: _first_step_of_chorus(folder, method, device), lambda: _first_step(folder, method, device)
+    )
+    return Comparison(f"start to first step, {method}, {device}", "s", 1.30, pairs[1:])
+
+
+def _alternated(count: int, ours: Callable[[], T], theirs: Callable[[], T]) -> list[tuple[T, T]]:
+    """`count` pairs (ours, theirs), measured in the order ours theirs, theirs ours, ours theirs ..."""
+    pairs = []
+    for number in range(count):
+        if number % 2 == 0:
+            first = ours()
+            pairs.append((first, theirs()))
+        else:
+            first = theirs()
+            pairs.append((ours(), first))
+    return pairs
+
+
+def _first_step(folder: Path, method: str, device: str) -> float:
+    started = time.time()
+    with _worker(REFERENCE, WorkerArguments(folder, method, 1, 1, cold=False), device) as worker:
+        return worker.turn()["time"] - started
+
+
+def _first_step_of_chorus(folder: Path, method: str, device: str) -> float:
+    """From the event file, as any other program would see it."""
+    with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as run_folder, _log() as log:
+        values = run_values(WorkerArguments(folder, method, 1, 1, cold=False), Path(run_folder))
+        config = Path(run_folder) / "config.json"
+        config.write_text(json.dumps(values), encoding="utf-8")
+        command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(config)]
+        started = time.time()
+        code = subprocess.run(command, stdout=log, stderr=log, env=_environment(device)).returncode
+        events, _ = read_events(Path(values["workspace_dir"]) / "events" / "rank-0.jsonl")
+        finished = [event["time"] for event in events if event["type"] == "step"]
+        if code or not finished:
+            raise UserError(f"scripts/train.py failed: {_last_lines(log)}")
+        return finished[0] - started
+
+
+@dataclass
+class _Worker:
+    """A program that trains when it is its turn."""
+
+    program: str
+    process: subprocess.Popen
+    log: IO[str]
+    device: str
+
+    def turn(self) -> dict[str, Any]:
+        with contextlib.suppress(BrokenPipeError):  # it has ended: the missing answer says so below
+            self.process.stdin.write(b"\n")
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise UserError(f"{self.program} ended before its time: {_last_lines(self.log)}")
+        values = json.loads(answer)
+        if values["device"] != self.device:
+            raise UserError(f"--device {self.device}: {self.program} ran on {values['device']}; use that device.")
+        return values
+
+
+@contextlib.contextmanager
+def _worker(program: str, arguments: WorkerArguments, device: str) -> Iterator[_Worker]:
+    command = [sys.executable, "-m", f"scripts.benchmarks.{program}", *arguments.as_options()]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    with _log() as log, subprocess.Popen(command, cwd=ROOT, stderr=log, env=_environment(device), **pipes) as process:
+        yield _Worker(program, process, log, device)
+        # leaving closes its stdin, which ends it if it still waits, and waits for its end
+
+
+def _log() -> IO[str]:
+    return tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+
+
+def _last_lines(log: IO[str]) -> str:
+    log.seek(0)
+    return "\n".join(log.read().strip().splitlines()[-15:])
+
+
+def _environment(device: str) -> dict[str, str]:
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
+    return {**os.environ, **hidden}

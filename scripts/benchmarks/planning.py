@@ -1,0 +1,170 @@
+"""What many pictures cost: planning, a dry run, and making the batches of a step."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from modules.config.errors import UserError
+from scripts.benchmarks.material import model_folder
+from scripts.benchmarks.worker import peak_bytes
+
+ROOT = Path(__file__).resolve().parents[2]
+NUM_PLANNED = 1_000_000
+NUM_DRY = 1_000
+FEW, MANY = 100, 100_000
+GLOBAL_BATCH = 4
+NUM_ENTRIES = 64  # different cache entries among which the samples are shared out
+NUM_STEPS = 400
+
+
+def measure_planning(folder: Path) -> dict[str, Any]:
+    """All figures of this file. Each is taken in a process of its own, so that memory is not mixed up."""
+    return {
+        "planning": _in_process("plan_many", str(NUM_PLANNED)),
+        "dry_run": dry_run(folder, NUM_DRY),
+        "batch": _in_process("batch_seconds", str(FEW), str(MANY)),
+    }
+
+
+def describe(values: dict[str, Any]) -> str:
+    planning, dry, batch = values["planning"], values["dry_run"], values["batch"]
+    memory = "not measured" if planning["peak_bytes"] is None else f"{planning['peak_bytes'] / 2**30:.2f} GiB"
+    return "\n".join(
+        (
+            f"planning {planning['pictures']:,} pictures: {planning['seconds']:.2f} s (target 5), "
+            f"peak memory {memory} (target 1)",
+            f"dry run of {dry['pictures']:,} pictures: {dry['seconds']:.2f} s, "
+            f"torch {'imported' if dry['imports_torch'] else 'not imported'}",
+            f"batches of a step: {batch['few_ms']:.2f} ms with {batch['few']:,} pictures, "
+            f"{batch['many_ms']:.2f} ms with {batch['many']:,}; planning adds {batch['few_plan_ms']:.3f} and "
+            f"{batch['many_plan_ms']:.3f} ms a step",
+        )
+    )
+
+
+def plan_many(pictures: str) -> dict[str, Any]:
+    """Shapes and steps of one epoch, from the sizes of the pictures."""
+    import numpy as np
+
+    from modules.data.plan import plan_epoch
+
+    count = int(pictures)
+    widths, heights = np.random.default_rng(0).integers(400, 2000, (2, count), np.int32)
+    started = time.perf_counter()
+    buckets = _buckets(widths, heights)
+    plan = plan_epoch(buckets.index, np.ones(count), seed=1, epoch=0, global_batch=GLOBAL_BATCH)
+    seconds = time.perf_counter() - started
+    return {"pictures": count, "steps": plan.num_steps, "seconds": seconds, "peak_bytes": peak_bytes()}
+
+
+def batch_seconds(few: str, many: str) -> dict[str, Any]:
+    """Milliseconds to make what one step trains on, with few and with many pictures, taking turns."""
+    with tempfile.TemporaryDirectory() as cache_dir:
+        few_step, few_plan = _batch_maker(int(few), cache_dir)
+        many_step, many_plan = _batch_maker(int(many), cache_dir)
+        seconds: dict[Callable, list[float]] = {few_step: [], many_step: []}
+        for number in range(NUM_STEPS):
+            for make in list(seconds)[:: 1 if number % 2 else -1]:
+                started = time.perf_counter()
+                make(number)
+                seconds[make].append(time.perf_counter() - started)
+    return {
+        "few": int(few),
+        "many": int(many),
+        "few_ms": 1000 * median(seconds[few_step]),
+        "many_ms": 1000 * median(seconds[many_step]),
+        "few_plan_ms": 1000 * few_plan,
+        "many_plan_ms": 1000 * many_plan,
+    }
+
+
+def dry_run(folder: Path, count: int) -> dict[str, Any]:
+    """Seconds of `scripts/train.py --dry-run` on `count` pictures, process start included, and whether it has torch."""
+    from PIL import Image
+
+    program = "import sys; from scripts.train import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    with tempfile.TemporaryDirectory(prefix="pictures-", dir=folder) as pictures:
+        for number in range(count):
+            name = Path(pictures) / f"{number:06d}"
+            Image.new("RGB", (64 + 8 * (number % 5), 64), (number % 256, 0, 0)).save(name.with_suffix(".png"))
+            name.with_suffix(".txt").write_text(f"picture {number}", encoding="utf-8")
+        config = Path(pictures) / "config.json"
+        values = {
+            "model": {"base": str(model_folder(folder))},
+            "concepts": [{"path": pictures}],
+            "workspace_dir": str(Path(pictures) / "run"),
+            "cache_dir": str(Path(pictures) / "cache"),
+        }
+        config.write_text(json.dumps(values), encoding="utf-8")
+        started = time.perf_counter()
+        lines = _run([sys.executable, "-c", program, "--config", str(config), "--dry-run"])
+        seconds = time.perf_counter() - started
+    return {"pictures": count, "seconds": seconds, "imports_torch": lines[-1] == "True"}
+
+
+def _batch_maker(count: int, cache_dir: str) -> tuple[Callable[[int], object], float]:
+    """(a function that makes the batches of a step, seconds of planning an epoch for each of its steps)."""
+    import numpy as np
+    import torch
+
+    from modules.config.ConceptConfig import ConceptConfig
+    from modules.data.batches import SampleSource
+    from modules.data.concepts import Dataset
+    from modules.data.plan import plan_epoch, shard
+
+    widths = np.full(count, 512, np.int32)
+    paths = [f"{number}.png" for number in range(count)]
+    dataset = Dataset([ConceptConfig()], paths, np.zeros(count, np.int32), widths, widths, [], 0)
+    buckets = _buckets(widths, widths)
+    latents = _records(cache_dir, "latents", {"latents": torch.zeros(4, 64, 64)}, count)
+    text = _records(cache_dir, "text", {"prompt_embeds": torch.zeros(77, 768)}, count + 1)
+    source = SampleSource(dataset, buckets, latents, [""] * (count + 1), text, 0.0, 1, torch.float32)
+    started = time.perf_counter()
+    plan = plan_epoch(buckets.index, dataset.repeats, seed=1, epoch=0, global_batch=GLOBAL_BATCH)
+    planning_seconds = time.perf_counter() - started
+
+    def make(number: int) -> object:
+        samples = plan.step(number % plan.num_steps)
+        return [source.batch(part, epoch=0) for part in shard(samples, buckets.index, 0, 1, accumulation=1)]
+
+    return make, planning_seconds / plan.num_steps
+
+
+def _records(cache_dir: str, kind: str, record: dict, count: int):
+    from modules.data.batches import CachedRecords
+    from modules.data.TensorCache import TensorCache
+
+    cache = TensorCache(cache_dir, kind, rank=0)
+    for number in range(NUM_ENTRIES):
+        cache.put(f"{number:04d}", record)
+    return CachedRecords(cache, [f"{number % NUM_ENTRIES:04d}" for number in range(count)], lambda: None)
+
+
+def _buckets(widths, heights):
+    from modules.data.buckets import assign_buckets
+
+    return assign_buckets(widths, heights, resolution=512, step=64, max_aspect=2.0, bucketing=True)
+
+
+def _in_process(function: str, *arguments: str) -> dict[str, Any]:
+    return json.loads(_run([sys.executable, "-m", "scripts.benchmarks.planning", function, *arguments])[-1])
+
+
+def _run(command: list[str]) -> list[str]:
+    """What the command prints, by line."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"{' '.join(command)} failed: {done.stderr.strip()}")
+    return done.stdout.strip().splitlines()
+
+
+if __name__ == "__main__":
+    print(json.dumps({"plan_many": plan_many, "batch_seconds": batch_seconds}[sys.argv[1]](*sys.argv[2:])))

@@ -1,0 +1,96 @@
+"""What the two programs under comparison share: their arguments, and taking turns with each other.
+
+A worker is told on its stdin that it is its turn, one line each time, and answers on its stdout with one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+BATCH_SIZE = 4
+LEARNING_RATE = 1e-4
+LORA_RANK = 8
+MAX_GRAD_NORM = 1.0
+
+
+@dataclass(frozen=True)
+class WorkerArguments:
+    """folder: with the material and the caches. steps: optimizer steps of a turn.
+
+    cold: pictures and captions are encoded in the run instead of read from a cache.
+    """
+
+    folder: Path
+    method: str
+    steps: int
+    turns: int
+    cold: bool
+
+    @property
+    def total_steps(self) -> int:
+        return self.steps * self.turns
+
+    def as_options(self) -> list[str]:
+        options = ["--folder", str(self.folder), "--method", self.method]
+        options += ["--steps", str(self.steps), "--turns", str(self.turns)]
+        return [*options, "--cold"] if self.cold else options
+
+    @classmethod
+    def parse(cls) -> WorkerArguments:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--folder", type=Path, required=True)
+        parser.add_argument("--method", choices=("lora", "full"), required=True)
+        parser.add_argument("--steps", type=int, required=True)
+        parser.add_argument("--turns", type=int, required=True)
+        parser.add_argument("--cold", action="store_true")
+        return cls(**vars(parser.parse_args()))
+
+
+class Turns:
+    """The worker's side. `device` is told with every answer, so that nobody compares a CPU with a GPU."""
+
+    def __init__(self, arguments: WorkerArguments, device: str):
+        self._arguments = arguments
+        self._device = device
+        self._answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not look like an answer
+        self._started = self._cpu_started = 0.0
+
+    def wait(self) -> None:
+        """Returns when it is this worker's turn; ends the process when the other end is gone."""
+        if not sys.stdin.readline():
+            sys.exit("the benchmark has gone")
+        self._started, self._cpu_started = time.perf_counter(), time.process_time()
+
+    def after_step(self, number: int) -> None:
+        """After optimizer step `number` (from 1), which the device has finished where a turn ends."""
+        if number % self._arguments.steps:
+            return
+        answer = {
+            "seconds": time.perf_counter() - self._started,
+            "cpu_seconds": time.process_time() - self._cpu_started,
+            "time": time.time(),
+            "peak_bytes": peak_bytes(),
+            "device": self._device,
+        }
+        print(json.dumps(answer), file=self._answers, flush=True)
+        if number < self._arguments.total_steps:
+            self.wait()
+
+
+def peak_bytes() -> int | None:
+    """The most memory that this process has had at once (resident), None where the system does not tell.
+
+    From /proc: what getrusage gives is inherited from the process that started this one.
+    """
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return None
+    fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    return int(fields["VmHWM"].split()[0]) * 1024

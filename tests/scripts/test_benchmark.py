@@ -1,0 +1,56 @@
+"""The benchmark runs end to end on the smallest model; what it measures is not judged here."""
+
+import json
+import shutil
+
+import pytest
+
+from scripts import benchmark
+from scripts.benchmarks.medians import median_with_interval
+
+BLOCKS = 2
+
+
+@pytest.fixture
+def material(tmp_path, tiny_sd15, picture_folder):
+    """A benchmark folder whose model and pictures are there already, and are tiny."""
+    folder = tmp_path / "benchmark"
+    shutil.copytree(tiny_sd15, folder / "model")
+    picture_folder(sizes=((32, 32),) * 4, name="benchmark/pictures")
+    return folder
+
+
+def test_the_step_comparison_reports_every_pair_and_an_interval_around_the_median(material, tmp_path, capsys):
+    figures = tmp_path / "figures.json"
+    options = ["--method", "lora", "--blocks", str(BLOCKS), "--steps-per-block", "1", "--folder", str(material)]
+    assert benchmark.main(["step", *options, "--json", str(figures)]) == 0
+    results = json.loads(figures.read_text())
+    printed = capsys.readouterr().out.splitlines()
+    assert [comparison["what"] for comparison in results["comparisons"]] == [
+        "step, lora, cpu",
+        "step, lora, cpu, processor time",
+    ]
+    assert len(printed) == 2
+    for comparison, line in zip(results["comparisons"], printed, strict=True):
+        assert line.startswith(comparison["what"])
+        ratios = sorted(ours / theirs for ours, theirs in comparison["pairs"])
+        assert len(ratios) == BLOCKS
+        assert comparison["ratio"]["low"] == ratios[0] <= comparison["ratio"]["value"] <= ratios[-1]
+    assert {"device", "cores", "torch"} <= results["machine"].keys()
+    assert not list(material.glob("run-*")), "the run folders are gone"
+
+
+def test_a_program_that_fails_is_told_with_its_last_lines(material, capsys):
+    shutil.rmtree(material / "model" / "unet")
+    assert benchmark.main(["memory", "--method", "lora", "--pairs", "1", "--folder", str(material)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("chorus_run ended before its time")
+    assert "unet" in error
+
+
+@pytest.mark.parametrize(("count", "left_out"), [(1, 0), (5, 0), (6, 0), (9, 1), (20, 5), (100, 39)])
+def test_the_interval_of_a_median_leaves_out_what_the_tables_say(count, left_out):
+    """Ranks of the 95 % intervals of tables for the sign test: 20 values give the 6th and the 15th."""
+    interval = median_with_interval(list(range(count)))
+    assert (interval.low, interval.high) == (left_out, count - 1 - left_out)
+    assert interval.value == (count - 1) / 2
