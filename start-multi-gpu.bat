@@ -1,5 +1,5 @@
 @echo off
-rem Sets Chorus up on first use, then trains on all GPUs: start-multi-gpu.bat [options of scripts\start_multi_gpu.py]
+rem Sets Chorus up on first use, then trains: start-multi-gpu.bat [options of scripts\start_multi_gpu.py]
 rem The current folder stays, so that relative paths in the options hold.
 rem Delayed expansion stays off: it would eat exclamation marks in paths and options.
 setlocal EnableExtensions DisableDelayedExpansion

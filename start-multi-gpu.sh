@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets Chorus up on first use, then trains on all GPUs: ./start-multi-gpu.sh [options of scripts/start_multi_gpu.py]
+# Sets Chorus up on first use, then trains: ./start-multi-gpu.sh [options of scripts/start_multi_gpu.py]
 # bash 3.2 (macOS) must understand it. The current folder stays, so that relative paths in the options hold.
 set -eu
 

@@ -53,7 +53,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=positive, default=8, help="pairs of runs of the start and memory comparisons")
     parser.add_argument("--folder", type=Path, default=Path("workspace/benchmark"), help="for model and caches")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every measurement to FILE")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.json and not args.json.parent.is_dir():
+        parser.error(f"--json {args.json}: there is no folder {args.json.parent}")  # now, not after an hour
+    return args
 
 
 def positive(text: str) -> int:

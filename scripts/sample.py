@@ -11,6 +11,7 @@ from modules.config.errors import UserError
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
+    sys.stdout.reconfigure(errors="backslashreplace")  # a prompt that the terminal can't show ends nothing
     try:
         from modules.distributed.Runtime import default_device
         from modules.session.names import safe_file_name
@@ -28,6 +29,9 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"--out {args.out!r} can't be written ({error.strerror}): choose another folder.", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -37,15 +41,27 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--lora", action="append", default=[], metavar="FILE", help="LoRA file; may be repeated")
     parser.add_argument("--prompt", action="append", required=True, metavar="TEXT", help="may be repeated")
     parser.add_argument("--negative-prompt", default="", metavar="TEXT")
-    parser.add_argument("--count", type=int, default=1, metavar="N", help="pictures per prompt; seeds count up")
+    parser.add_argument("--count", type=positive, default=1, metavar="N", help="pictures per prompt; seeds count up")
     parser.add_argument("--seed", type=int, default=42, metavar="S")
-    parser.add_argument("--steps", type=int, default=25, metavar="K")
+    parser.add_argument("--steps", type=positive, default=25, metavar="K")
     parser.add_argument("--guidance", type=float, default=7.5, metavar="G", help="1 is none")
-    parser.add_argument("--width", type=int, metavar="PIXELS", help="default: what the model was made for")
-    parser.add_argument("--height", type=int, metavar="PIXELS", help="default: what the model was made for")
-    parser.add_argument("--batch-size", type=int, default=4, metavar="N", help="pictures made at once")
+    parser.add_argument("--width", type=side, metavar="PIXELS", help="default: what the model was made for")
+    parser.add_argument("--height", type=side, metavar="PIXELS", help="default: what the model was made for")
+    parser.add_argument("--batch-size", type=positive, default=4, metavar="N", help="pictures made at once")
     parser.add_argument("--out", required=True, metavar="DIR")
     return parser.parse_args(argv)
+
+
+def positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return int(text)
+
+
+def side(text: str) -> int:
+    if positive(text) % 16:
+        raise argparse.ArgumentTypeError(f"{text} is not a multiple of 16")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from modules.config.TrainConfig import TrainConfig
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
+    sys.stdout.reconfigure(errors="backslashreplace")  # a file name that the terminal can't show ends nothing
     try:
         config = read_config(args)
         if args.dry_run:

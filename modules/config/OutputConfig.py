@@ -33,7 +33,8 @@ class OutputConfig:
     format: Literal["diffusers", "single_file", "both"] = setting(
         "both",
         label="Format",
-        help="A folder for diffusers, one .safetensors file for other programs, or both.",
+        help="Diffusers' format, the one that ComfyUI and A1111 read, or both: every one that the family can be "
+        "written in. A LoRA is a file in either; a whole model is a folder for diffusers and a single file for others.",
         group="output",
         choice_labels={"diffusers": "Diffusers folder", "single_file": "Single file", "both": "Both"},
     )

@@ -192,7 +192,7 @@ class TrainConfig:
     )
     device_indexes: list[Annotated[Int, Field(ge=0)]] = setting(
         label="GPUs",
-        help="Numbers of the GPUs to use, counted from 0. Empty: all.",
+        help="Numbers of the GPUs to use, counted from 0. Empty: all. Without multi-GPU the first of them trains.",
         group="multi_gpu",
         default_factory=list,
     )

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from modules.config.TrainConfig import TrainConfig
 
+ONE_DEVICE = "enable_multi_gpu is on, but this version trains on one device: the others stay idle."
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -103,6 +105,12 @@ def _check_precision(config: TrainConfig) -> Iterator[Problem]:
             "fp16 gradients can't be unscaled: set model.weight_dtype to float32."
         )
         yield Problem("model.weight_dtype", message)
+    elif weights in ("float16", "bfloat16") and config.method != "lora":
+        message = (
+            f"model.weight_dtype {weights} in {config.method} training: small updates are lost to rounding; "
+            "use float32 with mixed_precision bf16."
+        )
+        yield Problem("model.weight_dtype", message, blocking=False)
     if weights == "float64" and mixed != "no":
         message = (
             f"model.mixed_precision {mixed} with weight_dtype float64: the one undoes the other; "

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]:
     """Raises DataError, one sentence, for sizes that the family can't take and for concepts without pictures."""
     data = config.data
-    check_resolution(data.resolution, data.bucket_step, family.align, family=family.name)
+    step = data.bucket_step if data.bucketing else family.align
+    check_resolution(data.resolution, step, family.align, family=family.name)
     for number, sample in enumerate(config.sampling.samples):
         for side in ("width", "height"):
             setting = f"sampling.samples.{number}.{side}"

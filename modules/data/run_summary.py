@@ -10,13 +10,14 @@ import numpy as np
 
 from modules.config.batch_size import global_batch, learning_rate_factor
 from modules.config.errors import ConfigError
-from modules.config.validation import find_problems
+from modules.config.validation import ONE_DEVICE, find_problems
 from modules.data.concepts import captions
 from modules.data.plan import count_samples, count_steps
 from modules.data.prepare import prepare_data
 from modules.families.registry import FAMILIES
 from modules.session.RunFolder import RunFolder
 from modules.weights.inspect import BaseInfo, check_base
+from modules.weights.model_files import check_format
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -40,6 +41,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
     base = check_base(
         config.model.base, family.name, (family.pipeline, *family.other_pipelines), unused=family.unused
     )
+    check_format(family, config.output)
     dataset, buckets = prepare_data(config, family)
     if config.method != "vae":
         captions(dataset)  # read for their encoding alone
@@ -50,6 +52,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
         *_step_lines(config, dataset, num_ranks),
         *_disk_lines(disk_needs(config, family, base, dataset, buckets)),
         *(("Warning", problem.message) for problem in problems),
+        *([("Warning", ONE_DEVICE)] if config.enable_multi_gpu else []),
     ]
     return "\n".join(f"{label + ':':<15}{text}" for label, text in lines)
 
@@ -94,9 +97,10 @@ def disk_needs(
     """A rough estimate of what the run will write, by folder."""
     pixels = np.array([width * height for width, height in buckets.shapes], np.int64)[buckets.index].sum()
     cache = int(pixels) * family.latent_bytes_per_pixel + len(dataset) * family.caption_bytes
-    trained = base.size_bytes * (LORA_SHARE_PER_RANK * config.lora.rank if config.method == "lora" else 1)
-    # one more backup than is kept, while it is written; each holds weights and two moments
-    backups = 3 * trained * (config.backup.keep + 1)
+    size = base.size_bytes or family.typical_bytes  # of a Hub id nothing is known before it is fetched
+    trained = size * (LORA_SHARE_PER_RANK * config.lora.rank if config.method == "lora" else 1)
+    # one more backup than is kept, while it is written; each holds weights, two moments and the average
+    backups = (4 if config.ema.enabled else 3) * trained * (config.backup.keep + 1)
     needed = {"cache_dir": 0 if config.method == "vae" else cache, "workspace_dir": backups + 2 * trained}
     return [DiskNeed(setting, getattr(config, setting), size) for setting, size in needed.items()]
 

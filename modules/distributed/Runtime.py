@@ -28,6 +28,12 @@ class Runtime:
     gradient_scale = 1.0
 
     def __init__(self, device: torch.device):
+        if device.type == "cuda":
+            import torch
+
+            # with its number: "cuda" and "cuda:0" compare unequal, and modules are asked where they are
+            device = torch.device("cuda", device.index or 0)
+            torch.cuda.set_device(device)
         self.device = device
 
     @property

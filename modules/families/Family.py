@@ -54,6 +54,7 @@ class Family:
     lora_targets: component -> names of its attention projections; lora_mlp: likewise of its feed-forward layers.
     lora_blocks: component -> the blocks in which layers may be adapted.
     latent_bytes_per_pixel, caption_bytes: what a cache entry takes in float32, for the estimate of disk space.
+    typical_bytes: of a whole model in float32, for the same where the base is not on the disk yet.
     unused: components that training never needs and that are not loaded.
     single_file: the key layout in which a single-file checkpoint can be written, None where there is none.
     """
@@ -72,6 +73,7 @@ class Family:
     lora_blocks: Mapping[str, tuple[str, ...]]
     latent_bytes_per_pixel: float
     caption_bytes: int
+    typical_bytes: float
     other_pipelines: tuple[str, ...] = ()
     vae: str = "vae"
     unused: tuple[str, ...] = ()

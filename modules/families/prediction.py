@@ -29,16 +29,13 @@ def predict(
 
 
 def objective_of(
-    family: Family,
-    scheduler_config: Mapping[str, Any],
-    prediction_type: str = "auto",
-    device: torch.device | None = None,
+    family: Family, scheduler_config: Mapping[str, Any], device: torch.device | None = None
 ) -> Objective:
     """The training objective of a base model.
 
-    scheduler_config: of the base's scheduler; it holds the noise schedule and, with prediction_type "auto", says
-    whether epsilon or v is predicted. A scheduler made for training is built from it, because those of pipelines
-    carry state and are changed by sampling. device: where the noise schedule lives, so that no step copies it there.
+    scheduler_config: of the base's scheduler; it holds the noise schedule and says whether epsilon or v is predicted.
+    A scheduler made for training is built from it, because those of pipelines carry state and are changed by sampling.
+    device: where the noise schedule lives, so that no step copies it there.
     """
     from modules.diffusion.objectives import Ddpm, Flow
 
@@ -47,6 +44,4 @@ def objective_of(
     from diffusers import DDPMScheduler
 
     schedule = DDPMScheduler.from_config(dict(scheduler_config))
-    if prediction_type == "auto":
-        prediction_type = schedule.config.prediction_type
-    return Ddpm(schedule.alphas_cumprod.to(device), prediction_type)
+    return Ddpm(schedule.alphas_cumprod.to(device), schedule.config.prediction_type)

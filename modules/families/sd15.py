@@ -25,6 +25,7 @@ SD15 = Family(
     lora_blocks={"unet": ("down_blocks", "mid_block", "up_blocks"), "text_encoder": ("encoder.layers",)},
     latent_bytes_per_pixel=4 * 4 / 8**2,
     caption_bytes=77 * 1024 * 4,
+    typical_bytes=4.3e9,
     unused=("safety_checker", "feature_extractor", "image_encoder"),
     single_file="sd",
 )

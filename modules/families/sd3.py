@@ -45,5 +45,6 @@ SD3 = Family(
     },
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=(77 + 256) * 4096 * 4,
+    typical_bytes=31e9,
     unused=("image_encoder", "feature_extractor"),
 )

@@ -17,8 +17,9 @@ class DenoisingLoss(Loss):
 
     def __init__(self, base: BaseModel, trained: list[str]):
         super().__init__(base, trained)
-        schedule = base.pipe.scheduler.config
-        self._objective = objective_of(base.family, schedule, base.config.prediction_type, base.device)
+        self._objective = objective_of(base.family, base.pipe.scheduler.config, base.device)
+        if base.config.gradient_checkpointing:  # gradients of the text pass through a denoiser that is frozen, too
+            base.module(base.family.denoisers[0]).enable_gradient_checkpointing()
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
         family = self.base.family

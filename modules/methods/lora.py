@@ -51,7 +51,8 @@ class Lora:
     ) -> list[Path]:
         adapted = {part: base.module(part) for part in trained_in(self, base, config)}
         dtype = getattr(torch, config.output.dtype)
-        return save_lora(folder / name, adapted, type(base.pipe), config.output.format, dtype, metadata)
+        formats = config.output.format if base.family.single_file else "diffusers"
+        return save_lora(folder / name, adapted, type(base.pipe), formats, dtype, metadata)
 
 
 def target_modules(family: Family, component: str, module: nn.Module, targets: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from modules.config.errors import UserError
 from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
-from modules.session.atomic import sweep_temporaries, write_json
+from modules.session.atomic import is_temporary, sweep_temporaries, write_json
 from modules.session.events import to_plain
 
 
@@ -83,8 +83,16 @@ class RunFolder:
         for folder in folders:
             sweep_temporaries(folder)
 
+    def refuse_earlier_run(self) -> None:
+        """Raise UserError if a run has left backups or models here: starting over would mix up their work."""
+        for folder in (self.backup_dir, self.models_dir):
+            if folder.is_dir() and any(not is_temporary(entry) for entry in folder.iterdir()):
+                raise UserError(
+                    f"workspace_dir {str(self.path)!r} holds a run already: resume it, or choose another folder."
+                )
+
     def freeze_config(self, config: TrainConfig) -> None:
-        """Keep `config` as the settings of this run; every rank and every resume reads this copy."""
+        """Keep `config` as a record of the settings of this run."""
         save_config(config, self.config_path)
 
     def free_bytes(self) -> int:

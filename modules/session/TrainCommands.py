@@ -38,7 +38,7 @@ class TrainCommands:
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop was asked for; a long phase such as sampling looks here to end early."""
+        """Whether a stop was asked for; a long phase such as caching looks here to end early."""
         with self._lock:
             return "stop" in self._pending
 

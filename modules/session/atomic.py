@@ -80,6 +80,15 @@ def write_json(path: str | os.PathLike, obj: Any) -> None:
     write_text(path, json.dumps(obj, indent=2, allow_nan=False) + "\n")
 
 
+def remove_folder(path: str | os.PathLike) -> None:
+    """Remove a folder so that it is never seen half removed: first its name goes, then its content."""
+    path = Path(path)
+    temporary = _temporary_beside(path)
+    with contextlib.suppress(FileNotFoundError):
+        _rename(path, temporary)
+        _remove(temporary)
+
+
 def is_temporary(path: str | os.PathLike) -> bool:
     """Whether `path` is named as a file or folder still being written, which readers of a folder must pass over."""
     return _TEMPORARY.search(os.fspath(path)) is not None

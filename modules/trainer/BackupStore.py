@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.session.atomic import new_folder, write_json
+from modules.session.atomic import new_folder, remove_folder, write_json
 from modules.session.manifest import check_manifest, write_manifest
 from modules.trainer.TrainingError import TrainingError
 from modules.weights.errors import WeightsError
@@ -97,7 +97,7 @@ class BackupStore:
             if path.exists() and check_manifest(path) is None:  # asked for twice at one step; equal in content
                 self._on_done(path, data["step"])
                 return
-            shutil.rmtree(path, ignore_errors=True)
+            remove_folder(path)
             with new_folder(path) as temporary:
                 for name, group in tensors.items():
                     save_tensors(temporary / f"{name}.safetensors", group)
@@ -108,8 +108,11 @@ class BackupStore:
             self._on_warning(f"The backup at step {data['step']} could not be written ({error.strerror or error}).")
             return
         self._failures = 0
-        for old in self.paths()[self._keep :]:
-            shutil.rmtree(old, ignore_errors=True)
+        # newer ones are damaged leftovers that a resume has passed over: they must not push this one out
+        older = [old for old in self.paths() if old.name < path.name]
+        for old in older[self._keep - 1 :]:
+            with contextlib.suppress(OSError):  # still open on Windows: the next backup tries again
+                remove_folder(old)
         self._on_done(path, data["step"])
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,7 @@ from modules.data.concepts import captions
 from modules.data.draws import torch_seed
 from modules.data.Encoder import Encoder
 from modules.data.encoding import check_unusable
+from modules.data.errors import DataError
 from modules.data.prepare import prepare_data
 from modules.data.run_summary import disk_needs
 from modules.data.RunPlan import RunPlan
@@ -36,7 +38,7 @@ from modules.session.RunFolder import RunFolder
 from modules.trainer.BackupStore import Backup, BackupStore
 from modules.trainer.EngineSettings import EngineSettings
 from modules.trainer.optimizers import ParamGroup
-from modules.trainer.sampling import make_pictures, requests_of, save_picture
+from modules.trainer.sampling import PictureRequest, make_pictures, requests_of, save_picture
 from modules.trainer.Step import Step
 from modules.trainer.TrainingEngine import AUTOCAST, Action, TrainingEngine
 from modules.trainer.TrainingError import StopRequested, TrainingError
@@ -87,8 +89,9 @@ class GenericTrainer(TrainingEngine):
         self.run_folder.create()
         backup = self._earlier_state()
         self._warn_of_pictures()
-        self._load_model()
+        self._open_model()
         self._cache([*texts, ""])  # the last caption is what caption dropout puts in a caption's place
+        self._attach_method()
         self._plan(backup)
         self._setup_engine(backup)
         self._add_actions()
@@ -152,6 +155,13 @@ class GenericTrainer(TrainingEngine):
         requests = [r for sample in self.config.sampling.samples if sample.enabled for r in requests_of(sample)]
         if not requests:
             return
+        try:
+            self._make_samples(requests)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            self.callbacks.on_warning("The GPU's memory is too small for the samples: lower sampling.batch_size.")
+
+    def _make_samples(self, requests: list[PictureRequest]) -> None:
         self.callbacks.on_status(f"Making {len(requests)} samples")
         folder = self.run_folder.samples_dir / f"step-{self.step:09d}"
         averaged = self._averaged() if self.config.ema.sample else nullcontext()
@@ -164,6 +174,8 @@ class GenericTrainer(TrainingEngine):
                     self.callbacks.on_warning(f"A sample could not be written to {path} ({error.strerror or error}).")
                     continue
                 self.callbacks.on_sample(path, request.prompt, self.step)
+                if self.commands.stopping:
+                    break
 
     # --- start, in its order --------------------------------------------------------------------------------------
 
@@ -176,6 +188,10 @@ class GenericTrainer(TrainingEngine):
         pipelines = (self.family.pipeline, *self.family.other_pipelines)
         self.base_info = check_base(self.config.model.base, self.family.name, pipelines, unused=self.family.unused)
         check_format(self.family, self.config.output)
+        wants_bf16 = self.config.model.mixed_precision == "bf16" and self.runtime.device.type == "cuda"
+        if wants_bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
+            name = torch.cuda.get_device_name(self.runtime.device)
+            raise ConfigError(f"model.mixed_precision 'bf16': {name} can't compute in bf16; use fp16.")
         if not self.method.components(self.family, self.config):
             raise ConfigError(
                 f"method {self.config.method!r} can't train the parts that are switched on: switch denoiser.train on."
@@ -189,11 +205,7 @@ class GenericTrainer(TrainingEngine):
     def _earlier_state(self) -> Backup | None:
         """The backup to go on from. A folder that holds a run is never started over: its work would be mixed up."""
         if not self.resume:
-            if self.backups.paths() or any(self.run_folder.models_dir.iterdir()):
-                raise ConfigError(
-                    f"workspace_dir {self.config.workspace_dir!r} holds a run already: resume it, or choose another "
-                    "folder."
-                )
+            self.run_folder.refuse_earlier_run()
             return None
         backup = self.backups.newest()
         if backup is None:
@@ -206,20 +218,18 @@ class GenericTrainer(TrainingEngine):
         if self.dataset.missing_captions and self.method.inputs == "latents":
             self.callbacks.on_warning(f"{self.dataset.missing_captions} pictures have no caption and train without.")
 
-    def _load_model(self) -> None:
-        self.callbacks.on_status("Loading the model")
+    def _open_model(self) -> None:
+        self.callbacks.on_status("Opening the model")
         self.base = BaseModel(self.family, self.config.model, self.runtime.device)
         self.parts = trained_in(self.method, self.base, self.config)
         self.text_trains = any(part in self.family.text.encoders for part in self.parts)
-        self.base.require(*self.parts, *(self.family.text_components if self.text_trains else ()))
-        torch.manual_seed(torch_seed(self.config.seed, "initialisation"))
-        self.method.attach(self.base, self.config)
-
     def _cache(self, texts: list[str]) -> None:
         """Encodes what is missing in the caches and makes the source of batches."""
-        cache_dir, rank = self.config.cache_dir, self.runtime.rank
+        cache_dir, rank = Path(self.config.cache_dir).expanduser(), self.runtime.rank
         encoder = Encoder(self.base, self.dataset, self.buckets, cache_dir, rank, self._progress, self._tell)
         takes_latents = self.method.inputs == "latents"
+        if not takes_latents:
+            self.base.require(self.family.vae)
         pictures = encoder.latents() if takes_latents else encoder.pixels()
         self.unusable = encoder.unusable
         check_unusable(self.dataset, self.unusable, self.config.data.max_unreadable_share)
@@ -236,11 +246,28 @@ class GenericTrainer(TrainingEngine):
             dtype=torch.promote_types(self.base.dtype, torch.float32),
         )
 
+    def _attach_method(self) -> None:
+        """Loads what a step needs; after the caching, so that encoders and denoiser are not in memory together."""
+        denoisers = self.family.denoisers if self.method.inputs == "latents" else ()
+        encoders = self.family.text_components if self.text_trains else ()
+        present = [name for name in (*denoisers, *encoders) if name in self.base.component_names]
+        self.base.require(*self.parts, *present)
+        torch.manual_seed(torch_seed(self.config.seed, "initialisation"))
+        self.method.attach(self.base, self.config)
+
     def _plan(self, backup: Backup | None) -> None:
         """Sizes of the run. A resumed run keeps its global batch and learning-rate factor on any number of ranks."""
         run = backup.data["run"] if backup else {}
-        self.global_batch = run.get("global_batch", global_batch(self.config, self.runtime.world_size))
+        wanted = global_batch(self.config, self.runtime.world_size)
+        self.global_batch = run.get("global_batch", wanted)
+        if self.global_batch != wanted:
+            self.callbacks.on_warning(
+                f"batch_size: the run goes on with the {self.global_batch} samples per step of its backup, not "
+                f"{wanted}; raise gradient_accumulation_steps to save memory."
+            )
         self.plan = RunPlan(self.dataset, self.buckets, self.unusable, self.config.seed, self.global_batch)
+        if not self.plan.num_samples:
+            raise DataError("concepts: their repeats leave no sample in an epoch; raise concepts.N.repeats.")
         if self.plan.num_samples < self.global_batch:
             self.callbacks.on_warning(
                 f"{self.plan.num_samples} samples < {self.global_batch} per step: every step is a whole epoch."
@@ -292,7 +319,8 @@ class GenericTrainer(TrainingEngine):
 
     def _unused_name(self, name: str) -> str:
         """A resumed run may end twice: an earlier model is never overwritten."""
-        taken = {path.name.removesuffix(".safetensors") for path in self.run_folder.models_dir.iterdir()}
+        names = (path.name.removesuffix(".safetensors") for path in self.run_folder.models_dir.iterdir())
+        taken = {name.removesuffix("_kohya") for name in names}
         candidates = (name if number == 1 else f"{name}-{number}" for number in range(1, len(taken) + 2))
         return next(candidate for candidate in candidates if candidate not in taken)
 

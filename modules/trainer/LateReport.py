@@ -53,7 +53,7 @@ class LateReport:
             host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
             self._figures = host.copy_(figures, non_blocking=True)
             self._event = torch.cuda.Event()
-            self._event.record()
+            self._event.record(torch.cuda.current_stream(figures.device))
         else:
             self._figures = figures
 

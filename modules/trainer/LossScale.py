@@ -34,8 +34,10 @@ class LossScale:
         self.good_steps = torch.where(grown, 0.0, self.good_steps)
 
     def state_dict(self) -> dict[str, float]:
-        return {"value": self.value.item(), "good_steps": self.good_steps.item()}
+        return {"value": self.value.item(), "good_steps": self.good_steps.item()} if self.enabled else {}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        self.value.fill_(state["value"])
-        self.good_steps.fill_(state["good_steps"])
+        """A run that is resumed with another precision starts with a scale of its own, or goes without."""
+        if self.enabled and state:
+            self.value.fill_(state["value"])
+            self.good_steps.fill_(state["good_steps"])

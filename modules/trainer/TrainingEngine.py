@@ -129,7 +129,7 @@ class TrainingEngine:
         self._run_actions(set())  # what was asked for during the last step
 
     def train_step(self, step: Step) -> None:
-        """One optimizer step. Nothing in it waits for the device."""
+        """One optimizer step. Nothing in it waits for the device, unless the optimizer or `step_fn` does."""
         self.epoch = step.epoch
         rates = self._set_learning_rates()
         totals, names = self._accumulate(step)

@@ -87,14 +87,15 @@ def load_optimizer_state(
         optimizer.state[params[name]].update(values)
     for key, value in tensors.items():
         name, state_key = key.rsplit("/", 1)
-        optimizer.state[params[name]][state_key] = _laid_out_like(params[name], value)
+        fused = bool(optimizer.param_groups[0].get("fused"))
+        optimizer.state[params[name]][state_key] = _laid_out_like(params[name], value, fused)
     for group, saved in zip(optimizer.param_groups, numbers["groups"], strict=True):
         group.update(saved)
 
 
-def _laid_out_like(param: Tensor, value: Tensor) -> Tensor:
+def _laid_out_like(param: Tensor, value: Tensor, fused: bool) -> Tensor:
     # The fused kernels walk raw memory: a channels-last parameter with a contiguous moment is silently wrong.
     if value.shape == param.shape:
         return torch.empty_like(param, dtype=value.dtype).copy_(value)
-    # AdamW's step counter is a scalar that lives where the kernel wants it: on the parameter's device
-    return value.to(param.device)
+    # a fused kernel wants its step counter on the device, any other optimizer would wait for it there
+    return value.to(param.device) if fused or value.dim() else value

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
+from modules.config.validation import ONE_DEVICE
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.FolderCommands import FolderCommands
@@ -23,6 +24,10 @@ from modules.trainer.heap import keep_freed_memory
 from modules.trainer.TrainingError import StopRequested
 
 FINISHED, FAILED, STOPPED = 0, 1, 130
+OUT_OF_MEMORY = (
+    "The GPU's memory is full: lower batch_size (and raise gradient_accumulation_steps), switch "
+    "model.gradient_checkpointing on, lower data.resolution, or train a LoRA with model.weight_dtype bfloat16."
+)
 
 
 def run_training(config: TrainConfig, resume: bool = False) -> int:
@@ -32,19 +37,26 @@ def run_training(config: TrainConfig, resume: bool = False) -> int:
     """
     started = time.time()
     folder = RunFolder(config.workspace_dir)
+    if not resume:
+        folder.refuse_earlier_run()  # before its record of how it ended is touched
     folder.create()
     folder.clear_exit()
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context(folder.log_path(0).open("a", encoding="utf-8", buffering=1))
+        # backslashreplace: a file name that is no text must not end the run that tells of it
+        log = folder.log_path(0).open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
+        stack.enter_context(log)
         callbacks = CallbackList(_listeners(config, folder, log, stack))
         commands = FolderCommands(folder, callbacks, run_started=started)
         try:
             stopped = _train(config, callbacks, commands, resume)
         except (StopRequested, KeyboardInterrupt):
+            callbacks.on_status("Stopped at once, without a backup")
             stopped = True
         except UserError as error:
             return _failed(folder, callbacks, str(error))
         except Exception as error:
+            if type(error).__name__ == "OutOfMemoryError":  # torch's; this module does without torch
+                return _failed(folder, callbacks, OUT_OF_MEMORY)
             for stream in (sys.stderr, log):
                 traceback.print_exc(file=stream)
             return _failed(folder, callbacks, f"{type(error).__name__}: {error}")
@@ -58,7 +70,7 @@ def _train(config: TrainConfig, callbacks: TrainCallbacks, commands: TrainComman
     from modules.trainer.GenericTrainer import GenericTrainer
 
     if config.enable_multi_gpu:
-        callbacks.on_warning("enable_multi_gpu is on, but this version trains on one device: the others stay idle.")
+        callbacks.on_warning(ONE_DEVICE)
     trainer = GenericTrainer(config, callbacks, commands, resume=resume)
     if trainer.runtime.device.type == "cpu":
         keep_freed_memory()

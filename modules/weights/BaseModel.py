@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,7 @@ class BaseModel:
         self._pipeline_class = getattr(diffusers, family.pipeline)
         self.is_single_file = inspect_base(config.base).kind == "single_file"
         if self.is_single_file:
-            self.path = Path(config.base)
+            self.path = Path(config.base).expanduser()
             self.pipe = self._load_single_file()
             self._classes: dict[str, tuple[str, str]] = {}
         else:
@@ -64,7 +64,7 @@ class BaseModel:
                 if name in options and not isinstance(value, list | tuple)
             }
             self._components = dict.fromkeys((*parts, *family.unused))
-            self._components["scheduler"] = self._load_component("scheduler")
+            self._components["scheduler"] = self._scheduler(self._load_component("scheduler"))
             self.pipe = self._new_pipe()
 
     @property
@@ -74,8 +74,8 @@ class BaseModel:
             return [name for name, value in self.pipe.components.items() if value is not None]
         return list(self._classes)
 
-    def require(self, *names: str) -> None:
-        """Loads what is not in memory, frozen and in evaluation mode, and puts modules on the device.
+    def require(self, *names: str, on_device: bool = True) -> None:
+        """Loads what is not in memory, frozen and in evaluation mode, and puts modules on the device if asked.
 
         Parts that this model goes without are passed over.
         """
@@ -85,7 +85,7 @@ class BaseModel:
                 self._components[name] = self._load_component(name)
             if missing:
                 self.pipe = self._new_pipe()
-            for name in names:
+            for name in names if on_device else ():
                 if hasattr(self.module(name), "parameters"):
                     self.module(name).to(self.device)
 
@@ -105,14 +105,14 @@ class BaseModel:
             torch.cuda.empty_cache()
 
     @contextlib.contextmanager
-    def using(self, *names: str) -> Iterator[DiffusionPipeline]:
-        """Inside, these components are on the device; those that were not there before leave it afterwards.
+    def using(self, *names: str, on_device: bool = True) -> Iterator[DiffusionPipeline]:
+        """Inside, these components are in memory, on the device if asked; those that came for it leave afterwards.
 
         The prefetching thread may ask while the main thread samples: one waits for the other.
         """
         with self._lock:
             absent = [name for name in names if not self._is_on_device(name)]
-            self.require(*absent)
+            self.require(*absent, on_device=on_device)
             try:
                 yield self.pipe
             finally:
@@ -122,8 +122,10 @@ class BaseModel:
     def component_files(self, *names: str) -> list[Path]:
         """The files that decide what these components compute, sorted."""
         if self.is_single_file:
-            return [self.path]
-        return sorted(path for name in names for path in (self.path / name).rglob("*") if path.is_file())
+            folder = self.config.config_folder  # its configs and tokenizers decide, too, but not its weights
+            described = _files_below(Path(folder).expanduser(), names) if folder else []
+            return [self.path, *(path for path in described if path.suffix in (".json", ".txt", ".model"))]
+        return _files_below(self.path, names)
 
     def module(self, name: str) -> nn.Module:
         return getattr(self.pipe, name)
@@ -142,8 +144,9 @@ class BaseModel:
 
     def _local_folder(self) -> Path:
         """The base's folder; a Hub id is downloaded into the Hub's cache."""
-        if Path(self.config.base).is_dir():
-            return Path(self.config.base)
+        path = Path(self.config.base).expanduser()
+        if path.is_dir():
+            return path
         try:
             return Path(self._pipeline_class.download(self.config.base))
         except OSError as error:
@@ -187,7 +190,8 @@ class BaseModel:
     def _load_single_file(self):
         from diffusers.loaders.single_file_utils import SingleFileComponentError
 
-        options = {"config": self.config.config_folder} if self.config.config_folder else {}
+        folder = self.config.config_folder
+        options = {"config": str(Path(folder).expanduser())} if folder else {}
         unused = dict.fromkeys(self.family.unused, None)
         try:
             pipe = self._pipeline_class.from_single_file(
@@ -204,8 +208,15 @@ class BaseModel:
             if hasattr(component, "parameters") and any(param.is_meta for param in component.parameters()):
                 raise self._single_file_error(f"tensors of its {name} are missing", WHOLE)
             self._frozen(component)
+        pipe.scheduler = self._scheduler(pipe.scheduler)
         pipe.set_progress_bar_config(disable=True)
         return pipe
+
+    def _scheduler(self, scheduler):
+        """With the prediction type of the settings: training, samples and the saved model must agree in it."""
+        if self.config.prediction_type == "auto" or self.family.objective != "ddpm":
+            return scheduler
+        return type(scheduler).from_config(scheduler.config, prediction_type=self.config.prediction_type)
 
     def _single_file_error(self, reason: str, remedy: str) -> WeightsError:
         folder = self.config.config_folder
@@ -229,6 +240,10 @@ class BaseModel:
         pipe = self._pipeline_class(**self._components, **self._options)
         pipe.set_progress_bar_config(disable=True)
         return pipe
+
+
+def _files_below(folder: Path, names: Iterable[str]) -> list[Path]:
+    return sorted(path for name in names for path in (folder / name).rglob("*") if path.is_file())
 
 
 def _first_line(error: Exception) -> str:

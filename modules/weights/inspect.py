@@ -53,7 +53,7 @@ def inspect_base(base: str) -> BaseInfo:
 
     Raises WeightsError, a sentence that begins with the path, if nothing is there or it can't be read.
     """
-    path = Path(base)
+    path = Path(base).expanduser()
     if base and path.is_dir():
         return _inspect_folder(path)
     if base and path.is_file():

@@ -24,11 +24,13 @@ def load_pipeline(base: str, loras: Sequence[str | Path], device: torch.device) 
     if inspect_base(base).kind == "single_file":
         raise WeightsError(f"base {base!r}: is a single file; give a diffusers folder or a Hub id.")
     try:
-        pipe = import_diffusers().DiffusionPipeline.from_pretrained(base)
+        pipe = import_diffusers().DiffusionPipeline.from_pretrained(Path(base).expanduser())
     except (OSError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise WeightsError(f"base {base!r}: can't be loaded ({reason}); fetch the model again.") from error
     pipe.set_progress_bar_config(disable=True)
+    if getattr(pipe, "safety_checker", None) is not None:
+        pipe.safety_checker = None  # it would hand out black pictures without a word
     for lora in loras:
         load_lora(pipe, lora)
     if loras:

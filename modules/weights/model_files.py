@@ -15,6 +15,7 @@ from modules.weights.single_file import save_single_file
 if TYPE_CHECKING:
     import torch
     from diffusers import DiffusionPipeline
+    from torch import nn
 
     from modules.config.OutputConfig import OutputConfig
     from modules.families.Family import Family
@@ -31,12 +32,13 @@ def save_model(base: BaseModel, output: OutputConfig, folder: Path, name: str, m
     check_format(base.family, output)
     dtype = getattr(torch, output.dtype)
     folder.mkdir(parents=True, exist_ok=True)
+    has_single_file = base.family.single_file is not None
     written = []
-    with base.using(*base.component_names) as pipe:
+    with base.using(*base.component_names, on_device=False) as pipe:
         if output.format in ("diffusers", "both"):
             _save_folder(pipe, folder / name, dtype)
             written.append(folder / name)
-        if output.format in ("single_file", "both"):
+        if output.format in ("single_file", "both") and has_single_file:
             path = folder / f"{name}.safetensors"
             save_single_file(path, pipe.unet, pipe.vae, pipe.text_encoder, dtype, metadata)
             written.append(path)
@@ -44,18 +46,16 @@ def save_model(base: BaseModel, output: OutputConfig, folder: Path, name: str, m
 
 
 def check_format(family: Family, output: OutputConfig) -> None:
-    """Raises WeightsError where the family has no single-file layout that could be written."""
-    if output.format != "diffusers" and family.single_file is None:
+    """Raises WeightsError where only the layout of single files is asked for and the family has none."""
+    if output.format == "single_file" and family.single_file is None:
         raise WeightsError(
-            f"output.format {output.format!r}: a single-file checkpoint of {family.label} can't be written; "
-            "use diffusers."
+            f"output.format 'single_file': {family.label} can be written in diffusers' format only; use diffusers."
         )
 
 
 def _save_folder(pipe: DiffusionPipeline, path: Path, dtype: torch.dtype) -> None:
     components = {
-        # a copy, for training goes on with the weights as they are
-        name: copy.deepcopy(component).to(dtype) if hasattr(component, "parameters") else component
+        name: _copy_on_cpu(component, dtype) if hasattr(component, "parameters") else component
         for name, component in pipe.components.items()
     }
     options = {name: value for name, value in pipe.config.items() if isinstance(value, bool)}
@@ -63,6 +63,19 @@ def _save_folder(pipe: DiffusionPipeline, path: Path, dtype: torch.dtype) -> Non
         type(pipe)(**components, **options).save_pretrained(temporary, safe_serialization=True)
         _name_clip_keys(temporary)
         _forget_source(temporary)
+
+
+def _copy_on_cpu(component: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy to save: training goes on with the weights as they are, and the GPU may have no room for two."""
+    import torch
+
+    def cast(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().to("cpu", dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
+
+    # deepcopy takes what stands in its memo for the copy
+    memo = {id(param): torch.nn.Parameter(cast(param), requires_grad=False) for param in component.parameters()}
+    memo |= {id(buffer): cast(buffer) for buffer in component.buffers()}
+    return copy.deepcopy(component, memo)
 
 
 def _name_clip_keys(folder: Path) -> None:

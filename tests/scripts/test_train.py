@@ -217,11 +217,14 @@ def test_an_unreadable_picture_is_a_warning(settings, run, tmp_path):
     assert any("000.png is left out" in text for text in warnings)
 
 
-def test_a_folder_with_a_run_is_refused_and_a_resume_takes_it(settings, run):
+def test_a_folder_with_a_run_is_refused_untouched_and_a_resume_takes_it(settings, run, tmp_path):
     assert run(settings)[0] == 0
+    records = [tmp_path / "run" / name for name in ("exit.json", "events/rank-0.jsonl", "config.yaml")]
+    before = [path.read_bytes() for path in records]
     code, _, error = run(settings)
-    assert code == 1
+    assert code == 2
     assert "holds a run already: resume it" in message_of(error)
+    assert [path.read_bytes() for path in records] == before
     assert run(settings, "--resume", "--set", "max_steps=3")[0] == 0
 
 

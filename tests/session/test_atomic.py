@@ -191,3 +191,16 @@ def test_what_a_careful_writer_kept_to_itself_is_readable_as_new_files_are(tmp_p
     assert (tmp_path / "file").stat().st_mode == usual
     assert (tmp_path / "folder/inside").stat().st_mode == usual
     assert sorted(os.listdir(tmp_path)) == ["file", "folder", "usual"]
+
+
+def test_a_folder_is_never_seen_half_removed(tmp_path, monkeypatch):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/file").touch()
+    seen = []
+    monkeypatch.setattr(atomic.shutil, "rmtree", lambda path: seen.append(os.listdir(tmp_path)))
+    atomic.remove_folder(tmp_path / "old")
+    assert len(seen) == 1
+    assert "old" not in seen[0]
+    monkeypatch.undo()
+    atomic.sweep_temporaries(tmp_path)  # what a kill at that moment leaves is swept when its process is gone
+    atomic.remove_folder(tmp_path / "old")  # nothing there: nothing to do

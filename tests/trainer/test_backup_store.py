@@ -203,3 +203,11 @@ def test_a_process_killed_while_it_writes_leaves_only_whole_backups(tmp_path):
         assert [check_manifest(path) for path in visible] == [None] * len(visible)
         backup = BackupStore(tmp_path, 2, print, pytest.fail).newest()
         assert torch.equal(backup.tensors["model"]["weight"], torch.full((300, 1000), float(backup.data["step"])))
+
+
+def test_damaged_backups_of_later_steps_do_not_push_out_the_one_just_written(store, tmp_path):
+    for step in (200, 300):
+        write(store, step)
+        (tmp_path / f"step-{step:09d}/manifest.json").unlink()
+    write(store, 50)
+    assert store.newest().data["step"] == 50

@@ -13,6 +13,7 @@ from modules.config.EmaConfig import EmaConfig
 from modules.config.OptimizerConfig import OptimizerConfig
 from modules.config.ScheduleConfig import ScheduleConfig
 from modules.distributed.Runtime import Runtime
+from modules.trainer.Ema import Ema
 from modules.trainer.EngineSettings import EngineSettings
 from modules.trainer.optimizers import ParamGroup
 from modules.trainer.Step import Step
@@ -239,7 +240,8 @@ def test_the_loss_scale_is_taken_out_of_the_gradient_again(optimizer):
         engine = make_engine(
             small_net(), mixed_precision=precision, callbacks=recorder, optimizer=OPTIMIZERS[optimizer]
         )
-        engine.loss_scale.load_state_dict({"value": 1024.0 if precision == "fp16" else 1.0, "good_steps": 0.0})
+        if precision == "fp16":
+            engine.loss_scale.load_state_dict({"value": 1024.0, "good_steps": 0.0})
         engine.fit(Step([batch]) for batch in batches(3))
         norms.append([info.grad_norm for info in recorder.steps])
     assert norms[1] == pytest.approx(norms[0], rel=1e-2)
@@ -660,3 +662,26 @@ def test_a_resumed_run_takes_its_rates_from_the_settings():
     engine.load_state(*copied(source.state()))
     group = engine.optimizer.param_groups[0]
     assert (group["initial_lr"], group["weight_decay"]) == (1e-3, 0.0)
+
+
+@pytest.mark.parametrize(("before", "after"), [("fp16", "no"), ("no", "fp16")])
+def test_a_resume_with_another_precision_starts_with_a_loss_scale_of_its_own(before, after):
+    source = make_engine(small_net(), mixed_precision=before)
+    source.fit([Step([batch]) for batch in batches(2)])
+    engine = make_engine(small_net(), mixed_precision=after)
+    fresh = engine.loss_scale.value.clone()
+    engine.load_state(*copied(source.state()))
+    assert engine.loss_scale.value == fresh
+
+
+def test_the_averages_of_half_precision_weights_keep_small_updates():
+    weight = torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    ema = Ema({"weight": weight}, decay=0.999)
+    with torch.no_grad():
+        weight.fill_(1.25)
+    for step in range(10_000, 12_000):
+        ema.update(step)
+    assert ema.averages["weight"].min() > 1.2
+    with ema.applied():
+        assert weight.dtype == torch.bfloat16
+        assert weight.min() > 1.2

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from modules.config.errors import ConfigError, UserError
+from modules.config.errors import UserError
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.GenericTrainer import GenericTrainer
@@ -263,7 +263,7 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_as_it_is(make_config, tra
     config = make_config("max_steps=2")
     trainer = train(config)
     frozen = trainer.run_folder.config_path.read_bytes()
-    with pytest.raises(ConfigError, match="holds a run already: resume it"):
+    with pytest.raises(UserError, match="holds a run already: resume it"):
         start(make_config("max_steps=3"))
     assert trainer.run_folder.config_path.read_bytes() == frozen
 
@@ -586,3 +586,54 @@ def test_mixed_precision_trains_near_full_precision(precision, make_config, trai
     losses = [(a, b) for a, b in zip(mixed.callbacks.losses, plain.callbacks.losses, strict=True) if a is not None]
     assert len(losses) >= 3
     assert all(a == pytest.approx(b, rel=0.05) for a, b in losses)
+
+
+def test_the_text_encoder_trains_alone(make_config, train):
+    trainer = train(make_config("denoiser.train=false", "text_encoder.train=true", "model.gradient_checkpointing=true"))
+    assert trainer.step == 4
+    assert {name.split(".")[0] for name in trainer.trainable} == {"text_encoder"}
+    (file,) = trainer.run_folder.models_dir.iterdir()
+    assert all(name.startswith("text_encoder.") for name in load_tensors(file))
+
+
+def test_samples_and_the_saved_model_predict_what_was_trained(make_config, train):
+    trainer = train(make_config("method=full", "model.prediction_type=v_prediction", "optimizer.learning_rate=1e-5"))
+    (folder,) = trainer.run_folder.models_dir.iterdir()
+    scheduler = json.loads((folder / "scheduler/scheduler_config.json").read_text())
+    assert scheduler["prediction_type"] == "v_prediction"
+    assert trainer.base.pipe.scheduler.config.prediction_type == "v_prediction"
+
+
+def test_a_later_save_never_replaces_an_earlier_lora(make_config, train):
+    config = make_config("output.format=single_file", "max_steps=1")
+    train(config)
+    trainer = train(make_config("output.format=single_file"), resume=True)
+    saved = {path.name for path in trainer.run_folder.models_dir.iterdir()}
+    assert saved == {"model_kohya.safetensors", "model-2_kohya.safetensors"}
+
+
+def test_a_resume_tells_that_it_keeps_the_batch_of_its_backup(make_config, train):
+    train(make_config("max_steps=2"))
+    trainer = train(make_config("batch_size=2"), resume=True)
+    assert trainer.global_batch == 4
+    assert any(text.startswith("batch_size: the run goes on with the 4") for text in trainer.callbacks.warnings)
+
+
+def test_repeats_that_leave_no_sample_are_refused(make_config, start):
+    with pytest.raises(UserError, match="leave no sample in an epoch"):
+        start(make_config("concepts.0.repeats=0.01"))
+
+
+def test_what_trains_is_loaded_after_the_encoders_have_left(make_config, start, monkeypatch):
+    import modules.trainer.GenericTrainer as module
+
+    in_memory = []
+
+    def attach(trainer, original=module.GenericTrainer._attach_method):
+        in_memory.append([name for name in ("unet", "vae", "text_encoder") if trainer.base.module(name) is not None])
+        original(trainer)
+
+    monkeypatch.setattr(module.GenericTrainer, "_attach_method", attach)
+    trainer = start(make_config())
+    assert in_memory == [[]]
+    assert trainer.base.module("unet") is not None

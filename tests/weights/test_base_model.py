@@ -160,7 +160,7 @@ def test_the_files_of_a_component_are_named(tiny_sd15, single_file):
         "vae/diffusion_pytorch_model.safetensors",
     ]
     base = open_base(single_file, config_folder=str(tiny_sd15))
-    assert base.component_files("vae") == base.component_files("unet") == [single_file]
+    assert base.component_files("vae") == [single_file, tiny_sd15 / "vae/config.json"]
 
 
 @pytest.mark.parametrize("model", ["tiny_sd15", "tiny_sd15_v"])
@@ -307,7 +307,7 @@ def test_an_sd3_that_goes_without_its_t5_is_used_without(tiny_sd3, tmp_path):
 )
 def test_the_objective_is_the_schedulers_unless_the_settings_say_otherwise(model, setting, expected, request):
     base = open_base(request.getfixturevalue(model), prediction_type=setting)
-    objective = objective_of(base.family, base.pipe.scheduler.config, base.config.prediction_type)
+    objective = objective_of(base.family, base.pipe.scheduler.config)
     assert objective.prediction_type == expected
     assert torch.equal(objective.alphas_cumprod, base.pipe.scheduler.alphas_cumprod)
 

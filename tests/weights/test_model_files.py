@@ -181,11 +181,10 @@ def test_an_interrupted_saving_leaves_no_model_that_looks_whole(tiny_sd15, tmp_p
     assert base.module("vae") is None
 
 
-@pytest.mark.parametrize("fmt", ["single_file", "both"])
-def test_a_single_file_of_sd3_is_refused_before_anything_is_written(fmt, tiny_sd3, tmp_path):
+def test_a_single_file_of_sd3_is_refused_before_anything_is_written(tiny_sd3, tmp_path):
     base, _ = prepared(tiny_sd3, "full", family="sd3")
-    output = OutputConfig(format=fmt)
-    with pytest.raises(WeightsError, match=rf"^output\.format '{fmt}': .*Stable Diffusion 3.*; use diffusers\.$"):
+    output = OutputConfig(format="single_file")
+    with pytest.raises(WeightsError, match=r"^output\.format 'single_file': Stable Diffusion 3.*; use diffusers\.$"):
         save_model(base, output, tmp_path / "models", "x", METADATA)
     assert not (tmp_path / "models").exists()
     check_format(base.family, OutputConfig(format="diffusers"))
@@ -195,7 +194,7 @@ def test_sd3_is_saved_as_a_folder(tiny_sd3, tmp_path):
     base, _ = prepared(tiny_sd3, "full", family="sd3")
     shake(base.module("transformer"))
     parts = ("transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3")
-    (path,) = save_model(base, OutputConfig(format="diffusers"), tmp_path, "x", METADATA)
+    (path,) = save_model(base, OutputConfig(format="both"), tmp_path, "x", METADATA)  # both: all that there are
     pipe = StableDiffusion3Pipeline.from_pretrained(path, local_files_only=True)
     assert_equal(states(pipe, parts), states(base.pipe, parts))
     BaseModel(base.family, base.config, base.device)  # the base itself is still whole
