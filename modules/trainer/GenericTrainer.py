@@ -223,6 +223,7 @@ class GenericTrainer(TrainingEngine):
         self.base = BaseModel(self.family, self.config.model, self.runtime.device)
         self.parts = trained_in(self.method, self.base, self.config)
         self.text_trains = any(part in self.family.text.encoders for part in self.parts)
+
     def _cache(self, texts: list[str]) -> None:
         """Encodes what is missing in the caches and makes the source of batches."""
         cache_dir, rank = Path(self.config.cache_dir).expanduser(), self.runtime.rank
@@ -251,6 +252,7 @@ class GenericTrainer(TrainingEngine):
         denoisers = self.family.denoisers if self.method.inputs == "latents" else ()
         encoders = self.family.text_components if self.text_trains else ()
         present = [name for name in (*denoisers, *encoders) if name in self.base.component_names]
+        self.callbacks.on_status("Loading the model")
         self.base.require(*self.parts, *present)
         torch.manual_seed(torch_seed(self.config.seed, "initialisation"))
         self.method.attach(self.base, self.config)
