@@ -7,6 +7,7 @@ or on the machine is checked where these are known.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from modules.config.errors import ConfigError
 from modules.config.TrainConfig import TrainConfig
 
 ONE_DEVICE = "enable_multi_gpu is on, but this version trains on one device: the others stay idle."
@@ -40,6 +41,15 @@ def find_problems(config: TrainConfig) -> list[Problem]:
         batch = check_batch(config.batch_size, config.batch_size_mode, num_ranks, config.gradient_accumulation_steps)
         problems += [batch] if batch else []
     return sorted(problems, key=lambda problem: not problem.blocking)
+
+
+def check_settings(config: TrainConfig) -> list[Problem]:
+    """The problems that are worth a warning. Raises ConfigError for those with which the run can't start."""
+    problems = find_problems(config)
+    blocking = [problem.message for problem in problems if problem.blocking]
+    if blocking:
+        raise ConfigError(blocking)
+    return problems
 
 
 def check_batch(batch_size: int, mode: str, num_ranks: int, accumulation: int) -> Problem | None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modules.config.batch_size import global_batch, learning_rate_factor
-from modules.config.errors import ConfigError
-from modules.config.validation import ONE_DEVICE, find_problems
+from modules.config.validation import ONE_DEVICE, check_settings
 from modules.data.concepts import captions
 from modules.data.plan import count_samples, count_steps
 from modules.data.prepare import prepare_data
@@ -34,13 +33,9 @@ def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
 
     Raises UserError for everything that `GenericTrainer.start` would refuse without loading the model.
     """
-    problems = find_problems(config)
-    if any(problem.blocking for problem in problems):
-        raise ConfigError([problem.message for problem in problems if problem.blocking])
+    problems = check_settings(config)
     family = FAMILIES[config.family]
-    base = check_base(
-        config.model.base, family.name, (family.pipeline, *family.other_pipelines), unused=family.unused
-    )
+    base = check_base(config.model.base, family.name, family.pipelines, unused=family.unused)
     check_format(family, config.output)
     dataset, buckets = prepare_data(config, family)
     if config.method != "vae":

@@ -80,6 +80,11 @@ class Family:
     single_file: Literal["sd"] | None = None
 
     @property
+    def pipelines(self) -> tuple[str, ...]:
+        """Every class in diffusers whose folders this family can train."""
+        return (self.pipeline, *self.other_pipelines)
+
+    @property
     def text_components(self) -> tuple[str, ...]:
         return self.text.encoders + self.text.tokenizers
 

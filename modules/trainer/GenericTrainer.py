@@ -19,7 +19,7 @@ import torch
 
 from modules.config.batch_size import global_batch, learning_rate_factor
 from modules.config.errors import ConfigError
-from modules.config.validation import find_problems
+from modules.config.validation import check_settings
 from modules.data.batches import SampleSource, prefetch
 from modules.data.concepts import captions
 from modules.data.draws import torch_seed
@@ -180,13 +180,10 @@ class GenericTrainer(TrainingEngine):
     # --- start, in its order --------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        problems = find_problems(self.config)
-        if any(problem.blocking for problem in problems):
-            raise ConfigError([problem.message for problem in problems if problem.blocking])
-        for problem in problems:
+        for problem in check_settings(self.config):
             self.callbacks.on_warning(problem.message)
-        pipelines = (self.family.pipeline, *self.family.other_pipelines)
-        self.base_info = check_base(self.config.model.base, self.family.name, pipelines, unused=self.family.unused)
+        family = self.family
+        self.base_info = check_base(self.config.model.base, family.name, family.pipelines, unused=family.unused)
         check_format(self.family, self.config.output)
         wants_bf16 = self.config.model.mixed_precision == "bf16" and self.runtime.device.type == "cuda"
         if wants_bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):

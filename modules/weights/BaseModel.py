@@ -37,8 +37,7 @@ class BaseModel:
 
     def __init__(self, family: Family, config: ModelConfig, device: torch.device):
         diffusers = import_diffusers()
-        pipelines = (family.pipeline, *family.other_pipelines)
-        check_base(config.base, family.name, pipelines, unused=family.unused)
+        check_base(config.base, family.name, family.pipelines, unused=family.unused)
         self.family = family
         self.config = config
         self.device = device

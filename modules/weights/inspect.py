@@ -164,7 +164,7 @@ def _guess_unet(shapes: Shapes) -> tuple[str, str]:
 
 
 def _family_of(pipeline: str | None) -> Family | None:
-    return next((one for one in FAMILIES.values() if pipeline in (one.pipeline, *one.other_pipelines)), None)
+    return next((one for one in FAMILIES.values() if pipeline in one.pipelines), None)
 
 
 def _describe(pipeline: str) -> str:
