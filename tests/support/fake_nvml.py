@@ -1,0 +1,132 @@
+"""A stand-in for the module pynvml, with any GPUs: `monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml as real
+
+GIB = 2**30
+
+
+@dataclass
+class FakeGpu:
+    """mig: the instances it is cut into. refused: the functions that end with NOT_SUPPORTED for it."""
+
+    name: str
+    uuid: str
+    memory_bytes: int = 24 * GIB
+    mig: tuple[FakeGpu, ...] = ()
+    refused: frozenset[str] = frozenset()
+
+
+class FakeNvml:
+    """Looks like pynvml, as far as Chorus uses it; constants and errors are pynvml's own.
+
+    links: for pairs of NVML indexes "nvlink" or "pcie"; all other pairs have none.
+    init_error: the NVML_ERROR_* with which nvmlInit fails; None: it does not.
+    unopened: NVML indexes whose handle can't be had.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[FakeGpu] = (),
+        links: Mapping[tuple[int, int], str] | None = None,
+        init_error: int | None = None,
+        unopened: Sequence[int] = (),
+    ):
+        self.gpus = list(gpus)
+        self.links = {frozenset(pair): link for pair, link in (links or {}).items()}
+        self.init_error = init_error
+        self.unopened = frozenset(unopened)
+        self.times_open = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("NVML"):  # constants and exceptions; a function that is not here is not faked
+            return getattr(real, name)
+        raise AttributeError(name)
+
+    def nvmlInit(self) -> None:
+        if self.init_error is not None:
+            raise real.NVMLError(self.init_error)
+        self.times_open += 1
+
+    def nvmlShutdown(self) -> None:
+        self._check("nvmlShutdown")
+        self.times_open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        self._check("nvmlDeviceGetCount")
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
+        self._check("nvmlDeviceGetHandleByIndex")
+        if index in self.unopened or not 0 <= index < len(self.gpus):
+            raise real.NVMLError(real.NVML_ERROR_NO_PERMISSION)
+        return self.gpus[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:
+        self._check("nvmlDeviceGetHandleByUUID")
+        for handle in (*self.gpus, *(instance for gpu in self.gpus for instance in gpu.mig)):
+            if handle.uuid == uuid:
+                return handle
+        raise real.NVMLError(real.NVML_ERROR_NOT_FOUND)
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: FakeGpu) -> FakeGpu:
+        self._check("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+        for gpu in self.gpus:
+            if any(instance is handle for instance in gpu.mig):
+                return gpu
+        raise real.NVMLError(real.NVML_ERROR_INVALID_ARGUMENT)
+
+    def nvmlDeviceGetIndex(self, handle: FakeGpu) -> int:
+        self._check("nvmlDeviceGetIndex", handle)
+        return self._index(handle)
+
+    def nvmlDeviceGetName(self, handle: FakeGpu) -> str:
+        self._check("nvmlDeviceGetName", handle)
+        return handle.name
+
+    def nvmlDeviceGetUUID(self, handle: FakeGpu) -> str:
+        self._check("nvmlDeviceGetUUID", handle)
+        return handle.uuid
+
+    def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu) -> SimpleNamespace:
+        self._check("nvmlDeviceGetMemoryInfo", handle)
+        return SimpleNamespace(total=handle.memory_bytes)
+
+    def nvmlDeviceGetP2PStatus(self, a: FakeGpu, b: FakeGpu, capability: int) -> int:
+        self._check("nvmlDeviceGetP2PStatus", a, b)
+        if not isinstance(capability, int):  # as ctypes refuses the tuple that is pynvml.NVML_P2P_CAPS_INDEX_READ
+            raise TypeError(f"don't know how to convert {capability!r}")
+        link = self.links.get(frozenset((self._index(a), self._index(b))))
+        linked = link == "nvlink" if capability == real.NVML_P2P_CAPS_INDEX_NVLINK else link is not None
+        return real.NVML_P2P_STATUS_OK if linked else real.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED
+
+    def _check(self, function: str, *handles: FakeGpu) -> None:
+        if not self.times_open:
+            raise real.NVMLError(real.NVML_ERROR_UNINITIALIZED)
+        if any(function in handle.refused for handle in handles):
+            raise real.NVMLError(real.NVML_ERROR_NOT_SUPPORTED)
+
+    def _index(self, handle: FakeGpu) -> int:
+        for index, gpu in enumerate(self.gpus):
+            if gpu is handle:
+                return index
+        raise real.NVMLError(real.NVML_ERROR_INVALID_ARGUMENT)
+
+
+def eight_gpus(**options: Any) -> FakeNvml:
+    """Four A100 (0-1 and 2-3 by NVLink, the pairs over PCIe), two RTX 4090 (no link), two RTX 3090 (a bridge)."""
+    kinds = [("NVIDIA A100-SXM4-80GB", 80)] * 4 + [("NVIDIA GeForce RTX 4090", 24)] * 2
+    kinds += [("NVIDIA GeForce RTX 3090", 24)] * 2
+    gpus = [
+        FakeGpu(name, f"GPU-{index}a5e{index}d00-0000-4000-8000-00000000000{index}", memory * GIB)
+        for index, (name, memory) in enumerate(kinds)
+    ]
+    links = {(0, 1): "nvlink", (2, 3): "nvlink", (6, 7): "nvlink"}
+    links |= {(0, 2): "pcie", (0, 3): "pcie", (1, 2): "pcie", (1, 3): "pcie"}
+    return FakeNvml(gpus, links, **options)
