@@ -1,0 +1,269 @@
+"""Who started this process as one rank of several: Chorus itself, torchrun, accelerate or SLURM.
+
+Each launcher leaves its answers in environment variables of its own; each class here reads those of one.
+`spawn_variables` writes what `SpawnEnvironment` reads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from modules.config.errors import UserError
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+Env = Mapping[str, str]
+
+LAUNCH_VARIABLE = "CHORUS_LAUNCH"
+RUN_ID_VARIABLE = "CHORUS_RUN_ID"
+ATTEMPT_VARIABLE = "CHORUS_ATTEMPT"
+
+_LOOPBACK = "127.0.0.1"
+_ACCELERATE_MARK = "ACCELERATE_MIXED_PRECISION"  # what `accelerate launch` sets whatever it launches with
+_SLURM_SPECIAL_STEPS = 0xFFFFFFF0  # slurm.h: from here on no srun step but pending, interactive, batch and extern ones
+_SLURM_PORTS = range(20000, 40000)
+
+
+@dataclass(frozen=True)
+class RankEnvironment:
+    """What a launcher says about this process and the others.
+
+    rank counts over all nodes, local_rank on this node. master_addr and master_port: where the ranks' store is, or is
+    to be made by rank 0. has_store: the launcher keeps the store there already, every rank is its client.
+    run_id: a prefix for keys in the store, the same on all ranks and another for each run and each restart of it.
+    attempt: how often the launcher has restarted the ranks.
+    """
+
+    name: ClassVar[str]
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    master_addr: str
+    master_port: int
+    run_id: str
+    attempt: int
+    has_store: bool = False
+
+    @staticmethod
+    def is_active(env: Env) -> bool:
+        """Whether this launcher started the process."""
+        raise NotImplementedError
+
+    @classmethod
+    def read(cls, env: Env) -> RankEnvironment:
+        """Raises UserError for a variable that is missing or can't be right."""
+        raise NotImplementedError
+
+
+def find_environment(env: Env = os.environ) -> RankEnvironment | None:
+    """What the launcher of this process says; None for a process that was started alone.
+
+    Raises UserError for a variable that is missing or can't be right.
+    """
+    for launcher in (SpawnEnvironment, AccelerateEnvironment, TorchrunEnvironment, SlurmEnvironment):
+        if launcher.is_active(env):
+            return launcher.read(env)
+    return None
+
+
+def lone_accelerate(env: Env = os.environ) -> bool:
+    """Whether `accelerate launch` started one process only, as it silently does for distributed_type MULTI_CPU."""
+    return _ACCELERATE_MARK in env and find_environment(env) is None
+
+
+def spawn_variables(
+    local_rank: int, config: TrainConfig, num_ranks: int, port: int, run_id: str, attempt: int = 0
+) -> dict[str, str]:
+    """What a rank that Chorus starts itself needs in its environment.
+
+    num_ranks: on this node. run_id: the same on all nodes, another for each run.
+    """
+    return {
+        LAUNCH_VARIABLE: SpawnEnvironment.name,
+        RUN_ID_VARIABLE: run_id,
+        ATTEMPT_VARIABLE: str(attempt),
+        "RANK": str(config.node_rank * num_ranks + local_rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(config.num_nodes * num_ranks),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
+        "GROUP_RANK": str(config.node_rank),
+        "GROUP_WORLD_SIZE": str(config.num_nodes),
+        # on one node nobody else need reach it, and "localhost" may also be ::1
+        "MASTER_ADDR": config.master_addr if config.num_nodes > 1 else _LOOPBACK,
+        "MASTER_PORT": str(port),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # device_indexes count as session/devices.py lists the GPUs
+    }
+
+
+class SpawnEnvironment(RankEnvironment):
+    """Chorus's own processes, one per GPU."""
+
+    name = "spawn"
+
+    @staticmethod
+    def is_active(env: Env) -> bool:
+        return env.get(LAUNCH_VARIABLE) == SpawnEnvironment.name
+
+    @classmethod
+    def read(cls, env: Env) -> SpawnEnvironment:
+        attempt = _number(env, ATTEMPT_VARIABLE, 0, default=0)
+        return cls(**_read_ranks(env), run_id=f"{_text(env, RUN_ID_VARIABLE)}/attempt_{attempt}", attempt=attempt)
+
+
+class TorchrunEnvironment(RankEnvironment):
+    """torchrun, and wrappers of other launchers (mpirun, Kubernetes operators) that set the same variables."""
+
+    name = "torchrun"
+
+    @staticmethod
+    def is_active(env: Env) -> bool:
+        return "RANK" in env and "WORLD_SIZE" in env
+
+    @classmethod
+    def read(cls, env: Env) -> TorchrunEnvironment:
+        # Each node's agent counts for itself. With --master-addr the nodes fail together and their counts agree; with
+        # --rdzv-backend=c10d an agent that only follows another's restart does not count it.
+        attempt = _number(env, "TORCHELASTIC_RESTART_COUNT", 0, default=0)
+        return cls(
+            **_read_ranks(env),
+            run_id=f"{env.get('TORCHELASTIC_RUN_ID', 'none')}/attempt_{attempt}",
+            attempt=attempt,
+            has_store=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        )
+
+
+class AccelerateEnvironment(TorchrunEnvironment):
+    """`accelerate launch`, which runs torchrun's agent in its own process."""
+
+    name = "accelerate"
+
+    @staticmethod
+    def is_active(env: Env) -> bool:
+        return _ACCELERATE_MARK in env and TorchrunEnvironment.is_active(env)
+
+
+class SlurmEnvironment(RankEnvironment):
+    """The tasks of an srun step, if it has more than one.
+
+    A step of one task is a process started alone: with several GPUs it starts its ranks itself.
+    """
+
+    name = "slurm"
+
+    @staticmethod
+    def is_active(env: Env) -> bool:
+        # a batch script has SLURM_PROCID as well, and the job's SLURM_NTASKS, but runs once
+        step = env.get("SLURM_STEP_ID", "")
+        if "SLURM_PROCID" not in env or not step.isdecimal() or int(step) >= _SLURM_SPECIAL_STEPS:
+            return False
+        return _number(env, _first_set(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), 1) > 1
+
+    @classmethod
+    def read(cls, env: Env) -> SlurmEnvironment:
+        world_size = _number(env, _first_set(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), 1)
+        num_nodes = _number(env, _first_set(env, "SLURM_STEP_NUM_NODES", "SLURM_NNODES"), 1, world_size)
+        node_rank = _number(env, "SLURM_NODEID", 0, num_nodes - 1)
+        local_world_size = _tasks_of_node(env, node_rank)
+        attempt = _number(env, "SLURM_RESTART_COUNT", 0, default=0)
+        return cls(
+            rank=_number(env, "SLURM_PROCID", 0, world_size - 1),
+            local_rank=_number(env, "SLURM_LOCALID", 0, local_world_size - 1),
+            world_size=world_size,
+            local_world_size=local_world_size,
+            node_rank=node_rank,
+            num_nodes=num_nodes,
+            # on one node the loopback, whatever address the job's script exports: nobody else need reach it
+            master_addr=_LOOPBACK if num_nodes == 1 else env.get("MASTER_ADDR") or _first_host(env),
+            master_port=_number(env, "MASTER_PORT", 1, 65535, default=_slurm_port(env)),
+            run_id=f"{_number(env, 'SLURM_JOB_ID', 1)}.{env['SLURM_STEP_ID']}/attempt_{attempt}",
+            attempt=attempt,
+        )
+
+
+def _read_ranks(env: Env) -> dict[str, int | str]:
+    """The variables of torch's `env://` initialization and, where they are set, those that torchrun adds."""
+    world_size = _number(env, "WORLD_SIZE", 1)
+    master_addr = _text(env, "MASTER_ADDR")
+    is_one_node = world_size == 1 or master_addr in ("localhost", _LOOPBACK, "::1")
+    local_world_size = _number(env, "LOCAL_WORLD_SIZE", 1, world_size, default=world_size if is_one_node else None)
+    rank = _number(env, "RANK", 0, world_size - 1)
+    # without torchrun's two: nodes of the same size, filled one after the other
+    num_nodes = _number(env, "GROUP_WORLD_SIZE", 1, world_size, default=-(-world_size // local_world_size))
+    return {
+        "rank": rank,
+        "local_rank": _number(env, "LOCAL_RANK", 0, local_world_size - 1),
+        "world_size": world_size,
+        "local_world_size": local_world_size,
+        "node_rank": _number(env, "GROUP_RANK", 0, num_nodes - 1, default=rank // local_world_size),
+        "num_nodes": num_nodes,
+        "master_addr": master_addr,
+        "master_port": _number(env, "MASTER_PORT", 1, 65535),
+    }
+
+
+def _tasks_of_node(env: Env, node_rank: int) -> int:
+    """The step's tasks on a node, of a list such as "2(x3),1": two on each of three nodes, one on a fourth."""
+    name = _first_set(env, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    text = _text(env, name)
+    first_node = 0
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part)
+        if match is None or int(match[1]) < 1:
+            raise _refusal(name, text, 'a list such as "2(x3),1"')
+        first_node += int(match[2] or 1)
+        if node_rank < first_node:
+            return int(match[1])
+    raise _refusal(name, text, f"a list of at least {node_rank + 1} nodes, as SLURM_NODEID is {node_rank}")
+
+
+def _first_host(env: Env) -> str:
+    """The host of rank 0: of a list such as "n[03-05,9],m1" it is n03."""
+    name = _first_set(env, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
+    text = _text(env, name)
+    first = re.match(r"(?:[^\[\],]|\[[^\[\]]*\])*", text)[0]  # up to the first comma outside brackets
+    host = re.sub(r"\[([0-9]+)[^\[\]]*\]", r"\1", first)
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", host) or text[len(first) : len(first) + 1] not in ("", ","):
+        raise _refusal(name, text, 'a list of hosts such as "n[03-05,9],m1"')
+    return host
+
+
+def _slurm_port(env: Env) -> int:
+    """A port that no other step on the same node is likely to have; each job of an array has an ID of its own, too."""
+    step_stride = 7919  # far from 1: step 1 of a job must not meet step 0 of the next job
+    number = _number(env, "SLURM_JOB_ID", 1) + step_stride * int(env["SLURM_STEP_ID"])
+    return _SLURM_PORTS[number % len(_SLURM_PORTS)]
+
+
+def _first_set(env: Env, *names: str) -> str:
+    """The first of the variables that is set; the last one if none is."""
+    return next((name for name in names if env.get(name)), names[-1])
+
+
+def _text(env: Env, name: str) -> str:
+    if not env.get(name):
+        raise UserError(f"{name} is not set, though a launcher's other variables are: set it, or use torchrun.")
+    return env[name]
+
+
+def _number(env: Env, name: str, smallest: int, largest: int | None = None, default: int | None = None) -> int:
+    if default is not None and not env.get(name):
+        return default
+    text = _text(env, name)
+    value = int(text) if re.fullmatch("[0-9]{1,18}", text) else -1
+    if value < smallest or (largest is not None and value > largest):
+        limits = f"of at least {smallest}" if largest is None else f"from {smallest} to {largest}"
+        raise _refusal(name, text, f"a whole number {limits}")
+    return value
+
+
+def _refusal(name: str, text: str, rule: str) -> UserError:
+    return UserError(f"{name} is {text[:60]!r}: it must be {rule}; leave it to the launcher, or correct it.")
