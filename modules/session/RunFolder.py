@@ -32,6 +32,10 @@ class RunFolder:
         return self.path / "exit.json"
 
     @property
+    def lock_path(self) -> Path:
+        return self.path / "run.lock"
+
+    @property
     def events_dir(self) -> Path:
         return self.path / "events"
 
@@ -64,6 +68,17 @@ class RunFolder:
 
     def log_path(self, rank: int) -> Path:
         return self.log_dir / f"rank-{rank}.log"
+
+    def stacks_path(self, rank: int) -> Path:
+        return self.log_dir / f"rank-{rank}.stacks"
+
+    @property
+    def supervisor_event_path(self) -> Path:
+        return self.events_dir / "supervisor.jsonl"
+
+    @property
+    def supervisor_log_path(self) -> Path:
+        return self.log_dir / "supervisor.log"
 
     def create(self) -> None:
         """Make the folders that are missing and sweep what a killed run left half written.

@@ -1,4 +1,7 @@
-"""The event files of a run: one JSON object per line, one file per rank. docs/run_folder.md lists types and fields."""
+"""The event files of a run: one JSON object per line, one file per rank and one of the supervisor.
+
+docs/run_folder.md lists types and fields.
+"""
 
 import json
 import math
@@ -26,9 +29,10 @@ class EventWriter:
 
     While the disk refuses (full, gone), lines wait in memory, one warning goes to stderr and writing is tried again.
     A file that is there already is continued. Use it as a context manager or call `close`.
+    rank: None for the supervisor, which is above the ranks.
     """
 
-    def __init__(self, path: str | os.PathLike, rank: int):
+    def __init__(self, path: str | os.PathLike, rank: int | None):
         self.path = Path(path)
         self.rank = rank
         self._lines: deque[bytes] = deque(maxlen=_MAX_WAITING_LINES)
@@ -36,7 +40,7 @@ class EventWriter:
         self._closing = False
         self._file: BinaryIO | None = None
         self._has_warned = False
-        self._thread = threading.Thread(target=self._write_until_closed, name=f"events of rank {rank}", daemon=True)
+        self._thread = threading.Thread(target=self._write_until_closed, name=f"events {self.path.stem}", daemon=True)
         self._thread.start()
 
     def emit(self, type: str, **fields: Any) -> None:

@@ -64,6 +64,12 @@ def test_events_come_back_in_order_with_time_type_and_rank(path):
     assert offset == path.stat().st_size
 
 
+def test_the_supervisor_writes_no_rank(path):
+    with EventWriter(path, rank=None) as writer:
+        writer.emit("status", text="a")
+    assert read_events(path)[0][0]["rank"] is None
+
+
 def test_an_unknown_type_is_refused(path):
     with EventWriter(path, 0) as writer, pytest.raises(ValueError, match="'progress'"):
         writer.emit("progress")

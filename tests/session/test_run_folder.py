@@ -34,6 +34,7 @@ def test_create_makes_every_folder_and_may_be_called_again(run_folder):
     assert sorted(os.listdir(run_folder.path)) == folders
     assert run_folder.event_path(3) == run_folder.path / "events" / "rank-3.jsonl"
     assert run_folder.log_path(3) == run_folder.path / "log" / "rank-3.log"
+    assert run_folder.stacks_path(3) == run_folder.path / "log" / "rank-3.stacks"
 
 
 def test_making_the_object_touches_no_disk(tmp_path):
@@ -198,4 +199,4 @@ def test_the_page_lists_the_commands_and_the_parts_of_the_folder(run_folder):
     assert re.findall(r"^\| `(\w+)` \|", page.split("## Commands")[1], re.M) == list(COMMANDS)
     listed = re.findall(r"^\| `([\w./-]+)` \|", page.split("## Events")[0], re.M)
     names = {name.split("/")[0] for name in listed}
-    assert names == set(os.listdir(run_folder.path)) | {"config.yaml", "exit.json"}
+    assert names == set(os.listdir(run_folder.path)) | {"config.yaml", "exit.json", "run.lock"}

@@ -1,0 +1,87 @@
+"""One run at a time in a run folder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from typing import BinaryIO
+
+from modules.config.errors import UserError
+
+_HAS_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+_IS_HELD = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
+_LOCKED_BYTE = 1 << 30  # Windows lets nobody read what is locked: lock a byte far behind the process id
+
+
+class RunLock:
+    """Holds the file at `path` while the block runs, so that a second run in its folder is refused.
+
+    The lock is the operating system's and ends with the process that holds it, however that ends; the file stays and
+    means nothing by itself. A disk that has no locks is used without. New processes don't inherit the lock.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = os.fspath(path)
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> RunLock:
+        """Raises UserError, naming workspace_dir, if another run holds the lock."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        self._file = os.fdopen(descriptor, "r+b", buffering=0)
+        try:
+            _lock(self._file)
+        except OSError as error:
+            if error.errno in _IS_HELD:
+                holder = self._file.read(32).decode("ascii", "replace").strip()
+                self._file.close()
+                raise UserError(self._in_use(holder)) from error
+            if error.errno not in _HAS_NO_LOCKS:
+                self._file.close()
+                raise
+        self._file.truncate(0)
+        self._file.write(b"%d\n" % os.getpid())
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        with contextlib.suppress(OSError):  # a disk that has gone away, or has no locks
+            self._file.truncate(0)
+            _unlock(
+                self._file
+            )  # closing alone frees it too, but not while a process that starts has a copy of the file
+        self._file.close()
+
+    def _in_use(self, holder: str) -> str:
+        process = f" (process {holder})" if holder else ""
+        return (
+            f"workspace_dir {os.path.dirname(self.path)!r} is in use by a run that goes on{process}: "
+            "stop it, or choose another folder."
+        )
+
+
+def _lock(file: BinaryIO) -> None:
+    if os.name == "nt":
+        _lock_byte(file, "LK_NBLCK")
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _unlock(file: BinaryIO) -> None:
+    if os.name == "nt":
+        _lock_byte(file, "LK_UNLCK")
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _lock_byte(file: BinaryIO, mode: str) -> None:
+    import msvcrt
+
+    file.seek(_LOCKED_BYTE)
+    try:
+        msvcrt.locking(file.fileno(), getattr(msvcrt, mode), 1)
+    finally:
+        file.seek(0)
