@@ -1,0 +1,51 @@
+"""What a rank does at the moment, for whoever watches it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Literal
+
+Phase = Literal["loading", "caching", "training", "sampling", "saving", "waiting"]
+
+# Seconds a rank may be silent in a phase before it counts as hung. Loading reads files of many GB; a first training
+# step compiles kernels; a wait is bounded by the phases of the ranks that are waited for.
+PHASE_LIMITS: dict[Phase, float] = {
+    "loading": 1800,
+    "caching": 600,
+    "training": 600,
+    "sampling": 1800,
+    "saving": 1800,
+    "waiting": 600,
+}
+LIMIT_VARIABLE = "CHORUS_HEARTBEAT_SECONDS"  # one limit for every phase
+
+
+class Heartbeat:
+    """Does nothing: for a rank that nobody watches. `Lifeline` (lifeline.py) has the one that tells."""
+
+    def __init__(self) -> None:
+        self._phase: Phase = "loading"
+
+    @contextlib.contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Inside, this rank is in `phase`; afterwards it is again in the one before."""
+        before = self._phase
+        self._phase = phase
+        self.beat()
+        try:
+            yield
+        finally:
+            self._phase = before
+            self.beat()
+
+    def beat(self, limit_seconds: float | None = None) -> None:
+        """Goes on. Cheap enough for every step: what is sent is limited to a few messages a second.
+
+        limit_seconds: how long the next beat may take to come; the phase's own limit by default.
+        """
+
+    def _limit(self, limit_seconds: float | None) -> float:
+        override = os.environ.get(LIMIT_VARIABLE)
+        return float(override) if override else limit_seconds or PHASE_LIMITS[self._phase]

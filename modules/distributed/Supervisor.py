@@ -1,0 +1,238 @@
+"""The process above the ranks of a node: starts them, watches them, ends them, and says how it went."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from modules.distributed.environments import ATTEMPT_VARIABLE
+from modules.distributed.launchers import Launcher, ask_for_stacks, kill_processes
+from modules.distributed.lifeline import LifelineServer
+from modules.distributed.RankWatch import LOOK_SECONDS, Failure, RankWatch
+from modules.session.FolderCommands import send_command
+from modules.session.RunFolder import RunFolder
+from modules.session.TrainCallbacks import TrainCallbacks
+
+FINISHED, FAILED, STOPPED = 0, 1, 130
+
+LINGER_SECONDS = 30.0  # for ranks that are done to end: libraries tear down threads and devices
+_EXIT_CODE_SECONDS = 2.0  # torchrun tells how a rank ended only when all its ranks have
+_STACKS_SECONDS = 0.5
+_REAP_SECONDS = 10.0  # a killed process that is still there is inside a driver; nothing more can be done
+
+Outcome = Literal["finished", "stopped"] | Failure
+
+
+class Supervisor:
+    """Runs the ranks of this node to their end, and starts them again from the last backup where that is allowed.
+
+    make_launcher: called with the number of the attempt, from 0, and whether to resume; gives what starts the ranks.
+    callbacks: told of stops, restarts and failures; the ranks tell the rest themselves.
+    has_backup: whether there is a backup to start again from.
+    grace_seconds: from asking a rank to end to killing it.
+    first_rank: the rank of local rank 0. writes_exit: whether exit.json is for this node to write.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        make_launcher: Callable[[int, bool], Launcher],
+        callbacks: TrainCallbacks,
+        *,
+        resume: bool = False,
+        max_restarts: int = 0,
+        has_backup: Callable[[], bool] = lambda: False,
+        grace_seconds: float = 3.0,
+        first_rank: int = 0,
+        writes_exit: bool = True,
+    ):
+        self._folder = folder
+        self._make_launcher = make_launcher
+        self._callbacks = callbacks
+        self._resume = resume
+        self._max_restarts = max_restarts
+        self._has_backup = has_backup
+        self._grace_seconds = grace_seconds
+        self._first_rank = first_rank
+        self._writes_exit = writes_exit
+        self._stops_asked = 0
+        self._has_passed_stop_on = False
+
+    def run(self) -> int:
+        """The exit code: 0 finished, 1 failed, 130 stopped. Must be called from the main thread, which spawns.
+
+        None of the ranks is left when it returns or raises.
+        """
+        attempt = 0
+        with self._stop_on_signals():
+            while (outcome := self._run_ranks(attempt)) is None:
+                attempt += 1
+        if isinstance(outcome, Failure):
+            return FAILED
+        return FINISHED if outcome == "finished" else STOPPED
+
+    def _run_ranks(self, attempt: int) -> Outcome | None:
+        """How the run has ended; None if it is to start again."""
+        launcher = self._make_launcher(attempt, self._resume)
+        server = LifelineServer()
+        watch = RankWatch(server, range(self._first_rank, self._first_rank + launcher.num_ranks))
+        ranks = _Ranks(launcher, server, watch)
+        try:
+            launcher.start({**server.variables(), ATTEMPT_VARIABLE: str(attempt)})
+            outcome = self._watch(ranks)
+            if isinstance(outcome, Failure):
+                outcome = self._with_details(outcome, ranks)
+                if self._starts_again_after(outcome, attempt):
+                    return None
+            # before the ranks are reaped: whoever follows the run learns of a failure while a stuck rank still lives
+            server.end_all()
+            self._tell(outcome)
+            return outcome
+        finally:
+            self._end(ranks)
+            server.close()
+
+    def _watch(self, ranks: _Ranks) -> Outcome:
+        """Returns when all ranks have ended well, when one of them has not, or when the user wants no more waiting."""
+        while True:
+            ranks.server.poll(LOOK_SECONDS)
+            self._note_exits(ranks)
+            failure = ranks.watch.verdict(time.monotonic())
+            if failure is not None:
+                return failure
+            if self._stops_asked > 1:
+                self._callbacks.on_status("Stopped at once, without a backup")
+                return "stopped"
+            self._pass_on_stop()
+            states = list(ranks.server.ranks.values())
+            if len(states) < ranks.launcher.num_ranks or not all(state.done for state in states):
+                continue
+            if not ranks.launcher.is_running() or self._lingers(ranks):
+                return "stopped" if any(state.done == "stopped" for state in states) else "finished"
+
+    def _note_exits(self, ranks: _Ranks) -> None:
+        is_running = ranks.launcher.is_running()  # asked first: codes read later are then final
+        for local_rank, code in ranks.launcher.exit_codes().items():
+            if code is not None or not is_running:
+                ranks.watch.exited(self._first_rank + local_rank, code)
+
+    def _lingers(self, ranks: _Ranks) -> bool:
+        """Ends ranks that are all done and should have ended long ago; False if it is too early for that."""
+        if time.monotonic() - max(state.done_at for state in ranks.server.ranks.values()) < LINGER_SECONDS:
+            return False
+        self._callbacks.on_warning(f"The training is done, but its ranks did not end within {LINGER_SECONDS:g} s.")
+        ranks.launcher.kill()
+        return True
+
+    def _with_details(self, failure: Failure, ranks: _Ranks) -> Failure:
+        """Ends the ranks by word, and adds what shows only then."""
+        has_stacks = failure.kind == "hung" and self._save_stacks(failure.rank, ranks.server)
+        ranks.server.end_all()
+        if has_stacks:
+            stacks = self._folder.stacks_path(failure.rank).relative_to(self._folder.path).as_posix()
+            failure = dataclasses.replace(failure, text=f"{failure.text.rstrip('.')}; its stacks are in {stacks}.")
+        deadline = time.monotonic() + _EXIT_CODE_SECONDS
+        while failure.kind == "lost" and time.monotonic() < deadline:
+            ranks.server.poll(LOOK_SECONDS)
+            self._note_exits(ranks)
+            failure = ranks.watch.look_again(failure, time.monotonic())
+        if failure.traceback is None and ranks.launcher.last_lines:
+            failure = dataclasses.replace(failure, traceback="\n".join(ranks.launcher.last_lines))
+        return failure
+
+    def _save_stacks(self, rank: int, server: LifelineServer) -> bool:
+        """Asks all ranks for their stacks, for those of the others show what they wait for; whether `rank` answered."""
+        path = self._folder.stacks_path(rank)
+        before = path.stat().st_size if path.exists() else 0
+        ask_for_stacks(state.pid for state in server.ranks.values() if state.is_connected)
+        deadline = time.monotonic() + _STACKS_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)  # and the stacks of its other threads come within the next of these
+            if path.exists() and path.stat().st_size > before:
+                return True
+        return False
+
+    def _starts_again_after(self, failure: Failure, attempt: int) -> bool:
+        if failure.kind == "user_error" or attempt >= self._max_restarts or self._stops_asked:
+            return False
+        self._resume = self._has_backup()
+        start = "from the last backup" if self._resume else "from the beginning"
+        self._callbacks.on_warning(f"{failure.text} Starting again {start} ({attempt + 1} of {self._max_restarts}).")
+        return True
+
+    def _tell(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Failure):
+            self._write_exit("failed", **outcome.record())
+            self._callbacks.on_failed(outcome.text)
+        else:
+            self._write_exit(outcome, rank=self._first_rank)
+
+    def _write_exit(self, status: str, **details: Any) -> None:
+        if self._writes_exit:
+            try:
+                self._folder.write_exit(status, **details)
+            except OSError as error:
+                self._callbacks.on_warning(f"{self._folder.exit_path} can't be written ({error.strerror}).")
+
+    def _end(self, ranks: _Ranks) -> None:
+        """Ends every rank that is still there: by word, by SIGTERM, by SIGKILL."""
+        ranks.server.end_all()
+        if ranks.launcher.is_running():
+            ranks.launcher.terminate()
+        if not ranks.wait(self._grace_seconds):
+            ranks.launcher.kill()
+            # torchrun's ranks are no children of ours; a connection that is open shows that the process id is right
+            kill_processes(state.pid for state in ranks.server.ranks.values() if state.is_connected)
+            ranks.wait(_REAP_SECONDS)
+
+    def _pass_on_stop(self) -> None:
+        if not self._stops_asked or self._has_passed_stop_on:
+            return
+        self._has_passed_stop_on = True
+        try:
+            send_command(self._folder, "stop")
+        except OSError as error:
+            self._callbacks.on_warning(
+                f"The stop can't be passed on ({error.strerror}); press Ctrl-C again to stop at once without saving."
+            )
+        else:
+            self._callbacks.on_status("Stopping after this step; press Ctrl-C again to stop at once without saving")
+
+    @contextlib.contextmanager
+    def _stop_on_signals(self) -> Iterator[None]:
+        """The first signal asks the ranks to stop and save, the second one ends them at once."""
+
+        def count(number: int, frame: object) -> None:
+            self._stops_asked += 1
+
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if hasattr(signal, "SIGBREAK"):  # Windows: what another process can send
+            numbers.append(signal.SIGBREAK)
+        before = {number: signal.signal(number, count) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ranks:
+    """The ranks of one attempt: who starts them, whom they tell, and who judges what they tell."""
+
+    launcher: Launcher
+    server: LifelineServer
+    watch: RankWatch
+
+    def wait(self, seconds: float) -> bool:
+        """Whether all have ended within `seconds`."""
+        deadline = time.monotonic() + seconds
+        while self.launcher.is_running() or any(state.is_connected for state in self.server.ranks.values()):
+            if time.monotonic() > deadline:
+                return False
+            self.server.poll(LOOK_SECONDS)
+        return True

@@ -1,0 +1,395 @@
+"""Real processes, but toy ranks (tests/support/toy_ranks.py)."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from modules.config.TrainConfig import TrainConfig
+from modules.distributed import Supervisor as module
+from modules.distributed.Heartbeat import LIMIT_VARIABLE
+from modules.distributed.launchers import SpawnLauncher, TorchrunLauncher, _AgentScan, torchrun_command
+from modules.distributed.Supervisor import FAILED, FINISHED, STOPPED, Supervisor
+from modules.session.RunFolder import RunFolder
+from tests.support.Recorder import Recorder
+from tests.support.toy_ranks import ToyLauncher, toy_rank
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these tests send signals and read /proc")
+
+ROOT = Path(__file__).parents[2]
+KILLED = "Rank {} was killed by SIGKILL: most often the system's memory was full; lower batch_size."
+
+
+class Failures(Recorder):
+    def __init__(self):
+        super().__init__()
+        self.failures: list[str] = []
+
+    def on_failed(self, text: str) -> None:
+        self.failures.append(text)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    yield folder
+    assert not any(is_alive(pid) for pid in pids(folder))
+
+
+@pytest.fixture
+def callbacks():
+    return Failures()
+
+
+@pytest.fixture
+def supervise(folder, callbacks):
+    """Runs a supervisor over toy ranks, one list of actions for each; its exit code."""
+
+    def run(*actions, launcher=ToyLauncher, **options):
+        scenario = {"folder": str(folder.path), **{str(rank): names for rank, names in enumerate(actions)}}
+        path = folder.path / "scenario.json"
+        path.write_text(json.dumps(scenario))
+        callbacks.attempts = []
+
+        def make_launcher(attempt, resume):
+            callbacks.attempts.append((attempt, resume))
+            return launcher(path, len(actions))
+
+        return Supervisor(folder, make_launcher, callbacks, **options).run()
+
+    return run
+
+
+@pytest.fixture
+def spawn(supervise):
+    """The same with torch.multiprocessing.spawn; it takes seconds."""
+
+    def launcher(path, num_ranks):
+        return SpawnLauncher(toy_rank, [json.loads(path.read_text())], num_ranks)
+
+    return lambda *actions, **options: supervise(*actions, launcher=launcher, **options)
+
+
+@pytest.fixture
+def torchrun(supervise):
+    """The same with ranks that another process has started, by default the stand-in for torchrun's agent."""
+
+    def run(*actions, command=None, **options):
+        command = command or [sys.executable, str(ROOT / "tests" / "support" / "toy_agent.py"), str(len(actions))]
+
+        def launcher(path, num_ranks):
+            return TorchrunLauncher([*command, str(path)], num_ranks)
+
+        return supervise(*actions, launcher=launcher, grace_seconds=1, **options)
+
+    return run
+
+
+def is_alive(pid):
+    """A process that has ended counts as dead, whether or not whoever inherited it has taken its exit code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def pids(folder):
+    return [int(path.read_text()) for path in folder.path.glob("pid-*") if path.read_text()]
+
+
+def wait_for_ranks(folder, num_ranks=2, attempt=0):
+    deadline = time.monotonic() + 60
+    while len(list(folder.path.glob(f"pid-{attempt}-*"))) < num_ranks:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def meanwhile(act):
+    thread = threading.Thread(target=act)
+    thread.start()
+    yield
+    thread.join()
+
+
+def test_a_run_is_finished_when_every_rank_says_so_and_ends_with_0(folder, callbacks, supervise):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    assert supervise(["finish"], ["wait_a_moment", "finish"]) == FINISHED
+    record = folder.read_exit()
+    assert (record["status"], record["rank"]) == ("finished", 0)
+    assert (callbacks.failures, callbacks.warnings) == ([], [])
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+@pytest.mark.parametrize("other", [["symptom"], ["wait_a_moment", "symptom"]], ids=["earlier", "later"])
+def test_the_cause_is_told_and_not_its_symptom(folder, callbacks, supervise, other):
+    first = ["wait_a_moment", "raise"] if other == ["symptom"] else ["raise"]
+    assert supervise(other, first) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["kind"], record["text"]) == (1, "error", "ValueError: no such luck")
+    assert record["traceback"] == "Traceback\nlast line"
+    assert callbacks.failures == ["ValueError: no such luck"]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_is_named_and_ends_the_other(folder, callbacks, supervise, victim):
+    actions = [["work"], ["work"]]
+    actions[victim] = ["kill_itself"]
+    assert supervise(*actions) == FAILED
+    record = folder.read_exit()
+    assert (record["status"], record["rank"], record["kind"]) == ("failed", victim, "killed")
+    assert (record["signal"], record["exit_code"], record["phase"]) == ("SIGKILL", -9, "loading")
+    assert callbacks.failures == [record["text"]] == [KILLED.format(victim)]
+
+
+def test_exit_code_0_is_not_enough(folder, supervise):
+    assert supervise(["finish"], ["exit_0"]) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["kind"], record["exit_code"]) == (1, "ended", 0)
+
+
+def test_to_be_done_is_not_enough(folder, supervise):
+    assert supervise(["finish"], ["finish", "exit_3"]) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["kind"], record["exit_code"]) == (1, "ended", 3)
+
+
+def test_a_hanging_rank_is_ended_and_its_stacks_are_saved(folder, supervise, monkeypatch):
+    monkeypatch.setenv(LIMIT_VARIABLE, "1")
+    assert supervise(["work"], ["hang"]) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["kind"]) == (1, "hung")
+    assert record["text"].endswith("while loading (limit 1 s); its stacks are in log/rank-1.stacks.")
+    assert "_hang_in_this_function" in folder.stacks_path(1).read_text()
+    assert "_work" in folder.stacks_path(0).read_text()
+
+
+def test_a_stopped_process_counts_as_hanging_and_promises_no_stacks(folder, supervise, monkeypatch):
+    monkeypatch.setenv(LIMIT_VARIABLE, "1")
+    assert supervise(["stop_itself"], ["work"], grace_seconds=0.5) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["kind"]) == (0, "hung")
+    assert record["text"].endswith("(limit 1 s).")
+
+
+def test_the_record_is_there_while_a_deaf_rank_still_lives(folder, callbacks, supervise):
+    def note(text):
+        callbacks.record = folder.read_exit()
+        callbacks.was_alive = is_alive(int((folder.path / "pid-0-0").read_text()))
+
+    callbacks.on_failed = note
+    assert supervise(["be_deaf", "work"], ["wait_a_moment", "raise"], grace_seconds=0.5) == FAILED
+    assert callbacks.record["rank"] == 1
+    assert callbacks.was_alive
+
+
+def test_a_rank_that_is_done_but_does_not_end_is_killed_with_a_warning(folder, callbacks, supervise, monkeypatch):
+    monkeypatch.setattr(module, "LINGER_SECONDS", 0.5)
+    assert supervise(["finish"], ["finish", "be_deaf", "hang"]) == FINISHED
+    assert callbacks.warnings == ["The training is done, but its ranks did not end within 0.5 s."]
+    assert folder.read_exit()["status"] == "finished"
+
+
+def test_an_accident_is_followed_by_another_attempt_from_the_backup(folder, callbacks, supervise):
+    code = supervise([["work"], ["finish"]], [["kill_itself"], ["finish"]], max_restarts=2, has_backup=lambda: True)
+    assert code == FINISHED
+    assert callbacks.attempts == [(0, False), (1, True)]
+    assert callbacks.warnings == [KILLED.format(1) + " Starting again from the last backup (1 of 2)."]
+    assert callbacks.failures == []
+    assert folder.read_exit()["status"] == "finished"
+
+
+def test_attempts_come_to_an_end(folder, callbacks, supervise):
+    assert supervise(["exit_3"], max_restarts=1) == FAILED
+    assert callbacks.attempts == [(0, False), (1, False)]
+    assert callbacks.warnings[0].endswith("Starting again from the beginning (1 of 1).")
+    assert folder.read_exit()["exit_code"] == 3
+
+
+def test_an_error_of_the_user_is_not_tried_again(folder, callbacks, supervise):
+    assert supervise(["raise_user_error"], max_restarts=2) == FAILED
+    assert callbacks.attempts == [(0, False)]
+    assert folder.read_exit()["kind"] == "user_error"
+
+
+def test_the_first_interrupt_asks_for_a_stop(folder, callbacks, supervise):
+    def interrupt():
+        wait_for_ranks(folder)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with meanwhile(interrupt):
+        assert supervise(["work_until_stopped"], ["work_until_stopped"], max_restarts=1) == STOPPED
+    assert callbacks.statuses == ["Stopping after this step; press Ctrl-C again to stop at once without saving"]
+    assert folder.read_exit()["status"] == "stopped"
+    assert callbacks.attempts == [(0, False)]
+
+
+def test_the_second_interrupt_ends_all_at_once(folder, callbacks, supervise):
+    def interrupt():
+        wait_for_ranks(folder)
+        os.kill(os.getpid(), signal.SIGINT)
+        while not callbacks.statuses:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with meanwhile(interrupt):
+        assert supervise(["be_deaf", "work"], ["work"], grace_seconds=0.5) == STOPPED
+    assert callbacks.statuses[1:] == ["Stopped at once, without a backup"]
+    assert folder.read_exit()["status"] == "stopped"
+
+
+def test_an_interrupt_of_the_whole_terminal_reaches_no_rank_that_is_starting(folder, spawn):
+    """The ranks of this run ignore SIGINT before they import anything: what the supervisor says counts."""
+
+    def interrupt():
+        wait_for_ranks(folder)
+        for pid in pids(folder):
+            os.kill(pid, signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with meanwhile(interrupt):
+        assert spawn(["work_until_stopped"], ["work_until_stopped"]) == STOPPED
+
+
+SUPERVISOR = """
+import sys
+from modules.distributed.launchers import SpawnLauncher
+from modules.distributed.Supervisor import Supervisor
+from modules.session.RunFolder import RunFolder
+from modules.session.TrainCallbacks import TrainCallbacks
+from tests.support.toy_ranks import toy_rank
+if __name__ == "__main__":
+    scenario = {"folder": sys.argv[1], "0": ["work"], "1": ["hang"]}
+    launcher = SpawnLauncher(toy_rank, [scenario], 2)
+    Supervisor(RunFolder(sys.argv[1]), lambda attempt, resume: launcher, TrainCallbacks()).run()
+"""
+
+
+def test_ranks_end_when_the_supervisor_is_killed(folder):
+    process = subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(folder.path)], cwd=ROOT)
+    try:
+        wait_for_ranks(folder)
+        assert all(is_alive(pid) for pid in pids(folder))
+    finally:
+        process.kill()
+        process.wait()
+    deadline = time.monotonic() + 20
+    while any(is_alive(pid) for pid in pids(folder)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert folder.read_exit() is None
+
+
+def test_spawned_ranks_finish(folder, callbacks, spawn):
+    assert spawn(["finish"], ["wait_a_moment", "finish"]) == FINISHED
+    assert folder.read_exit()["status"] == "finished"
+
+
+def test_a_spawned_rank_that_is_killed_is_named_and_ends_the_other(folder, spawn):
+    assert spawn(["work"], ["kill_itself"]) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["signal"]) == (1, "SIGKILL")
+
+
+def test_ranks_are_not_spawned_by_a_thread_that_ends(folder):
+    refused = []
+
+    def start():
+        with pytest.raises(RuntimeError, match="main thread") as caught:
+            SpawnLauncher(toy_rank, [{}], 1).start({})
+        refused.append(caught)
+
+    with meanwhile(start):
+        pass
+    assert refused
+
+
+def test_torchrun_ranks_finish(folder, torchrun):
+    assert torchrun(["finish"], ["finish"]) == FINISHED
+    assert folder.read_exit()["status"] == "finished"
+
+
+def test_torchrun_ranks_that_are_killed_are_named_with_their_signal(folder, torchrun):
+    assert torchrun(["work"], ["kill_itself"]) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["signal"], record["text"]) == (1, "SIGKILL", KILLED.format(1))
+
+
+def test_torchrun_ranks_that_hang_and_are_deaf_are_killed(folder, torchrun, monkeypatch):
+    monkeypatch.setenv(LIMIT_VARIABLE, "1")
+    assert torchrun(["work"], ["be_deaf", "stop_itself"]) == FAILED
+    assert folder.read_exit()["kind"] == "hung"
+
+
+def test_a_torchrun_that_can_not_start_gives_its_last_words(folder, torchrun, capsys):
+    code = "import sys; sys.exit('no such option')"
+    assert torchrun(["finish"], ["finish"], command=[sys.executable, "-c", code]) == FAILED
+    record = folder.read_exit()
+    assert (record["kind"], record["exit_code"], record["traceback"]) == ("ended", 1, "no such option")
+    assert "no such option" in capsys.readouterr().err
+
+
+def test_another_node_counts_its_ranks_on_and_leaves_the_record_to_the_first(folder, callbacks, torchrun):
+    code = torchrun(["finish"], command=[sys.executable, "-c", "exit(3)"], first_rank=4, writes_exit=False)
+    assert code == FAILED
+    assert callbacks.failures == ["Rank 4 ended with exit code 3 without saying why; see log/rank-4.log."]
+    assert folder.read_exit() is None
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_real_torchrun_tells_the_signal_of_a_rank(folder, torchrun, victim, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    script = str(ROOT / "tests" / "support" / "toy_ranks.py")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    command = torchrun_command(TrainConfig(), [script], 2, port)
+    actions = [["work"], ["work"]]
+    actions[victim] = ["wait_a_moment", "kill_itself"]
+    assert torchrun(*actions, command=command) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["kind"], record["signal"]) == (victim, "killed", "SIGKILL")
+
+
+def test_the_torchrun_command_names_this_node():
+    config = TrainConfig(num_nodes=3, node_rank=1, master_addr="10.0.0.1")
+    command = torchrun_command(config, ["train.py", "--config", "a b"], 4, 12355)
+    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert command[3:] == [
+        *["--nnodes", "3", "--node-rank", "1", "--nproc-per-node", "4"],
+        *["--master-addr", "10.0.0.1", "--master-port", "12355", "train.py", "--config", "a b"],
+    ]
+
+
+TABLE = """
+Root Cause (first observed failure):
+[0]:
+  rank      : 5 (local_rank: 1)
+  exitcode  : -11 (pid: 12)
+Failures:
+[1]:
+  rank      : 4 (local_rank: 0)
+  exitcode  : -15 (pid: 11)
+"""
+
+
+def test_ranks_that_torchrun_ended_itself_are_not_taken_for_failures():
+    scan = _AgentScan()
+    for line in TABLE.splitlines():
+        scan.take(line)
+    assert scan.codes == {1: -11}
+
+
+def test_a_rank_that_somebody_ended_by_sigterm_is_the_first_failure():
+    scan = _AgentScan()
+    for line in ["failed (exitcode: -15) local_rank: 0 (pid: 11) of binary: python", *TABLE.splitlines()]:
+        scan.take(line)
+    assert scan.codes == {0: -15, 1: -11}

@@ -1,0 +1,148 @@
+"""Ranks without a model, for the tests of the supervisor: each does one thing that a rank may do.
+
+`scenario` says what: {"folder": ..., "0": [name, ...], "1": [name, ...]}, or, for another behaviour in each attempt,
+{"0": [[name, ...], [name, ...]]}. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from modules.distributed.lifeline import Lifeline, dump_stacks_on_request
+from modules.session.RunFolder import RunFolder
+
+
+def toy_rank(rank: int, variables: dict[str, str], scenario: dict[str, Any]) -> None:
+    os.environ.update(variables)
+    folder = RunFolder(scenario["folder"])
+    dump_stacks_on_request(folder.stacks_path(rank))
+    line = Lifeline.from_environment(rank)
+    actions = scenario[str(rank)]
+    if isinstance(actions[0], list):
+        actions = actions[int(os.environ["CHORUS_ATTEMPT"])]
+    _meet(folder, rank, scenario)
+    try:
+        for action in actions:
+            ACTIONS[action](line, folder)
+    except Exception as error:
+        is_user_error = isinstance(error, LookupError)
+        line.failed(f"{type(error).__name__}: {error}", "Traceback\nlast line", is_user_error=is_user_error)
+        os._exit(1)
+    line.close()
+
+
+def _meet(folder: RunFolder, rank: int, scenario: dict[str, Any]) -> None:
+    """Waits for all ranks, so that what they do does not depend on who has started first."""
+    attempt = os.environ["CHORUS_ATTEMPT"]
+    (folder.path / f"pid-{attempt}-{rank}").write_text(str(os.getpid()))
+    others = [key for key in scenario if key.isdigit()]
+    deadline = time.monotonic() + 60
+    while not all((folder.path / f"pid-{attempt}-{other}").exists() for other in others):
+        if time.monotonic() > deadline:
+            raise TimeoutError("the other toy ranks have not started")
+        time.sleep(0.01)
+
+
+def _finish(line: Lifeline, folder: RunFolder) -> None:
+    line.done("finished", 10)
+
+
+def _raise(line: Lifeline, folder: RunFolder) -> None:
+    raise ValueError("no such luck")
+
+
+def _raise_user_error(line: Lifeline, folder: RunFolder) -> None:
+    raise LookupError("no pictures")
+
+
+def _symptom(line: Lifeline, folder: RunFolder) -> None:
+    line.failed("Connection closed by peer", "", is_symptom=True)
+    os._exit(1)
+
+
+def _hang_in_this_function(line: Lifeline, folder: RunFolder) -> None:
+    time.sleep(600)
+
+
+def _work(line: Lifeline, folder: RunFolder) -> None:
+    while True:
+        line.beat()
+        time.sleep(0.05)
+
+
+def _work_until_stopped(line: Lifeline, folder: RunFolder) -> None:
+    while not list(folder.commands_dir.glob("*.stop.cmd")):
+        line.beat()
+        time.sleep(0.05)
+    line.done("stopped", 5)
+
+
+def _kill_itself(line: Lifeline, folder: RunFolder) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stop_itself(line: Lifeline, folder: RunFolder) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _be_deaf(line: Lifeline, folder: RunFolder) -> None:
+    """Neither a word nor SIGTERM ends this process, as if it were stuck in native code."""
+    line.on_lost = lambda: None
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+ACTIONS = {
+    "finish": _finish,
+    "raise": _raise,
+    "raise_user_error": _raise_user_error,
+    "symptom": _symptom,
+    "hang": _hang_in_this_function,
+    "work": _work,
+    "work_until_stopped": _work_until_stopped,
+    "kill_itself": _kill_itself,
+    "stop_itself": _stop_itself,
+    "be_deaf": _be_deaf,
+    "wait_a_moment": lambda line, folder: time.sleep(0.4),
+    "exit_0": lambda line, folder: os._exit(0),
+    "exit_3": lambda line, folder: os._exit(3),
+}
+
+
+class ToyLauncher:
+    """Starts toy ranks as plain processes, which takes a tenth of the time of spawning them with torch."""
+
+    def __init__(self, scenario_path: Path, num_ranks: int):
+        self.num_ranks = num_ranks
+        self.last_lines = ()
+        self._command = [sys.executable, "-m", "tests.support.toy_ranks", str(scenario_path)]
+        self._processes: list[subprocess.Popen] = []
+
+    def start(self, variables: dict[str, str]) -> None:
+        for rank in range(self.num_ranks):
+            env = {**os.environ, **variables, "RANK": str(rank)}
+            self._processes.append(subprocess.Popen(self._command, env=env, cwd=Path(__file__).parents[2]))
+
+    def is_running(self) -> bool:
+        return any(process.poll() is None for process in self._processes)
+
+    def exit_codes(self) -> dict[int, int | None]:
+        return {rank: process.poll() for rank, process in enumerate(self._processes)}
+
+    def terminate(self) -> None:
+        for process in self._processes:
+            process.terminate()
+
+    def kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+
+if __name__ == "__main__":  # by ToyLauncher, torchrun, or the stand-in for it
+    toy_rank(int(os.environ["RANK"]), {}, json.loads(Path(sys.argv[1]).read_text()))
