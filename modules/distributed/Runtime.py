@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from modules.config.errors import UserError
+from modules.distributed.Heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     import torch
@@ -18,16 +19,22 @@ T = TypeVar("T")
 class Runtime:
     """One rank on one device.
 
-    rank counts over all nodes, local_rank on this node. Losses are summed over samples, not averaged, so what a
-    backward pass leaves must be multiplied by `gradient_scale` to be the gradient of the sum over all ranks.
+    rank counts over all nodes, local_rank on this node; local_world_size are the ranks of this node. Losses are summed
+    over samples, not averaged, so what a backward pass leaves must be multiplied by `gradient_scale` to be the gradient
+    of the sum over all ranks.
+    heartbeat: told what this rank does. `gather`, `broadcast` and `barrier` beat while they wait, exchange plain data
+    (what JSON holds) without a collective, and end with UserError where another rank is not heard of any more.
     """
 
     rank = 0
     local_rank = 0
     world_size = 1
+    local_world_size = 1
+    node_rank = 0
+    num_nodes = 1
     gradient_scale = 1.0
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device, heartbeat: Heartbeat | None = None):
         if device.type == "cuda":
             import torch
 
@@ -35,13 +42,20 @@ class Runtime:
             device = torch.device("cuda", device.index or 0)
             torch.cuda.set_device(device)
         self.device = device
+        self.heartbeat = heartbeat or Heartbeat()
+        self.while_waiting: Callable[[], None] = lambda: None  # called while this rank waits; may raise
+        self._stop_announced = False
+        self._start_vetoed = False
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
 
-    def prepare(self, module: nn.Module) -> nn.Module:
-        """The module as training must call it."""
+    def prepare(self, module: nn.Module, unused_parameters: bool = False) -> nn.Module:
+        """The module as training must call it.
+
+        unused_parameters: whether a step may leave some of what trains without a gradient on some rank.
+        """
         return module
 
     @contextlib.contextmanager
@@ -49,11 +63,20 @@ class Runtime:
         """Around the forward and backward pass of a micro-batch; gradients are exchanged in the last one only."""
         yield
 
+    @property
+    def wants_warm_up(self) -> bool:
+        """Whether a whole synchronised forward and backward pass must come before the first step."""
+        return False
+
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over ranks, on every rank, on the device."""
+        """The sum over ranks, on every rank, on the device: the one collective of a step beside the gradients'."""
         return values
 
-    def broadcast(self, value: T) -> T:
+    def gather(self, value: T, why: str) -> list[T]:
+        """The plain data of each rank, in the order of ranks, on every rank. `why` stands in the message of a wait."""
+        return [value]
+
+    def broadcast(self, value: T, why: str) -> T:
         """Rank 0's value (plain data), on every rank."""
         return value
 
@@ -63,7 +86,41 @@ class Runtime:
     @contextlib.contextmanager
     def main_first(self, why: str) -> Iterator[None]:
         """The body runs on rank 0, then on the others."""
+        if not self.is_main:
+            self.barrier(why)
         yield
+        if self.is_main:
+            self.barrier(why)
+
+    def announce_stop(self) -> None:
+        """Tells all ranks that this one was asked to stop, where no step carries it: while they sample."""
+        self._stop_announced = True
+
+    @property
+    def stop_announced(self) -> bool:
+        """Whether a stop was announced. Looks at most once a second."""
+        return self._stop_announced
+
+    def veto_start(self) -> None:
+        """Lets `begin` give False on all ranks, unless it has given True already."""
+        self._start_vetoed = True
+
+    @property
+    def start_vetoed(self) -> bool:
+        """Whether the training will not begin. Looks at most once a second."""
+        return self._start_vetoed
+
+    def begin(self) -> bool:
+        """Waits for all ranks; whether the training begins, which all decide the same."""
+        return not self._start_vetoed
+
+    def close(self) -> None:
+        """Leaves the other ranks."""
+
+
+def share(runtime: Runtime, values: Sequence[Any]) -> Sequence[Any]:
+    """This rank's part of `values`; parts differ by at most one."""
+    return values[runtime.rank :: runtime.world_size]
 
 
 def default_device(device_indexes: Sequence[int] = ()) -> torch.device:

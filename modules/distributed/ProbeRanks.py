@@ -1,0 +1,205 @@
+"""The processes of a communication probe, as the one that started them sees them: orders out, reports in, time limits.
+
+Orders and reports are JSON lines on their stdin and stdout, so that nothing but a pipe has to work. The stdin is also
+what ends a rank when this process dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from modules.distributed.probe_rank import RankTask
+
+START_SECONDS = 180  # importing torch from a cold or a network disk, and a first CUDA context on each GPU
+CAUSE_SECONDS = 1.0  # how long to look for the cause after a symptom: peers notice a death within 0.4 s
+END_SECONDS = 10
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """rank: None where ranks that are equally far wait for each other."""
+
+    rank: int | None
+    text: str
+
+
+class RankFailed(Exception):
+    """A rank died, raised or hung; `failure` says which."""
+
+    def __init__(self, failure: Failure):
+        super().__init__(failure.text)
+        self.failure = failure
+
+
+class ProbeRanks:
+    """One process per device, from `with` to its end. devices: of each rank, a GPU's index or "cpu"."""
+
+    def __init__(
+        self, backend: str, devices: Sequence[int | str], num_bytes: int, seconds: float, timeout_seconds: float
+    ):
+        self._tasks = [
+            RankTask(rank, len(devices), backend, device, num_bytes, seconds) for rank, device in enumerate(devices)
+        ]
+        self._timeout_seconds = timeout_seconds
+        self._reports: queue.SimpleQueue[tuple[int, dict[str, Any]]] = queue.SimpleQueue()
+        self._progress: Counter[int] = Counter()  # reports of each rank on the present order
+        self._processes: list[subprocess.Popen] = []
+        self._stack = contextlib.ExitStack()
+        self._logs: list[IO[str]] = []
+
+    def __enter__(self) -> ProbeRanks:
+        try:
+            for task in self._tasks:
+                self._start(task)
+        except BaseException:
+            self._end(seconds=0)
+            raise
+        return self
+
+    def __exit__(self, error_type, *details) -> None:
+        if error_type is None:
+            self._order(range(len(self._processes)), {"end": True})
+        self._end(seconds=END_SECONDS if error_type is None else 0)
+
+    def join(self) -> None:
+        """All ranks meet. Raises RankFailed."""
+        everyone = range(len(self._tasks))
+        self._progress.clear()
+        port = self._collect([0], "store", START_SECONDS, "start")[0]["port"]
+        self._order(everyone[1:], {"port": port})
+        self._collect(everyone, "joined", START_SECONDS, "join the others")
+
+    def seconds_of_all_reduce(self, group: Sequence[int]) -> float:
+        """The median over rounds, of the slowest of the ranks in `group`. Raises RankFailed."""
+        self._progress.clear()
+        self._order(group, {"ranks": list(group)})
+        doing = f"finish the all-reduce of ranks {spoken(group)}"
+        reports = self._collect(group, "measured", self._timeout_seconds, doing)
+        return max(report["seconds"] for report in reports.values())
+
+    def _start(self, task: RankTask) -> None:
+        log = self._stack.enter_context(_log())
+        command = [sys.executable, "-m", "modules.distributed.probe_rank", json.dumps(asdict(task))]
+        env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}  # so that both sides count GPUs alike
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0
+        )
+        self._processes.append(process)
+        self._logs.append(log)
+        # threads, because pipes can't be waited for together on Windows
+        threading.Thread(target=self._listen, args=(task.rank, process), daemon=True).start()
+
+    def _listen(self, rank: int, process: subprocess.Popen) -> None:
+        for line in process.stdout:
+            self._reports.put((rank, json.loads(line)))
+        self._reports.put((rank, {"event": "ended", "code": process.wait()}))
+
+    def _order(self, ranks: Sequence[int], order: dict[str, Any]) -> None:
+        for rank in ranks:
+            with contextlib.suppress(OSError):  # it has ended: its reports say so
+                self._processes[rank].stdin.write(json.dumps(order).encode() + b"\n")
+
+    def _collect(self, ranks: Sequence[int], event: str, limit: float, doing: str) -> dict[int, dict[str, Any]]:
+        """The report `event` of each of `ranks`. doing: what they must do within `limit` seconds, for the message."""
+        deadline = time.monotonic() + limit
+        found: dict[int, dict[str, Any]] = {}
+        while len(found) < len(ranks):
+            try:
+                rank, report = self._reports.get(timeout=max(0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise RankFailed(self._hung(set(ranks) - set(found), f"did not {doing} within {limit:g} s")) from None
+            if report["event"] in ("ended", "failed"):
+                raise RankFailed(self._cause(rank, report))
+            self._progress[rank] += 1
+            if report["event"] == event:
+                found[rank] = report
+        return found
+
+    def _hung(self, late: set[int], what: str) -> Failure:
+        """The rank that is behind the others, which wait for it."""
+        least = min(self._progress[rank] for rank in late)
+        behind = [rank for rank in sorted(late) if self._progress[rank] == least]
+        if len(behind) > 1:
+            behind = self._silent(behind) or behind
+        if len(behind) == 1:
+            return Failure(behind[0], f"{self._name(behind[0])} {what}.")
+        devices = spoken([self._tasks[rank].device for rank in behind])
+        megabytes = self._tasks[0].num_bytes / 2**20
+        text = f"Ranks {spoken(behind)} (devices {devices}) {what}: their link is stuck, or slow for {megabytes:g} MiB"
+        if self._tasks[0].backend == "nccl":
+            text += "; if NCCL_P2P_DISABLE=1 mends it, the direct link between the GPUs does not work"
+        return Failure(None, text + ".")
+
+    def _silent(self, ranks: Sequence[int]) -> list[int]:
+        """Those of `ranks` whose process answers nothing at all: it was stopped, or a driver holds it."""
+        self._order(ranks, {"ping": True})
+        silent = set(ranks)
+        deadline = time.monotonic() + CAUSE_SECONDS
+        with contextlib.suppress(queue.Empty):
+            while silent:
+                rank, report = self._reports.get(timeout=max(0, deadline - time.monotonic()))
+                if report["event"] == "alive":
+                    silent.discard(rank)
+        return sorted(silent)
+
+    def _cause(self, rank: int, report: dict[str, Any]) -> Failure:
+        """A death without a word comes before errors: a rank's end makes errors in its peers, which report first."""
+        reports = [(rank, report)]
+        deadline = time.monotonic() + CAUSE_SECONDS
+        with contextlib.suppress(queue.Empty):
+            while True:
+                reports.append(self._reports.get(timeout=max(0, deadline - time.monotonic())))
+        errors = {rank: report for rank, report in reports if report["event"] == "failed"}
+        for rank, report in reports:
+            if report["event"] == "ended" and rank not in errors:
+                return Failure(rank, f"{self._name(rank)} {_ending(report['code'])}.{self._last_line(rank)}")
+        rank, report = next(iter(errors.items()))
+        return Failure(rank, f"{self._name(rank)} failed: {report['text']}")
+
+    def _name(self, rank: int) -> str:
+        return f"Rank {rank} (device {self._tasks[rank].device})"
+
+    def _last_line(self, rank: int) -> str:
+        self._logs[rank].seek(0)
+        lines = self._logs[rank].read().strip().splitlines()
+        return f" It said: {lines[-1]}" if lines else ""
+
+    def _end(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0, deadline - time.monotonic()))
+            process.kill()
+            process.wait()
+            process.stdin.close()
+        self._stack.close()
+
+
+def spoken(values: Sequence[int | str]) -> str:
+    """0, 1 and 2"""
+    words = [str(value) for value in values]
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def _log() -> IO[str]:
+    return tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+
+
+def _ending(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

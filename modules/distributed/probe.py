@@ -1,0 +1,190 @@
+"""How fast ranks exchange gradients: a short all-reduce for each pair of devices, and one for all of them.
+
+    python -m modules.distributed.probe --devices 0,1,2 --backend auto
+
+A table for people goes to stderr, JSON to stdout. Exit code 0: measured; 1: a rank failed, and the JSON says which;
+2: refused. This process does without torch: it starts one process per rank (probe_rank.py), tells them which ranks
+measure next, and ends them all when one of them fails or does not answer in time.
+
+    {"backend": "nccl", "devices": [0, 1, 2], "pairs": [{"ranks": [0, 1], "gb_per_s": 41.7}, ...],
+     "all": {"ranks": [0, 1, 2], "gb_per_s": 38.2}, "bytes": 67108864, "seconds": 2.0, "failed": null}
+
+Where a rank failed, `failed` is {"rank": 1, "text": "..."}, `pairs` holds what was measured until then, and `all` is
+null. `rank` is null where ranks that are equally far wait for each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from modules.config.errors import UserError
+from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, spoken
+
+DEFAULT_CPU_RANKS = 2
+
+Backend = Literal["gloo", "nccl"]
+
+
+@dataclass(frozen=True)
+class GroupSpeed:
+    """gb_per_s: bus bandwidth in 10^9 bytes a second, comparable over numbers of ranks; see `bus_bandwidth`."""
+
+    ranks: tuple[int, ...]
+    gb_per_s: float
+
+
+@dataclass
+class ProbeResult:
+    """devices: of each rank, a GPU's index or "cpu". bytes: of the buffer. seconds: of measuring for each group."""
+
+    backend: Backend
+    devices: list[int | str]
+    bytes: int
+    seconds: float
+    pairs: list[GroupSpeed] = field(default_factory=list)
+    all: GroupSpeed | None = None
+    failed: Failure | None = None
+
+    def as_values(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def probe(
+    devices: Sequence[int] | None = None,
+    backend: Literal["gloo", "nccl", "auto"] = "auto",
+    world_size: int | None = None,
+    megabytes: float = 64,
+    seconds: float = 2,
+    timeout_seconds: float = 20,
+) -> ProbeResult:
+    """Measures each pair of ranks and all of them, one group after the other.
+
+    devices: indexes of GPUs as CUDA counts them; all of them by default, the CPU where there is none.
+    world_size: number of ranks; by default one for each GPU, or 2 on the CPU.
+    megabytes: size of the buffer, in 2^20 bytes. seconds: of measuring for each group.
+    timeout_seconds: how long a group may take, warm-up included, before it counts as hung.
+    A rank that fails stands in the result; UserError is raised for what can't be measured at all.
+    """
+    if min(megabytes, seconds) <= 0 or seconds >= timeout_seconds:
+        raise UserError(
+            f"megabytes {megabytes:g}, seconds {seconds:g}, timeout {timeout_seconds:g}: all must be above 0 and "
+            "timeout above seconds; leave them out for 64, 2 and 20."
+        )
+    chosen, ranks_on = choose_ranks(_gpu_indexes(), devices, backend, world_size)
+    result = ProbeResult(chosen, ranks_on, bytes=max(4, int(megabytes * 2**20) // 4 * 4), seconds=seconds)
+    everyone = tuple(range(len(ranks_on)))
+    try:
+        with ProbeRanks(chosen, ranks_on, result.bytes, seconds, timeout_seconds) as ranks:
+            ranks.join()
+            for group in itertools.combinations(everyone, 2):
+                result.pairs.append(_measure(ranks, group, result.bytes))
+            result.all = result.pairs[0] if len(everyone) == 2 else _measure(ranks, everyone, result.bytes)
+    except RankFailed as error:
+        result.failed = error.failure
+    return result
+
+
+def bus_bandwidth(num_bytes: int, seconds: float, num_ranks: int) -> float:
+    """GB/s (10^9 bytes) that each link carries in an all-reduce of `num_bytes` over `num_ranks`.
+
+    The algorithm bandwidth, bytes / time, falls with the number of ranks even on perfect links, because each rank must
+    send and receive 2 (n - 1) / n times its buffer; multiplied by that, the figure can be held against the hardware's.
+    Source: NVIDIA nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth", AllReduce.
+    """
+    return num_bytes / seconds / 1e9 * 2 * (num_ranks - 1) / num_ranks
+
+
+def choose_ranks(
+    gpus: Sequence[int], devices: Sequence[int] | None, backend: str, world_size: int | None
+) -> tuple[Backend, list[int | str]]:
+    """The backend, and the device of each rank. gpus: indexes of those that are there.
+
+    Raises UserError where they can't work together.
+    """
+    if backend == "auto":
+        backend = "nccl" if gpus and sys.platform != "win32" else "gloo"
+    if backend == "nccl" and not gpus:
+        raise UserError("backend nccl: there is no NVIDIA GPU here; use gloo or auto.")
+    missing = [device for device in devices or () if device not in gpus]
+    if missing:
+        there = f"only {spoken(gpus)}" if gpus else "no GPU"
+        raise UserError(f"devices {spoken(devices)}: there is {there} here; choose others, or leave devices out.")
+    chosen = list(devices or gpus)
+    num_ranks = (len(chosen) or DEFAULT_CPU_RANKS) if world_size is None else world_size
+    if backend == "nccl" and (num_ranks > len(chosen) or len(set(chosen)) < len(chosen)):
+        raise UserError(
+            f"world_size {num_ranks} on devices {spoken(chosen)}: nccl needs a GPU of its own for each rank; "
+            "use fewer ranks or gloo."
+        )
+    if num_ranks < 2:
+        raise UserError(f"world_size {num_ranks}: two ranks are the least that can exchange anything; use 2 or more.")
+    return backend, [chosen[rank % len(chosen)] if chosen else "cpu" for rank in range(num_ranks)]
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = _parse(argv)
+    try:
+        result = probe(args.devices, args.backend, args.world_size, args.megabytes, args.seconds, args.timeout)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for line in _table(result):
+        print(line, file=sys.stderr)
+    text = json.dumps(result.as_values())
+    print(text)
+    if args.json:
+        args.json.write_text(text + "\n", encoding="utf-8")
+    return 1 if result.failed else 0
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m modules.distributed.probe", description="Measure how fast ranks exchange gradients."
+    )
+    parser.add_argument("--devices", type=_indexes, metavar="0,1,...", help="GPUs; all of them if left out")
+    parser.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto")
+    parser.add_argument("--world-size", type=int, metavar="N", help="ranks; one for each GPU, or 2 on the CPU")
+    parser.add_argument("--megabytes", type=float, default=64, help="size of the buffer, in 2^20 bytes")
+    parser.add_argument("--seconds", type=float, default=2, help="of measuring for each group of ranks")
+    parser.add_argument("--timeout", type=float, default=20, help="seconds before a group counts as hung")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON to FILE")
+    args = parser.parse_args(argv)
+    if args.json and not args.json.parent.is_dir():
+        parser.error(f"--json {args.json}: there is no folder {args.json.parent}")  # now, not after measuring
+    return args
+
+
+def _indexes(text: str) -> list[int]:
+    return [int(index) for index in text.split(",")]
+
+
+def _measure(ranks: ProbeRanks, group: tuple[int, ...], num_bytes: int) -> GroupSpeed:
+    return GroupSpeed(group, bus_bandwidth(num_bytes, ranks.seconds_of_all_reduce(group), len(group)))
+
+
+def _table(result: ProbeResult) -> Iterator[str]:
+    yield f"All-reduce of {result.bytes / 2**20:g} MiB by {result.backend}, bus bandwidth:"
+    for speed in result.pairs:
+        devices = spoken([result.devices[rank] for rank in speed.ranks])
+        yield f"  ranks {spoken(speed.ranks):12} (devices {devices}) {speed.gb_per_s:10.2f} GB/s"
+    if result.all:
+        yield f"  all {len(result.all.ranks)} ranks {result.all.gb_per_s:10.2f} GB/s"
+    if result.failed:
+        yield result.failed.text
+
+
+def _gpu_indexes() -> list[int]:
+    from modules.session.devices import list_gpus
+
+    return [gpu.index for gpu in list_gpus()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

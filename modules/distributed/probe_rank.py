@@ -1,0 +1,191 @@
+"""One rank of a communication probe; ProbeRanks starts it, gives it orders and ends it.
+
+It ends at once when its stdin does, inside a collective too: so no rank outlives the process that started it.
+
+CHORUS_PROBE_FAULT=kind@rank, for tests: that rank sleeps, is killed by SIGKILL or exits with code 3 (kinds `sleep`,
+`kill`, `exit`) when its first measurement begins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup, TCPStore
+
+FAULT_VARIABLE = "CHORUS_PROBE_FAULT"
+FAULT_EXIT_CODE = 3
+WARM_UP_ROUNDS = 2
+MIN_ROUNDS, MAX_ROUNDS = 3, 1000
+PATIENCE = timedelta(hours=1)  # the process that started the ranks decides who hangs, with names
+
+
+@dataclass(frozen=True)
+class RankTask:
+    """device: a GPU's index, or "cpu". num_bytes: of the buffer. seconds: of measuring for each group."""
+
+    rank: int
+    world_size: int
+    backend: str
+    device: int | str
+    num_bytes: int
+    seconds: float
+
+
+def main() -> None:
+    task = RankTask(**json.loads(sys.argv[1]))
+    starter = _Starter()
+    try:
+        _run(task, starter)
+    except Exception as error:  # whatever it is, the process that started this one tells it
+        traceback.print_exc()
+        starter.report("failed", text=f"{type(error).__name__}: {_first_line(error)}")
+        os._exit(1)  # leaving a group whose other ranks are gone may never end
+
+
+def _run(task: RankTask, starter: _Starter) -> None:
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device(task.device if task.device == "cpu" else f"cuda:{task.device}")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are here; a host name may resolve to nowhere
+    store = _open_store(task, starter)
+    dist.init_process_group(task.backend, store=store, rank=task.rank, world_size=task.world_size, timeout=PATIENCE)
+    values = torch.empty(task.num_bytes // 4, dtype=torch.float32, device=device)
+    starter.report("joined")
+    fault = os.environ.get(FAULT_VARIABLE)
+    while "ranks" in (order := starter.order()):
+        if fault:
+            _break(fault, task.rank)
+        starter.report("begun")
+        group = dist.new_group(order["ranks"], timeout=PATIENCE, use_local_synchronization=True)
+        starter.report("measured", seconds=_measure(values, group, order["ranks"], task.seconds))
+        dist.destroy_process_group(group)
+    dist.destroy_process_group()
+
+
+def _open_store(task: RankTask, starter: _Starter) -> TCPStore:
+    """Where the ranks meet; rank 0 holds it, at a free port."""
+    import torch.distributed as dist
+
+    options = {"world_size": task.world_size, "wait_for_workers": False, "timeout": PATIENCE}
+    options["use_libuv"] = os.name == "posix"  # PyTorch's builds for Windows come without
+    if task.rank > 0:
+        return dist.TCPStore("127.0.0.1", starter.order()["port"], is_master=False, **options)
+    port = 0
+    if os.name == "posix":  # torch's own socket listens on every address of the machine
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        options["master_listen_fd"] = listener.detach()  # the store closes it
+    store = dist.TCPStore("127.0.0.1", port, is_master=True, **options)
+    starter.report("store", port=store.port)
+    return store
+
+
+def _measure(values: Tensor, group: ProcessGroup, ranks: Sequence[int], seconds: float) -> float:
+    """Seconds of one all-reduce of `values`: the median over as many rounds as fit into `seconds`.
+
+    Raises RuntimeError for wrong sums.
+    """
+    import torch
+    import torch.distributed as dist
+
+    values.fill_(1)
+    dist.all_reduce(values, group=group)
+    if not torch.all(values == len(ranks)):
+        # seen by users where an IOMMU redirects what GPUs send to each other
+        raise RuntimeError(f"the all-reduce of ranks {ranks} gave wrong sums; the link between them damages data")
+    values.zero_()  # sums of zeros stay finite over any number of rounds
+    once = _time_rounds(values, group, WARM_UP_ROUNDS)[-1]
+    rounds = torch.tensor(min(max(seconds / once, MIN_ROUNDS), MAX_ROUNDS), device=values.device)
+    dist.all_reduce(rounds, dist.ReduceOp.MIN, group=group)  # each rank must make as many
+    return median(_time_rounds(values, group, int(rounds)))
+
+
+def _time_rounds(values: Tensor, group: ProcessGroup, count: int) -> list[float]:
+    """Seconds of each of `count` all-reduces; on a GPU by its own clock, without waiting between them."""
+    import torch
+    import torch.distributed as dist
+
+    if values.device.type == "cuda":
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+        events[0].record()
+        for event in events[1:]:
+            dist.all_reduce(values, group=group)
+            event.record()
+        torch.cuda.synchronize(values.device)
+        return [before.elapsed_time(after) / 1000 for before, after in itertools.pairwise(events)]
+    times = [time.perf_counter()]
+    for _ in range(count):
+        dist.all_reduce(values, group=group)
+        times.append(time.perf_counter())
+    return [after - before for before, after in itertools.pairwise(times)]
+
+
+class _Starter:
+    """The process that started this one: orders come on stdin, reports go to stdout.
+
+    A thread of its own reads, so that a ping is answered, and an end of the other process seen, inside a collective.
+    """
+
+    def __init__(self) -> None:
+        self._reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not look like a report
+        self._orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def order(self) -> dict[str, Any]:
+        return self._orders.get()
+
+    def report(self, event: str, **details: Any) -> None:
+        print(json.dumps({"event": event, **details}), file=self._reports, flush=True)
+
+    def _listen(self) -> None:
+        # unbuffered: the interpreter can't end while another thread holds the lock of a buffered stdin
+        with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as lines:
+            for line in lines:
+                order = json.loads(line)
+                if "ping" in order:
+                    self.report("alive")
+                else:
+                    self._orders.put(order)
+        os._exit(1)
+
+
+def _break(fault: str, rank: int) -> None:
+    kind, _, at = fault.partition("@")
+    if int(at) != rank:
+        return
+    if kind == "sleep":
+        time.sleep(PATIENCE.total_seconds())
+    elif kind == "kill":
+        os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+    elif kind == "exit":
+        os._exit(FAULT_EXIT_CODE)
+    raise ValueError(f"{FAULT_VARIABLE} {fault}: the kinds are sleep, kill and exit")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+if __name__ == "__main__":
+    main()
