@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,19 +16,35 @@ NUM_READERS = 4
 
 
 class FileHashes:
-    """SHA-256 of files; `save` keeps what was computed in `cache_dir/rank-N/file_hashes.json`, read by all ranks."""
+    """SHA-256 of files; `save` keeps what was computed in `cache_dir/rank-N/file_hashes.json`, read by all ranks.
 
-    def __init__(self, cache_dir: str | os.PathLike, rank: int):
-        self._own_file = Path(cache_dir) / f"rank-{rank}" / "file_hashes.json"
-        self._known: dict[str, list] = {}
+    A rank's file holds what that rank has read itself: an entry of another rank that a changed file has made stale
+    must not be carried on beside the new one.
+    on_file: called after each file.
+    """
+
+    def __init__(self, cache_dir: str | os.PathLike, rank: int, on_file: Callable[[], None] = lambda: None):
+        self._root = Path(cache_dir)
+        self._own_file = self._root / f"rank-{rank}" / "file_hashes.json"
+        self._own = _read(self._own_file)
+        self._others: list[dict[str, list]] = []
         self._changed = False
-        for file in sorted(Path(cache_dir).glob("rank-*/file_hashes.json")):
-            self._known.update(_read(file))
+        self._on_file = on_file
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Reads what all other ranks have saved by now."""
+        files = sorted(self._root.glob("rank-*/file_hashes.json"))
+        self._others = [_read(file) for file in files if file != self._own_file]
 
     def of(self, paths: Iterable[str | os.PathLike]) -> list[str | None]:
         """The hash of each file, None where it can't be read."""
+        hashes = []
         with ThreadPoolExecutor(NUM_READERS) as readers:
-            return list(readers.map(self._one, map(os.fspath, paths)))
+            for value in readers.map(self._one, map(os.fspath, paths)):
+                hashes.append(value)
+                self._on_file()
+        return hashes
 
     def combined(self, paths: Iterable[Path], *more: str) -> str:
         """One hash of several files' names and bytes and of further texts."""
@@ -40,22 +56,23 @@ class FileHashes:
         if self._changed:
             with contextlib.suppress(OSError):  # on a full disk the next start reads the files again, no more
                 self._own_file.parent.mkdir(parents=True, exist_ok=True)
-                write_bytes(self._own_file, json.dumps(self._known).encode())
+                write_bytes(self._own_file, json.dumps(self._own).encode())
             self._changed = False
 
     def _one(self, path: str) -> str | None:
         try:
             stat = os.stat(path)
-            known = self._known.get(path)
-            if known and known[:2] == [stat.st_size, stat.st_mtime_ns]:
-                return known[2]
+            state = [stat.st_size, stat.st_mtime_ns]
+            for known in (self._own, *self._others):
+                if path in known and known[path][:2] == state:
+                    return known[path][2]
             with open(path, "rb") as file:
                 digest = hashlib.sha256()
                 while chunk := file.read(2**20):
                     digest.update(chunk)
         except OSError:
             return None
-        self._known[path] = [stat.st_size, stat.st_mtime_ns, digest.hexdigest()]
+        self._own[path] = [*state, digest.hexdigest()]
         self._changed = True
         return digest.hexdigest()
 

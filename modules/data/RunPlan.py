@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+import os
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,8 +40,7 @@ class RunPlan:
         self._dataset = dataset
         self._buckets = buckets
         self._repeats = dataset.repeats
-        self._excluded = np.zeros(len(dataset), bool)
-        self._excluded[list(unusable)] = True
+        self._excluded = _as_mask(unusable, len(dataset))
         self.num_samples = count_samples(len(dataset), self._repeats, self._excluded, dataset.concept_index)
         self.steps_per_epoch = count_steps(self.num_samples, global_batch)
 
@@ -63,7 +63,14 @@ class RunPlan:
                 yield PlannedStep(epoch, index, index == plan.num_steps - 1, micro_batches)
             epoch, first = epoch + 1, 0
 
-    def samples_digest(self) -> str:
-        """Changes when the samples' ids no longer mean the same pictures."""
-        names = "\n".join(Path(path).name for path in self._dataset.paths)
-        return hashlib.sha256(names.encode() + self._excluded.tobytes()).hexdigest()
+
+def samples_digest(dataset: Dataset, unusable: Collection[int] = (), captions: Sequence[str] = ()) -> str:
+    """Changes when the samples' ids no longer mean the same pictures, or the same captions where these are given."""
+    texts = "\n".join([*(Path(path).name for path in dataset.paths), *captions])
+    return hashlib.sha256(os.fsencode(texts) + _as_mask(unusable, len(dataset)).tobytes()).hexdigest()
+
+
+def _as_mask(samples: Collection[int], count: int) -> np.ndarray:
+    mask = np.zeros(count, bool)
+    mask[list(samples)] = True
+    return mask

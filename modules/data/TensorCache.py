@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ class TensorCache:
 
     def __init__(self, cache_dir: str | os.PathLike, kind: str, rank: int):
         self._root = Path(cache_dir)
-        self._kind = kind
+        self.kind = kind
         self._own = self._root / f"rank-{rank}" / kind
         self._paths: dict[str, Path] = {}
         self._memory = BoundedMemory()
@@ -39,7 +40,7 @@ class TensorCache:
 
     def look_again(self) -> None:
         """Finds what all ranks have written by now."""
-        for folder in sorted(self._root.glob(f"rank-*/{self._kind}/*")):
+        for folder in sorted(self._root.glob(f"rank-*/{self.kind}/*")):
             with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
                 for entry in entries:
                     if entry.name.endswith(SUFFIX) and not is_temporary(entry.path):
@@ -53,12 +54,14 @@ class TensorCache:
         record = self._memory.get(key)
         if record is not None or key not in self._paths:
             return record
-        record = _read(self._paths[key])
-        if record is None:
-            del self._paths[key]
-            return None
-        self._memory.keep(key, record)
-        return record
+        for path in self._copies(key):
+            record = _read(path)
+            if record is not None:
+                self._paths[key] = path
+                self._memory.keep(key, record)
+                return record
+        del self._paths[key]
+        return None
 
     def put(self, key: str, record: dict[str, Tensor]) -> None:
         """Raises DataError, one sentence, where the disk is full or can't be written."""
@@ -83,6 +86,11 @@ class TensorCache:
             ) from error
         self._paths[key] = path
         self._memory.keep(key, record)
+
+    def _copies(self, key: str) -> Iterator[Path]:
+        """Where the record is; where that is damaged, another rank may have made it again in its own folder."""
+        yield self._paths[key]
+        yield from sorted(self._root.glob(f"rank-*/{self.kind}/{key[:2]}/{key}{SUFFIX}"))
 
 
 def _read(path: Path) -> dict[str, Tensor] | None:

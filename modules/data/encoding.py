@@ -35,6 +35,9 @@ CAPTIONS_AT_ONCE = 16
 NUM_READERS = 4
 
 Progress = Callable[[str], None]
+# (rank, ranks) among those that share some work; None for one that takes no part in it.
+Share = tuple[int, int] | None
+WHOLE: Share = (0, 1)
 
 
 def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes) -> list[str | None]:
@@ -61,20 +64,25 @@ def cache_latents(
     keys: Sequence[str | None],
     cache: TensorCache,
     base: BaseModel,
-    share: tuple[int, int] = (0, 1),
+    share: Share = WHOLE,
     progress: Progress = lambda text: None,
+    known_unusable: dict[int, str] | None = None,
 ) -> dict[int, str]:
-    """Encodes what is missing of this rank's share; returns the pictures that can't be used (sample id -> reason).
+    """Encodes this rank's share of what is missing; returns the pictures that can't be used (sample id -> reason).
 
-    share: (rank, ranks) of those that encode.
+    All that share must have seen the same cache, else what is missing differs and pictures fall through.
+    known_unusable: pictures that are not tried again; they are returned too.
     """
     unusable = {sample: "it can't be read" for sample, key in enumerate(keys) if key is None}
-    missing = _first_of_each_key(keys, cache)[share[0] :: share[1]]
-    if missing:
-        with base.using(base.family.vae):
-            unusable |= _encode_pictures(missing, dataset, buckets, keys, cache, base, progress)
-    by_key = {keys[sample]: reason for sample, reason in unusable.items() if keys[sample] is not None}
-    return unusable | {sample: by_key[key] for sample, key in enumerate(keys) if key in by_key}
+    unusable |= known_unusable or {}
+    tried = [None if sample in unusable else key for sample, key in enumerate(keys)]
+    missing = part_of(_first_of_each_key(tried, cache), share)
+    if not missing:
+        return unusable
+    with base.using(base.family.vae):
+        found = _encode_pictures(missing, dataset, buckets, keys, cache, base, progress)
+    by_key = {keys[sample]: reason for sample, reason in found.items()}
+    return unusable | {sample: by_key[key] for sample, key in enumerate(tried) if key in by_key}
 
 
 def cache_text(
@@ -82,15 +90,15 @@ def cache_text(
     keys: Sequence[str],
     cache: TensorCache,
     base: BaseModel,
-    share: tuple[int, int] = (0, 1),
+    share: Share = WHOLE,
     progress: Progress = lambda text: None,
 ) -> None:
-    """Encodes the captions that are missing of this rank's share, each once."""
+    """Encodes this rank's share of the captions that are missing, each once."""
     import torch
 
     from modules.families.conditioning import encode_text
 
-    missing = _first_of_each_key(keys, cache)[share[0] :: share[1]]
+    missing = part_of(_first_of_each_key(keys, cache), share)
     if not missing:
         return
     done = 0
@@ -103,14 +111,20 @@ def cache_text(
             progress(f"Caching captions: {done} of {len(missing)}")
 
 
-def find_undecodable(dataset: Dataset, buckets: Buckets, progress: Progress = lambda text: None) -> dict[int, str]:
-    """Decodes every picture once, for methods that train on pixels; those that can't be used (sample id -> reason)."""
+def find_undecodable(
+    dataset: Dataset, buckets: Buckets, share: Share = WHOLE, progress: Progress = lambda text: None
+) -> dict[int, str]:
+    """Decodes this rank's share of all pictures, for methods that train on pixels.
+
+    Returns those that can't be used (sample id -> reason).
+    """
     undecodable: dict[int, str] = {}
-    pictures = _read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample), range(len(dataset)))
-    for sample, pixels in enumerate(pictures):
+    samples = part_of(range(len(dataset)), share)
+    pictures = _read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample), samples)
+    for done, (sample, pixels) in enumerate(zip(samples, pictures, strict=True), start=1):
         if isinstance(pixels, str):
             undecodable[sample] = pixels
-        progress(f"Checking pictures: {sample + 1} of {len(dataset)}")
+        progress(f"Checking pictures: {done} of {len(samples)}")
     return undecodable
 
 
@@ -124,6 +138,11 @@ def check_unusable(dataset: Dataset, unusable: dict[int, str], max_share: float)
             f"{count} of {total} pictures can't be used, more than data.max_unreadable_share {max_share:g} allows, "
             f"such as {listed[0]}: repair or remove them, or raise the share."
         )
+
+
+def part_of(values: Sequence[T], share: Share) -> Sequence[T]:
+    """A rank's part of work that all who share it see alike; parts differ by at most one."""
+    return values[share[0] :: share[1]] if share else values[:0]
 
 
 def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modules.config.batch_size import global_batch, learning_rate_factor
-from modules.config.validation import ONE_DEVICE, check_settings
+from modules.config.errors import ConfigError
+from modules.config.validation import check_batch, check_settings
 from modules.data.concepts import captions
 from modules.data.plan import count_samples, count_steps
 from modules.data.prepare import prepare_data
@@ -34,6 +35,9 @@ def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
     Raises UserError for everything that `GenericTrainer.start` would refuse without loading the model.
     """
     problems = check_settings(config)
+    accumulation = config.gradient_accumulation_steps
+    if problem := check_batch(config.batch_size, config.batch_size_mode, num_ranks, accumulation):
+        raise ConfigError(problem.message)
     family = FAMILIES[config.family]
     base = check_base(config.model.base, family.name, family.pipelines, unused=family.unused)
     check_format(family, config.output)
@@ -47,7 +51,6 @@ def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
         *_step_lines(config, dataset, num_ranks),
         *_disk_lines(disk_needs(config, family, base, dataset, buckets)),
         *(("Warning", problem.message) for problem in problems),
-        *([("Warning", ONE_DEVICE)] if config.enable_multi_gpu else []),
     ]
     return "\n".join(f"{label + ':':<15}{text}" for label, text in lines)
 

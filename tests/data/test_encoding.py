@@ -151,6 +151,26 @@ def test_ranks_share_the_work_without_overlap(base, hashes, picture_folder, tmp_
         assert len(written) == len(set(written)) == 7
 
 
+def test_a_rank_without_a_share_encodes_and_loads_nothing_and_still_names_what_has_no_key(
+    base, hashes, picture_folder, tmp_path
+):
+    dataset, buckets = prepare(picture_folder())
+    keys = [None, *latent_keys(dataset, buckets, base, hashes)[1:]]
+    cache = TensorCache(tmp_path / "cache", "latents", 0)
+    assert list(cache_latents(dataset, buckets, keys, cache, base, share=None, progress=pytest.fail)) == [0]
+    cache_text(["a cat"], text_keys(["a cat"], base, hashes), cache, base, share=None, progress=pytest.fail)
+    assert find_undecodable(dataset, buckets, share=None, progress=pytest.fail) == {}
+    assert not (tmp_path / "cache").exists()
+
+
+def test_pictures_that_are_known_to_be_unusable_are_not_tried_again(base, hashes, picture_folder, tmp_path):
+    dataset, buckets = prepare(picture_folder())
+    keys = latent_keys(dataset, buckets, base, hashes)
+    cache = TensorCache(tmp_path / "cache", "latents", 0)
+    assert cache_latents(dataset, buckets, keys, cache, base, known_unusable={2: "it is cut"}) == {2: "it is cut"}
+    assert [number for number, key in enumerate(keys) if key in cache] == [0, 1, 3]
+
+
 def test_equal_pictures_are_encoded_once(base, hashes, picture_folder, tmp_path):
     folder = picture_folder(((32, 32),) * 3)
     for number in (1, 2):
@@ -197,7 +217,7 @@ def test_pictures_for_methods_on_pixels_are_checked_too(picture_folder):
     folder = picture_folder()
     spoil(folder / "002.png")
     progress = []
-    assert list(find_undecodable(*prepare(folder), progress.append)) == [2]
+    assert list(find_undecodable(*prepare(folder), progress=progress.append)) == [2]
     assert progress[-1] == "Checking pictures: 4 of 4"
 
 

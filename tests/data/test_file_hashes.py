@@ -46,6 +46,35 @@ def test_what_is_known_is_not_read_again_by_any_rank(tmp_path, files, opened):
     assert len(opened) == 3
 
 
+def test_what_another_rank_saves_meanwhile_is_known_after_another_look(tmp_path, files, opened):
+    first, second = FileHashes(tmp_path / "cache", 0), FileHashes(tmp_path / "cache", 1)
+    expected = first.of(files)
+    first.save()
+    second.look_again()
+    assert second.of(files) == expected
+    assert len(opened) == 3
+
+
+@pytest.mark.parametrize("stale_rank", [0, 2])
+def test_a_stale_entry_of_another_rank_does_not_hide_the_new_one(stale_rank, tmp_path, files, opened):
+    for rank, text in ((stale_rank, b"old"), (1, b"newer")):
+        with open(files[0], "wb") as file:
+            file.write(text)
+        hashes = FileHashes(tmp_path / "cache", rank)
+        hashes.of(files)
+        hashes.save()
+    opened.clear()
+    for rank in range(4):
+        assert FileHashes(tmp_path / "cache", rank).of(files[:1]) == [hashlib.sha256(b"newer").hexdigest()]
+    assert opened == []
+
+
+def test_every_file_is_a_sign_of_life(tmp_path, files):
+    signs = []
+    FileHashes(tmp_path / "cache", 0, on_file=lambda: signs.append(1)).of([*files, tmp_path / "gone.png"])
+    assert len(signs) == 4
+
+
 def test_a_file_that_changed_is_read_again(tmp_path, files, opened):
     hashes = FileHashes(tmp_path / "cache", 0)
     before = hashes.of(files)

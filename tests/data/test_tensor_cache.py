@@ -130,6 +130,15 @@ def test_a_damaged_entry_of_another_rank_is_covered_by_the_own_one(tmp_path):
     assert_same(TensorCache(tmp_path, "latents", 0).get(KEY), record())
 
 
+def test_an_entry_that_another_rank_has_made_again_is_found(tmp_path):
+    TensorCache(tmp_path, "latents", 0).put(KEY, record())
+    reader, other = TensorCache(tmp_path, "latents", 2), TensorCache(tmp_path, "latents", 1)
+    cut(entry(tmp_path))
+    other.put(KEY, record(2.0))
+    for cache in (reader, TensorCache(tmp_path, "latents", 0)):  # a later start lists the damaged one first
+        assert_same(cache.get(KEY), record(2.0))
+
+
 def test_a_full_disk_is_one_sentence_and_leaves_what_is_there(tmp_path, monkeypatch):
     cache = TensorCache(tmp_path, "latents", 0)
     cache.put(KEY, record())
