@@ -1,6 +1,7 @@
 """Measures Chorus against a training loop written by hand; docs/benchmarks.md says how and what came out.
 
     python scripts/benchmark.py step --method lora
+    python scripts/benchmark.py ranks --ranks 2
     python scripts/benchmark.py all --json figures.json
 """
 
@@ -45,12 +46,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Chorus against a training loop written by hand.")
-    parser.add_argument("what", choices=("step", "memory", "start", "plan", "all"))
+    parser.add_argument("what", choices=("step", "memory", "start", "plan", "all", "ranks"))
     parser.add_argument("--method", choices=METHODS, help="what is trained; both if left out")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--blocks", type=positive, default=20, help="pairs of turns of the step comparison")
     parser.add_argument("--steps-per-block", type=positive, default=5, help="steps of a turn, and of a memory run")
     parser.add_argument("--pairs", type=positive, default=8, help="pairs of runs of the start and memory comparisons")
+    parser.add_argument("--ranks", type=positive, default=2, help="of the ranks comparison")
     parser.add_argument("--folder", type=Path, default=Path("workspace/benchmark"), help="for model and caches")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every measurement to FILE")
     args = parser.parse_args(argv)
@@ -70,6 +72,8 @@ def comparisons(args: argparse.Namespace, folder: Path):
     for method in [args.method] if args.method else METHODS:
         if args.what in ("step", "all"):
             yield from compare_steps(folder, method, args.device, args.blocks, args.steps_per_block)
+        if args.what == "ranks":
+            yield from compare_steps(folder, method, args.device, args.blocks, args.steps_per_block, args.ranks)
         if args.what in ("memory", "all"):
             for cold in (False, True):
                 yield compare_memory(folder, method, args.device, args.pairs, args.steps_per_block, cold)

@@ -29,12 +29,14 @@ def main(argv: list[str] | None = None) -> int:
 
 def run_demo(folder: Path) -> int:
     """Teaches the demo model two new digits in `folder`, then says where to look."""
-    from modules.trainer.run import FINISHED, run_training
+    from modules.trainer.run import FINISHED
+    from modules.trainer.start import start_training
 
     folders = {"workspace_dir": str(folder), "cache_dir": str(folder.parent / "cache")}
     config = config_from_values({**load_preset("demo"), **folders}, source="preset demo")
+    config.world_size = fitting_ranks(config.batch_size, train.count_ranks(config))
     print("A small model that draws handwritten digits, but only zero to seven, learns eight and nine.", flush=True)
-    code = run_training(config)
+    code = start_training(config)
     if code != FINISHED:
         return code
     grid = save_before_and_after(folder)
@@ -43,6 +45,11 @@ def run_demo(folder: Path) -> int:
     for path in sorted((folder / "models").iterdir()):
         print(f"LoRA:             {path}")
     return code
+
+
+def fitting_ranks(batch_size: int, available: int) -> int:
+    """As many ranks as can share a step's samples evenly."""
+    return next(ranks for ranks in range(min(available, batch_size), 0, -1) if batch_size % ranks == 0)
 
 
 def save_before_and_after(folder: Path) -> Path:

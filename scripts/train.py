@@ -20,11 +20,11 @@ def main(argv: list[str] | None = None) -> int:
         if args.dry_run:
             from modules.data.run_summary import summarize
 
-            print(summarize(config))
+            print(summarize(config, count_ranks(config)))
             return 0
-        from modules.trainer.run import run_training
+        from modules.trainer.start import start_training
 
-        return run_training(config, resume=args.resume)
+        return start_training(config, resume=args.resume)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -37,6 +37,18 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
     parser.add_argument("--resume", action="store_true", help="go on from the newest backup in workspace_dir")
     parser.add_argument("--dry-run", action="store_true", help="say what the run would do, and end")
+    ranks = parser.add_argument_group("several GPUs (each changes a setting)")
+    ranks.add_argument("--multi_gpu", "--multi-gpu", action="store_true", help="train on several GPUs at once")
+    ranks.add_argument("--world_size", "--world-size", metavar="N", help="GPUs per machine; all by default")
+    ranks.add_argument("--devices", metavar="0,2", help="numbers of the GPUs to use; all by default")
+    ranks.add_argument("--backend", choices=("nccl", "gloo", "auto"), help="how the GPUs talk to each other")
+    ranks.add_argument("--no_torchrun", "--no-torchrun", action="store_true", help="start the ranks without torchrun")
+    ranks.add_argument(
+        "--single_gpu_data_loading",
+        "--single-gpu-data-loading",
+        action="store_true",
+        help="the first GPU of each machine prepares all pictures",
+    )
     args = parser.parse_args(argv)
     if not args.config and not args.preset:
         parser.error("name the settings with --config FILE or --preset NAME")
@@ -44,11 +56,34 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def read_config(args: argparse.Namespace) -> TrainConfig:
-    """Preset, then file, then --set; later ones win."""
+    """Preset, then file, then the options for several GPUs, then --set; later ones win."""
     values = load_preset(args.preset) if args.preset else {}
     if args.config:
         values = merge_values(values, load_values(args.config))
-    return config_from_values(apply_overrides(values, args.set), source=args.config or f"preset {args.preset}")
+    source = args.config or f"preset {args.preset}"
+    return config_from_values(apply_overrides(values, [*rank_overrides(args), *args.set]), source=source)
+
+
+def rank_overrides(args: argparse.Namespace) -> list[str]:
+    """The options for several GPUs as `--set` would say them."""
+    overrides = {
+        "enable_multi_gpu": "true" if args.multi_gpu else None,
+        "world_size": args.world_size,
+        "device_indexes": f"[{args.devices}]" if args.devices else None,
+        "distributed_backend": args.backend,
+        "use_torchrun": "false" if args.no_torchrun else None,
+        "distributed_data_loading": "false" if args.single_gpu_data_loading else None,
+    }
+    return [f"{path}={value}" for path, value in overrides.items() if value is not None]
+
+
+def count_ranks(config: TrainConfig) -> int:
+    """Ranks over all machines that a start from here would train on."""
+    from modules.session.devices import default_num_ranks, list_gpus, num_cores
+
+    if not config.enable_multi_gpu:
+        return 1
+    return default_num_ranks(config, list_gpus(), num_cores()) * config.num_nodes
 
 
 if __name__ == "__main__":

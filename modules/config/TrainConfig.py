@@ -213,6 +213,55 @@ class TrainConfig:
         importance="advanced",
         visible_when=MULTI_GPU,
     )
+    ddp_bucket_size_mb: Int = setting(
+        25,
+        label="Gradient bucket size",
+        help="Gradients are exchanged in portions of this size while the backward pass goes on. 25 suits most; larger "
+        "ones are fewer but start later.",
+        group="multi_gpu",
+        unit="MB",
+        ge=1,
+        importance="advanced",
+        visible_when=MULTI_GPU,
+    )
+    ddp_gradient_as_bucket_view: bool = setting(
+        True,
+        label="Gradients in the buckets",
+        help="Keep gradients where they are exchanged: saves a copy of them in memory.",
+        group="multi_gpu",
+        importance="advanced",
+        visible_when=MULTI_GPU,
+    )
+    ddp_static_graph: bool = setting(
+        False,
+        label="Static graph",
+        help="The same parts get gradients in every step, which lets the exchange skip some bookkeeping. Costs one "
+        "pass at the start.",
+        group="multi_gpu",
+        importance="advanced",
+        visible_when=MULTI_GPU,
+    )
+    check_ranks_every: Int = setting(
+        500,
+        label="Compare the GPUs every",
+        help="Every so many steps the GPUs compare what they have trained and the run ends if they differ. 0 switches "
+        "it off.",
+        group="multi_gpu",
+        unit="steps",
+        ge=0,
+        importance="advanced",
+        visible_when=MULTI_GPU,
+    )
+    max_restarts: Int = setting(
+        0,
+        label="Restarts",
+        help="How often a run on one machine starts again from its last backup after a crash. Mistakes in the settings "
+        "end it at once.",
+        group="multi_gpu",
+        ge=0,
+        importance="advanced",
+        visible_when=MULTI_GPU,
+    )
     model: ModelConfig = section(ModelConfig, label="Model")
     denoiser: PartConfig = section(lambda: PartConfig(train=True), label="Denoiser", visible_when=DIFFUSION)
     text_encoder: PartConfig = section(lambda: PartConfig(train=False), label="Text encoder", visible_when=DIFFUSION)

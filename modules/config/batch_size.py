@@ -17,8 +17,37 @@ def global_batch(config: TrainConfig, num_ranks: int) -> int:
     return config.batch_size * num_ranks * config.gradient_accumulation_steps
 
 
+def accumulation_steps(config: TrainConfig, num_ranks: int, samples_per_step: int) -> int:
+    """Micro-batches of a rank's share of a step; with a batch size per device none is larger than that.
+
+    samples_per_step: the global batch, which a resumed run has from its backup, whatever its number of ranks is now.
+    """
+    if config.batch_size_mode == "global":
+        return config.gradient_accumulation_steps
+    return math.ceil(samples_per_step / (num_ranks * config.batch_size))
+
+
 def learning_rate_factor(config: TrainConfig, num_ranks: int) -> float:
     """What every group's learning rate is multiplied by because more ranks make a larger batch."""
     if config.batch_size_mode == "global" or config.optimizer.name in SELF_TUNING_OPTIMIZERS:
         return 1.0
     return {"none": 1.0, "sqrt": math.sqrt(num_ranks), "linear": float(num_ranks)}[config.lr_scaling]
+
+
+def describe_scaling(config: TrainConfig, num_ranks: int) -> str | None:
+    """What the rule does to the learning rate, in one line; None where it leaves it as it is."""
+    factor = learning_rate_factor(config, num_ranks)
+    if factor == 1:
+        return None
+    rule = f"sqrt({num_ranks})" if config.lr_scaling == "sqrt" else str(num_ranks)
+    rate = config.optimizer.learning_rate
+    return f"Scaling learning rate by {rule}: {_scientific(rate)} -> {_scientific(rate * factor)}"
+
+
+def _scientific(value: float) -> str:
+    """1e-4, not 0.0001 or 1e-04."""
+    mantissa, exponent = f"{value:.4g}", 0
+    if value and not 0.01 <= value < 1000:
+        mantissa, exponent = f"{value:.3e}".split("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    return mantissa

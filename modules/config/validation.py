@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from modules.config.errors import ConfigError
 from modules.config.TrainConfig import TrainConfig
 
-ONE_DEVICE = "enable_multi_gpu is on, but this version trains on one device: the others stay idle."
-
 
 @dataclass(frozen=True)
 class Problem:

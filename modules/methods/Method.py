@@ -41,7 +41,10 @@ class Loss(nn.Module):
     """The loss of a batch as a module, so that a data-parallel wrapper sees every parameter that trains.
 
     Its children are the trained components by name; frozen ones are reached through `base`, unregistered.
+    unused_parameters: whether a step may leave some of what trains without a gradient.
     """
+
+    unused_parameters = False
 
     def __init__(self, base: BaseModel, trained: list[str]):
         super().__init__()

@@ -17,8 +17,10 @@ _LINE_SECONDS = 5.0  # between two step lines in a log file
 class TerminalCallbacks(TrainCallbacks):
     """Shows the training on `stream`, stderr if None: with a bar on a terminal, else with a line every few seconds."""
 
-    def __init__(self, stream: TextIO | None = None):
+    def __init__(self, stream: TextIO | None = None, tells_failure: bool = True):
+        """tells_failure: False where somebody else tells why a run of several ranks has failed."""
         self._stream = sys.stderr if stream is None else stream
+        self._tells_failure = tells_failure
         self._has_bar = self._stream.isatty()
         self._bar: tqdm | None = None
         self._next_line = 0.0
@@ -49,7 +51,8 @@ class TerminalCallbacks(TrainCallbacks):
         self._write(f"Warning: {text}")
 
     def on_failed(self, text: str) -> None:
-        self._write(f"Failed: {text}")
+        if self._tells_failure:
+            self._write(f"Failed: {text}")
 
     def on_finished(self, step: int) -> None:
         self._write(f"Finished after {step} steps.")

@@ -87,6 +87,13 @@ class BackupStore:
             self._on_warning(f"The backup {path.name} is damaged ({problem}); the one before it is used.")
         return None
 
+    def load(self, name: str) -> Backup | None:
+        """The backup of that name, which another rank has found to be whole; None where it can't be read here."""
+        try:
+            return _load(self._folder / name)
+        except (OSError, ValueError, WeightsError):
+            return None
+
     def paths(self) -> list[Path]:
         """Newest first."""
         return sorted((path for path in self._folder.glob("step-*") if path.name[5:].isdigit()), reverse=True)

@@ -9,17 +9,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from modules.config.batch_size import global_batch, learning_rate_factor
+from modules.config.batch_size import accumulation_steps, describe_scaling, global_batch, learning_rate_factor
 from modules.config.errors import ConfigError
-from modules.config.validation import check_settings
+from modules.config.validation import check_batch, check_settings
 from modules.data.batches import SampleSource, prefetch
 from modules.data.concepts import captions
 from modules.data.draws import torch_seed
@@ -28,8 +29,8 @@ from modules.data.encoding import check_unusable
 from modules.data.errors import DataError
 from modules.data.prepare import prepare_data
 from modules.data.run_summary import disk_needs
-from modules.data.RunPlan import RunPlan
-from modules.distributed.Runtime import Runtime, default_device
+from modules.data.RunPlan import RunPlan, samples_digest
+from modules.distributed.Runtime import Runtime, default_device, share
 from modules.families.registry import FAMILIES
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
@@ -40,10 +41,11 @@ from modules.trainer.EngineSettings import EngineSettings
 from modules.trainer.optimizers import ParamGroup
 from modules.trainer.sampling import PictureRequest, make_pictures, requests_of, save_picture
 from modules.trainer.Step import Step
-from modules.trainer.TrainingEngine import AUTOCAST, Action, TrainingEngine
+from modules.trainer.TrainingEngine import Action, TrainingEngine
 from modules.trainer.TrainingError import StopRequested, TrainingError
 from modules.trainer.Trigger import Trigger
 from modules.weights.BaseModel import BaseModel
+from modules.weights.checksum import checksum
 from modules.weights.inspect import check_base
 from modules.weights.model_files import check_format
 
@@ -56,7 +58,8 @@ if TYPE_CHECKING:
 class GenericTrainer(TrainingEngine):
     """One run of `config`, into its run folder. resume: goes on from the newest good backup there.
 
-    Each of `start`, `train` and `end` raises UserError, one sentence, for what the user can mend.
+    Each of `start`, `train` and `end` raises UserError, one sentence, for what the user can mend. On many ranks each
+    calls all three; what concerns the run as a whole is told by rank 0 alone.
     """
 
     def __init__(
@@ -81,27 +84,35 @@ class GenericTrainer(TrainingEngine):
 
     def start(self) -> None:
         """Everything up to the first step: checks, model, caches, plan, optimizer; or a backup's state."""
+        self.runtime.while_waiting = self._end_where_asked
         self._check()
         self.dataset, self.buckets = prepare_data(self.config, self.family)
         # read before the model is loaded: a caption that can't be read must not cost a caching
         texts = captions(self.dataset) if self.method.inputs == "latents" else [""] * len(self.dataset)
         self._warn_of_disk()
-        self.run_folder.create()
+        if self.runtime.is_main:
+            self.run_folder.create()
+        self._check_same("pictures or captions", lambda: samples_digest(self.dataset, captions=texts), "the concepts")
         backup = self._earlier_state()
         self._warn_of_pictures()
         self._open_model()
         self._cache([*texts, ""])  # the last caption is what caption dropout puts in a caption's place
         self._attach_method()
+        self._check_same("weights", self._weights, "model.base")
         self._plan(backup)
         self._setup_engine(backup)
         self._add_actions()
-        self.run_folder.freeze_config(self.config)  # last: a start that was refused leaves an earlier run's as it was
+        if self.runtime.is_main:  # last: a start that was refused leaves an earlier run's settings as they were
+            self.run_folder.freeze_config(self.config)
+        if not self.runtime.begin():
+            raise StopRequested
+        self.runtime.while_waiting = lambda: None  # from here on the steps tell of a stop
 
     def train(self) -> None:
         """Runs to the last step, or until a stop is agreed."""
         self.callbacks.on_status(f"Training: {self.total_steps} steps of {self.global_batch} samples")
         if self.config.sampling.at_start and self.step == 0:
-            self.sample()
+            self._together("sampling", self.sample)
         if self.step < self.total_steps:
             with closing(prefetch(self._steps(), self.config.data.prefetch_steps)) as steps:
                 self.fit(steps)
@@ -109,11 +120,11 @@ class GenericTrainer(TrainingEngine):
     def end(self) -> None:
         """Backs up, saves and shows what was trained."""
         if self.config.backup.at_end or self.stopped:
-            self.backup()
+            self._together("saving", self.backup)
         if self.config.sampling.at_end and not self.stopped:
-            self.sample()
-        self.save(final=True)
-        self.backups.wait()
+            self._together("sampling", self.sample)
+        self._together("saving", partial(self.save, final=True))
+        self._together("saving", self.backups.wait)
 
     # --- what is done between steps -------------------------------------------------------------------------------
 
@@ -151,22 +162,26 @@ class GenericTrainer(TrainingEngine):
             self.callbacks.on_saved(path, self.step)
 
     def sample(self) -> None:
-        """Makes the pictures of the sample settings from the weights as they are."""
+        """Makes the pictures of the sample settings from the weights as they are; each rank its share."""
         requests = [r for sample in self.config.sampling.samples if sample.enabled for r in requests_of(sample)]
-        if not requests:
+        own = share(self.runtime, list(enumerate(requests)))
+        if not own:
             return
+        self.callbacks.on_status(f"Making {len(own)} samples")
         try:
-            self._make_samples(requests)
+            self._make_samples(dict(own))
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             self.callbacks.on_warning("The GPU's memory is too small for the samples: lower sampling.batch_size.")
 
-    def _make_samples(self, requests: list[PictureRequest]) -> None:
-        self.callbacks.on_status(f"Making {len(requests)} samples")
+    def _make_samples(self, requests: dict[int, PictureRequest]) -> None:
+        """requests: by their number among those of all ranks, in order."""
         folder = self.run_folder.samples_dir / f"step-{self.step:09d}"
         averaged = self._averaged() if self.config.ema.sample else nullcontext()
         with self.base.using(*self.base.component_names) as pipe, averaged, self._autocast():
-            for number, (request, image) in enumerate(make_pictures(pipe, requests, self.config.sampling.batch_size)):
+            pictures = make_pictures(pipe, list(requests.values()), self.config.sampling.batch_size)
+            for number, (request, image) in zip(requests, pictures, strict=True):
+                self.runtime.heartbeat.beat()
                 path = folder / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
                 try:
                     save_picture(path, image, request)
@@ -174,14 +189,20 @@ class GenericTrainer(TrainingEngine):
                     self.callbacks.on_warning(f"A sample could not be written to {path} ({error.strerror or error}).")
                     continue
                 self.callbacks.on_sample(path, request.prompt, self.step)
-                if self.commands.stopping:
+                if self._stop_asked():
                     break
 
     # --- start, in its order --------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        for problem in check_settings(self.config):
-            self.callbacks.on_warning(problem.message)
+        problems = check_settings(self.config)
+        ranks, accumulation = self.runtime.world_size, self.config.gradient_accumulation_steps
+        if not self.resume and (
+            problem := check_batch(self.config.batch_size, self.config.batch_size_mode, ranks, accumulation)
+        ):
+            raise ConfigError(problem.message)
+        for problem in problems:
+            self._warn(problem.message)
         family = self.family
         self.base_info = check_base(self.config.model.base, family.name, family.pipelines, unused=family.unused)
         check_format(self.family, self.config.output)
@@ -197,23 +218,33 @@ class GenericTrainer(TrainingEngine):
     def _warn_of_disk(self) -> None:
         for need in disk_needs(self.config, self.family, self.base_info, self.dataset, self.buckets):
             if need.warning:
-                self.callbacks.on_warning(need.warning)
+                self._warn(need.warning)
 
     def _earlier_state(self) -> Backup | None:
         """The backup to go on from. A folder that holds a run is never started over: its work would be mixed up."""
         if not self.resume:
-            self.run_folder.refuse_earlier_run()
+            if self.runtime.is_main:
+                self.run_folder.refuse_earlier_run()
             return None
-        backup = self.backups.newest()
-        if backup is None:
-            self.callbacks.on_warning(f"There is no backup in {self.run_folder.backup_dir}: training starts at step 0.")
+        backup = self.backups.newest() if self.runtime.is_main else None
+        name = self.runtime.broadcast(backup.path.name if backup else None, "looking for a backup")
+        if name is None:
+            self._warn(f"There is no backup in {self.run_folder.backup_dir}: training starts at step 0.")
+            return None
+        backup = backup or self.backups.load(name)
+        without = [rank for rank, has in enumerate(self.runtime.gather(backup is not None, "reading")) if not has]
+        if without:
+            raise TrainingError(
+                f"Rank {without[0]} can't read the backup {name} in {self.run_folder.backup_dir}: copy the folder to "
+                "its machine, or use a workspace_dir that all machines share."
+            )
         return backup
 
     def _warn_of_pictures(self) -> None:
         for path, reason in self.dataset.unreadable:
-            self.callbacks.on_warning(f"{path} is left out: {reason}.")
+            self._warn(f"{path} is left out: {reason}.")
         if self.dataset.missing_captions and self.method.inputs == "latents":
-            self.callbacks.on_warning(f"{self.dataset.missing_captions} pictures have no caption and train without.")
+            self._warn(f"{self.dataset.missing_captions} pictures have no caption and train without.")
 
     def _open_model(self) -> None:
         self.callbacks.on_status("Opening the model")
@@ -223,8 +254,16 @@ class GenericTrainer(TrainingEngine):
 
     def _cache(self, texts: list[str]) -> None:
         """Encodes what is missing in the caches and makes the source of batches."""
-        cache_dir, rank = Path(self.config.cache_dir).expanduser(), self.runtime.rank
-        encoder = Encoder(self.base, self.dataset, self.buckets, cache_dir, rank, self._progress, self._tell)
+        encoder = Encoder(
+            self.base,
+            self.dataset,
+            self.buckets,
+            Path(self.config.cache_dir).expanduser(),
+            self.runtime,
+            self.config.distributed_data_loading,
+            self._progress,
+            self._tell,
+        )
         takes_latents = self.method.inputs == "latents"
         if not takes_latents:
             self.base.require(self.family.vae)
@@ -232,7 +271,7 @@ class GenericTrainer(TrainingEngine):
         self.unusable = encoder.unusable
         check_unusable(self.dataset, self.unusable, self.config.data.max_unreadable_share)
         for sample, reason in self.unusable.items():
-            self.callbacks.on_warning(f"{self.dataset.paths[sample]} is left out: {reason}.")
+            self._warn(f"{self.dataset.paths[sample]} is left out: {reason}.")
         self.source = SampleSource(
             dataset=self.dataset,
             buckets=self.buckets,
@@ -257,33 +296,41 @@ class GenericTrainer(TrainingEngine):
     def _plan(self, backup: Backup | None) -> None:
         """Sizes of the run. A resumed run keeps its global batch and learning-rate factor on any number of ranks."""
         run = backup.data["run"] if backup else {}
-        wanted = global_batch(self.config, self.runtime.world_size)
+        ranks = self.runtime.world_size
+        wanted = global_batch(self.config, ranks)
         self.global_batch = run.get("global_batch", wanted)
         if self.global_batch != wanted:
-            self.callbacks.on_warning(
-                f"batch_size: the run goes on with the {self.global_batch} samples per step of its backup, not "
-                f"{wanted}; raise gradient_accumulation_steps to save memory."
+            self._warn(f"batch_size: the run goes on with the {self.global_batch} samples per step of its backup.")
+        if self.global_batch % ranks:
+            fitting = [number for number in range(1, self.global_batch + 1) if self.global_batch % number == 0]
+            raise TrainingError(
+                f"The run has {self.global_batch} samples per step, which {ranks} GPUs can't share evenly: resume on "
+                f"{', '.join(map(str, fitting[:-1]))} or {fitting[-1]}."
             )
+        self.accumulation = accumulation_steps(self.config, ranks, self.global_batch)
         self.plan = RunPlan(self.dataset, self.buckets, self.unusable, self.config.seed, self.global_batch)
         if not self.plan.num_samples:
             raise DataError("concepts: their repeats leave no sample in an epoch; raise concepts.N.repeats.")
         if self.plan.num_samples < self.global_batch:
-            self.callbacks.on_warning(
+            self._warn(
                 f"{self.plan.num_samples} samples < {self.global_batch} per step: every step is a whole epoch."
             )
-        if run and run["samples"] != self.plan.samples_digest():
-            self.callbacks.on_warning("The pictures have changed since the backup: the current epoch is planned anew.")
+        if run and run["samples"] != samples_digest(self.dataset, self.unusable):
+            self._warn("The pictures have changed since the backup: the current epoch is planned anew.")
 
     def _setup_engine(self, backup: Backup | None) -> None:
         total = self.plan.steps_per_epoch * self.config.epochs
         loss = self.method.loss(self.base, self.config)
         if backup:
             self.learning_rate_factor = backup.data["learning_rate_factor"]
+        elif scaling := describe_scaling(self.config, self.runtime.world_size):
+            self.callbacks.on_status(scaling)
         self.setup(
             loss,
             lambda model, batch: model(batch.to(self.runtime.device)),
             total_steps=min(total, self.config.max_steps or total),
             groups=self._param_groups(),
+            unused_parameters=loss.unused_parameters,
         )
         if backup:
             self.load_state(backup.tensors, backup.data)
@@ -298,7 +345,9 @@ class GenericTrainer(TrainingEngine):
 
     def _add_actions(self) -> None:
         sampling, backup, output = self.config.sampling, self.config.backup, self.config.output
-        self.actions["sample"] = Action(Trigger(sampling.every, sampling.unit), self.sample)
+        if self.runtime.world_size > 1:
+            self.actions["check"] = Action(Trigger(self.config.check_ranks_every, "steps"), self._check_ranks)
+        self.actions["sample"] = Action(Trigger(sampling.every, sampling.unit), self.sample, "sampling")
         self.actions["save"] = Action(Trigger(output.every, output.unit), self.save)
         self.actions["backup"] = Action(Trigger(backup.every, backup.unit), self.backup)
 
@@ -308,13 +357,13 @@ class GenericTrainer(TrainingEngine):
         """This rank's part of every step from where the run stands to its end."""
         pin = self.runtime.device.type == "cuda"
         ranks = (self.runtime.rank, self.runtime.world_size)
-        planned = self.plan.steps(self.epoch, self.step_in_epoch, *ranks, self.config.gradient_accumulation_steps)
+        planned = self.plan.steps(self.epoch, self.step_in_epoch, *ranks, self.accumulation)
         for step in islice(planned, self.total_steps - self.step):
             batches = [self.source.batch(micro_batch, step.epoch) for micro_batch in step.micro_batches]
             yield Step([b.pinned() for b in batches] if pin else batches, step.epoch, step.index, step.ends_epoch)
 
     def _run_state(self) -> dict[str, Any]:
-        return {"global_batch": self.global_batch, "samples": self.plan.samples_digest()}
+        return {"global_batch": self.global_batch, "samples": samples_digest(self.dataset, self.unusable)}
 
     def _unused_name(self, name: str) -> str:
         """A resumed run may end twice: an earlier model is never overwritten."""
@@ -325,9 +374,44 @@ class GenericTrainer(TrainingEngine):
 
     def _progress(self, text: str) -> None:
         """Tells how far the start is, and ends it where a stop was asked for; what is cached stays."""
-        if self.commands.stopping:
-            raise StopRequested
+        self._end_where_asked()
         self._tell(text)
+
+    def _end_where_asked(self) -> None:
+        if self.commands.stopping:
+            self.runtime.veto_start()
+        if self.runtime.start_vetoed:
+            raise StopRequested
+
+    def _stop_asked(self) -> bool:
+        """Whether a rank was asked to stop, while each makes its samples and no step tells them."""
+        if self.commands.stopping:
+            self.runtime.announce_stop()
+        return self.runtime.stop_announced
+
+    def _warn(self, text: str) -> None:
+        """Of what every rank knows alike: once."""
+        if self.runtime.is_main:
+            self.callbacks.on_warning(text)
+
+    def _weights(self) -> str:
+        """A checksum of everything in memory that a step computes with."""
+        modules = {name: part for name, part in self.base.pipe.components.items() if isinstance(part, torch.nn.Module)}
+        return checksum({f"{name}.{key}": v for name, part in modules.items() for key, v in part.state_dict().items()})
+
+    def _check_ranks(self) -> None:
+        self._check_same("trained weights", lambda: checksum(self.trainable), "the memory of its device")
+
+    def _check_same(self, what: str, digest: Callable[[], str], where: str) -> None:
+        """Raises TrainingError, on all ranks, where one differs from rank 0."""
+        if self.runtime.world_size == 1:
+            return
+        digests = self.runtime.gather(digest(), f"comparing {what}")
+        others = [rank for rank, other in enumerate(digests) if other != digests[0]]
+        if others:
+            raise TrainingError(
+                f"Rank {others[0]} has other {what} than rank 0 (step {self.step}): look at {where} on its machine."
+            )
 
     def _tell(self, text: str) -> None:
         """A status at most once a second: caching tells of every few pictures."""
@@ -337,10 +421,6 @@ class GenericTrainer(TrainingEngine):
 
     def _averaged(self):
         return self.ema.applied() if self.ema else nullcontext()
-
-    def _autocast(self):
-        dtype = AUTOCAST.get(self.config.model.mixed_precision)
-        return torch.autocast(self.runtime.device.type, dtype) if dtype else nullcontext()
 
 
 def engine_settings(config: TrainConfig, num_ranks: int) -> EngineSettings:

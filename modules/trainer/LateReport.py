@@ -10,6 +10,8 @@ from torch import Tensor
 
 from modules.trainer.Step import Step
 
+LOSS, COUNT, NOT_FINITE = 0, 1, 2  # positions in the totals of a step
+
 
 @dataclass(frozen=True)
 class StepFigures:
@@ -29,7 +31,8 @@ class LateReport:
     """The device's figures of one step, on their way to the host.
 
     number: of the optimizer step, from 1. seconds: wall time since the step before.
-    totals: [2 + requests + metrics]: loss sum, sample count, a count per request, sums of metrics.
+    totals: [3 + requests + metrics], summed over ranks: loss, samples, ranks on which loss or gradient is not finite,
+        ranks that ask, by request; further sums, by metric.
     """
 
     def __init__(
@@ -60,13 +63,12 @@ class LateReport:
     def read(self) -> StepFigures:
         if self._event is not None:
             self._event.synchronize()
-        loss_sum, count, *rest, norm = self._figures.tolist()
+        loss_sum, count, not_finite, *rest, norm = self._figures.tolist()
         split = len(self._names.requests)
         requests = frozenset(name for name, value in zip(self._names.requests, rest[:split], strict=True) if value)
-        finite = math.isfinite(loss_sum) and math.isfinite(norm)
         metrics = {name: value / count for name, value in zip(self._names.metrics, rest[split:], strict=True)}
         return StepFigures(
-            loss=loss_sum / count if finite else None,
+            loss=None if not_finite else loss_sum / count,
             samples=int(count),
             grad_norm=norm if math.isfinite(norm) else None,
             requests=requests,

@@ -12,23 +12,28 @@ step is cut into micro-batches.
 
 from __future__ import annotations
 
+import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from modules.data.draws import torch_seed
+from modules.distributed.Heartbeat import Phase
 from modules.distributed.Runtime import Runtime, default_device
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.Ema import Ema
 from modules.trainer.EngineSettings import EngineSettings
-from modules.trainer.LateReport import LateReport, Names
+from modules.trainer.faults import Fault
+from modules.trainer.LateReport import COUNT, LOSS, NOT_FINITE, LateReport, Names
 from modules.trainer.LossScale import LossScale
 from modules.trainer.optimizers import (
     ParamGroup,
@@ -47,6 +52,7 @@ StepFunction = Callable[[nn.Module, Any], tuple[Tensor, int, dict[str, Tensor]]]
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SMOOTHING = 0.98
 MAX_SKIPPED_STEPS = 25
+SLOWEST_STEP_SECONDS = 60.0  # a step may always take this long before it counts as hung
 
 
 @dataclass
@@ -55,6 +61,7 @@ class Action:
 
     trigger: Trigger
     run: Callable[[], None]
+    phase: Phase = "saving"
 
 
 class TrainingEngine:
@@ -75,6 +82,7 @@ class TrainingEngine:
         self.callbacks = callbacks or TrainCallbacks()
         self.commands = commands or TrainCommands()
         self.runtime = runtime or Runtime(default_device())
+        self._fault = Fault(self.runtime.rank, os.environ.get("FAULT", ""))
         self.learning_rate_factor = settings.learning_rate_factor
         self.actions: dict[str, Action] = {}
         self.step = 0
@@ -86,6 +94,7 @@ class TrainingEngine:
         self._late: LateReport | None = None
         self._agreed: set[str] = set()  # requests that all ranks have read and that are not done yet
         self._last_time = time.perf_counter()
+        self._recent_seconds: deque[float] = deque(maxlen=32)  # of steps, for what counts as hung
 
     def setup(
         self,
@@ -94,11 +103,14 @@ class TrainingEngine:
         *,
         total_steps: int,
         groups: list[ParamGroup] | None = None,
+        unused_parameters: bool = False,
     ) -> None:
         """Puts the model on the device and makes the optimizer for what requires a gradient.
 
         total_steps: optimizer steps of the whole run, for the schedule and the progress.
         groups: which parameters train at which rate; all in one group by default.
+        unused_parameters: whether a step may leave some of what trains without a gradient, as of two denoisers of
+            which it trains one. On many ranks they are then looked for in every step.
         """
         settings = self.settings
         self.total_steps = total_steps
@@ -111,7 +123,8 @@ class TrainingEngine:
         self.optimizer = create_optimizer(settings.optimizer, groups, self.learning_rate_factor)
         self.ema = Ema(self.trainable, settings.ema.decay) if settings.ema.enabled else None
         self.loss_scale = LossScale(settings.mixed_precision == "fp16", self.runtime.device)
-        self._call = self.runtime.prepare(self.model)
+        self._call = self.runtime.prepare(self.model, unused_parameters)
+        self._needs_warm_up = self.runtime.wants_warm_up
         # grad_scale is a float32: too coarse for a float64 run
         self._divides_gradients = getattr(self.optimizer, "_step_supports_amp_scaling", False) and all(
             param.dtype != torch.float64 for param in self.trainable.values()
@@ -120,21 +133,29 @@ class TrainingEngine:
     def fit(self, steps: Iterable[Step]) -> None:
         """Trains on `steps` until they end or a stop is agreed; `stopped` says which."""
         self._last_time = time.perf_counter()
-        for step in steps:
-            self.train_step(step)
-            if self._after_step(step):
-                self.stopped = True
-                break
-        self._read_late()
-        self._run_actions(set())  # what was asked for during the last step
+        with self.runtime.heartbeat.phase("training"):
+            for step in steps:
+                self.train_step(step)
+                if self._after_step(step):
+                    self.stopped = True
+                    break
+            self._read_late()
+            self._run_actions(set())  # what was asked for during the last step
 
     def train_step(self, step: Step) -> None:
         """One optimizer step. Nothing in it waits for the device, unless the optimizer or `step_fn` does."""
         self.epoch = step.epoch
+        if self._fault.step:
+            self._fault.before(self.step + 1, self)
         rates = self._set_learning_rates()
+        if self._needs_warm_up:
+            self._warm_up(step)
         totals, names = self._accumulate(step)
+        norm = torch.nn.utils.get_total_norm(self._gradients(), foreach=True)
+        totals[NOT_FINITE] = ~(torch.isfinite(norm) & torch.isfinite(totals[LOSS]))
         totals = self.runtime.sum(totals)
-        norm, skipped = self._gradient_norm(totals)
+        skipped = totals[NOT_FINITE] > 0
+        norm = norm.to(torch.promote_types(norm.dtype, torch.float32)) * self._gradient_unit(totals)
         self._apply_gradients(totals, norm, skipped)
         self.loss_scale.update(skipped)
         self.optimizer.zero_grad(set_to_none=True)
@@ -144,9 +165,12 @@ class TrainingEngine:
             self.epoch += 1
         if self.ema:
             self.ema.update(self.step)
-        report = LateReport(step, self.step, self._seconds_since_last(), rates, totals, norm, names)
+        seconds = self._seconds_since_last()
+        report = LateReport(step, self.step, seconds, rates, totals, norm, names)
         self._read_late()
         self._late = report
+        self._recent_seconds.append(seconds)
+        self.runtime.heartbeat.beat(max(SLOWEST_STEP_SECONDS, 10 * median(self._recent_seconds)))
 
     def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Everything that a run needs to go on exactly: (tensors by file and name, plain data for JSON).
@@ -200,8 +224,6 @@ class TrainingEngine:
 
     def _accumulate(self, step: Step) -> tuple[Tensor, Names]:
         """Forward and backward of every micro-batch: this rank's totals, as LateReport wants them."""
-        device_type = self.runtime.device.type
-        autocast_dtype = AUTOCAST.get(self.settings.mixed_precision)
         sums: list[Tensor] = []
         metric_names: tuple[str, ...] = ()
         count = 0
@@ -209,10 +231,11 @@ class TrainingEngine:
         for index, batch in enumerate(step.micro_batches):
             # dropout inside a model draws from torch's generator: seeded so that a resumed run draws the same
             torch.manual_seed(torch_seed(self.settings.seed, self.step, index, self.runtime.rank, "dropout"))
-            autocast = torch.autocast(device_type, autocast_dtype) if autocast_dtype else nullcontext()
             with self.runtime.accumulate(index == last):
-                with autocast:
+                with self._autocast():
                     loss_sum, batch_count, metrics = self.step_fn(self._call, batch)
+                if self._fault.spoils_loss(self.step + 1):
+                    loss_sum = loss_sum * float("nan")
                 self.loss_scale.scale(loss_sum).backward()
             metric_names = tuple(sorted(metrics))
             sums.append(torch.stack([value.detach().double() for value in (loss_sum, *map(metrics.get, metric_names))]))
@@ -220,19 +243,27 @@ class TrainingEngine:
         names = Names(("stop", *self.actions), metric_names)
         asked = self._asked()
         total = torch.stack(sums).sum(0)
-        head = torch.tensor([count, *(name in asked for name in names.requests)], dtype=torch.float64)
+        head = torch.tensor([count, 0, *(name in asked for name in names.requests)], dtype=torch.float64)
         return torch.cat([total[:1], head.to(total.device, non_blocking=True), total[1:]]), names
 
-    def _gradient_norm(self, totals: Tensor) -> tuple[Tensor, Tensor]:
-        """(norm of the step's gradient, whether the step must be skipped because something is not finite)."""
-        gradients = [param.grad for param in self.trainable.values() if param.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
-        norm = norm.to(torch.promote_types(norm.dtype, torch.float32)) * self._gradient_unit(totals)
-        return norm, ~(torch.isfinite(norm) & torch.isfinite(totals[0]))
+    def _warm_up(self, step: Step) -> None:
+        """A forward and backward pass whose gradients are thrown away."""
+        self._needs_warm_up = False
+        with self._autocast():
+            loss_sum, _, _ = self.step_fn(self._call, step.micro_batches[0])
+        loss_sum.backward()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _gradients(self) -> list[Tensor]:
+        return [param.grad for param in self.trainable.values() if param.grad is not None]
 
     def _gradient_unit(self, totals: Tensor) -> Tensor:
         """What `.grad` must be multiplied by to be the gradient of the mean loss."""
-        return self.runtime.gradient_scale / (totals[1] * self.loss_scale.value)
+        return self.runtime.gradient_scale / (totals[COUNT] * self.loss_scale.value)
+
+    def _autocast(self) -> AbstractContextManager:
+        dtype = AUTOCAST.get(self.settings.mixed_precision)
+        return torch.autocast(self.runtime.device.type, dtype) if dtype else nullcontext()
 
     def _apply_gradients(self, totals: Tensor, norm: Tensor, skipped: Tensor) -> None:
         factor = self._gradient_unit(totals)
@@ -246,7 +277,7 @@ class TrainingEngine:
             self.optimizer.found_inf = skipped.float()
             self.optimizer.step()
         elif not skipped.item():  # a sync; the optimizers that come here make several of their own
-            gradients = [param.grad for param in self.trainable.values() if param.grad is not None]
+            gradients = self._gradients()
             torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
             self.optimizer.step()
 
@@ -259,11 +290,11 @@ class TrainingEngine:
     # --- between steps --------------------------------------------------------------------------------------------
 
     def _asked(self) -> frozenset[str]:
-        """What this rank's commands and clock ask for; only rank 0 is asked, the sum tells all."""
+        """What this rank asks for, the sum tells all: people ask rank 0, and so does the clock; a signal any."""
+        asked = self.commands.take()
         if not self.runtime.is_main:
-            return frozenset()
-        by_clock = {name for name, action in self.actions.items() if action.trigger.due_by_clock()}
-        return self.commands.take() | by_clock
+            return asked
+        return asked | {name for name, action in self.actions.items() if action.trigger.due_by_clock()}
 
     def _after_step(self, step: Step) -> bool:
         """Runs the actions that are due; whether to stop. All ranks decide the same."""
@@ -278,8 +309,14 @@ class TrainingEngine:
                 self.flush()
                 self._agreed.discard(name)
                 action.trigger.fired()
-                action.run()
+                self._together(action.phase, action.run)
                 self._last_time = time.perf_counter()
+
+    def _together(self, phase: Phase, run: Callable[[], None]) -> None:
+        """Runs what takes long and not equally long on every rank, and waits for all without a collective."""
+        with self.runtime.heartbeat.phase(phase):
+            run()
+        self.runtime.barrier(phase)
 
     def _read_late(self) -> None:
         """Reports the step that is on its way from the device, if any."""

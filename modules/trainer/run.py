@@ -1,27 +1,35 @@
-"""One run from its settings to its exit: callbacks, trainer, signals and the record of how it ended."""
+"""The life of one rank: its listeners, its trainer, its signals, and how it ended."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Iterator
-from typing import TextIO
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
-from modules.config.validation import ONE_DEVICE
+from modules.distributed.errors import RankLostError
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.FolderCommands import FolderCommands
+from modules.session.OtherRankCallbacks import OtherRankCallbacks
 from modules.session.RunFolder import RunFolder
+from modules.session.RunLock import RunLock
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.heap import keep_freed_memory
 from modules.trainer.TrainingError import StopRequested
+
+if TYPE_CHECKING:
+    from modules.trainer.GenericTrainer import GenericTrainer
 
 FINISHED, FAILED, STOPPED = 0, 1, 130
 OUT_OF_MEMORY = (
@@ -29,9 +37,32 @@ OUT_OF_MEMORY = (
     "model.gradient_checkpointing on, lower data.resolution, or train a LoRA with model.weight_dtype bfloat16."
 )
 
+MakeTrainer = Callable[[TrainCallbacks, TrainCommands], "GenericTrainer"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a rank ended. step: optimizer steps done. text: why it failed, one sentence.
+
+    is_user_error: whether the user can mend it, so that trying again is of no use. is_symptom: whether the cause is
+    likely another rank's end.
+    """
+
+    status: Literal["finished", "stopped", "failed"]
+    step: int = 0
+    text: str = ""
+    traceback: str = ""
+    is_user_error: bool = False
+    is_symptom: bool = False
+    error: Exception | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return {"finished": FINISHED, "stopped": STOPPED, "failed": FAILED}[self.status]
+
 
 def run_training(config: TrainConfig, resume: bool = False) -> int:
-    """Trains in this process and returns its exit code: 0 finished, 1 failed, 130 stopped before the end.
+    """Trains on one device in this process and returns its exit code: 0 finished, 1 failed, 130 stopped before the end.
 
     Raises UserError where the run folder can't be used; everything later is written there.
     """
@@ -40,58 +71,104 @@ def run_training(config: TrainConfig, resume: bool = False) -> int:
     if not resume:
         folder.refuse_earlier_run()  # before its record of how it ended is touched
     folder.create()
-    folder.clear_exit()
+
+    def make_trainer(callbacks: TrainCallbacks, commands: TrainCommands) -> GenericTrainer:
+        from modules.trainer.GenericTrainer import GenericTrainer
+
+        return GenericTrainer(config, callbacks, commands, resume=resume)
+
+    with RunLock(folder.lock_path):
+        folder.clear_exit()
+        outcome = train_rank(config, folder, make_trainer, started=started, signals=(signal.SIGINT,))
+        with contextlib.suppress(OSError):  # on a full disk the message on the screen has to do
+            folder.write_exit(outcome.status, rank=0, **({"text": outcome.text} if outcome.text else {}))
+    return outcome.exit_code
+
+
+def train_rank(
+    config: TrainConfig,
+    folder: RunFolder,
+    make_trainer: MakeTrainer,
+    *,
+    started: float,
+    rank: int = 0,
+    tells_failure: bool = True,
+    signals: tuple[int, ...] = (),
+) -> Outcome:
+    """Trains as one rank, from the making of its trainer to the end, and says how it ended.
+
+    started: Unix time at which the run was started; older commands are not for it. tells_failure: whether the terminal
+    hears of a failure from here. signals: the first of them ends the step, backs up and saves; a second one of SIGINT
+    ends at once.
+    """
     with contextlib.ExitStack() as stack:
         # backslashreplace: a file name that is no text must not end the run that tells of it
-        log = folder.log_path(0).open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
+        log = folder.log_path(rank).open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
         stack.enter_context(log)
-        callbacks = CallbackList(_listeners(config, folder, log, stack))
-        commands = FolderCommands(folder, callbacks, run_started=started)
+        callbacks = CallbackList(_listeners(config, folder, rank, log, tells_failure, stack))
+        commands = FolderCommands(folder, callbacks, run_started=started) if rank == 0 else TrainCommands()
+        stack.enter_context(_stop_on(signals, commands, callbacks))
         try:
-            stopped = _train(config, callbacks, commands, resume)
+            outcome = _train(make_trainer, callbacks, commands)
         except (StopRequested, KeyboardInterrupt):
-            callbacks.on_status("Stopped at once, without a backup")
-            stopped = True
-        except UserError as error:
-            return _failed(folder, callbacks, str(error))
+            if rank == 0:
+                callbacks.on_status("Stopped at once, without a backup")
+            return Outcome("stopped")
         except Exception as error:
-            if type(error).__name__ == "OutOfMemoryError":  # torch's; this module does without torch
-                return _failed(folder, callbacks, OUT_OF_MEMORY)
-            for stream in (sys.stderr, log):
-                traceback.print_exc(file=stream)
-            return _failed(folder, callbacks, f"{type(error).__name__}: {error}")
-    _write_exit(folder, "stopped" if stopped else "finished")
-    return STOPPED if stopped else FINISHED
+            outcome = _failure(error)
+            if not outcome.is_user_error:
+                for stream in (sys.stderr, log) if tells_failure else (log,):
+                    print(outcome.traceback, file=stream)
+            callbacks.on_failed(outcome.text)
+        return outcome
 
 
-def _train(config: TrainConfig, callbacks: TrainCallbacks, commands: TrainCommands, resume: bool) -> bool:
-    """Whether it was stopped."""
+def _train(make_trainer: MakeTrainer, callbacks: TrainCallbacks, commands: TrainCommands) -> Outcome:
     callbacks.on_status("Loading libraries")
-    from modules.trainer.GenericTrainer import GenericTrainer
-
-    if config.enable_multi_gpu:
-        callbacks.on_warning(ONE_DEVICE)
-    trainer = GenericTrainer(config, callbacks, commands, resume=resume)
+    trainer = make_trainer(callbacks, commands)
     if trainer.runtime.device.type == "cpu":
         keep_freed_memory()
-    with contextlib.closing(trainer.backups), _stop_on_interrupt(commands, callbacks):
+    with contextlib.closing(trainer.backups):
         trainer.start()
         trainer.train()
         trainer.end()
     callbacks.on_finished(trainer.step)
-    return trainer.stopped
+    return Outcome("stopped" if trainer.stopped else "finished", trainer.step)
+
+
+def _failure(error: Exception) -> Outcome:
+    trace = "".join(traceback.format_exception(error))
+    failed = partial(Outcome, "failed", traceback=trace, error=error)
+    if isinstance(error, RankLostError):
+        return failed(text=str(error), is_symptom=True)
+    if isinstance(error, UserError):
+        return failed(text=str(error), is_user_error=True)
+    if type(error).__name__ == "OutOfMemoryError":  # torch's; this module does without torch
+        return failed(text=OUT_OF_MEMORY)
+    return failed(text=f"{type(error).__name__}: {error}", is_symptom=_is_symptom(error))
+
+
+def _is_symptom(error: Exception) -> bool:
+    """Whether a collective failed, as it does on every rank when one of them ends."""
+    if any(kind.__name__ == "DistError" for kind in type(error).__mro__):
+        return True
+    # gloo's errors are plain RuntimeErrors
+    signs = ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL", "Broken pipe")
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
 
 
 def _listeners(
-    config: TrainConfig, folder: RunFolder, log: TextIO, stack: contextlib.ExitStack
+    config: TrainConfig, folder: RunFolder, rank: int, log: TextIO, tells_failure: bool, stack: contextlib.ExitStack
 ) -> Iterator[TrainCallbacks]:
     """Everything that is told of the run: terminal, log, events, TensorBoard; `stack` closes it."""
-    for stream in (sys.stderr, log):
-        terminal = TerminalCallbacks(stream)
+    for stream in (sys.stderr, log) if rank == 0 else (log,):
+        terminal = TerminalCallbacks(stream, tells_failure or stream is log)
         stack.callback(terminal.close)
         yield terminal
-    yield EventCallbacks(stack.enter_context(EventWriter(folder.event_path(0), rank=0)))
-    if config.tensorboard:
+    if rank > 0:
+        yield OtherRankCallbacks(rank, sys.stderr)
+    yield EventCallbacks(stack.enter_context(EventWriter(folder.event_path(rank), rank)))
+    if config.tensorboard and rank == 0:
         from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
 
         tensorboard = TensorBoardCallbacks(folder.tensorboard_dir)
@@ -99,28 +176,23 @@ def _listeners(
         yield tensorboard
 
 
-def _failed(folder: RunFolder, callbacks: TrainCallbacks, text: str) -> int:
-    callbacks.on_failed(text)
-    _write_exit(folder, "failed", text=text)
-    return FAILED
-
-
-def _write_exit(folder: RunFolder, status: str, **details: str) -> None:
-    with contextlib.suppress(OSError):  # on a full disk the message on the screen has to do
-        folder.write_exit(status, rank=0, **details)
-
-
 @contextlib.contextmanager
-def _stop_on_interrupt(commands: TrainCommands, callbacks: TrainCallbacks) -> Iterator[None]:
-    """The first Ctrl-C ends the step, backs up and saves; the second one ends at once."""
+def _stop_on(signals: tuple[int, ...], commands: TrainCommands, callbacks: TrainCallbacks) -> Iterator[None]:
+    """Inside, the first of `signals` asks for a stop; a second Ctrl-C ends at once."""
 
     def stop(number, frame) -> None:
         commands.stop()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        callbacks.on_status("Stopping after this step; press Ctrl-C again to stop at once without saving")
+        hint = ""
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            hint = "; press Ctrl-C again to stop at once without saving"
+        callbacks.on_status(f"Stopping after this step{hint}")
 
-    before = signal.signal(signal.SIGINT, stop)
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        signals = ()
+    before = {number: signal.signal(number, stop) for number in signals}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

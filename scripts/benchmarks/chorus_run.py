@@ -1,13 +1,15 @@
 """Chorus under comparison: the trainer as a run has it, with its events, terminal lines and TensorBoard.
 
-    python -m scripts.benchmarks.chorus_run --folder DIR --method lora --steps 5 --turns 20
+    python -m scripts.benchmarks.chorus_run --folder DIR --run-folder DIR --method lora --steps 5 --turns 20
+
+Under torchrun it is one of several ranks.
 """
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-from typing import Any
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 from scripts.benchmarks.material import model_folder, picture_size, pictures_folder
 from scripts.benchmarks.worker import (
@@ -17,49 +19,80 @@ from scripts.benchmarks.worker import (
     MAX_GRAD_NORM,
     Turns,
     WorkerArguments,
+    num_ranks,
 )
 
-
-def train(arguments: WorkerArguments, run_folder: Path) -> None:
-    from modules.config.files import config_from_values
-    from modules.session.EventCallbacks import EventCallbacks
-    from modules.session.events import EventWriter
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
     from modules.session.RunFolder import RunFolder
-    from modules.session.TerminalCallbacks import TerminalCallbacks
-    from modules.session.TrainCallbacks import CallbackList
+    from modules.session.TrainCallbacks import TrainCallbacks
     from modules.trainer.GenericTrainer import GenericTrainer
+
+
+def train(arguments: WorkerArguments) -> None:
+    from modules.config.files import config_from_values
+    from modules.session.RunFolder import RunFolder
     from modules.trainer.heap import keep_freed_memory
-    from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
     from modules.trainer.TrainingEngine import Action
     from modules.trainer.Trigger import Trigger
 
-    config = config_from_values(run_values(arguments, run_folder))
+    config = config_from_values(run_values(arguments))
     folder = RunFolder(config.workspace_dir)
     folder.create()
-    with EventWriter(folder.event_path(0), rank=0) as writer:
-        tensorboard = TensorBoardCallbacks(folder.tensorboard_dir)
-        trainer = GenericTrainer(config, CallbackList([TerminalCallbacks(), EventCallbacks(writer), tensorboard]))
+    with ExitStack() as stack:
+        trainer = make_trainer(config, make_callbacks(folder, stack))
         if trainer.runtime.device.type == "cpu":
             keep_freed_memory()
-        turns = Turns(arguments, trainer.runtime.device.type)
+        turns = Turns(arguments, trainer.runtime.device.type, trainer.runtime.world_size)
         trainer.start()
         # the engine has read the step's figures from the device before it runs an action
         trainer.actions["turn"] = Action(Trigger(arguments.steps, "steps"), lambda: turns.after_step(trainer.step))
         turns.wait()
         trainer.train()
-        tensorboard.close()
+        if num_ranks() > 1:
+            trainer.leave()
 
 
-def run_values(arguments: WorkerArguments, run_folder: Path) -> dict[str, Any]:
+def make_trainer(config: TrainConfig, callbacks: TrainCallbacks) -> GenericTrainer:
+    if num_ranks() > 1:
+        from modules.trainer.DistributedTrainer import DistributedTrainer
+
+        return DistributedTrainer(config, callbacks, local_rank=int(os.environ["LOCAL_RANK"]))
+    from modules.trainer.GenericTrainer import GenericTrainer
+
+    return GenericTrainer(config, callbacks)
+
+
+def make_callbacks(folder: RunFolder, stack: ExitStack) -> TrainCallbacks:
+    """What is told of a run, as a run has it; `stack` closes it."""
+    from modules.session.EventCallbacks import EventCallbacks
+    from modules.session.events import EventWriter
+    from modules.session.TerminalCallbacks import TerminalCallbacks
+    from modules.session.TrainCallbacks import CallbackList
+    from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
+
+    rank = int(os.environ.get("RANK", "0"))
+    events = EventCallbacks(stack.enter_context(EventWriter(folder.event_path(rank), rank=rank)))
+    if rank > 0:
+        return events
+    tensorboard = TensorBoardCallbacks(folder.tensorboard_dir)
+    stack.callback(tensorboard.close)
+    return CallbackList([TerminalCallbacks(), events, tensorboard])
+
+
+def run_values(arguments: WorkerArguments) -> dict[str, Any]:
     """The settings under which Chorus does what the loop written by hand does."""
     size = picture_size(arguments.folder)
     return {
         "method": arguments.method,
-        "workspace_dir": str(run_folder / "run"),
-        "cache_dir": str((run_folder if arguments.cold else arguments.folder) / "cache"),
+        "workspace_dir": str(arguments.run_folder / "run"),
+        "cache_dir": str((arguments.run_folder if arguments.cold else arguments.folder) / "cache"),
         "epochs": arguments.total_steps,
         "max_steps": arguments.total_steps,
         "batch_size": BATCH_SIZE,
+        "enable_multi_gpu": num_ranks() > 1,
+        "distributed_backend": "auto",
+        "lr_scaling": "none",
         "model": {"base": str(model_folder(arguments.folder))},
         "lora": {"rank": LORA_RANK, "alpha": float(LORA_RANK)},
         "data": {"resolution": size, "bucket_step": 8},
@@ -68,11 +101,5 @@ def run_values(arguments: WorkerArguments, run_folder: Path) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    arguments = WorkerArguments.parse()
-    with tempfile.TemporaryDirectory(prefix="run-", dir=arguments.folder) as run_folder:
-        train(arguments, Path(run_folder))
-
-
 if __name__ == "__main__":
-    main()
+    train(WorkerArguments.parse())

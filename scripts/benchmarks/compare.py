@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import IO, Any, TypeVar
@@ -55,22 +55,29 @@ class Comparison:
         return {**asdict(self), "ratio": asdict(self.ratio)}
 
 
-def compare_steps(folder: Path, method: str, device: str, blocks: int, steps_per_block: int) -> list[Comparison]:
-    """Seconds and processor seconds (of all threads) of a step.
+def compare_steps(
+    folder: Path, method: str, device: str, blocks: int, steps_per_block: int, num_ranks: int = 1
+) -> list[Comparison]:
+    """Seconds (of the slowest rank) and processor seconds (of all threads and ranks) of a step.
 
     The two take turns of `steps_per_block` steps; a first turn does not count.
     """
-    arguments = WorkerArguments(folder, method, steps_per_block, blocks + 1, cold=False)
-    with _worker(CHORUS, arguments, device) as ours, _worker(REFERENCE, arguments, device) as theirs:
+    arguments = WorkerArguments(folder, method, steps_per_block, blocks + 1)
+    with contextlib.ExitStack() as stack:
+        ours, theirs = (
+            stack.enter_context(_worker(program, arguments, device, num_ranks)) for program in (CHORUS, REFERENCE)
+        )
         ours.turn(), theirs.turn()
         answers = _alternated(blocks, ours.turn, theirs.turn)
 
     def of(key: str) -> list[tuple[float, float]]:
         return [(ours[key] / steps_per_block, theirs[key] / steps_per_block) for ours, theirs in answers]
 
+    what = f"step, {method}, {device}" + (f", {num_ranks} ranks" if num_ranks > 1 else "")
+    target = 1.05 if num_ranks > 1 else 1.03
     return [
-        Comparison(f"step, {method}, {device}", "s", 1.03, of("seconds")),
-        Comparison(f"step, {method}, {device}, processor time", "s", 1.03, of("cpu_seconds")),
+        Comparison(what, "s", target, of("seconds")),
+        Comparison(f"{what}, processor time", "s", target, of("cpu_seconds")),
     ]
 
 
@@ -115,15 +122,15 @@ def _alternated(count: int, ours: Callable[[], T], theirs: Callable[[], T]) -> l
 
 def _first_step(folder: Path, method: str, device: str) -> float:
     started = time.time()
-    with _worker(REFERENCE, WorkerArguments(folder, method, 1, 1, cold=False), device) as worker:
+    with _worker(REFERENCE, WorkerArguments(folder, method, steps=1, turns=1), device) as worker:
         return worker.turn()["time"] - started
 
 
 def _first_step_of_chorus(folder: Path, method: str, device: str) -> float:
     """From the event file, as any other program would see it."""
-    with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as run_folder, _log() as log:
-        values = run_values(WorkerArguments(folder, method, 1, 1, cold=False), Path(run_folder))
-        config = Path(run_folder) / "config.json"
+    with _run_folder(folder) as run_folder, _log() as log:
+        values = run_values(WorkerArguments(folder, method, steps=1, turns=1, run_folder=run_folder))
+        config = run_folder / "config.json"
         config.write_text(json.dumps(values), encoding="utf-8")
         command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(config)]
         started = time.time()
@@ -137,32 +144,59 @@ def _first_step_of_chorus(folder: Path, method: str, device: str) -> float:
 
 @dataclass
 class _Worker:
-    """A program that trains when it is its turn."""
+    """A program of one or more ranks that trains when it is its turn."""
 
     program: str
     process: subprocess.Popen
     log: IO[str]
     device: str
+    num_ranks: int
 
     def turn(self) -> dict[str, Any]:
+        """What its ranks answer, as one: the longest time, the sum of what each has used."""
         with contextlib.suppress(BrokenPipeError):  # it has ended: the missing answer says so below
-            self.process.stdin.write(b"\n")
+            self.process.stdin.write(b"\n" * self.num_ranks)
+        answers = [self._answer() for _ in range(self.num_ranks)]
+        whole = {key: max(answer[key] for answer in answers) for key in ("seconds", "time")}
+        whole["cpu_seconds"] = sum(answer["cpu_seconds"] for answer in answers)
+        peaks = [answer["peak_bytes"] for answer in answers]
+        return {**whole, "peak_bytes": None if None in peaks else sum(peaks)}
+
+    def _answer(self) -> dict[str, Any]:
         answer = self.process.stdout.readline()
         if not answer:
             raise UserError(f"{self.program} ended before its time: {_last_lines(self.log)}")
         values = json.loads(answer)
         if values["device"] != self.device:
             raise UserError(f"--device {self.device}: {self.program} ran on {values['device']}; use that device.")
+        if values["world_size"] != self.num_ranks:
+            raise UserError(f"--ranks {self.num_ranks}: {self.program} was one of {values['world_size']} ranks.")
         return values
 
 
 @contextlib.contextmanager
-def _worker(program: str, arguments: WorkerArguments, device: str) -> Iterator[_Worker]:
-    command = [sys.executable, "-m", f"scripts.benchmarks.{program}", *arguments.as_options()]
+def _worker(program: str, arguments: WorkerArguments, device: str, num_ranks: int = 1) -> Iterator[_Worker]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
-    with _log() as log, subprocess.Popen(command, cwd=ROOT, stderr=log, env=_environment(device), **pipes) as process:
-        yield _Worker(program, process, log, device)
-        # leaving closes its stdin, which ends it if it still waits, and waits for its end
+    with _run_folder(arguments.folder) as run_folder, _log() as log:
+        options = replace(arguments, run_folder=run_folder).as_options()
+        command = [*_start(num_ranks), f"scripts.benchmarks.{program}", *options]
+        env = _environment(device, num_ranks)
+        with subprocess.Popen(command, cwd=ROOT, stderr=log, env=env, **pipes) as process:
+            yield _Worker(program, process, log, device, num_ranks)
+            # leaving closes its stdin, which ends it if it still waits, and waits for its end
+
+
+def _start(num_ranks: int) -> list[str]:
+    if num_ranks == 1:
+        return [sys.executable, "-m"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*torchrun, "--nproc-per-node", str(num_ranks), "-m"]
+
+
+@contextlib.contextmanager
+def _run_folder(folder: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as run_folder:
+        yield Path(run_folder)
 
 
 def _log() -> IO[str]:
@@ -171,9 +205,14 @@ def _log() -> IO[str]:
 
 def _last_lines(log: IO[str]) -> str:
     log.seek(0)
-    return "\n".join(log.read().strip().splitlines()[-15:])
+    return "\n".join(log.read().strip().splitlines()[-80:])  # torchrun's own are the last 40
 
 
-def _environment(device: str) -> dict[str, str]:
+def _environment(device: str, num_ranks: int = 1) -> dict[str, str]:
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
-    return {**os.environ, **hidden}
+    alike = {}
+    if num_ranks > 1:  # of both sides: a thread for each rank, the same way between them
+        alike["OMP_NUM_THREADS"] = "1"
+        if sys.platform == "linux":
+            alike["GLOO_SOCKET_IFNAME"] = "lo"
+    return {**alike, **os.environ, **hidden}

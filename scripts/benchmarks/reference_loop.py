@@ -1,13 +1,17 @@
 """The yardstick: the loop that one would write by hand for this one model, in plain PyTorch and peft.
 
-    python -m scripts.benchmarks.reference_loop --folder DIR --method lora --steps 5 --turns 20
+    python -m scripts.benchmarks.reference_loop --folder DIR --run-folder DIR --method lora --steps 5 --turns 20
 
-It has everything in memory, no settings, no backup and no report of a step; imports stand where they are needed, so
-that a start from its cache does not pay for the encoders.
+Under torchrun it is one of several ranks, with DistributedDataParallel around the U-Net. It has everything in memory,
+no settings, no backup and no report of a step; imports stand where they are needed, so that a start from its cache does
+not pay for the encoders.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +23,7 @@ from scripts.benchmarks.worker import (
     MAX_GRAD_NORM,
     Turns,
     WorkerArguments,
+    num_ranks,
 )
 
 if TYPE_CHECKING:
@@ -29,12 +34,19 @@ if TYPE_CHECKING:
 def train(arguments: WorkerArguments) -> None:
     import torch
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    turns = Turns(arguments, device.type)
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    rank, world_size = join_ranks(device)
+    turns = Turns(arguments, device.type, world_size)
     torch.manual_seed(0)
-    latents, embeddings = cached(arguments, device)
+    with rank_0_first(rank, world_size):
+        latents, embeddings = cached(arguments, device)
     unet = trainable_unet(arguments, device)
     params = [param for param in unet.parameters() if param.requires_grad]
+    if world_size > 1:
+        unet = torch.nn.parallel.DistributedDataParallel(unet, gradient_as_bucket_view=True)
+    shuffle = torch.Generator().manual_seed(0)  # of its own: each rank takes its share of the same order
+    torch.manual_seed(rank)
     optimizer = torch.optim.AdamW(params, lr=LEARNING_RATE, fused=True)
     betas = torch.linspace(0.00085**0.5, 0.012**0.5, 1000, device=device) ** 2
     alphas_cumprod = torch.cumprod(1 - betas, 0)
@@ -42,7 +54,7 @@ def train(arguments: WorkerArguments) -> None:
     turns.wait()
     for number in range(1, arguments.total_steps + 1):
         if len(order) < BATCH_SIZE:
-            order = torch.randperm(len(latents)).tolist()
+            order = torch.randperm(len(latents), generator=shuffle)[rank::world_size].tolist()
         chosen, order = order[:BATCH_SIZE], order[BATCH_SIZE:]
         clean, text = latents[chosen].to(device), embeddings[chosen].to(device)
         noise, timestep = torch.randn_like(clean), torch.randint(1000, (len(clean),), device=device)
@@ -56,6 +68,34 @@ def train(arguments: WorkerArguments) -> None:
         if device.type == "cuda" and number % arguments.steps == 0:
             torch.cuda.synchronize()
         turns.after_step(number)
+    if world_size > 1:
+        torch.distributed.destroy_process_group()
+
+
+def join_ranks(device: torch.device) -> tuple[int, int]:
+    """(rank, world size) among those that torchrun has started; (0, 1) without it."""
+    if num_ranks() == 1:
+        return 0, 1
+    import torch.distributed as dist
+
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return dist.get_rank(), dist.get_world_size()
+
+
+@contextlib.contextmanager
+def rank_0_first(rank: int, world_size: int) -> Iterator[None]:
+    """The body runs on rank 0, which may write the cache, then on the others."""
+    import torch.distributed as dist
+
+    if rank > 0:
+        dist.barrier()
+    yield
+    if rank == 0 and world_size > 1:
+        dist.barrier()
 
 
 def trainable_unet(arguments: WorkerArguments, device: torch.device) -> nn.Module:

@@ -1,6 +1,8 @@
 """What the two programs under comparison share: their arguments, and taking turns with each other.
 
-A worker is told on its stdin that it is its turn, one line each time, and answers on its stdout with one JSON object.
+A worker is told on its stdin that it is its turn, one byte each time, and answers on its stdout with one JSON object.
+The ranks of a program share both pipes: each takes one of the bytes, because none can end a turn without the others,
+and each answers with a line of its own. So a program is out of the way once all its ranks have answered.
 """
 
 from __future__ import annotations
@@ -23,21 +25,23 @@ MAX_GRAD_NORM = 1.0
 class WorkerArguments:
     """folder: with the material and the caches. steps: optimizer steps of a turn.
 
-    cold: pictures and captions are encoded in the run instead of read from a cache.
+    cold: pictures and captions are encoded in the run instead of read from a cache. run_folder: for what one run
+    writes, shared by its ranks.
     """
 
     folder: Path
     method: str
     steps: int
     turns: int
-    cold: bool
+    cold: bool = False
+    run_folder: Path = Path()
 
     @property
     def total_steps(self) -> int:
         return self.steps * self.turns
 
     def as_options(self) -> list[str]:
-        options = ["--folder", str(self.folder), "--method", self.method]
+        options = ["--folder", str(self.folder), "--method", self.method, "--run-folder", str(self.run_folder)]
         options += ["--steps", str(self.steps), "--turns", str(self.turns)]
         return [*options, "--cold"] if self.cold else options
 
@@ -45,6 +49,7 @@ class WorkerArguments:
     def parse(cls) -> WorkerArguments:
         parser = argparse.ArgumentParser()
         parser.add_argument("--folder", type=Path, required=True)
+        parser.add_argument("--run-folder", type=Path, required=True)
         parser.add_argument("--method", choices=("lora", "full"), required=True)
         parser.add_argument("--steps", type=int, required=True)
         parser.add_argument("--turns", type=int, required=True)
@@ -52,19 +57,26 @@ class WorkerArguments:
         return cls(**vars(parser.parse_args()))
 
 
-class Turns:
-    """The worker's side. `device` is told with every answer, so that nobody compares a CPU with a GPU."""
+def num_ranks() -> int:
+    """As torchrun tells; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
-    def __init__(self, arguments: WorkerArguments, device: str):
+
+class Turns:
+    """The worker's side. What it runs on is told with every answer: nobody may compare a CPU with a GPU, or two ranks
+    that train together with two that each train alone.
+    """
+
+    def __init__(self, arguments: WorkerArguments, device: str, world_size: int):
         self._arguments = arguments
-        self._device = device
+        self._runs_on = {"device": device, "world_size": world_size}
         self._answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not look like an answer
         self._started = self._cpu_started = 0.0
 
     def wait(self) -> None:
         """Returns when it is this worker's turn; ends the process when the other end is gone."""
-        if not sys.stdin.readline():
+        if not os.read(sys.stdin.fileno(), 1):  # not sys.stdin: its buffer would take the other ranks' bytes
             sys.exit("the benchmark has gone")
         self._started, self._cpu_started = time.perf_counter(), time.process_time()
 
@@ -77,7 +89,7 @@ class Turns:
             "cpu_seconds": time.process_time() - self._cpu_started,
             "time": time.time(),
             "peak_bytes": peak_bytes(),
-            "device": self._device,
+            **self._runs_on,
         }
         print(json.dumps(answer), file=self._answers, flush=True)
         if number < self._arguments.total_steps:

@@ -13,7 +13,9 @@ def test_on_one_rank_every_operation_is_the_identity():
     module, values, plain = nn.Linear(2, 2), torch.tensor([1.0, 2.0]), {"a": [1]}
     assert runtime.prepare(module) is module
     assert runtime.sum(values) is values
-    assert runtime.broadcast(plain) is plain
+    assert runtime.broadcast(plain, "asking") is plain
+    assert runtime.gather(plain, "asking") == [plain]
+    assert runtime.begin()
     assert runtime.gradient_scale == 1.0
     assert (runtime.rank, runtime.local_rank, runtime.world_size, runtime.is_main) == (0, 0, 1, True)
     runtime.barrier("nothing to wait for")

@@ -40,6 +40,18 @@ def test_the_step_comparison_reports_every_pair_and_an_interval_around_the_media
     assert not list(material.glob("run-*")), "the run folders are gone"
 
 
+def test_two_ranks_of_each_side_take_turns(material, tmp_path):
+    figures = tmp_path / "figures.json"
+    options = ["--method", "lora", "--blocks", str(BLOCKS), "--steps-per-block", "2", "--folder", str(material)]
+    assert benchmark.main(["ranks", "--ranks", "2", *options, "--json", str(figures)]) == 0
+    comparisons = json.loads(figures.read_text())["comparisons"]
+    assert [comparison["what"] for comparison in comparisons] == [
+        "step, lora, cpu, 2 ranks",
+        "step, lora, cpu, 2 ranks, processor time",
+    ]
+    assert all(len(comparison["pairs"]) == BLOCKS for comparison in comparisons)
+
+
 def test_a_program_that_fails_is_told_with_its_last_lines(material, capsys):
     shutil.rmtree(material / "model" / "unet")
     assert benchmark.main(["memory", "--method", "lora", "--pairs", "1", "--folder", str(material)]) == 2

@@ -1,0 +1,158 @@
+"""Many ranks, each with the whole model: gradients by DDP, plain data through the store."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from modules.distributed.gradient_sync import compress_gradients
+from modules.distributed.Heartbeat import Heartbeat
+from modules.distributed.Runtime import Runtime, T
+from modules.distributed.StoreExchange import StoreExchange
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from modules.distributed.environments import RankEnvironment
+
+STOP_KEY, START_KEY = "stop", "start"
+GO, STOP = b"go", b"stop"
+POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class DataParallelSettings:
+    """How gradients are exchanged. bucket_size_mb: of one all-reduce, in MiB.
+
+    static_graph: the same parameters get gradients in every step; DDP then needs no search for unused ones.
+    """
+
+    reduce_precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    bucket_size_mb: int = 25
+    gradient_as_bucket_view: bool = True
+    static_graph: bool = False
+
+
+class DataParallelRuntime(Runtime):
+    """One of the ranks of the default process group, which has been joined.
+
+    store: shared by all ranks, for this run alone.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        environment: RankEnvironment,
+        store: dist.Store,
+        settings: DataParallelSettings | None = None,
+        heartbeat: Heartbeat | None = None,
+    ):
+        super().__init__(device, heartbeat)
+        self.rank = environment.rank
+        self.local_rank = environment.local_rank
+        self.world_size = environment.world_size
+        self.local_world_size = environment.local_world_size
+        self.node_rank = environment.node_rank
+        self.num_nodes = environment.num_nodes
+        self.gradient_scale = float(self.world_size)  # DDP averages over ranks
+        self._settings = settings or DataParallelSettings()
+        self._store = store
+        self._exchange = StoreExchange(store, self.rank, self.world_size, self._wait_a_moment)
+        self._wrapped: list[DistributedDataParallel] = []
+        self._next_poll: dict[str, float] = {}
+
+    def prepare(self, module: nn.Module, unused_parameters: bool = False) -> nn.Module:
+        """`module` in DDP. Only what requires a gradient now is broadcast and reduced."""
+        frozen = [name for name, param in module.named_parameters() if not param.requires_grad]
+        # DDP would broadcast frozen parameters and buffers from rank 0 at the start and buffers in each forward
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+            module, frozen + [name for name, _ in module.named_buffers()]
+        )
+        settings = self._settings
+        wrapped = DistributedDataParallel(
+            module,
+            bucket_cap_mb=settings.bucket_size_mb,
+            gradient_as_bucket_view=settings.gradient_as_bucket_view,
+            find_unused_parameters=unused_parameters and not settings.static_graph,
+            static_graph=settings.static_graph,
+            forward_sync_buffers=False,
+        )
+        compress_gradients(wrapped, settings.reduce_precision)
+        self._wrapped.append(wrapped)
+        return wrapped
+
+    @contextlib.contextmanager
+    def accumulate(self, last: bool) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for module in () if last else self._wrapped:
+                stack.enter_context(module.no_sync())
+            yield
+
+    @property
+    def wants_warm_up(self) -> bool:
+        # DDP learns a static graph in its first backward pass, which must not be one of no_sync
+        return self._settings.static_graph
+
+    def sum(self, values: Tensor) -> Tensor:
+        dist.all_reduce(values)
+        return values
+
+    def gather(self, value: T, why: str) -> list[T]:
+        with self.heartbeat.phase("waiting"):
+            return self._exchange.gather(value, why)
+
+    def broadcast(self, value: T, why: str) -> T:
+        return self.gather(value if self.is_main else None, why)[0]
+
+    def barrier(self, why: str) -> None:
+        self.gather(None, why)
+
+    def _wait_a_moment(self) -> None:
+        self.heartbeat.beat()
+        self.while_waiting()
+
+    def announce_stop(self) -> None:
+        if not self._stop_announced:
+            self._stop_announced = True
+            self._store.set(STOP_KEY, "1")
+
+    @property
+    def stop_announced(self) -> bool:
+        if not self._stop_announced and self._may_poll(STOP_KEY):
+            self._stop_announced = self._store.check([STOP_KEY])
+        return self._stop_announced
+
+    def veto_start(self) -> None:
+        if not self._start_vetoed:
+            self._start_vetoed = self._decide_start(STOP) == STOP
+
+    @property
+    def start_vetoed(self) -> bool:
+        if not self._start_vetoed and self._may_poll(START_KEY) and self._store.check([START_KEY]):
+            self._start_vetoed = self._store.get(START_KEY) == STOP
+        return self._start_vetoed
+
+    def begin(self) -> bool:
+        self.barrier("beginning to train")
+        return self._decide_start(GO) == GO
+
+    def _decide_start(self, decision: bytes) -> bytes:
+        """What has been decided, by whoever was first: so no rank can begin while another one ends."""
+        return self._store.compare_set(START_KEY, "", decision.decode())
+
+    def _may_poll(self, key: str) -> bool:
+        now = time.monotonic()
+        if now < self._next_poll.get(key, 0.0):
+            return False
+        self._next_poll[key] = now + POLL_SECONDS
+        return True
+
+    def close(self) -> None:
+        self._exchange.close()

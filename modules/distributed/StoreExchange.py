@@ -1,0 +1,98 @@
+"""Plain data from rank to rank through the store of the process group: no collective is open while a rank waits."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from modules.distributed.errors import RankLostError
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+T = TypeVar("T")
+
+FIRST_POLL_SECONDS, SLOWEST_POLL_SECONDS = 0.001, 0.2
+ALIVE_SECONDS = 5.0  # between two signs of life
+LEAVE_SECONDS = 10.0  # for the others to leave after the last meeting
+SILENT_SECONDS = 60.0  # without one a rank counts as lost, on whatever machine it is
+
+
+class StoreExchange:
+    """Exchanges JSON between the ranks; every rank calls `gather` in the same order.
+
+    while_waiting: called at every look; what it raises ends the wait.
+    A wait has no limit of its own: what a rank may take for its phase is for its watch to say. It ends with RankLostError
+    where a rank that is waited for shows no life for SILENT_SECONDS, as when its machine is gone.
+    """
+
+    def __init__(self, store: Store, rank: int, world_size: int, while_waiting: Callable[[], None] = lambda: None):
+        self._store = store
+        self._rank = rank
+        self._ranks = range(world_size)
+        self._while_waiting = while_waiting
+        self._number = 0
+        self._closed = threading.Event()
+        self._store.set(f"alive/{rank}", "0")
+        self._thread = threading.Thread(target=self._show_life, name="alive", daemon=True)
+        self._thread.start()
+
+    def gather(self, value: T, why: str) -> list[T]:
+        """The value of each rank, in their order."""
+        self._begin()
+        self._store.set(self._key(self._rank), json.dumps(value))
+        self._wait(list(self._ranks), why)
+        return [json.loads(self._store.get(self._key(rank))) for rank in self._ranks]
+
+    def close(self) -> None:
+        """Ends the signs of life. Rank 0, whose process may hold the store, waits until the others have left it."""
+        self._closed.set()
+        self._thread.join()
+        self._store.set(f"left/{self._rank}", "1")
+        deadline = time.monotonic() + LEAVE_SECONDS
+        others = [f"left/{rank}" for rank in self._ranks] if self._rank == 0 else []
+        while others and not self._store.check(others) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _begin(self) -> None:
+        """All ranks that have written a number have read the one before it: the second last can go."""
+        self._number += 1
+        if self._number > 2:
+            self._store.delete_key(f"exchange/{self._number - 2}/{self._rank}")
+
+    def _key(self, rank: int) -> str:
+        return f"exchange/{self._number}/{rank}"
+
+    def _wait(self, ranks: list[int], why: str) -> None:
+        pause = FIRST_POLL_SECONDS
+        seen: dict[int, tuple[bytes, float]] = {}
+        while ranks := [rank for rank in ranks if not self._store.check([self._key(rank)])]:
+            self._while_waiting()
+            if pause >= SLOWEST_POLL_SECONDS:
+                self._check_alive(ranks, seen, why)
+            time.sleep(pause)
+            pause = min(2 * pause, SLOWEST_POLL_SECONDS)
+
+    def _check_alive(self, ranks: list[int], seen: dict[int, tuple[bytes, float]], why: str) -> None:
+        now = time.monotonic()
+        for rank in ranks:
+            sign = self._store.get(f"alive/{rank}") if self._store.check([f"alive/{rank}"]) else b""
+            if rank not in seen or seen[rank][0] != sign:
+                seen[rank] = (sign, now)
+            elif now - seen[rank][1] > SILENT_SECONDS:
+                raise RankLostError(
+                    f"Rank {rank} has not been heard of for {SILENT_SECONDS:g} s while the others waited for it "
+                    f"({why}): look at its machine and its log."
+                )
+
+    def _show_life(self) -> None:
+        number = 0
+        while not self._closed.wait(ALIVE_SECONDS):
+            number += 1
+            try:
+                self._store.set(f"alive/{self._rank}", str(number))
+            except RuntimeError:  # torch's DistError: the store is gone, and so is rank 0; a wait will say so
+                return

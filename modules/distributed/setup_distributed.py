@@ -1,0 +1,262 @@
+"""Joins the ranks of a run: device, backend, store, process group; and leaves them."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from modules.config.errors import ConfigError
+from modules.distributed.DataParallelRuntime import DataParallelRuntime, DataParallelSettings
+from modules.distributed.environments import RankEnvironment, find_environment
+from modules.distributed.errors import RanksError
+from modules.distributed.Heartbeat import Heartbeat
+from modules.distributed.Runtime import Runtime, default_device
+from modules.session.devices import list_gpus, num_cores, slow_links_warning
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+LOOPBACK = "127.0.0.1"
+JOIN_SECONDS = 300.0  # for all ranks to come: each imports its libraries first
+COLLECTIVE_SECONDS = 1800.0  # of one collective; hung ranks are found by their heartbeats long before
+JOIN_VARIABLE = "CHORUS_JOIN_SECONDS"  # another limit than JOIN_SECONDS
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Membership:
+    """This process among the ranks. environment, store, backend: None where it trains alone."""
+
+    device: torch.device
+    environment: RankEnvironment | None = None
+    store: dist.Store | None = None
+    backend: str | None = None
+
+
+# one for a process, as torch's default process group is
+_membership: Membership | None = None
+
+
+def setup_distributed(config: TrainConfig, tell: Tell = print, warn: Tell = print) -> tuple[int, int, int]:
+    """Joins the ranks that the launcher of this process has started: (local rank, rank, world size).
+
+    Alone, where nothing has started ranks or started one: (0, 0, 1) and no process group. A second call changes
+    nothing. tell: given the lines that say who trains; by rank 0. warn: given what makes the training slow.
+    Raises UserError, one sentence: for devices or a backend that are not there, and where the ranks can't meet.
+    """
+    global _membership
+    if _membership is None:
+        environment = find_environment()
+        if environment is None or environment.world_size == 1:
+            _membership = Membership(default_device(config.device_indexes))
+        else:
+            _membership = _join(config, environment)
+            _introduce(config, _membership, tell, warn)
+    environment = _membership.environment
+    return (environment.local_rank, environment.rank, environment.world_size) if environment else (0, 0, 1)
+
+
+def cleanup_distributed() -> None:
+    """Leaves the ranks after a clean end. After an error the process should end by os._exit: others may hang."""
+    global _membership
+    if _membership is not None and _membership.environment is not None:
+        dist.destroy_process_group()
+    _membership = None
+
+
+def is_main_process() -> bool:
+    """Whether this is rank 0, or the only one."""
+    return _membership is None or _membership.environment is None or _membership.environment.rank == 0
+
+
+def run_store() -> dist.Store:
+    """What the ranks that have been joined share, for keys of this run alone."""
+    return _membership.store
+
+
+def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None) -> Runtime:
+    """What the trainer sees of the ranks that `setup_distributed` has joined."""
+    membership = _membership or Membership(default_device(config.device_indexes))
+    if membership.environment is None:
+        return Runtime(membership.device, heartbeat)
+    settings = DataParallelSettings(
+        config.gradient_reduce_precision,
+        config.ddp_bucket_size_mb,
+        config.ddp_gradient_as_bucket_view,
+        config.ddp_static_graph,
+    )
+    store = dist.PrefixStore("runtime", membership.store)
+    return DataParallelRuntime(membership.device, membership.environment, store, settings, heartbeat)
+
+
+def choose_backend(wanted: str, has_gpu: bool) -> str:
+    """nccl or gloo. Raises ConfigError where nccl can't be had."""
+    if wanted == "auto":
+        return "nccl" if has_gpu and dist.is_nccl_available() else "gloo"
+    if wanted == "nccl" and not has_gpu:
+        raise ConfigError("distributed_backend 'nccl': it needs NVIDIA GPUs and there is none here; use gloo or auto.")
+    if wanted == "nccl" and not dist.is_nccl_available():
+        raise ConfigError(f"distributed_backend 'nccl': PyTorch has none on {sys.platform}; use gloo or auto.")
+    return wanted
+
+
+def rank_device(device_indexes: list[int], environment: RankEnvironment, backend: str) -> torch.device:
+    """The device of this rank: the chosen GPUs, or all, in the order of local ranks. Only gloo ranks may share one."""
+    first = default_device(device_indexes)
+    if first.type == "cpu":
+        return first
+    indexes = device_indexes or list(range(torch.cuda.device_count()))
+    if len(indexes) == 1 and environment.name == "slurm":  # --gpus-per-task shows each task its own GPU only
+        return first
+    if environment.local_world_size > len(indexes) and backend == "nccl":
+        raise ConfigError(
+            f"world_size {environment.local_world_size}: {len(indexes)} GPUs are there or chosen, and with nccl each "
+            f"rank needs its own; use {len(indexes)}, or distributed_backend gloo."
+        )
+    return torch.device("cuda", indexes[environment.local_rank % len(indexes)])
+
+
+def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
+    backend = choose_backend(config.distributed_backend, torch.cuda.is_available())
+    device = rank_device(config.device_indexes, environment, backend)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    elif "OMP_NUM_THREADS" not in os.environ:  # else every rank would take all cores, and they wait for each other
+        torch.set_num_threads(max(1, num_cores() // environment.local_world_size))
+    if environment.num_nodes == 1 and sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host's name need not lead to an address that works
+    seconds = float(os.environ.get(JOIN_VARIABLE, JOIN_SECONDS))
+    with _bounded(seconds), _explained(environment):
+        store = dist.PrefixStore(environment.run_id, _open_store(environment, seconds))
+        _meet(store, environment, device, seconds)
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore("process_group", store),
+            rank=environment.rank,
+            world_size=environment.world_size,
+            timeout=timedelta(seconds=COLLECTIVE_SECONDS),
+            device_id=device if backend == "nccl" else None,
+        )
+    return Membership(device, environment, store, backend)
+
+
+def _open_store(environment: RankEnvironment, seconds: float) -> dist.Store:
+    """Held by rank 0, or by the agent of torchrun."""
+    hosts = environment.rank == 0 and not environment.has_store
+    is_local = environment.num_nodes == 1 and not environment.has_store
+    listening = None
+    if hosts and is_local and os.name == "posix":
+        # torch's own socket listens on every address of the machine, whatever master_addr says
+        listening = socket.create_server((LOOPBACK, environment.master_port)).detach()
+    return dist.TCPStore(
+        LOOPBACK if is_local else environment.master_addr,
+        environment.master_port,
+        is_master=hosts,
+        timeout=timedelta(seconds=seconds),
+        wait_for_workers=False,
+        master_listen_fd=listening,
+        use_libuv=os.name == "posix",  # PyTorch's builds for Windows come without
+    )
+
+
+def _meet(store: dist.Store, environment: RankEnvironment, device: torch.device, seconds: float) -> None:
+    """Waits for every rank, having made sure that they are of one run. Raises RanksError."""
+    rank, world_size = environment.rank, environment.world_size
+    agreed = store.compare_set("world_size", "", str(world_size)).decode()
+    if agreed != str(world_size):
+        raise RanksError(
+            f"Rank {rank} was started for {world_size} ranks and others for {agreed}: start every machine with the "
+            "same world_size and num_nodes."
+        )
+    if store.add(f"claimed/{rank}", 1) > 1:
+        raise RanksError(
+            f"Rank {rank} was started twice: give every machine its own node_rank, and end what is left of an "
+            "earlier run."
+        )
+    store.set(f"rank/{rank}", json.dumps({"host": socket.gethostname(), "device": str(device), "torch": _version()}))
+    deadline = time.monotonic() + seconds
+    missing = list(range(world_size))
+    while missing := [other for other in missing if not store.check([f"rank/{other}"])]:
+        if time.monotonic() > deadline:
+            names = ", ".join(map(str, missing))
+            raise RanksError(
+                f"Of {world_size} ranks, {names} did not come within {seconds:g} s: look at their logs, and at "
+                "num_nodes, node_rank and master_addr."
+            )
+        time.sleep(0.02)
+
+
+def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Tell) -> None:
+    """Rank 0 says who trains, and what is slow about it."""
+    environment = membership.environment
+    ranks = [_read_rank(membership, rank) for rank in range(environment.world_size)]
+    if environment.rank != 0:
+        return
+    kind = "GPU" if membership.device.type == "cuda" else "CPU"
+    tell(f"Distributed training: MULTI_{kind}")
+    tell(f"Number of processes: {environment.world_size}")
+    tell(f"Mixed precision: {config.model.mixed_precision}")
+    several = environment.num_nodes > 1
+    for rank, facts in enumerate(ranks):
+        tell(f"Process {rank} using device: {facts['device']}" + (f" on {facts['host']}" if several else ""))
+    others = sorted({facts["torch"] for facts in ranks} - {_version()})
+    if others:
+        warn(f"PyTorch {_version()} trains together with {', '.join(others)}: install the same everywhere.")
+    if kind == "GPU":
+        gpus = {gpu.index: gpu for gpu in list_gpus()}
+        own = [int(facts["device"].split(":")[1]) for facts in ranks[: environment.local_world_size]]
+        warning = slow_links_warning([gpus[index] for index in own if index in gpus])
+        if warning:
+            warn(warning)
+        if several:
+            warn("Several machines train together: what they send each other is neither authenticated nor encrypted.")
+
+
+def _read_rank(membership: Membership, rank: int) -> dict[str, Any]:
+    return json.loads(membership.store.get(f"rank/{rank}"))
+
+
+def _version() -> str:
+    return torch.__version__.split("+")[0]
+
+
+@contextlib.contextmanager
+def _bounded(seconds: float) -> Iterator[None]:
+    """Ends the process, its stacks on stderr, where joining takes longer.
+
+    Needed beside the limits of torch: a rank that meets a server of another program at the port waits for ever.
+    """
+    faulthandler.dump_traceback_later(seconds + 15, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@contextlib.contextmanager
+def _explained(environment: RankEnvironment) -> Iterator[None]:
+    where = f"{environment.master_addr}:{environment.master_port}"
+    try:
+        yield
+    except (dist.DistError, OSError) as error:
+        raise RanksError(
+            f"Rank {environment.rank} can't meet the others at {where} ({_first_line(error)}): check master_addr and "
+            "initial_port, and that no firewall and no other program is in the way."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -1,0 +1,18 @@
+"""Callbacks for the terminal of a rank other than 0: only what rank 0 can't know."""
+
+import contextlib
+from typing import TextIO
+
+from modules.session.TrainCallbacks import TrainCallbacks
+
+
+class OtherRankCallbacks(TrainCallbacks):
+    """Shows this rank's warnings on `stream`; rank 0 shows the training."""
+
+    def __init__(self, rank: int, stream: TextIO):
+        self._rank = rank
+        self._stream = stream
+
+    def on_warning(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a terminal that was closed must not end the training
+            print(f"Warning from rank {self._rank}: {text}", file=self._stream, flush=True)

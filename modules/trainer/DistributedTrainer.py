@@ -1,0 +1,47 @@
+"""One of the ranks of a run: joins the others, runs the same loop, leaves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modules.distributed.setup_distributed import cleanup_distributed, create_runtime, setup_distributed
+from modules.trainer.GenericTrainer import GenericTrainer
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+    from modules.distributed.Heartbeat import Heartbeat
+    from modules.session.TrainCallbacks import TrainCallbacks
+    from modules.session.TrainCommands import TrainCommands
+
+
+class DistributedTrainer(GenericTrainer):
+    """The trainer of a rank that a launcher has started; the launcher's variables say which one.
+
+        trainer = DistributedTrainer(config, callbacks, commands, local_rank)
+        trainer.start()
+        trainer.train()
+        trainer.end()
+        trainer.leave()
+
+    Raises UserError where the ranks can't meet, and ValueError where `local_rank` is not what the launcher says.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        callbacks: TrainCallbacks | None = None,
+        commands: TrainCommands | None = None,
+        local_rank: int = 0,
+        resume: bool = False,
+        heartbeat: Heartbeat | None = None,
+    ):
+        tell = {"tell": callbacks.on_status, "warn": callbacks.on_warning} if callbacks else {}
+        joined, _, _ = setup_distributed(config, **tell)
+        if joined != local_rank:
+            raise ValueError(f"local rank {local_rank}, but the launcher has started this process as {joined}")
+        super().__init__(config, callbacks, commands, create_runtime(config, heartbeat), resume)
+
+    def leave(self) -> None:
+        """Leaves the other ranks, after the end or a stop that all have agreed on."""
+        self.runtime.close()
+        cleanup_distributed()

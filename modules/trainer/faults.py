@@ -1,0 +1,59 @@
+"""Faults on demand, to try what a run does when a rank fails: FAULT=kind@rank:step, such as FAULT=kill@1:3.
+
+Off unless the environment asks. kind: kill (SIGKILL), stop (SIGSTOP), exit (ends with code 0), raise, oom, nan (the
+loss), sleep (for ever), perturb (a trained weight). step: the optimizer step before which it happens, from 1.
+It happens in the first start only, so that a restart can be tried: not where CHORUS_ATTEMPT is above 0.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from modules.config.errors import UserError
+
+if TYPE_CHECKING:
+    from modules.trainer.TrainingEngine import TrainingEngine
+
+KINDS = ("kill", "stop", "exit", "raise", "oom", "nan", "sleep", "perturb")
+
+
+class Fault:
+    """What is to happen on this rank. step: 0 for nothing."""
+
+    def __init__(self, rank: int, text: str = ""):
+        self.kind, self.step = "", 0
+        if not text or int(os.environ.get("CHORUS_ATTEMPT", "0")) > 0:
+            return
+        match = re.fullmatch(rf"({'|'.join(KINDS)})@(\d+):(\d+)", text)
+        if match is None:
+            raise UserError(f"FAULT {text!r}: write kind@rank:step with one of {', '.join(KINDS)}.")
+        if int(match[2]) == rank:
+            self.kind, self.step = match[1], int(match[3])
+
+    def before(self, step: int, engine: TrainingEngine) -> None:
+        """Before optimizer step number `step` (from 1)."""
+        if step != self.step:
+            return
+        import torch
+
+        if self.kind in ("kill", "stop"):
+            os.kill(os.getpid(), signal.SIGKILL if self.kind == "kill" else signal.SIGSTOP)
+        elif self.kind == "exit":
+            os._exit(0)
+        elif self.kind == "raise":
+            raise RuntimeError("a fault on demand")
+        elif self.kind == "oom":
+            raise torch.OutOfMemoryError("a fault on demand")
+        elif self.kind == "sleep":
+            while True:
+                time.sleep(1)
+        elif self.kind == "perturb":
+            with torch.no_grad():
+                next(iter(engine.trainable.values())).add_(1e-3)
+
+    def spoils_loss(self, step: int) -> bool:
+        return self.kind == "nan" and step == self.step

@@ -1,0 +1,174 @@
+"""A run whose ranks torchrun, accelerate or srun has started: this process is one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+from modules.config.errors import UserError
+from modules.distributed.launchers import ask_for_stacks
+from modules.distributed.lifeline import LOST_EXIT_CODE, Lifeline, LifelineServer
+from modules.distributed.RankWatch import watch_in_thread
+from modules.session.RunFolder import RunFolder
+from modules.session.RunLock import RunLock
+from modules.trainer.rank import end_process, train_as_rank
+from modules.trainer.run import Outcome
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+    from modules.config.TrainConfig import TrainConfig
+    from modules.distributed.environments import RankEnvironment
+    from modules.distributed.RankWatch import Failure
+
+PARENT_SECONDS = 0.5
+VERDICT_SECONDS = 5.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+REFUSED = 2  # as for every other mistake in the settings
+
+
+def join_training(config: TrainConfig, environment: RankEnvironment, resume: bool = False) -> NoReturn:
+    """Trains as the rank that `environment` says and ends the process: with 0 when finished or stopped, else above.
+
+    Where no supervisor of Chorus is above the launcher, the ranks of a machine watch each other.
+    Raises UserError for what can be said before the ranks have met.
+    """
+    started = time.time()
+    config = _as_found(config, environment)
+    resume = resume or environment.attempt > 0
+    folder = RunFolder(config.workspace_dir)
+    lifeline = Lifeline.from_environment(environment.rank)
+    is_supervised = lifeline is not None
+    held = contextlib.ExitStack()  # until the process ends
+    if not is_supervised:
+        _end_with_parent()
+        lifeline = _meet(config, environment, folder, resume, held)
+    for number in STOP_SIGNALS:  # outside the training: torchrun's SIGTERM to all others must not forestall the verdict
+        signal.signal(number, signal.SIG_IGN)
+    outcome = train_as_rank(config, environment, lifeline, resume, started, STOP_SIGNALS)
+    if outcome.status == "failed":
+        if not outcome.is_symptom:  # torchrun takes the earliest that it is told for the cause
+            _tell_torchrun(outcome)
+        if not is_supervised:  # the verdict over the run ends this process, and is given by one of its threads perhaps
+            time.sleep(VERDICT_SECONDS)
+    elif not is_supervised and environment.rank == 0:
+        folder.write_exit(outcome.status, rank=0)
+    end_process(outcome, lifeline)
+
+
+def _as_found(config: TrainConfig, environment: RankEnvironment) -> TrainConfig:
+    """The settings with the ranks that are there, which a launcher decides."""
+    wanted = config.world_size
+    if wanted not in (None, environment.local_world_size) and environment.rank == 0:
+        print(
+            f"Warning: world_size {wanted}, but {environment.name} has started {environment.local_world_size} ranks on "
+            "this machine: these train.",
+            file=sys.stderr,
+        )
+    return replace(
+        config,
+        enable_multi_gpu=True,
+        world_size=environment.local_world_size,
+        num_nodes=environment.num_nodes,
+        node_rank=environment.node_rank,
+        master_addr=environment.master_addr,
+    )
+
+
+def _meet(
+    config: TrainConfig, environment: RankEnvironment, folder: RunFolder, resume: bool, held: contextlib.ExitStack
+) -> Lifeline:
+    """Joins the other ranks, lets rank 0 see to the run folder, and connects this machine's ranks to their watch."""
+    from modules.distributed.setup_distributed import run_store, setup_distributed
+
+    setup_distributed(config)
+    store = run_store()
+    if environment.rank == 0:
+        store.set("refusal", _prepare(folder, resume, held))
+    refusal = store.get("refusal").decode()
+    if refusal and environment.rank == 0:
+        raise UserError(refusal)
+    if refusal:  # rank 0 says it
+        raise SystemExit(REFUSED)
+    return _connect(environment, folder, store)
+
+
+def _prepare(folder: RunFolder, resume: bool, held: contextlib.ExitStack) -> str:
+    """Why the run can't have the folder, or ""."""
+    try:
+        if not resume:
+            folder.refuse_earlier_run()
+        folder.create()
+        held.enter_context(RunLock(folder.lock_path))
+        folder.clear_exit()
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _connect(environment: RankEnvironment, folder: RunFolder, store: Store) -> Lifeline:
+    """Local rank 0 keeps the watch over the ranks of its machine in a thread."""
+    node = environment.node_rank
+    leader = environment.rank - environment.local_rank
+    if environment.local_rank == 0:
+        if environment.rank > 0:
+            folder.create()  # this machine may have a disk of its own
+        server = LifelineServer()
+        ranks = range(leader, leader + environment.local_world_size)
+        watch_in_thread(server, lambda failure: _tell(failure, folder, server), ranks)
+        store.set(f"lifeline/{node}", f"{server.address} {server.token}")
+    address, token = store.get(f"lifeline/{node}").decode().split()
+    lifeline = Lifeline(address, token, environment.rank)
+    lifeline.on_lost = lambda: _end_with_watch(folder, leader)
+    return lifeline
+
+
+def _tell(failure: Failure, folder: RunFolder, server: LifelineServer) -> None:
+    """A verdict over the run: for exit.json and the terminal."""
+    if failure.kind == "hung":
+        ask_for_stacks(state.pid for state in server.ranks.values() if state.is_connected)
+    if failure.is_symptom:
+        time.sleep(1.0)  # the machine of the cause writes it
+    if not failure.is_symptom or folder.read_exit() is None:
+        with contextlib.suppress(OSError):
+            folder.write_exit("failed", **failure.record())
+        print(f"Failed: {failure.text}", file=sys.stderr, flush=True)
+
+
+def _end_with_watch(folder: RunFolder, leader: int) -> None:
+    """The rank that kept the watch has given a verdict, or is gone itself."""
+    if folder.read_exit() is None:
+        text = f"Rank {leader} ended without saying why; see log/rank-{leader}.log."
+        with contextlib.suppress(OSError):
+            folder.write_exit("failed", rank=leader, kind="lost", text=text)
+        print(f"Failed: {text}", file=sys.stderr, flush=True)
+    os._exit(LOST_EXIT_CODE)
+
+
+def _end_with_parent() -> None:
+    """A launcher that is killed must not leave ranks behind that train on, or wait for each other for ever."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_SECONDS)
+        print("The launcher of this rank is gone: it ends.", file=sys.stderr, flush=True)
+        os._exit(LOST_EXIT_CODE)
+
+    threading.Thread(target=watch, name="launcher watch", daemon=True).start()
+
+
+def _tell_torchrun(outcome: Outcome) -> None:
+    """For the summary that torchrun prints; elsewhere it does nothing."""
+    from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+    try:
+        raise outcome.error
+    except Exception as error:  # it records the traceback of what is being handled
+        get_error_handler().record_exception(error)

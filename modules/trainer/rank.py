@@ -1,0 +1,65 @@
+"""One of several ranks, however it was started: its trainer, and the last words of its process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from modules.distributed.lifeline import dump_stacks_on_request
+from modules.session.RunFolder import RunFolder
+from modules.trainer.run import FAILED, FINISHED, Outcome, train_rank
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+    from modules.distributed.environments import RankEnvironment
+    from modules.distributed.lifeline import Lifeline
+    from modules.session.TrainCallbacks import TrainCallbacks
+    from modules.session.TrainCommands import TrainCommands
+    from modules.trainer.DistributedTrainer import DistributedTrainer
+
+
+def train_as_rank(
+    config: TrainConfig,
+    environment: RankEnvironment,
+    lifeline: Lifeline,
+    resume: bool,
+    started: float,
+    signals: tuple[int, ...] = (),
+) -> Outcome:
+    """Trains as the rank that `environment` says, watched over `lifeline`, which hears how it ended.
+
+    started, signals: as of `train_rank`.
+    """
+    folder = RunFolder(config.workspace_dir)
+    dump_stacks_on_request(folder.stacks_path(environment.rank))
+    trainers: list[DistributedTrainer] = []
+
+    def make_trainer(callbacks: TrainCallbacks, commands: TrainCommands) -> DistributedTrainer:
+        from modules.trainer.DistributedTrainer import DistributedTrainer
+
+        arguments = (config, callbacks, commands, environment.local_rank)
+        trainers.append(DistributedTrainer(*arguments, resume=resume, heartbeat=lifeline))
+        return trainers[0]
+
+    outcome = train_rank(
+        config, folder, make_trainer, started=started, rank=environment.rank, tells_failure=False, signals=signals
+    )
+    if outcome.status == "failed":
+        lifeline.failed(outcome.text, outcome.traceback, outcome.is_user_error, outcome.is_symptom)
+    else:
+        lifeline.done(outcome.status, outcome.step)
+        if trainers:
+            trainers[0].leave()
+    return outcome
+
+
+def end_process(outcome: Outcome, lifeline: Lifeline) -> NoReturn:
+    """A stop that was asked for is a success: a launcher must not take it for a failure."""
+    lifeline.close()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # Not sys.exit: after an error a collective may be open, on which the exit would wait for the other ranks.
+    os._exit(FAILED if outcome.status == "failed" else FINISHED)

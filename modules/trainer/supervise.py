@@ -1,0 +1,142 @@
+"""A run on several ranks of this machine, from the process above them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modules.config.errors import UserError
+from modules.config.files import config_from_values, save_config, to_values
+from modules.config.presets import ROOT
+from modules.config.validation import check_settings
+from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment, spawn_variables
+from modules.distributed.launchers import Launcher, SpawnLauncher, TorchrunLauncher, torchrun_command
+from modules.distributed.lifeline import Lifeline
+from modules.distributed.Supervisor import Supervisor
+from modules.session.devices import list_gpus
+from modules.session.EventCallbacks import EventCallbacks
+from modules.session.events import EventWriter
+from modules.session.RunFolder import RunFolder
+from modules.session.RunLock import RunLock
+from modules.session.TerminalCallbacks import TerminalCallbacks
+from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
+from modules.trainer.rank import end_process, train_as_rank
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+PORTS_TO_TRY = 100
+
+
+def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False, by_torchrun: bool = False) -> int:
+    """Starts `num_ranks` ranks on this machine, watches them and says how the run ended; returns the exit code.
+
+    To be called from the main thread: spawned ranks end with the thread that has started them.
+    Raises UserError for what can be said before a rank starts.
+    """
+    started = time.time()
+    check_settings(config)
+    _check_backend(config)
+    folder = RunFolder(config.workspace_dir)
+    leads = config.node_rank == 0  # the other machines may share its disk, and follow
+    if leads and not resume:
+        folder.refuse_earlier_run()
+    folder.create()
+    with contextlib.ExitStack() as stack:
+        if leads:
+            stack.enter_context(RunLock(folder.lock_path))
+            folder.clear_exit()
+        callbacks = _callbacks(folder, stack)
+        settings_file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "config.yaml"
+        save_config(config, settings_file)
+
+        def make_launcher(attempt: int, resume: bool) -> Launcher:
+            port = _free_port(config, callbacks)
+            if by_torchrun:
+                script = [str(ROOT / "scripts" / "train.py"), "--config", str(settings_file)]
+                command = torchrun_command(config, [*script, *(["--resume"] if resume else [])], num_ranks, port)
+                return TorchrunLauncher(command, num_ranks)
+            # a name made here is known to this machine alone
+            run_id = secrets.token_hex(8) if config.num_nodes == 1 else "run"
+            arguments = (to_values(config), resume, started, num_ranks, port, run_id)
+            return SpawnLauncher(run_distributed_training, arguments, num_ranks)
+
+        return Supervisor(
+            folder,
+            make_launcher,
+            callbacks,
+            resume=resume,
+            max_restarts=config.max_restarts if config.num_nodes == 1 else 0,
+            has_backup=lambda: any(folder.backup_dir.glob("step-*")),
+            first_rank=config.node_rank * num_ranks,
+            writes_exit=leads,
+        ).run()
+
+
+def run_distributed_training(
+    local_rank: int,
+    variables: dict[str, str],
+    values: dict[str, Any],
+    resume: bool,
+    started: float,
+    num_ranks: int,
+    port: int,
+    run_id: str,
+) -> None:
+    """What each rank that the supervisor spawns runs.
+
+    variables: of the supervisor, for the environment. values: the settings. started: Unix time of the run's start.
+    num_ranks: on this machine. run_id: the same on all machines.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the supervisor answers it
+    config = config_from_values(values)
+    attempt = int(variables[ATTEMPT_VARIABLE])
+    os.environ.update(variables)
+    os.environ.update(spawn_variables(local_rank, config, num_ranks, port, run_id, attempt))
+    environment = find_environment()
+    lifeline = Lifeline.from_environment(environment.rank)
+    end_process(train_as_rank(config, environment, lifeline, resume, started), lifeline)
+
+
+def _callbacks(folder: RunFolder, stack: contextlib.ExitStack) -> TrainCallbacks:
+    log = stack.enter_context(folder.supervisor_log_path.open("a", encoding="utf-8", buffering=1))
+    events = stack.enter_context(EventWriter(folder.supervisor_event_path, rank=None))
+    return CallbackList([TerminalCallbacks(sys.stderr), TerminalCallbacks(log), EventCallbacks(events)])
+
+
+def _check_backend(config: TrainConfig) -> None:
+    """Before ranks are started for nothing."""
+    from modules.distributed.setup_distributed import choose_backend
+
+    choose_backend(config.distributed_backend, has_gpu=bool(list_gpus()))
+
+
+def _free_port(config: TrainConfig, callbacks: TrainCallbacks) -> int:
+    """initial_port; where it is busy the next free one, if no other machine has to know it."""
+    wanted = int(config.initial_port)
+    if config.num_nodes > 1:
+        if config.node_rank == 0 and not _is_free(wanted, ""):
+            raise UserError(f"initial_port {wanted} is busy: end what uses it, or set another one on every machine.")
+        return wanted
+    for port in range(wanted, min(wanted + PORTS_TO_TRY, 65536)):
+        if _is_free(port, "127.0.0.1"):
+            if port != wanted:
+                callbacks.on_warning(f"Port {wanted} is busy: using {port}.")
+            return port
+    raise UserError(f"initial_port {wanted} and the {PORTS_TO_TRY} after it are busy: set another one.")
+
+
+def _is_free(port: int, host: str) -> bool:
+    try:
+        with socket.create_server((host, port)):
+            return True
+    except OSError:
+        return False

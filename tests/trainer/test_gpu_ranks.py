@@ -1,0 +1,79 @@
+"""Ranks on an NVIDIA GPU, as far as one GPU can show them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+ONE_RANK_WITH_NCCL = """
+import sys, torch, torch.distributed as dist
+from modules.config.OptimizerConfig import OptimizerConfig
+from modules.distributed.DataParallelRuntime import DataParallelRuntime
+from modules.distributed.environments import SpawnEnvironment
+from modules.distributed.Runtime import Runtime
+from modules.trainer.EngineSettings import EngineSettings
+from modules.trainer.Step import Step
+from modules.trainer.TrainingEngine import TrainingEngine
+
+device = torch.device("cuda", 0)
+torch.cuda.set_device(device)
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), 1, is_master=True)
+dist.init_process_group("nccl", store=dist.PrefixStore("group", store), rank=0, world_size=1, device_id=device)
+environment = SpawnEnvironment(0, 0, 1, 1, 0, 1, "127.0.0.1", int(sys.argv[1]), "run", 0)
+data = [torch.randn(8, 16, device=device) for _ in range(6)]
+
+def weights(runtime):
+    torch.manual_seed(1)
+    engine = TrainingEngine(EngineSettings(optimizer=OptimizerConfig(name="adamw")), runtime=runtime)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    engine.setup(model, lambda model, batch: (model(batch).square().sum(), len(batch), {}), total_steps=100)
+    engine.train_step(Step(data[:2]))
+    torch.cuda.set_sync_debug_mode("error")
+    for batch in data:
+        engine.train_step(Step([batch, batch]))
+    torch.cuda.set_sync_debug_mode("default")
+    return torch.cat([param.detach().flatten() for param in model.parameters()])
+
+runtime = DataParallelRuntime(device, environment, dist.PrefixStore("runtime", store))
+torch.testing.assert_close(weights(runtime), weights(Runtime(device)), rtol=1e-6, atol=1e-6)
+runtime.close()
+dist.destroy_process_group()
+"""
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+
+def losses(folder: Path) -> list[float]:
+    lines = (folder / "events" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
+    return [event["loss"] for event in map(json.loads, lines) if event["type"] == "step"]
+
+
+def test_one_rank_with_nccl_trains_as_one_without_and_never_waits():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", ONE_RANK_WITH_NCCL, str(port)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_two_ranks_with_gloo_share_one_gpu(make_config, config_file, tmp_path):
+    curves = []
+    for ranks in (1, 2):
+        config = make_config("batch_size=8", "batch_size_mode=global", f"workspace_dir={tmp_path / str(ranks)}")
+        options = ["--multi_gpu", "--no_torchrun", "--backend", "gloo", "--devices", "0", "--world_size", str(ranks)]
+        command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", config_file(config), *options]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        curves.append(losses(tmp_path / str(ranks)))
+    assert "Number of processes: 2" in done.stderr
+    assert curves[1] == pytest.approx(curves[0], rel=1e-3)
