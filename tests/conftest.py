@@ -12,12 +12,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch obeys it; tiny models are
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support import tiny_models
+from tests.support.RankPool import RankPool
 
 PICTURE_SIZES = ((32, 32), (32, 32), (48, 32), (32, 48))
 
@@ -40,6 +41,22 @@ def tiny_sd15_v(tmp_path_factory) -> Path:
 def tiny_sd3(tmp_path_factory) -> Path:
     """A diffusers folder: Stable Diffusion 3 in miniature. Read only."""
     return tiny_models.make_tiny_sd3(tmp_path_factory.mktemp("tiny") / "sd3")
+
+
+@pytest.fixture(scope="session")
+def two_ranks(tmp_path_factory) -> Iterator[RankPool]:
+    """Two processes that have joined each other and run scenarios together."""
+    pool = RankPool(2, tmp_path_factory.mktemp("two_ranks"))
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
+def four_ranks(tmp_path_factory) -> Iterator[RankPool]:
+    """The same with four."""
+    pool = RankPool(4, tmp_path_factory.mktemp("four_ranks"))
+    yield pool
+    pool.close()
 
 
 @pytest.fixture

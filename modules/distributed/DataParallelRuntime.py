@@ -97,8 +97,10 @@ class DataParallelRuntime(Runtime):
 
     @property
     def wants_warm_up(self) -> bool:
-        # DDP learns a static graph in its first backward pass, which must not be one of no_sync
-        return self._settings.static_graph
+        # DDP learns a static graph in its first backward pass, which must not be one of no_sync. And after its first
+        # pass it sorts gradients into other buckets, in which more than two ranks add them up in another order: a step
+        # after a resume would differ from the same step of a run without one.
+        return self._settings.static_graph or self.world_size > 2
 
     def sum(self, values: Tensor) -> Tensor:
         dist.all_reduce(values)

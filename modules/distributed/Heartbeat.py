@@ -41,7 +41,7 @@ class Heartbeat:
             self.beat()
 
     def beat(self, limit_seconds: float | None = None) -> None:
-        """Goes on. Cheap enough for every step: what is sent is limited to a few messages a second.
+        """Goes on. Cheap enough for every picture: without a limit a few messages a second are sent.
 
         limit_seconds: how long the next beat may take to come; the phase's own limit by default.
         """

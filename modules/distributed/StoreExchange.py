@@ -25,8 +25,8 @@ class StoreExchange:
     """Exchanges JSON between the ranks; every rank calls `gather` in the same order.
 
     while_waiting: called at every look; what it raises ends the wait.
-    A wait has no limit of its own: what a rank may take for its phase is for its watch to say. It ends with RankLostError
-    where a rank that is waited for shows no life for SILENT_SECONDS, as when its machine is gone.
+    A wait has no limit of its own: what a rank may take for its phase is for its watch to say. It ends with
+    RankLostError where a rank that is waited for shows no life for SILENT_SECONDS, as when its machine is gone.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, while_waiting: Callable[[], None] = lambda: None):

@@ -1,7 +1,6 @@
 """Gradients exchanged in fewer bits, for slow links."""
 
-from __future__ import annotations
-
+# no annotations from __future__: DDP compares those of a hook with the types themselves, not with their names
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def compress_gradients(module: DistributedDataParallel, precision: str) -> None:
+def compress_gradients(module: "DistributedDataParallel", precision: str) -> None:
     """Lets `module` exchange its gradients in `precision`: "fp32" is as they are, "bf16" or "fp16" half of the bytes.
 
     torch has hooks that do the same, but its bf16 one refuses gloo; and both sum what was divided before, as here, so

@@ -51,8 +51,8 @@ class RankError:
 class RankState:
     """What is known of a rank by its connection. All times are of `time.monotonic`.
 
-    limit_seconds: how long the rank may be silent; lost_at: when the connection ended although the rank had neither
-    failed nor was done.
+    last_beat: when it was sent; limit_seconds: how long the rank may be silent; lost_at: when the connection ended
+    although the rank had neither failed nor was done.
     """
 
     rank: int
@@ -146,9 +146,10 @@ class LifelineServer:
                 rank, int(message["pid"]), now, now, message["phase"], float(message["limit"])
             )
             return
-        state.last_beat = now
         kind = message["type"]
         if kind == "beat":
+            # by the clock of the rank: those of one look would all have come at once
+            state.last_beat = float(message["at"])
             state.phase, state.limit_seconds = message["phase"], float(message["limit"])
         elif kind == "failed" and state.error is None:
             state.error = RankError(**message["error"])
@@ -205,11 +206,12 @@ class Lifeline(Heartbeat):
 
     def beat(self, limit_seconds: float | None = None) -> None:
         limit, now = self._limit(limit_seconds), time.monotonic()
-        # A longer limit goes at once too: without it the coming silence would count as a hang.
-        has_news = self._phase != self._sent_phase or limit > self._sent_limit
+        # A longer limit goes at once too: without it the coming silence would count as a hang. So does every beat with
+        # a limit of its own, that of a step: of ranks that are silent, the one that was so first is named.
+        has_news = self._phase != self._sent_phase or limit > self._sent_limit or limit_seconds is not None
         if has_news or now - self._sent_at >= _BEAT_SECONDS:
             self._sent_phase, self._sent_limit, self._sent_at = self._phase, limit, now
-            self._send(type="beat", phase=self._phase, limit=limit)
+            self._send(type="beat", phase=self._phase, limit=limit, at=now)
 
     def failed(self, text: str, traceback: str, is_user_error: bool = False, is_symptom: bool = False) -> None:
         """This rank ends by an error.

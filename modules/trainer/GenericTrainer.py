@@ -99,14 +99,14 @@ class GenericTrainer(TrainingEngine):
         self._cache([*texts, ""])  # the last caption is what caption dropout puts in a caption's place
         self._attach_method()
         self._check_same("weights", self._weights, "model.base")
+        if not self.runtime.begin():  # before the first collective, in which a rank that has left would be missed
+            raise StopRequested
+        self.runtime.while_waiting = lambda: None  # from here on the steps tell of a stop
         self._plan(backup)
         self._setup_engine(backup)
         self._add_actions()
         if self.runtime.is_main:  # last: a start that was refused leaves an earlier run's settings as they were
             self.run_folder.freeze_config(self.config)
-        if not self.runtime.begin():
-            raise StopRequested
-        self.runtime.while_waiting = lambda: None  # from here on the steps tell of a stop
 
     def train(self) -> None:
         """Runs to the last step, or until a stop is agreed."""
@@ -196,11 +196,8 @@ class GenericTrainer(TrainingEngine):
 
     def _check(self) -> None:
         problems = check_settings(self.config)
-        ranks, accumulation = self.runtime.world_size, self.config.gradient_accumulation_steps
-        if not self.resume and (
-            problem := check_batch(self.config.batch_size, self.config.batch_size_mode, ranks, accumulation)
-        ):
-            raise ConfigError(problem.message)
+        if not self.resume:
+            self._check_batch()
         for problem in problems:
             self._warn(problem.message)
         family = self.family
@@ -220,6 +217,13 @@ class GenericTrainer(TrainingEngine):
             if need.warning:
                 self._warn(need.warning)
 
+    def _check_batch(self) -> None:
+        """Of a run that has none from a backup."""
+        config = self.config
+        ranks, accumulation = self.runtime.world_size, config.gradient_accumulation_steps
+        if problem := check_batch(config.batch_size, config.batch_size_mode, ranks, accumulation):
+            raise ConfigError(problem.message)
+
     def _earlier_state(self) -> Backup | None:
         """The backup to go on from. A folder that holds a run is never started over: its work would be mixed up."""
         if not self.resume:
@@ -230,6 +234,7 @@ class GenericTrainer(TrainingEngine):
         name = self.runtime.broadcast(backup.path.name if backup else None, "looking for a backup")
         if name is None:
             self._warn(f"There is no backup in {self.run_folder.backup_dir}: training starts at step 0.")
+            self._check_batch()
             return None
         backup = backup or self.backups.load(name)
         without = [rank for rank, has in enumerate(self.runtime.gather(backup is not None, "reading")) if not has]
@@ -302,10 +307,11 @@ class GenericTrainer(TrainingEngine):
         if self.global_batch != wanted:
             self._warn(f"batch_size: the run goes on with the {self.global_batch} samples per step of its backup.")
         if self.global_batch % ranks:
-            fitting = [number for number in range(1, self.global_batch + 1) if self.global_batch % number == 0]
+            fitting = [str(number) for number in range(1, self.global_batch + 1) if self.global_batch % number == 0]
+            wanted = " or ".join([", ".join(fitting[:-1]), fitting[-1]]) if fitting[1:] else fitting[0]
             raise TrainingError(
                 f"The run has {self.global_batch} samples per step, which {ranks} GPUs can't share evenly: resume on "
-                f"{', '.join(map(str, fitting[:-1]))} or {fitting[-1]}."
+                f"{wanted}."
             )
         self.accumulation = accumulation_steps(self.config, ranks, self.global_batch)
         self.plan = RunPlan(self.dataset, self.buckets, self.unusable, self.config.seed, self.global_batch)

@@ -170,7 +170,7 @@ class TrainingEngine:
         self._read_late()
         self._late = report
         self._recent_seconds.append(seconds)
-        self.runtime.heartbeat.beat(max(SLOWEST_STEP_SECONDS, 10 * median(self._recent_seconds)))
+        self._beat()
 
     def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Everything that a run needs to go on exactly: (tensors by file and name, plain data for JSON).
@@ -236,6 +236,8 @@ class TrainingEngine:
                     loss_sum, batch_count, metrics = self.step_fn(self._call, batch)
                 if self._fault.spoils_loss(self.step + 1):
                     loss_sum = loss_sum * float("nan")
+                if index == last:
+                    self._beat()  # here it begins to wait for the other ranks, if they are late
                 self.loss_scale.scale(loss_sum).backward()
             metric_names = tuple(sorted(metrics))
             sums.append(torch.stack([value.detach().double() for value in (loss_sum, *map(metrics.get, metric_names))]))
@@ -245,6 +247,10 @@ class TrainingEngine:
         total = torch.stack(sums).sum(0)
         head = torch.tensor([count, 0, *(name in asked for name in names.requests)], dtype=torch.float64)
         return torch.cat([total[:1], head.to(total.device, non_blocking=True), total[1:]]), names
+
+    def _beat(self) -> None:
+        recent = self._recent_seconds
+        self.runtime.heartbeat.beat(max(SLOWEST_STEP_SECONDS, 10 * median(recent)) if recent else None)
 
     def _warm_up(self, step: Step) -> None:
         """A forward and backward pass whose gradients are thrown away."""
@@ -354,7 +360,8 @@ class TrainingEngine:
             self._skipped_in_a_row = 0
             return
         self._skipped_in_a_row += 1
-        if not self.loss_scale.enabled:  # with fp16 a skipped step is how the scale finds its value
+        # with fp16 a skipped step is how the scale finds its value
+        if self.runtime.is_main and not self.loss_scale.enabled:
             self.callbacks.on_warning(f"Step {number} was skipped: its loss or gradient is not finite.")
         if self._skipped_in_a_row >= MAX_SKIPPED_STEPS:
             raise TrainingError(

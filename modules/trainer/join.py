@@ -9,10 +9,10 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from modules.config.errors import UserError
-from modules.distributed.launchers import ask_for_stacks
+from modules.distributed.launchers import ask_for_stacks, kill_processes
 from modules.distributed.lifeline import LOST_EXIT_CODE, Lifeline, LifelineServer
 from modules.distributed.RankWatch import watch_in_thread
 from modules.session.RunFolder import RunFolder
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from modules.distributed.environments import RankEnvironment
     from modules.distributed.RankWatch import Failure
 
-PARENT_SECONDS = 0.5
+LAUNCHER_SECONDS = 0.5  # between two looks at whether the launcher is there
+STACKS_SECONDS = 0.5  # for the ranks to write them
 VERDICT_SECONDS = 5.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 REFUSED = 2  # as for every other mistake in the settings
@@ -47,8 +48,11 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
     is_supervised = lifeline is not None
     held = contextlib.ExitStack()  # until the process ends
     if not is_supervised:
-        _end_with_parent()
+        launcher = LauncherWatch(environment.rank)
+        if environment.has_store:  # else it may be a shell, which has started the rank by hand and is free to go
+            launcher.start()
         lifeline = _meet(config, environment, folder, resume, held)
+        launcher.folder = folder
     for number in STOP_SIGNALS:  # outside the training: torchrun's SIGTERM to all others must not forestall the verdict
         signal.signal(number, signal.SIG_IGN)
     outcome = train_as_rank(config, environment, lifeline, resume, started, STOP_SIGNALS)
@@ -58,7 +62,8 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
         if not is_supervised:  # the verdict over the run ends this process, and is given by one of its threads perhaps
             time.sleep(VERDICT_SECONDS)
     elif not is_supervised and environment.rank == 0:
-        folder.write_exit(outcome.status, rank=0)
+        with contextlib.suppress(OSError):  # on a full disk the words on the terminal have to do
+            folder.write_exit(outcome.status, rank=0)
     end_process(outcome, lifeline)
 
 
@@ -132,36 +137,60 @@ def _connect(environment: RankEnvironment, folder: RunFolder, store: Store) -> L
 def _tell(failure: Failure, folder: RunFolder, server: LifelineServer) -> None:
     """A verdict over the run: for exit.json and the terminal."""
     if failure.kind == "hung":
-        ask_for_stacks(state.pid for state in server.ranks.values() if state.is_connected)
+        failure = _with_stacks(failure, folder, server)
     if failure.is_symptom:
         time.sleep(1.0)  # the machine of the cause writes it
     if not failure.is_symptom or folder.read_exit() is None:
-        with contextlib.suppress(OSError):
-            folder.write_exit("failed", **failure.record())
-        print(f"Failed: {failure.text}", file=sys.stderr, flush=True)
+        _write_failure(folder, failure.record())
+    if failure.kind == "hung" and (state := server.ranks.get(failure.rank)) and state.is_connected:
+        kill_processes([state.pid])  # one that is stopped hears no word
+
+
+def _with_stacks(failure: Failure, folder: RunFolder, server: LifelineServer) -> Failure:
+    """Has all ranks write their stacks, for those of the others show what they wait for."""
+    path = folder.stacks_path(failure.rank)
+    before = path.stat().st_size if path.exists() else 0
+    ask_for_stacks(state.pid for state in server.ranks.values() if state.is_connected)
+    time.sleep(STACKS_SECONDS)
+    if not path.exists() or path.stat().st_size == before:
+        return failure
+    stacks = path.relative_to(folder.path).as_posix()
+    return replace(failure, text=f"{failure.text.rstrip('.')}; its stacks are in {stacks}.")
 
 
 def _end_with_watch(folder: RunFolder, leader: int) -> None:
     """The rank that kept the watch has given a verdict, or is gone itself."""
     if folder.read_exit() is None:
         text = f"Rank {leader} ended without saying why; see log/rank-{leader}.log."
-        with contextlib.suppress(OSError):
-            folder.write_exit("failed", rank=leader, kind="lost", text=text)
-        print(f"Failed: {text}", file=sys.stderr, flush=True)
+        _write_failure(folder, {"rank": leader, "kind": "lost", "text": text})
     os._exit(LOST_EXIT_CODE)
 
 
-def _end_with_parent() -> None:
-    """A launcher that is killed must not leave ranks behind that train on, or wait for each other for ever."""
-    parent = os.getppid()
+def _write_failure(folder: RunFolder, record: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):
+        folder.write_exit("failed", **record)
+    print(f"Failed: {record['text']}", file=sys.stderr, flush=True)
 
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(PARENT_SECONDS)
-        print("The launcher of this rank is gone: it ends.", file=sys.stderr, flush=True)
+
+class LauncherWatch(threading.Thread):
+    """Ends this process when its launcher is gone: no rank is to train on, or to wait for the others for ever.
+
+    folder: where to say so, once it is this run's.
+    """
+
+    def __init__(self, rank: int):
+        super().__init__(name="launcher watch", daemon=True)
+        self.folder: RunFolder | None = None
+        self._rank = rank
+        self._launcher = os.getppid()
+
+    def run(self) -> None:
+        while os.getppid() == self._launcher:
+            time.sleep(LAUNCHER_SECONDS)
+        if self.folder is not None and self.folder.read_exit() is None:
+            text = "The process that had started the ranks is gone: they have ended."
+            _write_failure(self.folder, {"rank": self._rank, "kind": "lost", "text": text})
         os._exit(LOST_EXIT_CODE)
-
-    threading.Thread(target=watch, name="launcher watch", daemon=True).start()
 
 
 def _tell_torchrun(outcome: Outcome) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, NoReturn
+
+from tqdm import tqdm
 
 from modules.distributed.lifeline import dump_stacks_on_request
 from modules.session.RunFolder import RunFolder
@@ -33,6 +36,7 @@ def train_as_rank(
     started, signals: as of `train_rank`.
     """
     folder = RunFolder(config.workspace_dir)
+    tqdm.set_lock(threading.RLock())  # by default one for several processes, which would outlive os._exit
     dump_stacks_on_request(folder.stacks_path(environment.rank))
     trainers: list[DistributedTrainer] = []
 

@@ -46,7 +46,7 @@ def test_more_devices_mean_fewer_steps_and_a_scaled_rate(values):
     assert text_of(values, "Learning rate", num_ranks=4) == "0.0001 -> 0.0002 (sqrt)"
     values |= {"batch_size_mode": "global", "batch_size": 4}
     assert text_of(values, "Learning rate", num_ranks=2) == "0.0001"
-    with pytest.raises(UserError, match="batch_size 4 .global. on 3 GPUs"):
+    with pytest.raises(UserError, match=r"batch_size 4 \(global\) on 3 GPUs"):
         summarize(config_from_values(values), num_ranks=3)
 
 

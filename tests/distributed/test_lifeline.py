@@ -147,6 +147,18 @@ def test_beats_move_the_time_of_the_last_one(server, connect, monkeypatch):
     poll_until(server, lambda: server.ranks[0].last_beat > first)
 
 
+def test_beats_count_from_when_they_were_sent_and_those_of_steps_are_sent_at_once(server, connect):
+    early, late = connect(rank=0), connect(rank=1)
+    poll_until(server, lambda: len(server.ranks) == 2)
+    for line in (early, late):
+        line.beat(limit_seconds=60)
+        time.sleep(0.01)
+    sent_by = time.monotonic()
+    time.sleep(0.1)
+    poll_until(server, lambda: all(state.limit_seconds == 60 for state in server.ranks.values()))
+    assert server.ranks[0].last_beat < server.ranks[1].last_beat < sent_by  # though both were read later
+
+
 def test_an_error_is_told_with_its_traceback_and_is_no_loss(server, connect):
     before = time.monotonic()
     line = connect()

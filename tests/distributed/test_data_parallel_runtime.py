@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.support import rank_scenarios
+from tests.support.RankPool import run_alone
+
+
+def test_ranks_exchange_plain_data_and_sums(two_ranks):
+    first, second = two_ranks.run(rank_scenarios.exchange)
+    assert first["gathered"] == second["gathered"] == [{"rank": 0}, {"rank": 1}]
+    assert first["told"] == second["told"] == [0, "plain"]
+    assert first["total"] == second["total"] == [2.0, 1.0]
+    assert (first["ranks"], second["ranks"]) == ([0, 0, 2, True], [1, 1, 2, False])
+
+
+def test_main_first_lets_rank_0_finish_before_the_others_begin(two_ranks):
+    first, second = two_ranks.run(rank_scenarios.exchange)
+    assert first["time"] < second["time"]
+
+
+@pytest.mark.parametrize("speaker", [0, 1])
+def test_a_stop_that_one_rank_announces_is_heard_by_all_and_by_no_other_run(two_ranks, speaker):
+    assert two_ranks.run(rank_scenarios.announce_stop, speaker=speaker) == [False, False]
+
+
+def test_a_wait_beats_and_ends_where_it_is_called_away(two_ranks):
+    assert two_ranks.run(rank_scenarios.interrupt_a_wait) == ["StopRequested: ", ""]
+
+
+def test_two_denoisers_of_which_each_rank_trains_another_equal_one_process(two_ranks):
+    # all four micro-batches of a step, two for each rank: both the same, one each, one denoiser on no rank, on one rank
+    patterns = [list(numbers) for numbers in itertools.product((0, 1), repeat=4)]
+    chosen = patterns + patterns[::-1]
+    alone = run_alone(rank_scenarios.train_two_denoisers, chosen=chosen)
+    first, second = two_ranks.run(rank_scenarios.train_two_denoisers, chosen=chosen)
+    assert first["digest"] == second["digest"]
+    assert first["losses"] == pytest.approx(alone["losses"], rel=1e-9)
+    assert first["norms"] == pytest.approx(alone["norms"], rel=1e-9)
+    for own, expected in zip(first["weights"], alone["weights"], strict=True):
+        for row, expected_row in zip(own, expected, strict=True):
+            assert row == pytest.approx(expected_row, rel=1e-9)
+
+
+def test_what_is_frozen_and_buffers_are_neither_broadcast_nor_reduced(two_ranks):
+    first, second = two_ranks.run(rank_scenarios.keep_what_is_frozen)
+    assert first["frozen"] != second["frozen"]
+    assert (first["shift"], second["shift"]) == ([0.0, 0.0], [1.0, 1.0])
+    assert first["trained"] == second["trained"]
+    assert not first["has_gradient"]
+
+
+def test_a_step_has_one_collective_beside_the_gradients_and_never_waits_for_the_device(two_ranks):
+    for counts in two_ranks.run(rank_scenarios.count_collectives, steps=5):
+        assert counts.pop("all_reduce") == 5
+        assert set(counts.values()) == {0}
+
+
+@pytest.mark.parametrize("stopper", [0, 1])
+def test_a_stop_at_any_moment_ends_all_ranks_at_the_same_step(two_ranks, stopper):
+    first, second = two_ranks.run(rank_scenarios.stop_many_times, trials=50, stopper=stopper)
+    assert first == second
+    assert len(set(first)) > 5  # at many moments
+
+
+@pytest.mark.parametrize("stopper", [0, 1])
+def test_all_ranks_begin_or_none_whenever_one_of_them_ends_the_start(two_ranks, stopper):
+    first, second = two_ranks.run(rank_scenarios.begin_or_end, trials=40, stopper=stopper)
+    assert first == second
+    assert set(first) == {"began", "ended"}

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from modules.config.errors import ConfigError
+from modules.config.TrainConfig import TrainConfig
+from modules.distributed import setup_distributed as module
+from modules.distributed.environments import SlurmEnvironment, SpawnEnvironment, spawn_variables
+from modules.distributed.errors import RanksError
+from modules.distributed.Runtime import Runtime
+from modules.distributed.setup_distributed import choose_backend, create_runtime, rank_device, setup_distributed
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+
+
+def environment(rank: int, world_size: int, kind=SpawnEnvironment, local_world_size: int | None = None):
+    local = local_world_size or world_size
+    return kind(
+        rank=rank,
+        local_rank=rank % local,
+        world_size=world_size,
+        local_world_size=local,
+        node_rank=rank // local,
+        num_nodes=world_size // local,
+        master_addr="127.0.0.1",
+        master_port=12355,
+        run_id="run/attempt_0",
+        attempt=0,
+    )
+
+
+# --- the meeting ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server():
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture
+def meet(server):
+    """Lets ranks meet, each given as (rank, world size); gives what each of them says."""
+
+    def run(*ranks: tuple[int, int], seconds: float = 0.5) -> list[str]:
+        says = [""] * len(ranks)
+
+        def join(number: int) -> None:
+            rank, world_size = ranks[number]
+            store = dist.PrefixStore("run", dist.TCPStore("127.0.0.1", server.port, is_master=False))
+            try:
+                module._meet(store, environment(rank, world_size), CPU, seconds)
+            except RanksError as error:
+                says[number] = str(error)
+
+        threads = [threading.Thread(target=join, args=(number,), daemon=True) for number in range(len(ranks))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        return says
+
+    return run
+
+
+def test_ranks_that_fit_together_meet(meet):
+    assert meet((0, 3), (1, 3), (2, 3), seconds=10) == ["", "", ""]
+
+
+def test_a_rank_that_was_started_twice_is_told_so(meet):
+    says = meet((0, 2), (1, 2), (1, 2))
+    twice = (
+        "Rank 1 was started twice: give every machine its own node_rank, and end what is left of an earlier run."
+    )
+    assert says[0] == ""
+    assert sorted(says[1:]) == ["", twice]
+
+
+def test_ranks_started_for_different_numbers_are_told_both(meet):
+    says = meet((0, 2), (1, 3))
+    refused = [text for text in says if "was started for" in text]
+    assert len(refused) == 1
+    assert refused[0] in (
+        "Rank 0 was started for 2 ranks and others for 3: start every machine with the same world_size and num_nodes.",
+        "Rank 1 was started for 3 ranks and others for 2: start every machine with the same world_size and num_nodes.",
+    )
+
+
+def test_ranks_that_do_not_come_are_named(meet):
+    assert meet((0, 4), (2, 4)) == [
+        "Of 4 ranks, 1, 3 did not come within 0.5 s: look at their logs, and at num_nodes, node_rank and master_addr."
+    ] * 2
+
+
+# --- backend and device -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has_gpu", "has_nccl", "chosen"),
+    [
+        ("auto", True, True, "nccl"),
+        ("auto", True, False, "gloo"),
+        ("auto", False, True, "gloo"),
+        ("nccl", True, True, "nccl"),
+        ("gloo", True, True, "gloo"),
+        ("gloo", False, False, "gloo"),
+    ],
+)
+def test_the_backend_is_nccl_where_it_can_be_had(wanted, has_gpu, has_nccl, chosen, monkeypatch):
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: has_nccl)
+    assert choose_backend(wanted, has_gpu) == chosen
+
+
+def test_nccl_that_can_not_be_had_is_refused_with_the_reason(monkeypatch):
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
+    with pytest.raises(ConfigError, match="it needs NVIDIA GPUs and there is none here; use gloo or auto"):
+        choose_backend("nccl", has_gpu=False)
+    with pytest.raises(ConfigError, match=f"PyTorch has none on {sys.platform}; use gloo or auto"):
+        choose_backend("nccl", has_gpu=True)
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """A function that says how many GPUs there are."""
+    return lambda count: monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+
+def test_ranks_take_the_gpus_in_order_or_those_that_are_chosen(gpus):
+    gpus(4)
+    assert [rank_device([], environment(rank, 4), "nccl").index for rank in range(4)] == [0, 1, 2, 3]
+    assert [rank_device([3, 1], environment(rank, 2), "nccl").index for rank in range(2)] == [3, 1]
+
+
+def test_the_ranks_of_every_machine_count_from_its_first_gpu(gpus):
+    gpus(2)
+    devices = [rank_device([], environment(rank, 4, local_world_size=2), "nccl") for rank in range(4)]
+    assert [device.index for device in devices] == [0, 1, 0, 1]
+
+
+def test_only_gloo_ranks_share_a_gpu(gpus):
+    gpus(2)
+    assert [rank_device([], environment(rank, 4), "gloo").index for rank in range(4)] == [0, 1, 0, 1]
+    with pytest.raises(ConfigError, match=r"world_size 4: 2 GPUs are there or chosen.* use 2, or distributed_backend"):
+        rank_device([], environment(0, 4), "nccl")
+
+
+def test_a_slurm_task_that_sees_only_its_own_gpu_takes_it(gpus):
+    gpus(1)
+    assert rank_device([], environment(3, 4, SlurmEnvironment), "nccl") == torch.device("cuda", 0)
+
+
+def test_ranks_without_a_gpu_take_the_cpu(gpus):
+    gpus(0)
+    assert rank_device([], environment(1, 2), "gloo") == CPU
+
+
+# --- joining ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """This process has not been started as a rank, and has joined nobody."""
+    for name in ("CHORUS_LAUNCH", "RANK", "WORLD_SIZE", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(module, "_membership", None)
+
+
+def test_a_process_started_alone_is_the_only_rank_and_opens_nothing(alone, monkeypatch):
+    monkeypatch.setattr(dist, "init_process_group", None)  # a call would fail
+    told = []
+    assert setup_distributed(TrainConfig(), told.append, told.append) == (0, 0, 1)
+    assert setup_distributed(TrainConfig(), told.append, told.append) == (0, 0, 1)
+    assert module.is_main_process()
+    assert type(create_runtime(TrainConfig())) is Runtime
+    module.cleanup_distributed()
+    assert told == []
+
+
+def test_one_rank_of_one_opens_nothing_either(alone, monkeypatch):
+    monkeypatch.setattr(dist, "init_process_group", None)
+    for name, value in spawn_variables(0, TrainConfig(), 1, 12355, "run").items():
+        monkeypatch.setenv(name, value)
+    assert setup_distributed(TrainConfig()) == (0, 0, 1)
+
+
+JOIN = """
+from modules.config.errors import UserError
+from modules.config.TrainConfig import TrainConfig
+from modules.distributed.setup_distributed import cleanup_distributed, is_main_process, setup_distributed
+import os
+try:
+    print(setup_distributed(TrainConfig(distributed_backend="gloo")), is_main_process())
+except UserError as error:
+    print(type(error).__name__, error)
+    os._exit(2)
+cleanup_distributed()
+"""
+
+
+def join(*ranks: tuple[int, int], port: int, seconds: float = 60) -> list[str]:
+    """What processes that are started as these (local rank, ranks) print."""
+    variables = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "CHORUS_JOIN_SECONDS": str(seconds)}
+    processes = []
+    for rank, num_ranks in ranks:
+        env = {**os.environ, **variables, **spawn_variables(rank, TrainConfig(), num_ranks, port, "run")}
+        processes.append(
+            subprocess.Popen([sys.executable, "-c", JOIN], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+        )
+    try:
+        return [process.communicate(timeout=120)[0].strip() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def test_two_processes_join_and_rank_0_says_who_trains():
+    first, second = join((0, 2), (1, 2), port=free_port())
+    assert first.splitlines() == [
+        "Distributed training: MULTI_CPU",
+        "Number of processes: 2",
+        "Mixed precision: no",
+        "Process 0 using device: cpu",
+        "Process 1 using device: cpu",
+        "(0, 0, 2) True",
+    ]
+    assert second == "(1, 1, 2) False"
+
+
+def test_a_port_that_is_taken_is_explained_in_one_sentence():
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        (text,) = join((0, 2), port=port, seconds=2)
+    assert text.startswith(f"RanksError Rank 0 can't meet the others at 127.0.0.1:{port} (")
+    assert text.endswith("check master_addr and initial_port, and that no firewall and no other program is in the way.")
+
+
+def test_a_store_that_is_not_there_is_explained_in_one_sentence():
+    port = free_port()
+    (text,) = join((1, 2), port=port, seconds=2)
+    assert text.startswith(f"RanksError Rank 1 can't meet the others at 127.0.0.1:{port} (")

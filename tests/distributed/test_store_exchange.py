@@ -1,0 +1,168 @@
+"""Each rank is a thread with a client of its own; the store is a real one."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from modules.distributed import StoreExchange as module
+from modules.distributed.errors import RankLostError
+from modules.distributed.StoreExchange import StoreExchange
+
+WORLD_SIZE = 3
+
+
+@pytest.fixture
+def server():
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture
+def exchanges(server, monkeypatch):
+    """One exchange for each rank; all are closed, together as ranks close them."""
+    monkeypatch.setattr(module, "LEAVE_SECONDS", 2.0)
+    made = [StoreExchange(client(server), rank, WORLD_SIZE) for rank in range(WORLD_SIZE)]
+    yield made
+    for exchange in reversed(made):  # rank 0 waits for the others
+        exchange.close()
+
+
+def client(server: dist.TCPStore) -> dist.Store:
+    return dist.PrefixStore("run", dist.TCPStore("127.0.0.1", server.port, is_master=False))
+
+
+def on_all_ranks(body: Callable[[StoreExchange, int], Any], exchanges: list[StoreExchange]) -> list[Any]:
+    """What `body` gives for each rank, all at the same time; an error is given in its place."""
+    results: list[Any] = [None] * len(exchanges)
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = body(exchanges[rank], rank)
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(len(exchanges))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive(), "a rank hangs"
+    return results
+
+
+def test_every_rank_has_all_values_in_the_order_of_ranks(exchanges):
+    def body(exchange, rank):
+        time.sleep(0.05 * (WORLD_SIZE - rank))  # the last comes first
+        return exchange.gather({"rank": rank, "text": "é", "nothing": None}, "a test")
+
+    expected = [{"rank": rank, "text": "é", "nothing": None} for rank in range(WORLD_SIZE)]
+    assert on_all_ranks(body, exchanges) == [expected] * WORLD_SIZE
+
+
+def test_big_values_arrive_whole(exchanges):
+    def body(exchange, rank):
+        return exchange.gather(str(rank) * 2**20, "a test")
+
+    expected = [str(rank) * 2**20 for rank in range(WORLD_SIZE)]
+    assert on_all_ranks(body, exchanges) == [expected] * WORLD_SIZE
+
+
+def test_rounds_do_not_mix_and_leave_no_keys_behind(exchanges, server):
+    def body(exchange, rank):
+        pauses = random.Random(rank)
+        for number in range(100):
+            if pauses.random() < 0.2:
+                time.sleep(0.003)
+            assert exchange.gather([number, rank], "a test") == [[number, other] for other in range(WORLD_SIZE)]
+        return server.num_keys()
+
+    before = server.num_keys()
+    assert all(isinstance(keys, int) for keys in on_all_ranks(body, exchanges))
+    assert server.num_keys() <= before + 2 * WORLD_SIZE  # of the last two rounds
+
+
+def test_a_rank_that_is_silent_is_named(exchanges, monkeypatch):
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.5)
+    exchanges[2].close()  # gone, with its signs of life
+
+    def body(exchange, rank):
+        return None if rank == 2 else exchange.gather(rank, "comparing")
+
+    first, second, _ = on_all_ranks(body, exchanges)
+    for error in (first, second):
+        assert isinstance(error, RankLostError)
+        assert str(error) == (
+            "Rank 2 has not been heard of for 0.5 s while the others waited for it (comparing): look at its machine "
+            "and its log."
+        )
+
+
+def test_a_rank_that_is_slow_but_alive_is_waited_for(server, monkeypatch):
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(module, "ALIVE_SECONDS", 0.05)
+    pair = [StoreExchange(client(server), rank, 2) for rank in range(2)]
+
+    def body(exchange, rank):
+        time.sleep(2.0 * rank)
+        return exchange.gather(rank, "a test")
+
+    assert on_all_ranks(body, pair) == [[0, 1]] * 2
+    on_all_ranks(lambda exchange, rank: exchange.close(), pair)
+
+
+def test_what_is_called_while_waiting_may_end_the_wait(server):
+    looks = []
+
+    def look():
+        looks.append(1)
+        if len(looks) == 5:
+            raise KeyboardInterrupt
+
+    exchange = StoreExchange(client(server), 1, 2, look)
+    with pytest.raises(KeyboardInterrupt):
+        exchange.gather(1, "a test")
+    exchange.close()
+
+
+def test_rank_0_leaves_last_but_does_not_wait_for_ever(server, monkeypatch):
+    monkeypatch.setattr(module, "LEAVE_SECONDS", 0.3)
+    pair = [StoreExchange(client(server), rank, 2) for rank in range(2)]
+    left = []
+
+    def body(exchange, rank):
+        time.sleep(0.1 * rank)
+        exchange.close()
+        left.append(rank)
+
+    on_all_ranks(body, pair)
+    assert left == [1, 0]
+    alone = StoreExchange(dist.PrefixStore("another", client(server)), 0, 2)
+    alone.close()  # rank 1 never comes
+
+
+def test_signs_of_life_end_with_the_store():
+    class Gone:
+        def __init__(self):
+            self.fails = False
+
+        def set(self, key, value):
+            if self.fails:
+                raise dist.DistError("gone")
+
+        def check(self, keys):
+            return False
+
+    store = Gone()
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as patch:
+        patch.setattr(module, "ALIVE_SECONDS", 0.01)
+        exchange = StoreExchange(store, 1, 2)
+        store.fails = True
+        exchange._thread.join(10)
+        assert not exchange._thread.is_alive()

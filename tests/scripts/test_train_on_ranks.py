@@ -1,0 +1,344 @@
+"""scripts/train.py on two ranks, by each launcher as users start it: real processes, a tiny model, CPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from modules.session.manifest import check_manifest
+from tests.support.StartedRun import StartedRun, free_port
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these tests send signals and read /proc")
+
+SIZES = ((32, 32),) * 5 + ((48, 32),) * 3 + ((32, 48),) * 3
+STEPS = 6
+SHOWN_SECONDS = 5.0  # from a rank's end to the record that names it
+GONE_SECONDS = 5.0
+SILENT_SECONDS = 20.0  # the limit for ranks that hang; the loading of libraries must fit in too
+
+slow = pytest.mark.slow
+OF_RANKS = ("spawn", "own torchrun", "torchrun", pytest.param("accelerate", marks=slow), "slurm")
+Start = Callable[..., StartedRun]
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_sd15, tmp_path_factory) -> dict:
+    """Of a quick run, as in a file; the runs of this module share the cache."""
+    folder = tmp_path_factory.mktemp("ranks")
+    pictures = folder / "pictures"
+    pictures.mkdir()
+    random = np.random.default_rng(0)
+    for index, (width, height) in enumerate(SIZES):
+        pixels_HWC = random.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        Image.fromarray(pixels_HWC).save(pictures / f"{index:03d}.png")
+        (pictures / f"{index:03d}.txt").write_text(f"a photo of a cat, number {index}", encoding="utf-8")
+    return {
+        "family": "sd15",
+        "cache_dir": str(folder / "cache"),
+        "model": {"base": str(tiny_sd15)},
+        "concepts": [{"path": str(pictures)}],
+        "data": {"resolution": 32, "bucket_step": 8},
+        "lora": {"rank": 4, "alpha": 4.0},
+        "optimizer": {"learning_rate": 1e-3},
+        "output": {"format": "diffusers"},
+        "batch_size": 4,
+        "batch_size_mode": "global",
+        "epochs": 1000,
+        "max_steps": STEPS,
+        "distributed_backend": "auto",
+        "tensorboard": False,
+    }
+
+
+@pytest.fixture(scope="module")
+def open_run(settings, tmp_path_factory) -> Iterator[Start]:
+    """A function that starts a run in a folder of its own: open_run(launcher, *arguments, fault="", **changes).
+
+    fault: as FAULT says it. changes: of the settings. folder: of another run, to start in the same. variables: for
+    the environment.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def start(launcher, *arguments, fault="", folder=None, variables=None, **changes) -> StartedRun:
+            place = tmp_path_factory.mktemp(launcher.replace(" ", "_"))
+            folder = folder or place / "run"
+            values = {**settings, "workspace_dir": str(folder), "initial_port": str(free_port()), **changes}
+            config_file = place / "settings.yaml"
+            config_file.write_text(yaml.safe_dump(values), encoding="utf-8")
+            variables = {**(variables or {}), **({"FAULT": fault} if fault else {})}
+            return stack.enter_context(StartedRun(launcher, config_file, folder, *arguments, variables=variables))
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def finished(open_run, tmp_path_factory) -> Callable[[str], StartedRun]:
+    """A function that gives a run by `launcher` that has ended; one is enough for all claims about it."""
+    runs: dict[str, StartedRun] = {}
+    arguments = {"own torchrun": ["--single_gpu_data_loading"]}
+
+    def get(launcher: str) -> StartedRun:
+        if launcher not in runs:
+            changes = {}
+            if launcher in ("spawn", "own torchrun"):
+                changes["cache_dir"] = str(tmp_path_factory.mktemp("cache"))
+            with socket.create_server(("127.0.0.1", 0)) as busy:
+                if launcher == "spawn":
+                    changes["initial_port"] = str(busy.getsockname()[1])
+                runs[launcher] = open_run(launcher, *arguments.get(launcher, ()), **changes)
+                runs[launcher].wait()
+        return runs[launcher]
+
+    return get
+
+
+def assert_refused(run: StartedRun, *parts: str) -> None:
+    """One sentence, and nothing started."""
+    assert run.wait() == [2], run.output
+    (sentence,) = run.output.strip().splitlines()
+    for part in parts:
+        assert part in sentence
+    assert run.events(0, "status") == []
+
+
+def assert_failed(run: StartedRun, rank: int) -> dict:
+    """The run has ended as one whose rank `rank` has failed at its third step; exit.json, which was quick to say so."""
+    codes = run.wait()
+    record = run.record()
+    assert record.get("status") == "failed", run.output
+    assert record["rank"] == rank
+    assert 1 in codes
+    assert 0 not in codes
+    assert record["time"] - max(event["time"] for event in run.events(1 - rank, "step")) < SHOWN_SECONDS
+    run.wait_until_gone(GONE_SECONDS)
+    return record
+
+
+# --- the same training ------------------------------------------------------------------------------------------------
+
+
+class TestLaunchers:
+    @pytest.mark.parametrize("launcher", OF_RANKS)
+    def test_every_launcher_gives_the_losses_of_one_process(self, launcher, finished):
+        expected = finished("alone").losses()
+        assert list(expected) == list(range(1, STEPS + 1)), finished("alone").output
+        run = finished(launcher)
+        assert set(run.wait()) == {0}, run.output
+        assert run.record()["status"] == "finished"
+        assert "Number of processes: 2" in run.output
+        for rank in range(2):
+            assert run.losses(rank) == pytest.approx(expected, abs=1e-6)
+            assert len(run.events(rank, "finished")) == 1
+
+    def test_a_busy_port_is_told_and_another_one_is_taken(self, finished):
+        assert "is busy: using" in finished("spawn").output
+
+    def test_each_rank_caches_its_share_of_the_pictures(self, finished):
+        shares = cached_latents(finished("spawn"))
+        assert sorted(shares) == [len(SIZES) // 2, len(SIZES) - len(SIZES) // 2]
+
+    def test_single_gpu_data_loading_lets_rank_0_cache_all(self, finished):
+        assert cached_latents(finished("own torchrun")) == [len(SIZES), 0]
+
+    def test_nothing_but_the_run_itself_is_left(self, finished):
+        assert finished("spawn").pids() == []
+
+
+def cached_latents(run: StartedRun) -> list[int]:
+    cache_dir = yaml.safe_load((run.folder / "config.yaml").read_text(encoding="utf-8"))["cache_dir"]
+    folders = [f"{cache_dir}/rank-{rank}/latents" for rank in range(2)]
+    return [sum(len(files) for *_, files in os.walk(folder)) for folder in folders]
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+class TestRefusals:
+    def test_nccl_without_a_gpu_is_refused_before_a_rank_starts(self, open_run):
+        assert_refused(open_run("spawn", distributed_backend="nccl"), "distributed_backend 'nccl'", "use gloo or auto")
+
+    def test_a_gpu_that_is_not_there_is_refused(self, open_run):
+        assert_refused(open_run("own torchrun", "--devices", "5"), "device_indexes [5]", "there is no GPU here")
+
+    def test_a_busy_port_is_refused_where_other_machines_know_it(self, open_run):
+        with socket.create_server(("", 0)) as busy:
+            port = busy.getsockname()[1]
+            settings = {"initial_port": str(port), "num_nodes": 2, "master_addr": "192.0.2.1"}
+            assert_refused(open_run("spawn", **settings), f"initial_port {port} is busy")
+
+    @pytest.mark.parametrize("launcher", ["spawn", "own torchrun", pytest.param("torchrun", marks=slow), "slurm"])
+    def test_a_folder_that_holds_a_run_is_refused_once_and_left_alone(self, launcher, open_run, finished):
+        earlier = finished("alone")
+        paths = [path for path in sorted(earlier.folder.rglob("*")) if path.is_file()]
+        before = [path.read_bytes() for path in paths]
+        run = open_run(launcher, folder=earlier.folder)
+        # torchrun turns the code of its ranks into 1
+        assert set(run.wait()) == {1 if launcher == "torchrun" else 2}, run.output
+        assert run.output.count("holds a run already: resume it") == 1
+        assert "Traceback" not in run.output or launcher == "torchrun"
+        assert [path for path in sorted(earlier.folder.rglob("*")) if path.is_file()] == paths
+        assert [path.read_bytes() for path in paths] == before
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+class FaultsOf:
+    """What a run does when a rank fails; by each launcher whose ranks are watched."""
+
+    launcher: str
+    names_the_signal = True
+
+    def assert_killed(self, record: dict, rank: int) -> None:
+        if self.names_the_signal:
+            assert record["signal"] == "SIGKILL"
+            assert f"Rank {rank} was killed by SIGKILL" in record["text"]
+        else:
+            assert record["kind"] == "lost"
+            assert f"Rank {rank} ended without saying why" in record["text"]
+
+    def test_a_rank_that_is_killed_is_named(self, open_run):
+        self.assert_killed(assert_failed(open_run(self.launcher, fault="kill@1:3"), 1), 1)
+
+    @slow
+    def test_rank_0_that_is_killed_is_named(self, open_run):
+        self.assert_killed(assert_failed(open_run(self.launcher, fault="kill@0:3"), 0), 0)
+
+    @slow
+    def test_an_exception_is_shown_with_its_rank_and_traceback(self, open_run):
+        record = assert_failed(open_run(self.launcher, fault="raise@1:3"), 1)
+        assert record["kind"] == "error"
+        assert record["text"] == "RuntimeError: a fault on demand"
+        assert "in before" in record["traceback"]
+
+    @slow
+    def test_full_memory_comes_with_a_hint(self, open_run):
+        assert "lower batch_size" in assert_failed(open_run(self.launcher, fault="oom@0:3"), 0)["text"]
+
+    @slow
+    def test_a_clean_exit_in_the_middle_is_a_failure(self, open_run):
+        assert_failed(open_run(self.launcher, fault="exit@1:3"), 1)
+
+    @slow
+    @pytest.mark.parametrize("kind", ["sleep", "stop"])
+    def test_a_rank_that_hangs_is_named(self, kind, open_run):
+        run = open_run(self.launcher, fault=f"{kind}@1:3", variables={"CHORUS_HEARTBEAT_SECONDS": str(SILENT_SECONDS)})
+        record = assert_failed_by_hanging(run, 1)
+        assert "Rank 1 has not moved" in record["text"]
+        if kind == "sleep":  # one that is stopped can't tell
+            stacks = (run.folder / "log" / "rank-1.stacks").read_text(encoding="utf-8")
+            assert "faults.py" in stacks
+
+
+def assert_failed_by_hanging(run: StartedRun, rank: int) -> dict:
+    assert 0 not in run.wait()
+    record = run.record()
+    assert (record.get("status"), record.get("rank"), record.get("kind")) == ("failed", rank, "hung"), run.output
+    run.wait_until_gone(GONE_SECONDS)
+    return record
+
+
+class TestFaultsUnderSpawn(FaultsOf):
+    launcher = "spawn"
+
+
+@slow
+class TestFaultsUnderOwnTorchrun(FaultsOf):
+    launcher = "own torchrun"
+
+
+class TestFaultsUnderTorchrun(FaultsOf):
+    launcher = "torchrun"
+    names_the_signal = False  # that is torchrun's to say, to the terminal
+
+
+@slow
+@pytest.mark.parametrize("launcher", ["spawn", "own torchrun"])
+def test_a_restart_goes_on_from_the_last_backup_as_if_nothing_had_happened(launcher, open_run, finished):
+    backup = {"every": 2, "unit": "steps"}
+    run = open_run(launcher, fault="kill@1:5", max_restarts=1, backup=backup)
+    assert run.wait() == [0], run.output
+    assert run.record()["status"] == "finished"
+    assert "Starting again from the last backup (1 of 1)" in run.output
+    assert run.losses() == pytest.approx(finished("alone").losses(), abs=1e-6)
+
+
+# --- ends from outside ------------------------------------------------------------------------------------------------
+
+
+class TestEnds:
+    """Of runs that would go on for long."""
+
+    @pytest.fixture
+    def long_run(self, open_run):
+        def start(launcher: str) -> StartedRun:
+            run = open_run(launcher, max_steps=100_000)
+            run.wait_for_step(3)
+            return run
+
+        return start
+
+    def test_a_second_start_is_refused_and_ctrl_c_backs_up_and_saves(self, long_run, open_run):
+        run = long_run("spawn")
+        second = open_run("alone", "--resume", folder=run.folder)
+        assert second.wait() == [2], second.output
+        assert "is in use by a run that goes on" in second.output
+        os.killpg(run.processes[0].pid, signal.SIGINT)
+        assert run.wait() == [130], run.output
+        assert_stopped(run)
+
+    @pytest.mark.parametrize("launcher", ["own torchrun", "torchrun"])
+    @slow
+    def test_ctrl_c_backs_up_and_saves(self, launcher, long_run):
+        run = long_run(launcher)
+        os.killpg(run.processes[0].pid, signal.SIGINT)
+        codes = run.wait()
+        if launcher == "own torchrun":  # torchrun itself turns its own end by a signal into a failure
+            assert codes == [130], run.output
+        assert_stopped(run)
+
+    def test_sigterm_to_one_rank_stops_all_with_a_backup(self, long_run):
+        run = long_run("torchrun")
+        (pid,) = run.pids(RANK="1")
+        os.kill(pid, signal.SIGTERM)
+        assert run.wait() == [0], run.output
+        assert_stopped(run)
+
+    @slow
+    def test_scancel_stops_with_a_backup(self, long_run):
+        run = long_run("slurm")
+        for process in run.processes:
+            process.terminate()
+        assert run.wait() == [0, 0], run.output
+        assert_stopped(run)
+
+    @pytest.mark.parametrize(
+        "launcher", ["spawn", *(pytest.param(name, marks=slow) for name in ("own torchrun", "torchrun", "accelerate"))]
+    )
+    def test_no_rank_is_left_behind_by_a_launcher_that_is_killed(self, launcher, long_run):
+        run = long_run(launcher)
+        run.processes[0].kill()
+        run.wait_until_gone(GONE_SECONDS)
+        if launcher in ("torchrun", "accelerate"):  # where nobody of ours is above the ranks, they say it themselves
+            assert run.record()["text"] == "The process that had started the ranks is gone: they have ended."
+
+
+def assert_stopped(run: StartedRun) -> None:
+    """After a step that all ranks have done, with a backup and a model of it."""
+    assert run.record()["status"] == "stopped", run.output
+    steps = [run.events(rank, "step")[-1]["step"] for rank in range(2)]
+    assert steps[0] == steps[1]
+    (backup,) = (run.folder / "backup").glob("step-*")
+    assert backup.name == f"step-{steps[0]:09d}"
+    assert check_manifest(backup) is None
+    assert list((run.folder / "models").iterdir())
+    run.wait_until_gone(GONE_SECONDS)

@@ -1,0 +1,477 @@
+"""What the tests of many ranks run on every rank; see RankPool."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from modules.config.files import load_config
+from modules.config.OptimizerConfig import OptimizerConfig
+from modules.session.TrainCommands import TrainCommands
+from modules.trainer.EngineSettings import EngineSettings
+from modules.trainer.GenericTrainer import GenericTrainer
+from modules.trainer.Step import Step
+from modules.trainer.TrainingEngine import TrainingEngine
+from modules.trainer.TrainingError import StopRequested, TrainingError
+from modules.weights.safe import save_tensors
+from tests.support.Recorder import Recorder
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+    from modules.data.Batch import Batch
+    from modules.data.plan import MicroBatch
+    from modules.distributed.Runtime import Runtime
+    from tests.support.RankPool import MakeRuntime
+
+ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-2, max_grad_norm=0.5)
+
+
+# --- whole trainings --------------------------------------------------------------------------------------------------
+
+
+class WatchedTrainer(GenericTrainer):
+    """Remembers what each of its steps trained on: (epoch, sample) pairs, and the largest micro-batch."""
+
+    def __init__(self, config: TrainConfig, runtime: Runtime, resume: bool = False):
+        super().__init__(config, Recorder(), TrainCommands(), runtime, resume)
+        self.pictures: list[list[tuple[int, int]]] = []
+        self.largest_batch = 0
+        self._made: list[tuple[int, int]] = []
+
+    def start(self) -> None:
+        super().start()
+        make = self.source.batch
+
+        class Watched:
+            def batch(_, micro_batch: MicroBatch, epoch: int) -> Batch:
+                if micro_batch.real:
+                    self._made += [(epoch, int(sample)) for sample, _ in micro_batch.samples]
+                    self.largest_batch = max(self.largest_batch, len(micro_batch.samples))
+                return make(micro_batch, epoch)
+
+        self.source = Watched()
+
+    def train_step(self, step: Step) -> None:
+        count = sum(batch.count for batch in step.micro_batches)  # batches of later steps may have been made already
+        self.pictures.append(self._made[:count])
+        self._made = self._made[count:]
+        super().train_step(step)
+
+
+def train(
+    make_runtime: MakeRuntime,
+    config: str,
+    sync: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    fault: str = "",
+    own_workspace: bool = False,
+    weights: str = "",
+) -> dict[str, Any]:
+    """A training from start to end.
+
+    config: file of its settings. sync: settings of DataParallelSettings. own_workspace: ranks but the first write into
+    a folder beside the run folder. weights: folder into which rank 0 writes what trains, before and after.
+    """
+    settings = load_config(config)
+    runtime = make_runtime(**(sync or {}))
+    if own_workspace and runtime.rank:
+        settings.workspace_dir += f"-rank-{runtime.rank}"
+    with environment(FAULT=fault):
+        trainer = WatchedTrainer(settings, runtime, resume)
+    trainer.start()
+    if weights:
+        save_tensors(Path(weights) / f"before-{runtime.rank}.safetensors", copied(trainer.trainable))
+    trainer.train()
+    trainer.end()
+    if weights:
+        save_tensors(Path(weights) / f"after-{runtime.rank}.safetensors", copied(trainer.trainable))
+    return outcome(trainer)
+
+
+def start(make_runtime: MakeRuntime, config: str, resume: bool = False) -> dict[str, Any]:
+    """A start, and what it has come to."""
+    trainer = WatchedTrainer(load_config(config), make_runtime(), resume)
+    trainer.start()
+    return outcome(trainer)
+
+
+def outcome(trainer: WatchedTrainer) -> dict[str, Any]:
+    told = trainer.callbacks
+    return {
+        "losses": told.losses,
+        "norms": [info.grad_norm for info in told.steps],
+        "steps": [info.step for info in told.steps],
+        "samples": [info.samples for info in told.steps],
+        "pictures": trainer.pictures,
+        "largest_batch": trainer.largest_batch,
+        "stopped": trainer.stopped,
+        "step": trainer.step,
+        "accumulation": trainer.accumulation,
+        "rates": [group["initial_lr"] for group in trainer.optimizer.param_groups],
+        "digest": digest(trainer.trainable),
+        "ema": digest(trainer.ema.averages) if trainer.ema else None,
+        "finite": all(bool(param.isfinite().all()) for param in trainer.trainable.values()),
+        "statuses": told.statuses,
+        "warnings": told.warnings,
+        "samples_made": [path.name for path in told.samples],
+        "saved": [path.name for path in told.saved],
+        "backups": [step for _, step in told.backups],
+    }
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """Changes with any bit."""
+    return hashlib.sha256(b"".join(t.detach().contiguous().numpy().tobytes() for t in tensors.values())).hexdigest()
+
+
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+
+
+@contextlib.contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """Inside, these variables are set; empty ones are not."""
+    before = {name: os.environ.get(name) for name in values}
+    try:
+        for name, value in values.items():
+            os.environ.pop(name, None)
+            if value:
+                os.environ[name] = value
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+# --- ranks that differ ------------------------------------------------------------------------------------------------
+
+
+def train_on_another_base(make_runtime: MakeRuntime, config: str) -> str:
+    """A start in which rank 1 has read other weights: the error."""
+
+    class Spoiled(WatchedTrainer):
+        def _attach_method(self) -> None:
+            super()._attach_method()
+            if self.runtime.rank == 1:
+                with torch.no_grad():
+                    self.base.module("unet").conv_out.weight[0, 0, 0, 0] += 1e-3
+
+    trainer = Spoiled(load_config(config), make_runtime())
+    return caught(trainer.start)
+
+
+def train_with_fault(make_runtime: MakeRuntime, config: str, fault: str) -> dict[str, Any]:
+    """A training that is expected to fail: the error, and the steps that were done."""
+    with environment(FAULT=fault):
+        trainer = WatchedTrainer(load_config(config), make_runtime())
+    trainer.start()
+    return {"error": caught(trainer.train), "step": trainer.step}
+
+
+def caught(call: Callable[[], None]) -> str:
+    try:
+        call()
+    except (TrainingError, StopRequested) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+# --- stops ------------------------------------------------------------------------------------------------------------
+
+
+def stop_many_times(make_runtime: MakeRuntime, trials: int, stopper: int) -> list[int]:
+    """`trials` trainings, each stopped at some moment by a request to rank `stopper`: the step at which each ended."""
+    runtime = make_runtime()
+    moments = random.Random(runtime.rank)
+    ends = []
+    for _ in range(trials):
+        commands = TrainCommands()
+        engine = TrainingEngine(EngineSettings(optimizer=ADAMW), commands=commands, runtime=runtime)
+        engine.setup(nn.Linear(2, 2), squared_error, total_steps=10_000)
+        timer = threading.Timer(moments.uniform(0, 0.05), commands.stop)
+        if runtime.rank == stopper:
+            timer.start()
+        engine.fit(Step([torch.ones(1, 2)]) for _ in range(10_000))
+        timer.cancel()
+        assert engine.stopped
+        ends.append(engine.step)
+    return ends
+
+
+def stop_while_sampling(make_runtime: MakeRuntime, config: str) -> dict[str, Any]:
+    """Rank 0 is asked to stop at the first picture of the samples at the start; its first picture takes rank 1 long."""
+    runtime = make_runtime()
+    trainer = WatchedTrainer(load_config(config), runtime)
+
+    def on_sample(path: Path, prompt: str, step: int) -> None:
+        trainer.callbacks.samples.append(path)
+        if runtime.rank == 0:
+            trainer.commands.stop()
+        else:
+            wait_until(lambda: runtime.stop_announced)
+
+    trainer.callbacks.on_sample = on_sample
+    trainer.start()
+    trainer.train()
+    trainer.end()
+    return outcome(trainer)
+
+
+def stop_while_caching(make_runtime: MakeRuntime, config: str, stopper: int) -> str:
+    """Rank `stopper` is asked to stop while it encodes; the others have less to do."""
+    runtime = make_runtime()
+
+    class Stopped(WatchedTrainer):
+        def _progress(self, text: str) -> None:
+            if self.runtime.rank == stopper:
+                self.commands.stop()
+            super()._progress(text)
+
+    return caught(Stopped(load_config(config), runtime).start)
+
+
+def stop_while_loading(make_runtime: MakeRuntime, config: str, stopper: int) -> str:
+    """Rank `stopper` has loaded the model and is asked to stop while the other still loads it."""
+    runtime = make_runtime()
+
+    class Stopped(WatchedTrainer):
+        def _attach_method(self) -> None:
+            super()._attach_method()
+            if self.runtime.rank == stopper:
+                self.commands.stop()
+            else:
+                wait_until(lambda: self.runtime.start_vetoed)
+
+    return caught(Stopped(load_config(config), runtime).start)
+
+
+def begin_or_end(make_runtime: MakeRuntime, trials: int, stopper: int) -> list[str]:
+    """`trials` starts, each ended by rank `stopper` at some moment before or after it is decided: what is decided."""
+    moments = random.Random(7 + make_runtime().rank)
+    decisions = []
+    for _ in range(trials):
+        runtime = make_runtime()
+
+        def end_where_vetoed(runtime: Runtime = runtime) -> None:
+            if runtime.start_vetoed:
+                raise StopRequested
+
+        runtime.while_waiting = end_where_vetoed
+        timer = threading.Timer(moments.uniform(0, 0.04), runtime.veto_start)
+        if runtime.rank == stopper:
+            timer.start()
+        time.sleep(moments.uniform(0, 0.04))
+        try:
+            decisions.append("began" if runtime.begin() else "ended")
+        except StopRequested:
+            decisions.append("ended")
+        timer.cancel()
+        if timer.ident:
+            timer.join()
+    return decisions
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# --- the engine on doubles --------------------------------------------------------------------------------------------
+
+
+def squared_error(model: nn.Module, inputs: Tensor) -> tuple[Tensor, int, dict[str, Tensor]]:
+    return model(inputs).square().sum(), len(inputs), {}
+
+
+class TwoDenoisers(nn.Module):
+    """Two networks, of which a batch (number, inputs) trains one."""
+
+    def __init__(self):
+        super().__init__()
+        self.denoisers = nn.ModuleList(
+            nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double() for _ in range(2)
+        )
+
+    def forward(self, batch: tuple[int, Tensor]) -> Tensor:
+        number, inputs = batch
+        return self.denoisers[number](inputs)
+
+
+def train_two_denoisers(make_runtime: MakeRuntime, chosen: list[list[int]]) -> dict[str, Any]:
+    """chosen: for each step, which denoiser each micro-batch of all ranks trains."""
+    runtime = make_runtime()
+    torch.manual_seed(3)
+    model = TwoDenoisers()
+    recorder = Recorder()
+    settings = EngineSettings(optimizer=ADAMW)
+    engine = TrainingEngine(settings, recorder, runtime=runtime)
+
+    def step_fn(model: nn.Module, batch: tuple[int, Tensor]) -> tuple[Tensor, int, dict[str, Tensor]]:
+        losses = (model(batch) - batch[1].sum(1, keepdim=True)).square()
+        return losses.sum(), len(losses), {}
+
+    engine.setup(model, step_fn, total_steps=len(chosen), unused_parameters=True)
+    engine.fit(own_batches(runtime, chosen))
+    return {
+        "losses": recorder.losses,
+        "norms": [info.grad_norm for info in recorder.steps],
+        "weights": [param.tolist() for param in model.parameters()],
+        "digest": digest(engine.trainable),
+    }
+
+
+def own_batches(runtime: Runtime, chosen: list[list[int]]) -> Iterator[Step]:
+    generator = torch.Generator().manual_seed(4)
+    for numbers in chosen:
+        inputs = torch.randn(len(numbers), 2, 4, generator=generator, dtype=torch.float64)
+        share = len(numbers) // runtime.world_size
+        own = slice(runtime.rank * share, (runtime.rank + 1) * share)
+        yield Step(list(zip(numbers[own], inputs[own], strict=True)))
+
+
+class HalfFrozen(nn.Module):
+    """A frozen layer and a buffer before a layer that trains."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(2, 2).requires_grad_(False)
+        self.trained = nn.Linear(2, 2)
+        self.register_buffer("shift", torch.zeros(2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.trained(self.frozen(inputs) + self.shift)
+
+
+def keep_what_is_frozen(make_runtime: MakeRuntime) -> dict[str, Any]:
+    """Ranks that differ in everything, after a step: what has become the same."""
+    runtime = make_runtime()
+    torch.manual_seed(runtime.rank)
+    model = HalfFrozen()
+    model.shift.fill_(runtime.rank)
+    engine = TrainingEngine(EngineSettings(optimizer=ADAMW), runtime=runtime)
+    engine.setup(model, squared_error, total_steps=2)
+    engine.fit(Step([torch.ones(1, 2)]) for _ in range(2))
+    return {
+        "frozen": model.frozen.weight.tolist(),
+        "trained": model.trained.weight.tolist(),
+        "shift": model.shift.tolist(),
+        "has_gradient": model.frozen.weight.grad is not None,
+    }
+
+
+class SyncCounter(TorchDispatchMode):
+    """Counts reads of a tensor's value by the host: each would wait for a GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def count_collectives(make_runtime: MakeRuntime, steps: int) -> dict[str, int]:
+    """What `steps` steps of two micro-batches call, by name; DDP's own collectives go another way."""
+    runtime = make_runtime()
+    engine = TrainingEngine(EngineSettings(optimizer=ADAMW), runtime=runtime)
+    engine.setup(nn.Linear(2, 2), squared_error, total_steps=steps)
+    counts = dict.fromkeys(("all_reduce", "broadcast", "all_gather", "barrier", "all_gather_object"), 0)
+    with contextlib.ExitStack() as stack:
+        for name in counts:
+            stack.enter_context(counted(dist, name, counts))
+        counter = stack.enter_context(SyncCounter())
+        for _ in range(steps):
+            engine.train_step(Step([torch.ones(1, 2), torch.ones(2, 2)]))
+    return {**counts, "syncs": counter.count}
+
+
+@contextlib.contextmanager
+def counted(module: Any, name: str, counts: dict[str, int]) -> Iterator[None]:
+    original = getattr(module, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        counts[name] += 1
+        return original(*args, **kwargs)
+
+    setattr(module, name, call)
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
+
+
+def reduce_gradients(make_runtime: MakeRuntime, precision: str, value: float | None = None) -> list[float]:
+    """The gradient that all ranks have of what is `value` on each, or rank + 1/3."""
+    runtime = make_runtime(reduce_precision=precision)
+    model = nn.Linear(1, 1, bias=False)
+    call = runtime.prepare(model)
+    with runtime.accumulate(last=True):
+        (call(torch.ones(1, 1)).sum() * (value or runtime.rank + 1 / 3)).backward()
+    return (model.weight.grad * runtime.gradient_scale).flatten().tolist()
+
+
+# --- plain data -------------------------------------------------------------------------------------------------------
+
+
+def exchange(make_runtime: MakeRuntime) -> dict[str, Any]:
+    runtime = make_runtime()
+    if runtime.rank == 0:
+        time.sleep(0.1)  # who came first would be another
+    gathered = runtime.gather({"rank": runtime.rank}, "a test")
+    told = runtime.broadcast([runtime.rank, "plain"], "a test")
+    with runtime.main_first("a test"):
+        if runtime.is_main:
+            time.sleep(0.1)  # the others would be done by now if they did not wait
+        moment = time.monotonic()
+    runtime.barrier("a test")
+    total = runtime.sum(torch.tensor([1.0, float(runtime.rank)], dtype=torch.float64)).tolist()
+    return {
+        "gathered": gathered,
+        "told": told,
+        "time": moment,
+        "total": total,
+        "ranks": [runtime.rank, runtime.local_rank, runtime.world_size, runtime.is_main],
+    }
+
+
+def announce_stop(make_runtime: MakeRuntime, speaker: int) -> bool:
+    runtime = make_runtime()
+    if runtime.rank == speaker:
+        runtime.announce_stop()
+    wait_until(lambda: runtime.stop_announced)
+    return make_runtime().stop_announced  # of another run
+
+
+def interrupt_a_wait(make_runtime: MakeRuntime) -> str:
+    """Rank 0 waits for rank 1 and is called away; rank 1 comes later."""
+    runtime = make_runtime()
+    if runtime.rank == 1:
+        time.sleep(0.3)
+        runtime.gather(1, "a test")
+        return ""
+    beats: list[float] = []
+    runtime.heartbeat.beat = lambda limit=None: beats.append(time.monotonic())
+
+    def leave() -> None:
+        if len(beats) > 5:
+            raise StopRequested
+
+    runtime.while_waiting = leave
+    return caught(lambda: runtime.barrier("a test"))
