@@ -202,7 +202,7 @@ import os
 try:
     print(setup_distributed(TrainConfig(distributed_backend="gloo")), is_main_process())
 except UserError as error:
-    print(type(error).__name__, error)
+    print(type(error).__name__, error, flush=True)
     os._exit(2)
 cleanup_distributed()
 """
