@@ -1,6 +1,7 @@
 """Measures Chorus against a training loop written by hand; docs/benchmarks.md says how and what came out.
 
     python scripts/benchmark.py step --method lora
+    python scripts/benchmark.py step --options ema lion
     python scripts/benchmark.py ranks --ranks 2
     python scripts/benchmark.py all --json figures.json
 """
@@ -17,8 +18,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from modules.config.errors import UserError
-from scripts.benchmarks.compare import compare_memory, compare_start, compare_steps
+from scripts.benchmarks.compare import compare_memory, compare_option, compare_start, compare_steps
 from scripts.benchmarks.material import make_material
+from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.planning import describe, measure_planning
 
 METHODS = ("lora", "full")
@@ -49,6 +51,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("what", choices=("step", "memory", "start", "plan", "all", "ranks"))
     parser.add_argument("--method", choices=METHODS, help="what is trained; both if left out")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--options", nargs="+", choices=OPTIONS, default=[], help="of step: instead, Chorus with each against without"
+    )
     parser.add_argument("--blocks", type=positive, default=20, help="pairs of turns of the step comparison")
     parser.add_argument("--steps-per-block", type=positive, default=5, help="steps of a turn, and of a memory run")
     parser.add_argument("--pairs", type=positive, default=8, help="pairs of runs of the start and memory comparisons")
@@ -56,6 +61,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("workspace/benchmark"), help="for model and caches")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every measurement to FILE")
     args = parser.parse_args(argv)
+    if args.options and args.what != "step":
+        parser.error(f"--options with {args.what}: they are of step")
     if args.json and not args.json.parent.is_dir():
         parser.error(f"--json {args.json}: there is no folder {args.json.parent}")  # now, not after an hour
     return args
@@ -70,7 +77,9 @@ def positive(text: str) -> int:
 def comparisons(args: argparse.Namespace, folder: Path):
     """The comparisons asked for, each made when it is its turn."""
     for method in [args.method] if args.method else METHODS:
-        if args.what in ("step", "all"):
+        for option in args.options:
+            yield compare_option(folder, method, args.device, args.blocks, args.steps_per_block, option)
+        if args.what in ("step", "all") and not args.options:
             yield from compare_steps(folder, method, args.device, args.blocks, args.steps_per_block)
         if args.what == "ranks":
             yield from compare_steps(folder, method, args.device, args.blocks, args.steps_per_block, args.ranks)

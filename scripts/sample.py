@@ -18,7 +18,7 @@ def main(argv: list[str] | None = None) -> int:
         from modules.trainer.sampling import PictureRequest, make_pictures, repeated, save_picture
         from modules.weights.load_pipeline import load_pipeline
 
-        pipe = load_pipeline(args.base, args.lora, default_device())
+        pipe = load_pipeline(args.base, args.lora, default_device(), args.config, args.embedding)
         options = (args.seed, args.width, args.height, args.steps, args.guidance)
         first = [PictureRequest(prompt, args.negative_prompt, *options) for prompt in args.prompt]
         requests = [request for one in first for request in repeated(one, args.count)]
@@ -36,9 +36,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Make pictures from a model, with LoRAs if wanted.")
-    parser.add_argument("--base", required=True, metavar="DIR", help="diffusers folder or Hub id")
+    parser = argparse.ArgumentParser(description="Make pictures from a model, with LoRAs and embeddings if wanted.")
+    parser.add_argument("--base", required=True, metavar="DIR", help="diffusers folder, Hub id or single file")
+    parser.add_argument("--config", default="", metavar="DIR", help="diffusers folder that describes a single file")
     parser.add_argument("--lora", action="append", default=[], metavar="FILE", help="LoRA file; may be repeated")
+    parser.add_argument("--embedding", action="append", default=[], metavar="FILE", help="new word; may be repeated")
     parser.add_argument("--prompt", action="append", required=True, metavar="TEXT", help="may be repeated")
     parser.add_argument("--negative-prompt", default="", metavar="TEXT")
     parser.add_argument("--count", type=positive, default=1, metavar="N", help="pictures per prompt; seeds count up")

@@ -38,9 +38,28 @@ def tiny_sd15_v(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_sdxl(tmp_path_factory) -> Path:
+    """A diffusers folder: Stable Diffusion XL in miniature, epsilon prediction. Read only."""
+    return tiny_models.make_tiny_sdxl(tmp_path_factory.mktemp("tiny") / "sdxl")
+
+
+@pytest.fixture(scope="session")
+def tiny_sdxl_v(tmp_path_factory) -> Path:
+    """The same, v prediction. Read only."""
+    return tiny_models.make_tiny_sdxl(tmp_path_factory.mktemp("tiny") / "sdxl_v", prediction_type="v_prediction")
+
+
+@pytest.fixture(scope="session")
 def tiny_sd3(tmp_path_factory) -> Path:
     """A diffusers folder: Stable Diffusion 3 in miniature. Read only."""
     return tiny_models.make_tiny_sd3(tmp_path_factory.mktemp("tiny") / "sd3")
+
+
+@pytest.fixture(scope="session")
+def tiny_sd35(tmp_path_factory) -> Path:
+    """A diffusers folder: Stable Diffusion 3.5 in miniature, and without its T5. Read only."""
+    folder = tmp_path_factory.mktemp("tiny") / "sd35"
+    return tiny_models.make_tiny_sd3(folder, with_t5=False, qk_norm="rms_norm", dual_attention_layers=(0,))
 
 
 @pytest.fixture(scope="session")

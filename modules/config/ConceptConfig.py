@@ -4,7 +4,11 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from modules.config.setting import STRICT, Float, Str, setting
+from modules.config.AugmentationConfig import AugmentationConfig
+from modules.config.setting import STRICT, Float, Int, Str, section, setting
+
+TABLE = {".captions": ["table"]}
+TAGS = {".shuffle_tags": [True]}
 
 
 @dataclass(config=STRICT)
@@ -33,13 +37,57 @@ class ConceptConfig:
         help="Also take the pictures of the folders inside the folder.",
         group="data",
     )
-    captions: Literal["txt", "file_name", "prompt"] = setting(
+    include: Str = setting(
+        "",
+        label="Only pictures named",
+        help="Patterns for the path below the folder, separated by commas: `people/*, *.jpg` takes a subfolder and all "
+        "JPEGs. * stands for any characters, / too, and case does not matter. Empty: all.",
+        group="data",
+        importance="advanced",
+    )
+    exclude: Str = setting(
+        "",
+        label="No pictures named",
+        help="Patterns like those of the pictures to take: what they match is left out.",
+        group="data",
+        importance="advanced",
+    )
+    captions: Literal["txt", "table", "file_name", "prompt"] = setting(
         "txt",
         label="Captions",
-        help="Where a picture's caption comes from: a .txt file beside it (one caption per line, one of them drawn "
-        "each time), the picture's file name, or one prompt for all pictures.",
+        help="Where a picture's caption comes from: a .txt file beside it, a table of all captions, the picture's file "
+        "name, or one prompt for all pictures.",
         group="data",
-        choice_labels={"txt": "Text file beside the picture", "file_name": "File name", "prompt": "One prompt for all"},
+        choice_labels={
+            "txt": "Text file beside the picture",
+            "table": "Table (CSV or JSON lines)",
+            "file_name": "File name",
+            "prompt": "One prompt for all",
+        },
+    )
+    caption_per_line: bool = setting(
+        False,
+        label="One caption per line",
+        help="Each line of the text file is a caption, and one of them is drawn each time the picture is shown. Off: "
+        "the whole file is one caption.",
+        group="data",
+        visible_when={".captions": ["txt"]},
+    )
+    caption_table: Str = setting(
+        "",
+        label="Table",
+        help="A .csv or .jsonl file in the folder, with a column file_name. Several rows for a picture are several "
+        "captions. Empty: metadata.csv, metadata.jsonl, captions.csv or captions.jsonl.",
+        group="data",
+        visible_when=TABLE,
+    )
+    caption_column: Str = setting(
+        "",
+        label="Column of the captions",
+        help="Name of the table's column with the captions. Empty: caption or text.",
+        group="data",
+        importance="advanced",
+        visible_when=TABLE,
     )
     prompt: Str = setting(
         "",
@@ -48,6 +96,38 @@ class ConceptConfig:
         group="data",
         visible_when={".captions": ["prompt"]},
     )
+    shuffle_tags: bool = setting(
+        False,
+        label="Shuffle tags",
+        help="Captions are lists of tags, whose order is drawn anew each time. Cached captions have "
+        "data.caption_variants orders.",
+        group="data",
+    )
+    tag_separator: Str = setting(
+        ",",
+        label="Tag separator",
+        help="What stands between two tags.",
+        group="data",
+        importance="advanced",
+        visible_when=TAGS,
+    )
+    keep_tags: Int = setting(
+        0,
+        label="Tags kept in front",
+        help="So many tags stay first and are never left out, such as a trigger word.",
+        group="data",
+        ge=0,
+        visible_when=TAGS,
+    )
+    tag_dropout: Float = setting(
+        0.0,
+        label="Tag dropout",
+        help="Share of the other tags that is left out each time. 0 to 0.2.",
+        group="data",
+        ge=0,
+        le=1,
+        visible_when=TAGS,
+    )
     repeats: Float = setting(
         1.0,
         label="Repeats",
@@ -55,6 +135,26 @@ class ConceptConfig:
         "pictures with 2.5 make 25 samples.",
         group="data",
         gt=0,
+    )
+    share: Float | None = setting(
+        None,
+        label="Share of an epoch",
+        help="The concept fills this share of every epoch, however many pictures it has; its repeats then matter only "
+        "if all concepts have a share, for the length of an epoch. Empty: the repeats decide.",
+        group="data",
+        gt=0,
+        le=1,
+        importance="advanced",
+    )
+    resolution: Int | None = setting(
+        None,
+        label="Resolution",
+        help="Of this concept's pictures. Empty: that of the data settings. A folder in two concepts trains in both of "
+        "their resolutions.",
+        group="data",
+        unit="pixels",
+        ge=8,
+        importance="advanced",
     )
     regularisation: bool = setting(
         False,
@@ -72,3 +172,11 @@ class ConceptConfig:
         ge=0,
         importance="advanced",
     )
+    validation: bool = setting(
+        False,
+        label="For validation only",
+        help="The pictures are never trained on: they show how well the model does on pictures it does not know.",
+        group="data",
+        importance="advanced",
+    )
+    augmentation: AugmentationConfig = section(AugmentationConfig, label="Augmentation")

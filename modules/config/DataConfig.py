@@ -1,5 +1,8 @@
 """How pictures and captions are prepared."""
 
+from typing import Annotated
+
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from modules.config.setting import STRICT, Float, Int, setting
@@ -15,6 +18,15 @@ class DataConfig:
         group="data",
         unit="pixels",
         ge=8,
+    )
+    resolutions: list[Annotated[Int, Field(ge=8)]] = setting(
+        label="Several resolutions",
+        help="Each time a picture is shown, it is in one of these resolutions, drawn anew; an epoch stays as long. "
+        "Empty: always the one above.",
+        group="data",
+        unit="pixels",
+        importance="advanced",
+        default_factory=list,
     )
     bucketing: bool = setting(
         True,
@@ -51,7 +63,35 @@ class DataConfig:
         group="data",
         ge=0,
         le=1,
-        visible_when={"method": ["lora", "full"]},
+        visible_when={"method": ["lora", "full", "embedding"]},
+    )
+    caption_variants: Int = setting(
+        8,
+        label="Orders of tags",
+        help="How many orders of each caption are made where tags are shuffled and captions are cached; every one is a "
+        "cache entry. While a text encoder trains each showing has an order of its own.",
+        group="data",
+        ge=1,
+        importance="advanced",
+    )
+    augmentation_variants: Int = setting(
+        4,
+        label="Variants of a picture",
+        help="How many looks each picture of a concept with augmentation has; every one is a cache entry. Each "
+        "showing draws one of them.",
+        group="data",
+        ge=1,
+        importance="advanced",
+    )
+    validation_share: Float = setting(
+        0.0,
+        label="Share held out",
+        help="Share of the pictures that is never trained on, to see how well the model does on pictures it does not "
+        "know. Equal pictures stay together, and adding pictures moves none. 0 to 0.1.",
+        group="data",
+        ge=0,
+        lt=1,
+        importance="advanced",
     )
     max_unreadable_share: Float = setting(
         0.1,

@@ -2,7 +2,7 @@
 
 from pydantic.dataclasses import dataclass
 
-from modules.config.setting import STRICT, Float, setting
+from modules.config.setting import STRICT, Float, Int, setting
 
 
 @dataclass(config=STRICT)
@@ -20,6 +20,27 @@ class EmaConfig:
         group="training",
         gt=0,
         lt=1,
+        importance="advanced",
+        visible_when={".enabled": [True]},
+    )
+    update_every: Int = setting(
+        1,
+        label="Update every",
+        help="The average takes the weights in once in so many steps, and then with as much weight as in all of them. "
+        "1 is exact; 10 saves time and hardly differs.",
+        group="training",
+        unit="steps",
+        ge=1,
+        importance="advanced",
+        visible_when={".enabled": [True]},
+    )
+    start_after: Int = setting(
+        0,
+        label="Start after",
+        help="Until so many steps are done the average is the weights as they are. 0 averages from the first step.",
+        group="training",
+        unit="steps",
+        ge=0,
         importance="advanced",
         visible_when={".enabled": [True]},
     )

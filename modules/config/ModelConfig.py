@@ -31,7 +31,16 @@ class ModelConfig:
         group="model",
         choice_labels={"auto": "Auto", "epsilon": "Noise (epsilon)", "v_prediction": "Velocity (v)"},
         importance="advanced",
-        visible_when={"family": ["sd15"], "method": ["lora", "full"]},
+        visible_when={"family": ["sd15", "sdxl"], "method": ["lora", "full", "embedding"]},
+    )
+    zero_terminal_snr: bool = setting(
+        False,
+        label="Zero terminal SNR",
+        help="The noisiest timestep is noise alone, as in sampling: models learn very dark and very bright pictures. "
+        "Only for models that predict v; the saved model's scheduler says so.",
+        group="model",
+        importance="advanced",
+        visible_when={"family": ["sd15", "sdxl"], "method": ["lora", "full", "embedding"]},
     )
     weight_dtype: Literal["float32", "bfloat16", "float16", "float64"] = setting(
         "float32",
@@ -54,6 +63,16 @@ class ModelConfig:
         help="Computes activations a second time instead of keeping them: needs far less memory and about a third "
         "more time.",
         group="model",
+    )
+    compile: Literal["off", "blocks"] = setting(
+        "off",
+        label="Compile",
+        help="Let torch compile the denoiser's repeated blocks: the first steps take a minute or two, the others are "
+        "faster. Changes no result beyond rounding.",
+        group="model",
+        choice_labels={"off": "Off", "blocks": "Repeated blocks"},
+        importance="advanced",
+        visible_when={"method": ["lora", "full", "embedding"]},
     )
     channels_last: bool = setting(
         True,

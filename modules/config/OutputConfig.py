@@ -37,10 +37,21 @@ class OutputConfig:
         "written in. A LoRA is a file in either; a whole model is a folder for diffusers and a single file for others.",
         group="output",
         choice_labels={"diffusers": "Diffusers folder", "single_file": "Single file", "both": "Both"},
+        visible_when={"method": ["lora", "full", "vae"]},
     )
     dtype: Literal["float32", "float16", "bfloat16"] = setting(
         "float32",
         label="Precision",
         help="Precision of the saved weights. float16 halves the file and shows no difference in most pictures.",
         group="output",
+    )
+    save_ema: Literal["averaged", "plain", "both"] = setting(
+        "averaged",
+        label="Saved weights",
+        help="Save the averaged weights, the weights as trained, or both, the averaged ones then under a name that "
+        "ends in _ema.",
+        group="output",
+        choice_labels={"averaged": "Averaged", "plain": "As trained", "both": "Both"},
+        importance="advanced",
+        visible_when={"ema.enabled": [True]},
     )

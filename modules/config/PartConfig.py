@@ -1,8 +1,12 @@
-"""Whether a part of the model is trained, and how fast."""
+"""What of a part of the model is trained, how fast and for how long."""
+
+from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from modules.config.setting import STRICT, Float, setting
+from modules.config.setting import STRICT, Float, Str, setting
+
+TRAINED = {".train": [True]}
 
 
 @dataclass(config=STRICT)
@@ -20,5 +24,66 @@ class PartConfig:
         group="method",
         gt=0,
         importance="advanced",
-        visible_when={".train": [True]},
+        visible_when=TRAINED,
+    )
+    weight_decay: Float | None = setting(
+        None,
+        label="Weight decay",
+        help="Weight decay of this part alone. Empty: the optimizer's.",
+        group="method",
+        ge=0,
+        importance="advanced",
+        visible_when=TRAINED,
+    )
+    stop_after: Float = setting(
+        0.0,
+        label="Stop after",
+        help="From then on this part stays as it is, while the others train on. Text encoders learn fast: a third of "
+        "the run is often enough for them.",
+        group="method",
+        ge=0,
+        importance="advanced",
+        visible_when={**TRAINED, ".stop_unit": ["steps", "epochs"]},
+    )
+    stop_unit: Literal["never", "steps", "epochs"] = setting(
+        "never",
+        label="Stop unit",
+        help="What the end of this part's training is counted in; never trains it to the end of the run.",
+        group="method",
+        choice_labels={"never": "Never", "steps": "Steps", "epochs": "Epochs"},
+        importance="advanced",
+        visible_when=TRAINED,
+    )
+    layers: Literal["all", "blocks", "attention", "attention_mlp"] = setting(
+        "all",
+        label="Layers",
+        help="Which layers train: all, those of the blocks, or of these the attention's projections, without or with "
+        "the feed-forward layers. Fewer take less memory and forget less.",
+        group="method",
+        choice_labels={
+            "all": "All",
+            "blocks": "Blocks",
+            "attention": "Attention",
+            "attention_mlp": "Attention and MLP",
+        },
+        importance="advanced",
+        visible_when={**TRAINED, "method": ["full"]},
+    )
+    include_layers: Str = setting(
+        "",
+        label="Only layers",
+        help="Of the chosen layers only those whose names match one of these patterns train, such as *.attn2.* or "
+        "mid_block, up_blocks.1; * stands for any text, ? for one character, and a pattern takes all that is below it. "
+        "Empty: all of them.",
+        group="method",
+        importance="advanced",
+        visible_when=TRAINED,
+    )
+    exclude_layers: Str = setting(
+        "",
+        label="Without layers",
+        help="Layers whose names match one of these patterns don't train; written as the patterns of those that do.",
+        group="method",
+        importance="advanced",
+        visible_when=TRAINED,
     )

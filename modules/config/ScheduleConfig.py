@@ -1,21 +1,31 @@
 """How the learning rate changes during the run."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic.dataclasses import dataclass
 
-from modules.config.setting import STRICT, Float, setting
+from modules.config.setting import STRICT, Float, Int, setting
+
+ScheduleName = Literal["constant", "linear", "cosine", "cosine_restarts", "polynomial", "rex", "inverse_sqrt"]
 
 
 @dataclass(config=STRICT)
 class ScheduleConfig:
-    name: Literal["constant", "linear", "cosine"] = setting(
+    name: ScheduleName = setting(
         "constant",
         label="Learning rate schedule",
-        help="Course of the learning rate after the warm-up: it stays, or falls in a line or a cosine to its final "
-        "share.",
+        help="Course of the learning rate after the warm-up: it stays, or falls to its final share. REX stays high "
+        "for longer than a line and falls at the end, the inverse square root never stops falling.",
         group="optimizer",
-        choice_labels={"constant": "Constant", "linear": "Linear", "cosine": "Cosine"},
+        choice_labels={
+            "constant": "Constant",
+            "linear": "Linear",
+            "cosine": "Cosine",
+            "cosine_restarts": "Cosine with restarts",
+            "polynomial": "Polynomial",
+            "rex": "REX",
+            "inverse_sqrt": "Inverse square root",
+        },
     )
     warmup: Float = setting(
         0.0,
@@ -28,10 +38,28 @@ class ScheduleConfig:
     final_share: Float = setting(
         0.0,
         label="Final share",
-        help="Share of the learning rate that is left at the end. 0 ends at zero, 0.1 keeps a tenth.",
+        help="The least share of the learning rate, which is left at the end. 0 ends at zero, 0.1 keeps a tenth.",
         group="optimizer",
         ge=0,
         le=1,
         importance="advanced",
-        visible_when={".name": ["linear", "cosine"]},
+        visible_when={".name": [name for name in get_args(ScheduleName) if name != "constant"]},
+    )
+    restarts: Int = setting(
+        3,
+        label="Cosines",
+        help="How many cosines the run is cut into; each falls from the whole learning rate to the final share.",
+        group="optimizer",
+        ge=1,
+        importance="advanced",
+        visible_when={".name": ["cosine_restarts"]},
+    )
+    power: Float = setting(
+        2.0,
+        label="Power",
+        help="Of the polynomial: 1 is a line, 2 falls fast at first and slowly at the end.",
+        group="optimizer",
+        gt=0,
+        importance="advanced",
+        visible_when={".name": ["polynomial"]},
     )

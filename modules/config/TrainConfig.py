@@ -9,8 +9,11 @@ from pydantic.dataclasses import dataclass
 from modules.config.BackupConfig import BackupConfig
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.DataConfig import DataConfig
+from modules.config.DiffusionConfig import DiffusionConfig
 from modules.config.EmaConfig import EmaConfig
+from modules.config.EmbeddingConfig import EmbeddingConfig
 from modules.config.LoraConfig import LoraConfig
+from modules.config.LossConfig import LossConfig
 from modules.config.migrations import CURRENT_VERSION
 from modules.config.ModelConfig import ModelConfig
 from modules.config.OptimizerConfig import OptimizerConfig
@@ -19,10 +22,13 @@ from modules.config.PartConfig import PartConfig
 from modules.config.SamplingConfig import SamplingConfig
 from modules.config.ScheduleConfig import ScheduleConfig
 from modules.config.setting import STRICT, Int, Str, section, setting
+from modules.config.TextEncoderConfig import TextEncoderConfig
 from modules.config.VaeConfig import VaeConfig
+from modules.config.ValidationConfig import ValidationConfig
 
 MULTI_GPU = {"enable_multi_gpu": [True]}
-DIFFUSION = {"method": ["lora", "full"]}
+DIFFUSION = {"method": ["lora", "full", "embedding"]}
+PARTS = {"method": ["lora", "full"]}
 
 
 @dataclass(config=STRICT)
@@ -38,19 +44,29 @@ class TrainConfig:
         le=CURRENT_VERSION,
         importance="advanced",
     )
-    family: Literal["sd15", "sd3"] = setting(
+    family: Literal["sd15", "sdxl", "sd3"] = setting(
         "sd15",
         label="Model family",
         help="The kind of model to train; the base model has to be of it.",
         group="model",
-        choice_labels={"sd15": "Stable Diffusion 1.x / 2.x", "sd3": "Stable Diffusion 3 / 3.5"},
+        choice_labels={
+            "sd15": "Stable Diffusion 1.x / 2.x",
+            "sdxl": "Stable Diffusion XL",
+            "sd3": "Stable Diffusion 3 / 3.5",
+        },
     )
-    method: Literal["lora", "full", "vae"] = setting(
+    method: Literal["lora", "full", "embedding", "vae"] = setting(
         "lora",
         label="Training method",
-        help="LoRA trains a small adapter beside the model, full training the model itself, VAE its autoencoder.",
+        help="LoRA trains a small adapter beside the model, full training the model itself, embedding the meaning of "
+        "new words, VAE the model's autoencoder.",
         group="method",
-        choice_labels={"lora": "LoRA", "full": "Full training", "vae": "Autoencoder (VAE)"},
+        choice_labels={
+            "lora": "LoRA",
+            "full": "Full training",
+            "embedding": "Embedding (textual inversion)",
+            "vae": "Autoencoder (VAE)",
+        },
     )
     workspace_dir: Str = setting(
         "workspace/run",
@@ -263,9 +279,18 @@ class TrainConfig:
         visible_when=MULTI_GPU,
     )
     model: ModelConfig = section(ModelConfig, label="Model")
-    denoiser: PartConfig = section(lambda: PartConfig(train=True), label="Denoiser", visible_when=DIFFUSION)
-    text_encoder: PartConfig = section(lambda: PartConfig(train=False), label="Text encoder", visible_when=DIFFUSION)
+    denoiser: PartConfig = section(lambda: PartConfig(train=True), label="Denoiser", visible_when=PARTS)
+    text_encoder: TextEncoderConfig = section(
+        lambda: TextEncoderConfig(train=False), label="Text encoder", visible_when=PARTS
+    )
     lora: LoraConfig = section(LoraConfig, label="LoRA", visible_when={"method": ["lora"]})
+    embeddings: list[EmbeddingConfig] = setting(
+        label="Embeddings",
+        help="The new words to train, each with a file of its own.",
+        group="method",
+        default_factory=list,
+        visible_when={"method": ["embedding"]},
+    )
     vae: VaeConfig = section(VaeConfig, label="Autoencoder", visible_when={"method": ["vae"]})
     data: DataConfig = section(DataConfig, label="Data")
     concepts: list[ConceptConfig] = setting(
@@ -274,9 +299,12 @@ class TrainConfig:
         group="data",
         default_factory=list,
     )
+    diffusion: DiffusionConfig = section(DiffusionConfig, label="Noise", visible_when=DIFFUSION)
+    loss: LossConfig = section(LossConfig, label="Loss", visible_when=DIFFUSION)
     optimizer: OptimizerConfig = section(OptimizerConfig, label="Optimizer")
     schedule: ScheduleConfig = section(ScheduleConfig, label="Schedule")
     ema: EmaConfig = section(EmaConfig, label="Average of the weights")
+    validation: ValidationConfig = section(ValidationConfig, label="Validation")
     sampling: SamplingConfig = section(SamplingConfig, label="Sampling")
     backup: BackupConfig = section(BackupConfig, label="Backup")
     output: OutputConfig = section(OutputConfig, label="Output")

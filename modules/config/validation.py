@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from modules.config.errors import ConfigError
-from modules.config.TrainConfig import TrainConfig
+from modules.config.OptimizerConfig import NOT_ROUNDED, WITH_BETAS
+from modules.config.TrainConfig import PARTS, TrainConfig
+
+TAKES_SMALL_RATES = ("adamw", "adamw_8bit", "schedule_free", "lion", "lion_8bit", "came")
+SNR_FAMILIES = ("sd15", "sdxl")  # noised by a schedule of signal-to-noise ratios; the others are flow models
+SNR_WEIGHTS = ("min_snr_gamma", "debiased")
+FLOW_WEIGHTS = ("sigma_sqrt", "cosmap")
 
 
 @dataclass(frozen=True)
@@ -25,10 +31,16 @@ def find_problems(config: TrainConfig) -> list[Problem]:
     checks = (
         _check_model,
         _check_concepts,
+        _check_data,
         _check_trained_parts,
+        _check_embeddings,
         _check_precision,
+        _check_noise,
+        _check_loss,
         _check_optimizer,
         _check_prodigy,
+        _check_optimizer_options,
+        _check_validation,
         _check_schedule,
         _check_intervals,
         _check_machines,
@@ -98,25 +110,87 @@ def _check_concepts(config: TrainConfig) -> Iterator[Problem]:
         yield Problem(f"{enabled[0][0]}.loss_weight", message)
 
 
+def _check_data(config: TrainConfig) -> Iterator[Problem]:
+    enabled = [(f"concepts.{i}", concept) for i, concept in enumerate(config.concepts) if concept.enabled]
+    if enabled and all(concept.validation for _, concept in enabled):
+        path = f"{enabled[0][0]}.validation"
+        yield Problem(path, f"{path} is on for every enabled concept: nothing would be trained; switch one off.")
+    for path, concept in enabled:
+        if concept.shuffle_tags and not concept.tag_separator:
+            message = f"{path}.tag_separator is empty: tags can't be told apart; write what stands between them."
+            yield Problem(f"{path}.tag_separator", message)
+    trained = [(path, concept) for path, concept in enabled if not concept.validation]
+    shares = {path: concept.share for path, concept in trained if concept.share is not None}
+    total = sum(shares.values())
+    if len(shares) < len(trained) and total >= 1:
+        path = f"{next(iter(shares))}.share"
+        message = (
+            f"{path} {next(iter(shares.values())):g}: the shares of all concepts add up to {total:g}, which leaves "
+            "nothing for those without a share; lower some."
+        )
+        yield Problem(path, message)
+
+
 def _check_trained_parts(config: TrainConfig) -> Iterator[Problem]:
-    if config.method != "vae" and not config.denoiser.train and not config.text_encoder.train:
+    parts = {name: getattr(config, name) for name in _part_names(config)}
+    if parts and not any(part.train for part in parts.values()):
         message = "denoiser.train and text_encoder.train are both off: nothing would be trained; switch one on."
         yield Problem("denoiser.train", message)
+    for name, part in parts.items():
+        path = f"{name}.stop_after"
+        if not part.train or part.stop_unit == "never":
+            continue
+        if part.stop_after == 0:
+            yield Problem(path, f"{path} is 0 {part.stop_unit}: set it above 0, or switch {name}.train off.")
+        elif part.stop_unit == "steps" and not part.stop_after.is_integer():
+            yield Problem(path, f"{path} is {part.stop_after:g} steps: steps are whole; use a whole number.")
+
+
+def _part_names(config: TrainConfig) -> list[str]:
+    """The parts whose settings the method heeds."""
+    return ["denoiser", "text_encoder"] if config.method in PARTS["method"] else []
+
+
+def _check_embeddings(config: TrainConfig) -> Iterator[Problem]:
+    if config.method != "embedding":
+        return
+    if not config.embeddings:
+        yield Problem("embeddings", "embeddings is empty: add one with a placeholder such as my-cat-1.")
+    words = [embedding.placeholder for embedding in config.embeddings]
+    for number, embedding in enumerate(config.embeddings):
+        path, word = f"embeddings.{number}.placeholder", embedding.placeholder
+        others = [other for other in words[:number] if other and (other in word or word in other)]
+        if not word:
+            yield Problem(path, f"{path} is empty: write the new word, such as my-cat-1.")
+        elif any(character.isspace() for character in word) or word != word.lower():
+            yield Problem(path, f"{path} {word!r}: it must be one word in lower case; use one such as my-cat-1.")
+        elif others:
+            yield Problem(path, f"{path} {word!r} and {others[0]!r}: none may contain another; choose unlike words.")
+        if not embedding.initial_text.strip():
+            path = f"embeddings.{number}.initial_text"
+            yield Problem(path, f"{path} is empty: write a word that comes close, or * for none.")
+    names = [embedding.title.lower() for embedding in config.embeddings]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            path = f"embeddings.{number}.file_name"
+            yield Problem(path, f"{path}: two embeddings would be written to {name!r}; give each a name of its own.")
 
 
 def _check_precision(config: TrainConfig) -> Iterator[Problem]:
     weights, mixed = config.model.weight_dtype, config.model.mixed_precision
-    # Of LoRA the model's weights are not trained, so their precision sets no gradient's.
-    if weights == "float16" and mixed == "fp16" and config.method != "lora":
+    # Of LoRA and embeddings the model's weights are not trained, so their precision sets no gradient's.
+    trains_weights = config.method in ("full", "vae")
+    if weights == "float16" and mixed == "fp16" and trains_weights:
         message = (
             f"model.weight_dtype float16 with mixed_precision fp16 in {config.method} training: "
             "fp16 gradients can't be unscaled: set model.weight_dtype to float32."
         )
         yield Problem("model.weight_dtype", message)
-    elif weights in ("float16", "bfloat16") and config.method != "lora":
+    elif weights in ("float16", "bfloat16") and trains_weights and not _rounds_by_chance(config):
+        remedy = ", or switch optimizer.stochastic_rounding on" if weights == "bfloat16" else ""
         message = (
             f"model.weight_dtype {weights} in {config.method} training: small updates are lost to rounding; "
-            "use float32 with mixed_precision bf16."
+            f"use float32 with mixed_precision bf16{remedy}."
         )
         yield Problem("model.weight_dtype", message, blocking=False)
     if weights == "float64" and mixed != "no":
@@ -127,34 +201,123 @@ def _check_precision(config: TrainConfig) -> Iterator[Problem]:
         yield Problem("model.mixed_precision", message)
 
 
+def _check_noise(config: TrainConfig) -> Iterator[Problem]:
+    if config.method == "vae":
+        return
+    low, high = config.diffusion.min_timestep, config.diffusion.max_timestep
+    if low >= high:
+        message = f"diffusion.min_timestep {low}: must be below max_timestep ({high}); lower it or raise the other."
+        yield Problem("diffusion.min_timestep", message)
+    if not config.model.zero_terminal_snr:
+        return
+    if config.family not in SNR_FAMILIES:
+        message = f"model.zero_terminal_snr: {config.family} is a flow model, which ends in noise alone; switch it off."
+        yield Problem("model.zero_terminal_snr", message)
+    elif config.model.prediction_type == "epsilon":
+        message = (
+            "model.zero_terminal_snr with prediction_type epsilon: where there is noise alone, epsilon says nothing of "
+            "the picture; set model.prediction_type to v_prediction."
+        )
+        yield Problem("model.zero_terminal_snr", message)
+
+
+def _check_loss(config: TrainConfig) -> Iterator[Problem]:
+    if config.method == "vae":
+        return
+    loss = config.loss
+    if not (loss.mse or loss.mae or loss.huber):
+        yield Problem("loss.mse", "loss.mse, mae and huber are all 0: nothing would be learnt; set loss.mse to 1.")
+    fitting = {"constant", *(SNR_WEIGHTS if config.family in SNR_FAMILIES else FLOW_WEIGHTS)}
+    if loss.weighting not in fitting:
+        message = f"loss.weighting {loss.weighting} is not for {config.family}: use {' or '.join(sorted(fitting))}."
+        yield Problem("loss.weighting", message)
+    if config.method != "lora":
+        for name, is_on in (
+            ("prior_by_frozen_model", loss.prior_by_frozen_model),
+            ("masked_prior_preservation_weight", loss.masked_training and loss.masked_prior_preservation_weight),
+        ):
+            if is_on:
+                message = f"loss.{name} with method {config.method}: only LoRA keeps the old model; switch it off."
+                yield Problem(f"loss.{name}", message)
+    elif loss.prior_by_frozen_model and not any(c.enabled and c.regularisation for c in config.concepts):
+        message = "loss.prior_by_frozen_model has no effect: mark a concept with regularisation, or switch it off."
+        yield Problem("loss.prior_by_frozen_model", message, blocking=False)
+
+
 def _check_optimizer(config: TrainConfig) -> Iterator[Problem]:
     optimizer = config.optimizer
     rates = {"optimizer.learning_rate": optimizer.learning_rate}
-    for part in ("denoiser", "text_encoder"):
+    for part in _part_names(config):
         settings = getattr(config, part)
-        if settings.train and settings.learning_rate is not None and config.method != "vae":
+        if settings.train and settings.learning_rate is not None:
             rates[f"{part}.learning_rate"] = settings.learning_rate
     for path, rate in rates.items():
         if optimizer.name == "prodigy" and rate < 0.1:
             message = f"{path} {rate:g} is small for Prodigy, which finds its own step: use 1.0."
             yield Problem(path, message, blocking=False)
-        if optimizer.name == "adamw" and rate >= 0.1:
-            message = f"{path} {rate:g} is very large for adamw: use 1e-4 for LoRA, 1e-5 for full training."
+        if optimizer.name in TAKES_SMALL_RATES and rate >= 0.1:
+            message = f"{path} {rate:g} is very large for {optimizer.name}: use 1e-4 for LoRA, 1e-5 for full training."
             yield Problem(path, message, blocking=False)
-    if optimizer.name != "adafactor" and optimizer.beta1 > optimizer.beta2:
+    if optimizer.name in WITH_BETAS and optimizer.beta1 > optimizer.beta2:
         message = f"optimizer.beta1 {optimizer.beta1:g} is above beta2 {optimizer.beta2:g}: use 0.9 and 0.999."
         yield Problem("optimizer.beta1", message, blocking=False)
 
 
 def _check_prodigy(config: TrainConfig) -> Iterator[Problem]:
-    parts = ("denoiser", "text_encoder")
-    trained = {name: getattr(config, name) for name in parts if getattr(config, name).train}
+    trained = {name: getattr(config, name) for name in _part_names(config) if getattr(config, name).train}
     rates = {name: part.learning_rate or config.optimizer.learning_rate for name, part in trained.items()}
-    if config.optimizer.name == "prodigy" and config.method != "vae" and len(set(rates.values())) > 1:
+    if config.optimizer.name == "prodigy" and len(set(rates.values())) > 1:
         name = next(name for name, part in trained.items() if part.learning_rate is not None)
         path = f"{name}.learning_rate"
         message = f"{path} {rates[name]:g}: Prodigy finds one step for all parts together; leave it empty."
         yield Problem(path, message)
+
+
+def _check_optimizer_options(config: TrainConfig) -> Iterator[Problem]:
+    optimizer = config.optimizer
+    if optimizer.name == "schedule_free":
+        yield from _check_schedule_free(config)
+    if optimizer.name == "sgd" and optimizer.sgd_nesterov and optimizer.sgd_momentum == 0:
+        message = "optimizer.sgd_nesterov with sgd_momentum 0: there is nothing to look ahead along; set it to 0.9."
+        yield Problem("optimizer.sgd_momentum", message)
+    if optimizer.name.endswith("_8bit") and config.model.weight_dtype == "float64":
+        message = f"optimizer.name {optimizer.name} with model.weight_dtype float64: use float32, or adamw."
+        yield Problem("optimizer.name", message)
+    if optimizer.stochastic_rounding and optimizer.name in NOT_ROUNDED:
+        message = (
+            f"optimizer.stochastic_rounding with optimizer.name {optimizer.name}: it can't step a part of the weights "
+            "at a time; choose another optimizer, such as adamw or adafactor, or switch it off."
+        )
+        yield Problem("optimizer.stochastic_rounding", message)
+
+
+def _check_schedule_free(config: TrainConfig) -> Iterator[Problem]:
+    if config.optimizer.beta1 == 0:
+        message = "optimizer.beta1 0 with schedule_free: its weights mix with their average by beta1; use 0.9."
+        yield Problem("optimizer.beta1", message)
+    if config.ema.enabled:
+        message = "ema.enabled with optimizer.name schedule_free: it averages by itself; switch ema.enabled off."
+        yield Problem("ema.enabled", message)
+    if config.schedule.name != "constant":
+        message = (
+            f"schedule.name {config.schedule.name} with optimizer.name schedule_free: its average takes the place of "
+            "a falling rate; use constant."
+        )
+        yield Problem("schedule.name", message, blocking=False)
+
+
+def _rounds_by_chance(config: TrainConfig) -> bool:
+    return config.optimizer.stochastic_rounding and config.model.weight_dtype == "bfloat16"
+
+
+def _check_validation(config: TrainConfig) -> Iterator[Problem]:
+    held_out = config.data.validation_share or any(c.enabled and c.validation for c in config.concepts)
+    if config.validation.unit != "never" and not held_out:
+        message = (
+            f"validation.unit {config.validation.unit}: no picture is held out; set data.validation_share above 0, "
+            "mark a concept as validation, or set it to never."
+        )
+        yield Problem("validation.unit", message, blocking=False)
 
 
 def _check_schedule(config: TrainConfig) -> Iterator[Problem]:
@@ -173,7 +336,7 @@ def _check_schedule(config: TrainConfig) -> Iterator[Problem]:
 
 
 def _check_intervals(config: TrainConfig) -> Iterator[Problem]:
-    for name in ("sampling", "backup", "output"):
+    for name in ("sampling", "validation", "backup", "output"):
         part = getattr(config, name)
         if part.unit == "never":
             continue

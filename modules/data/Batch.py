@@ -19,6 +19,13 @@ class Batch:
     noise: [B, C, H, W], in latent space. u: [B], uniform draws in [0, 1) for the timesteps.
     latents: [B, C, H, W], clean and normalised, or None where the method takes pixels.
     pixels: [B, 3, H, W] in [-1, 1], or None.
+    sizes: [B, 6], height and width of the picture before it was resized, top and left of the crop in the resized
+        picture, height and width of the crop, in pixels; None for families that don't take them.
+    input_noise: [B, C, H, W], what the latents are noised with where that is not `noise`, which stays the target; None
+        where it is.
+    mask: [B, 1, H, W], 1 where a sample is learnt and 0 where it is not, or None without masked training.
+    prior: bool[B], samples whose target is the prediction of the model before the training, or None.
+    unconditional: bool[B], samples whose conditioning is all zeros, or None.
     text: conditioning by name, or None where the text encoder trains and encodes `prompts` in the step.
     """
 
@@ -29,6 +36,11 @@ class Batch:
     prompts: list[str]
     latents: Tensor | None = None
     pixels: Tensor | None = None
+    sizes: Tensor | None = None
+    input_noise: Tensor | None = None
+    mask: Tensor | None = None
+    prior: Tensor | None = None
+    unconditional: Tensor | None = None
     text: dict[str, Tensor] | None = None
 
     def to(self, device: torch.device) -> Batch:

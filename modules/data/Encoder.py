@@ -69,7 +69,8 @@ class Encoder:
     def latents(self) -> CachedRecords:
         """The latents of every picture that can be used."""
         cache = self._scanned_cache("latents")
-        self._hash_together([*self._base.component_files(self._base.family.vae), *self._dataset.paths])
+        files = dict.fromkeys([*self._dataset.paths, *(mask for mask in self._dataset.masks or () if mask)])
+        self._hash_together([*self._base.component_files(self._base.family.vae), *files])
         keys = latent_keys(self._dataset, self._buckets, self._base, self._hashes)
         self._hashes.save()
 
@@ -87,7 +88,7 @@ class Encoder:
         return CachedRecords(cache, keys, remake)
 
     def text(self, captions: Sequence[str]) -> CachedRecords:
-        """The conditioning of `captions`, by their number."""
+        """The conditioning of `captions`, each once, by caption."""
         cache = self._scanned_cache("text")
         self._hash_together(self._base.component_files(*self._base.family.text_components))
         keys = text_keys(captions, self._base, self._hashes)
@@ -98,7 +99,8 @@ class Encoder:
             return unusable
 
         self._encode_together(keys, cache, encode)
-        return CachedRecords(cache, keys, lambda: encode(WHOLE, {}, self._tell))
+        by_caption = dict(zip(captions, keys, strict=True))
+        return CachedRecords(cache, by_caption, lambda: encode(WHOLE, {}, self._tell))
 
     def pixels(self) -> PixelRecords:
         """The pictures themselves, all decoded once to find those that can't be used."""

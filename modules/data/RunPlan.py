@@ -31,7 +31,8 @@ class PlannedStep:
 class RunPlan:
     """The plan of every epoch, which knows nothing of ranks, and the shares of one rank.
 
-    unusable: sample ids that are left out.
+    unusable: sample ids that are left out, with the other views of their pictures.
+    validation_samples: int64[K], the ids of the usable samples that are held out; each is a picture of its own.
     """
 
     def __init__(self, dataset: Dataset, buckets: Buckets, unusable: Collection[int], seed: int, global_batch: int):
@@ -40,7 +41,10 @@ class RunPlan:
         self._dataset = dataset
         self._buckets = buckets
         self._repeats = dataset.repeats
-        self._excluded = _as_mask(unusable, len(dataset))
+        self._num_views = None if dataset.views is None else dataset.num_views
+        self._excluded = _as_mask(dataset.pictures_of(unusable), len(dataset))
+        held_out = _as_mask((), len(dataset)) if dataset.held_out is None else dataset.held_out
+        self.validation_samples = np.flatnonzero(held_out & ~self._excluded)
         self.num_samples = count_samples(len(dataset), self._repeats, self._excluded, dataset.concept_index)
         self.steps_per_epoch = count_steps(self.num_samples, global_batch)
 
@@ -57,6 +61,7 @@ class RunPlan:
                 self.global_batch,
                 self._excluded,
                 self._dataset.concept_index,
+                self._num_views,
             )
             for index in range(first, plan.num_steps):
                 micro_batches = shard(plan.step(index), self._buckets.index, rank, world_size, accumulation)
@@ -64,10 +69,25 @@ class RunPlan:
             epoch, first = epoch + 1, 0
 
 
-def samples_digest(dataset: Dataset, unusable: Collection[int] = (), captions: Sequence[str] = ()) -> str:
+    def validation(self, rank: int, world_size: int, batch_size: int) -> list[MicroBatch]:
+        """The batches of `rank` for one pass over the validation samples; empty where there are fewer than ranks.
+
+        batch_size: samples that a batch may hold.
+        """
+        samples = np.stack((self.validation_samples, np.zeros_like(self.validation_samples)), axis=1)
+        if not len(samples):
+            return []
+        num_batches = -(-len(samples) // (world_size * batch_size))
+        batches = shard(samples, self._buckets.index, rank, world_size, accumulation=num_batches)
+        return [batch for batch in batches if batch.real]
+
+
+def samples_digest(dataset: Dataset, unusable: Collection[int] = (), captions: Sequence[tuple[str, ...]] = ()) -> str:
     """Changes when the samples' ids no longer mean the same pictures, or the same captions where these are given."""
-    texts = "\n".join([*(Path(path).name for path in dataset.paths), *captions])
-    return hashlib.sha256(os.fsencode(texts) + _as_mask(unusable, len(dataset)).tobytes()).hexdigest()
+    options = (caption for of_sample in captions for caption in of_sample)
+    texts = "\n".join([*(Path(path).name for path in dataset.paths), *options])
+    held_out = b"" if dataset.held_out is None else dataset.held_out.tobytes()
+    return hashlib.sha256(os.fsencode(texts) + _as_mask(unusable, len(dataset)).tobytes() + held_out).hexdigest()
 
 
 def _as_mask(samples: Collection[int], count: int) -> np.ndarray:

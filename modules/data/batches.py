@@ -4,36 +4,42 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from modules.config.DiffusionConfig import DiffusionConfig
+from modules.config.LossConfig import LossConfig
 from modules.data.Batch import Batch
 from modules.data.BoundedMemory import BoundedMemory
 from modules.data.draws import torch_seed, uniform
 from modules.data.encoding import load_pixels
+from modules.data.views import crop_of
+from modules.diffusion.timesteps import Timesteps
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from modules.data.buckets import Buckets
+    from modules.data.CaptionSource import CaptionSource
     from modules.data.concepts import Dataset
     from modules.data.plan import MicroBatch
     from modules.data.TensorCache import TensorCache
 
 T = TypeVar("T")
+Draw = tuple[int, int, int, int]  # (seed, epoch, sample, repeat)
 
 
 @dataclass(frozen=True, eq=False)
 class CachedRecords:
-    """The cache entries of samples. remake: encodes again what turned out to be damaged."""
+    """The cache entries of samples, by their ids, or of captions. remake: encodes again what proved to be damaged."""
 
     cache: TensorCache
-    keys: Sequence[str | None]
+    keys: Sequence[str | None] | Mapping[str, str]
     remake: Callable[[], object]
 
-    def record(self, sample: int) -> dict[str, Tensor]:
+    def record(self, sample: int | str) -> dict[str, Tensor]:
         key = self.keys[sample]
         record = self.cache.get(key)
         if record is None:
@@ -77,18 +83,26 @@ class SampleSource:
 
     pictures: gives "latents" or "pixels" of a sample. text: gives the conditioning of a caption, None where the text
     encoder trains and encodes in the step.
-    captions: of each sample, and a last one, "", which caption dropout puts in their place; `text` has its record too.
-    dtype: of the tensors.
+    captions: draws them; caption dropout puts "" in their place, of which `text` has a record too.
+    dtype: of the tensors. sizes: whether batches tell the pictures' sizes and crops.
+    diffusion, loss: how pictures are noised, and which samples a mask or the frozen model concerns.
+    timesteps: of a draw and a latent's shape. zero_unconditional: whether a dropped caption leaves no conditioning at
+    all, not that of "".
     """
 
     dataset: Dataset
     buckets: Buckets
     pictures: CachedRecords | PixelRecords
-    captions: Sequence[str]
+    captions: CaptionSource
     text: CachedRecords | None
     caption_dropout: float
     seed: int
     dtype: torch.dtype
+    sizes: bool = False
+    diffusion: DiffusionConfig = field(default_factory=DiffusionConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    timesteps: Timesteps = field(default_factory=Timesteps)
+    zero_unconditional: bool = False
 
     def batch(self, micro_batch: MicroBatch, epoch: int) -> Batch:
         """The tensors of one micro-batch, on the CPU."""
@@ -96,37 +110,92 @@ class SampleSource:
 
         draws = [(self.seed, epoch, int(sample), int(repeat)) for sample, repeat in micro_batch.samples]
         samples = [draw[2] for draw in draws]
-        captions = [self._caption_number(draw) for draw in draws]
+        dropped = [self._drops_caption(draw) for draw in draws]
+        prompts = ["" if drop else self._caption(draw) for draw, drop in zip(draws, dropped, strict=True)]
         # weights and timesteps keep float32 at least: bf16 timesteps collapse
         exact = torch.promote_types(self.dtype, torch.float32)
         weights = [self._loss_weight(sample) if micro_batch.real else 0.0 for sample in samples]
-        u = [uniform(*draw, "timestep") for draw in draws]
-        pictures = _stacked([self.pictures.record(sample) for sample in samples])
+        records = [self.pictures.record(sample) for sample in samples]
+        pictures = _stacked([{name: value for name, value in r.items() if name != "mask"} for r in records])
         shape = self.pictures.noise_shape(pictures)
+        u = [self.timesteps.at(uniform(*draw, "timestep"), shape) for draw in draws]
+        noise = torch.stack([self._noise(draw, shape) for draw in draws]).to(self.dtype)
         return Batch(
             weight=torch.tensor(weights, dtype=torch.float64).to(exact),
             count=len(samples) if micro_batch.real else 0,
-            noise=torch.stack([_noise(draw, shape) for draw in draws]).to(self.dtype),
+            noise=noise,
             u=torch.tensor(u, dtype=torch.float64).to(exact),
-            prompts=[self.captions[number] for number in captions],
-            text=_stacked([self.text.record(number) for number in captions]) if self.text else None,
+            prompts=prompts,
+            sizes=torch.tensor([self._sizes(sample) for sample in samples]).float() if self.sizes else None,
+            text=_stacked([self.text.record(prompt) for prompt in prompts]) if self.text else None,
+            input_noise=self._input_noise(noise, draws, shape),
+            mask=self._masks(records, draws, shape),
+            prior=_marked([self._is_prior(sample) for sample in samples]),
+            unconditional=_marked(dropped) if self.zero_unconditional else None,
             **{name: value.to(self.dtype) for name, value in pictures.items()},
         )
 
-    def _caption_number(self, draw: tuple[int, ...]) -> int:
-        if self.caption_dropout and uniform(*draw, "caption dropout") < self.caption_dropout:
-            return len(self.captions) - 1
-        return draw[2]
+    def _drops_caption(self, draw: Draw) -> bool:
+        return bool(self.caption_dropout) and uniform(*draw, "caption dropout") < self.caption_dropout
+
+    def _caption(self, draw: Draw) -> str:
+        _, epoch, sample, repeat = draw
+        return self.captions.draw(sample, epoch, repeat)
+
+    def _sizes(self, sample: int) -> tuple[int, ...]:
+        """A row of Batch.sizes."""
+        left, top, right, bottom = crop_of(self.dataset, self.buckets, sample).box
+        height, width = int(self.dataset.heights[sample]), int(self.dataset.widths[sample])
+        return height, width, top, left, bottom - top, right - left
 
     def _loss_weight(self, sample: int) -> float:
         return self.dataset.concepts[self.dataset.concept_index[sample]].loss_weight
 
+    def _is_prior(self, sample: int) -> bool:
+        concept = self.dataset.concepts[self.dataset.concept_index[sample]]
+        return self.loss.prior_by_frozen_model and concept.regularisation
 
-def _noise(draw: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
+    def _noise(self, draw: Draw, shape: tuple[int, ...]) -> Tensor:
+        noise = _normal(draw, "noise", shape)
+        strength = self.diffusion.offset_noise
+        if not strength:
+            return noise
+        if self.diffusion.offset_noise_random:
+            strength *= uniform(*draw, "offset noise strength")
+        return noise + strength * _normal(draw, "offset noise", (shape[0], *[1] * (len(shape) - 1)))
+
+    def _input_noise(self, noise: Tensor, draws: list[Draw], shape: tuple[int, ...]) -> Tensor | None:
+        """Ning et al. 2023, arXiv 2301.11706, algorithm 1: the input has more noise than the model must predict."""
+        import torch
+
+        gamma = self.diffusion.input_perturbation
+        if not gamma:
+            return None
+        return noise + gamma * torch.stack([_normal(draw, "input noise", shape) for draw in draws]).to(self.dtype)
+
+    def _masks(self, records: list[dict[str, Tensor]], draws: list[Draw], shape: tuple[int, ...]) -> Tensor | None:
+        """Batch.mask: white for pictures without one, and for the share that is trained whole."""
+        import torch
+
+        if not self.loss.masked_training:
+            return None
+        white = torch.ones(1, *shape[1:])
+        ignored = [uniform(*draw, "unmasked") < self.loss.unmasked_probability for draw in draws]
+        masks = [white if skip else r.get("mask", white) for r, skip in zip(records, ignored, strict=True)]
+        return torch.stack(masks).to(self.dtype)
+
+
+def _marked(rows: list[bool]) -> Tensor | None:
+    import torch
+
+    return torch.tensor(rows) if any(rows) else None
+
+
+def _normal(draw: Draw, purpose: str, shape: tuple[int, ...]) -> Tensor:
     """Gaussian noise of a sample; float32 whatever the run's dtype, so that the same seed means the same noise."""
     import torch
 
-    generator = torch.Generator().manual_seed(torch_seed(*draw, "noise"))
+    generator = torch.Generator().manual_seed(torch_seed(*draw, purpose))
     return torch.randn(shape, generator=generator)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from modules.data.errors import DataError
+from modules.data.Look import PLAIN, Look
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,15 +35,23 @@ class CropBox(NamedTuple):
 
 
 def assign_buckets(
-    widths: np.ndarray, heights: np.ndarray, resolution: int, step: int, max_aspect: float, bucketing: bool
+    widths: np.ndarray,
+    heights: np.ndarray,
+    resolution: int | np.ndarray,
+    step: int,
+    max_aspect: float,
+    bucketing: bool,
 ) -> Buckets:
     """Give each picture the shape whose aspect is nearest to its own.
 
     widths, heights: int[N], pixels, as seen by a viewer (orientation applied).
+    resolution: one for all, or int[N].
     Other arguments as for `bucket_shapes`; without `bucketing` every picture is trained as a square.
     Nearest means by ratio: between two shapes the geometric mean of their aspects decides.
     Raises DataError as `bucket_shapes`.
     """
+    if isinstance(resolution, np.ndarray):
+        return _of_each_resolution(widths, heights, resolution, step, max_aspect, bucketing)
     if not bucketing:
         return Buckets([(resolution, resolution)], np.zeros(len(widths), np.int32))
     shapes = bucket_shapes(resolution, step, max_aspect)
@@ -102,14 +111,45 @@ def check_resolution(
             raise DataError(f"{name} {value}: {family} needs a multiple of {align}; use {nearest}.")
 
 
-def crop_box(width: int, height: int, bucket_w: int, bucket_h: int) -> CropBox:
-    """The smallest size with the picture's aspect that covers the bucket, and the bucket centred in it; in pixels."""
-    if bucket_w * height >= bucket_h * width:
-        size = (bucket_w, max(bucket_h, _divide_rounded(height * bucket_w, width)))
+def crop_box(width: int, height: int, bucket_w: int, bucket_h: int, look: Look = PLAIN) -> CropBox:
+    """The smallest size with the picture's aspect that covers the bucket, and the bucket in it; in pixels.
+
+    The bucket stands in the centre or at the `look`'s place. Of one that is turned, the size covers all corners.
+    """
+    margin_x, margin_y = turn_margins(bucket_w, bucket_h, look.degrees)
+    outer_w, outer_h = bucket_w + 2 * margin_x, bucket_h + 2 * margin_y
+    if outer_w * height >= outer_h * width:
+        size = (outer_w, max(outer_h, _divide_rounded(height * outer_w, width)))
     else:
-        size = (max(bucket_w, _divide_rounded(width * bucket_h, height)), bucket_h)
-    left, top = (size[0] - bucket_w) // 2, (size[1] - bucket_h) // 2
+        size = (max(outer_w, _divide_rounded(width * outer_h, height)), outer_h)
+    spare_x, spare_y = size[0] - outer_w, size[1] - outer_h
+    left, top = spare_x // 2, spare_y // 2
+    if look.place is not None:
+        left, top = int(look.place[0] * (spare_x + 1)), int(look.place[1] * (spare_y + 1))
+    left, top = left + margin_x, top + margin_y
     return CropBox(size, (left, top, left + bucket_w, top + bucket_h))
+
+
+def turn_margins(bucket_w: int, bucket_h: int, degrees: float) -> tuple[int, int]:
+    """Pixels needed on each side beside and above a bucket, so that it can be turned without empty corners."""
+    if not degrees:
+        return 0, 0
+    cos, sin = abs(math.cos(math.radians(degrees))), abs(math.sin(math.radians(degrees)))
+    wide, high = bucket_w * cos + bucket_h * sin, bucket_w * sin + bucket_h * cos
+    # one pixel more, for what interpolation reads; a bucket turned a little may be lower than the upright one
+    return tuple(max(0, math.ceil((outer - inner) / 2)) + 1 for outer, inner in ((wide, bucket_w), (high, bucket_h)))
+
+
+def _of_each_resolution(
+    widths: np.ndarray, heights: np.ndarray, resolution: np.ndarray, step: int, max_aspect: float, bucketing: bool
+) -> Buckets:
+    shape_of = np.empty((len(resolution), 2), np.int32)
+    for value in np.unique(resolution).tolist():
+        rows = resolution == value
+        buckets = assign_buckets(widths[rows], heights[rows], value, step, max_aspect, bucketing)
+        shape_of[rows] = np.array(buckets.shapes, np.int32)[buckets.index]
+    shapes, index = np.unique(shape_of, axis=0, return_inverse=True)  # sorted, and one for resolutions that share it
+    return Buckets([tuple(shape) for shape in shapes.tolist()], index.reshape(-1).astype(np.int32))
 
 
 def _divide_rounded(numerator: int, denominator: int) -> int:

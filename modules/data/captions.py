@@ -1,8 +1,9 @@
-"""The caption of one picture: from a text file beside it, from its name, or from its concept."""
+"""The captions of one picture: from a text file beside it, a table, its name, or its concept."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from modules.data.errors import DataError
@@ -11,18 +12,27 @@ if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
 
 MAX_CAPTION_BYTES = 64 * 1024
+MAX_LINES_BYTES = 1024 * 1024  # of a text file that holds several captions
+
+# path below the concept's folder, with / -> captions
+Table = Mapping[str, tuple[str, ...]]
 
 
-def read_caption(picture_path: str | os.PathLike[str], concept: ConceptConfig) -> str | None:
-    """The caption of a picture of `concept`, on one line; None if it should have a text file and has none.
+def read_captions(
+    picture_path: str | os.PathLike[str], concept: ConceptConfig, table: Table | None = None
+) -> tuple[str, ...] | None:
+    """The captions of a picture of `concept`, each on one line; None if it should have one and has none.
 
-    Raises DataError if the text file can't be read, is not UTF-8 or is larger than MAX_CAPTION_BYTES.
+    table: of the concept, if that is where its captions are.
+    Raises DataError if the text file can't be read, is not UTF-8 or holds more than MAX_CAPTION_BYTES for a caption.
     """
     if concept.captions == "prompt":
-        return concept.prompt
+        return (concept.prompt,)
     if concept.captions == "file_name":
-        return file_stem(picture_path).replace("_", " ").strip()
-    return _read_text(caption_path(picture_path))
+        return (file_stem(picture_path).replace("_", " ").strip(),)
+    if concept.captions == "table":
+        return table.get(path_in_concept(os.fspath(picture_path), concept))
+    return _read_text(caption_path(picture_path), concept.caption_per_line)
 
 
 def caption_path(picture_path: str | os.PathLike[str]) -> str:
@@ -30,20 +40,33 @@ def caption_path(picture_path: str | os.PathLike[str]) -> str:
     return os.path.splitext(picture_path)[0] + ".txt"
 
 
+def path_in_concept(picture_path: str, concept: ConceptConfig) -> str:
+    """A picture's path below the folder of its concept, with / between the parts."""
+    root = os.path.join(os.path.expanduser(concept.path), "")
+    return picture_path.removeprefix(root).replace(os.sep, "/")
+
+
 def file_stem(path: str | os.PathLike[str]) -> str:
     return os.path.splitext(os.path.basename(path))[0]
 
 
-def _read_text(path: str) -> str | None:
+def check_length(caption: str, where: str) -> None:
+    """Raises DataError for a caption that no text encoder would take; `where` it is, for the message."""
+    if len(caption.encode("utf-8", "surrogatepass")) > MAX_CAPTION_BYTES:
+        raise DataError(f"caption {where} is larger than {MAX_CAPTION_BYTES // 1024} KB: shorten it.")
+
+
+def _read_text(path: str, per_line: bool) -> tuple[str, ...] | None:
+    limit = MAX_LINES_BYTES if per_line else MAX_CAPTION_BYTES
     try:
         with open(path, "rb") as file:
-            content = file.read(MAX_CAPTION_BYTES + 1)
+            content = file.read(limit + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise DataError(f"caption {path} can't be read ({error.strerror}): make it a readable text file.") from error
-    if len(content) > MAX_CAPTION_BYTES:
-        raise DataError(f"caption {path} is larger than {MAX_CAPTION_BYTES // 1024} KB: shorten it.")
+    if len(content) > limit:
+        raise DataError(f"caption {path} is larger than {limit // 1024} KB: shorten it.")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -52,5 +75,10 @@ def _read_text(path: str) -> str | None:
         raise DataError(message) from error
     # Windows editors open UTF-8 files with a byte order mark. It is removed here, not by utf-8-sig, which would move
     # the position of a wrong byte.
-    lines = (line.strip() for line in text.removeprefix("\ufeff").splitlines())
-    return " ".join(line for line in lines if line)
+    lines = [line.strip() for line in text.removeprefix("\ufeff").splitlines()]
+    lines = [line for line in lines if line]
+    if not per_line:
+        return (" ".join(lines),)
+    for line in lines:
+        check_length(line, path)
+    return tuple(lines) or ("",)

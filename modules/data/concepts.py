@@ -1,27 +1,45 @@
 """Which pictures a run has: the concepts' folders walked, the sizes read, and nothing decoded.
 
 The position of a picture in the Dataset is its sample id. It depends on the order of the concepts and the names of the
-files, never on the order in which the disk lists them, so that all ranks and a resumed run agree.
+files, never on the order in which the disk lists them, so that all ranks and a resumed run agree. A picture with
+several looks (resolutions, augmented variants) is several samples that follow each other: views.py makes them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modules.data.captions import caption_path, read_caption
+from modules.data.caption_tables import read_table
+from modules.data.captions import Table, caption_path, read_captions
 from modules.data.errors import DataError, PictureError
+from modules.data.masks import is_mask
 from modules.data.pictures import EXTENSIONS, read_size
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
 
 NUM_READERS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Views:
+    """What the samples show, where pictures have several looks.
+
+    first: int64[N], sample id of the first view of the same picture; the others follow it.
+    variant: int32[N], number of the augmented variant, -1 for the picture as it is.
+    seed: from which variants are drawn.
+    """
+
+    first: np.ndarray
+    variant: np.ndarray
+    seed: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +51,10 @@ class Dataset:
     concept_index: int32[N].
     widths, heights: int32[N], pixels of the upright picture.
     unreadable: (path, reason) of pictures and subfolders left out.
-    missing_captions: pictures whose concept takes captions from text files and that have none.
+    missing_captions: pictures whose concept takes captions from text files or a table and that have none.
+    views: None where each picture is one sample.
+    held_out: bool[N], samples for validation, which are never trained on; None for none.
+    masks: path of each sample's mask, None where it has none; None without masked training.
     """
 
     concepts: Sequence[ConceptConfig]
@@ -43,22 +64,62 @@ class Dataset:
     heights: np.ndarray
     unreadable: list[tuple[str, str]]
     missing_captions: int
+    views: Views | None = None
+    held_out: np.ndarray | None = None
+    masks: Sequence[str | None] | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
 
     @property
+    def first_views(self) -> np.ndarray:
+        """int64[N], for each sample the first of the same picture."""
+        return np.arange(len(self)) if self.views is None else self.views.first
+
+    @property
+    def num_views(self) -> np.ndarray:
+        """int64[N], how many looks a picture has, at its first sample; 0 at the others."""
+        return np.bincount(self.first_views, minlength=len(self))
+
+    @property
+    def num_pictures(self) -> int:
+        return int(np.count_nonzero(self.num_views))
+
+    def pictures_of(self, samples: Collection[int]) -> list[int]:
+        """The first samples of the pictures that `samples` show, each once, in order."""
+        first = self.first_views
+        return sorted({int(first[sample]) for sample in samples})
+
+    @property
     def repeats(self) -> np.ndarray:
-        """float64[N], how often an epoch shows each sample.
+        """float64[N], how often an epoch shows each picture, at its first sample; 0 at its others and for validation.
 
         Regularisation concepts together are shown as often as all others (prior preservation: Ruiz et al. 2022,
-        arXiv 2208.12242, section 3.3, takes one prior sample per instance sample).
+        arXiv 2208.12242, section 3.3, takes one prior sample per instance sample). Concepts with a share then get it.
         """
         repeats = np.array([concept.repeats for concept in self.concepts], np.float64)[self.concept_index]
+        repeats[self.num_views == 0] = 0
+        if self.held_out is not None:
+            repeats[self.held_out] = 0
         is_prior = np.array([concept.regularisation for concept in self.concepts], bool)[self.concept_index]
-        if is_prior.any() and not is_prior.all():
+        if repeats[is_prior].any() and repeats[~is_prior].any():
             repeats[is_prior] *= repeats[~is_prior].sum() / repeats[is_prior].sum()
-        return repeats
+        shares = np.array([concept.share or 0 for concept in self.concepts], np.float64)
+        return repeats if not shares.any() else _with_shares(repeats, self.concept_index, shares)
+
+
+def _with_shares(repeats: np.ndarray, concept_index: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """`repeats` with those of concepts that have a share (above 0) changed until each fills its share of an epoch.
+
+    The other concepts stay as they are and fill the rest; without any, the epoch stays as long as the repeats made it
+    and the shares are taken in proportion.
+    """
+    samples = np.bincount(concept_index, repeats, len(shares))
+    shares = np.where(samples > 0, shares, 0)
+    others = samples[shares == 0].sum()
+    total = others / (1 - shares.sum()) if others else samples.sum() / shares.sum()
+    factor = np.divide(shares * total, samples, out=np.ones_like(samples), where=shares > 0)
+    return repeats * factor[concept_index]
 
 
 @dataclass(frozen=True)
@@ -66,13 +127,14 @@ class _Found:
     """A picture file of a concept, not yet opened."""
 
     path: str
-    has_text: bool
+    has_caption: bool
 
 
 def scan(concepts: Sequence[ConceptConfig]) -> Dataset:
     """Find the pictures of all enabled concepts and read their sizes.
 
-    Raises DataError if no concept is enabled, or an enabled one has no folder or no readable picture.
+    Raises DataError if no concept is enabled, or an enabled one has no folder, no readable picture or no table of
+    captions where it should have one.
     """
     if not any(concept.enabled for concept in concepts):
         raise DataError("concepts: none is enabled; add a folder of pictures or enable one.")
@@ -95,7 +157,7 @@ def scan(concepts: Sequence[ConceptConfig]) -> Dataset:
                 paths.append(picture.path)
                 concept_index.append(number)
                 sizes.append(size)
-                missing_captions += concept.captions == "txt" and not picture.has_text
+                missing_captions += not picture.has_caption
             if len(paths) == num_before:
                 path, reason = unreadable[-1]
                 raise DataError(
@@ -107,11 +169,26 @@ def scan(concepts: Sequence[ConceptConfig]) -> Dataset:
     return Dataset(concepts, paths, index, widths, heights, unreadable, missing_captions)
 
 
-def captions(dataset: Dataset) -> list[str]:
-    """The caption of each sample, "" where its text file is missing. Raises DataError as `read_caption`."""
-    of_sample = [dataset.concepts[number] for number in dataset.concept_index]
+def captions(dataset: Dataset) -> list[tuple[str, ...]]:
+    """The captions of each sample, ("",) where there should be one and is none.
+
+    Raises DataError as `read_captions` and `read_table`.
+    """
+    tables: dict[int, Table] = {
+        number: read_table(concept, f"concepts.{number}")
+        for number, concept in enumerate(dataset.concepts)
+        if concept.enabled and concept.captions == "table"
+    }
+
+    def of_picture(sample: int) -> tuple[str, ...]:
+        number = int(dataset.concept_index[sample])
+        return read_captions(dataset.paths[sample], dataset.concepts[number], tables.get(number)) or ("",)
+
+    first = dataset.first_views
+    pictures = np.unique(first).tolist()
     with ThreadPoolExecutor(NUM_READERS) as readers:
-        return [caption or "" for caption in readers.map(read_caption, dataset.paths, of_sample)]
+        of_first = dict(zip(pictures, readers.map(of_picture, pictures), strict=True))
+    return [of_first[sample] for sample in first.tolist()]
 
 
 def _size_or_reason(path: str) -> tuple[int, int] | str:
@@ -134,23 +211,46 @@ def _find_pictures(concept: ConceptConfig, setting: str) -> tuple[list[_Found], 
         raise DataError(f"{setting}.path {concept.path}: {problem}; choose a folder of pictures.")
     skipped: list[tuple[str, str]] = []
     relative: dict[str, bool] = {}
-    for below, names in _walk(root, concept.include_subfolders, skipped):
+    include, exclude = _patterns(concept.include), _patterns(concept.exclude)
+    for below, names in walk(root, concept.include_subfolders, skipped):
         for name in names:
-            if os.path.splitext(name)[1].lower() in EXTENSIONS:
-                relative[below + name] = caption_path(name) in names
+            if os.path.splitext(name)[1].lower() in EXTENSIONS and _is_wanted(below + name, include, exclude):
+                if is_mask(name, names):
+                    continue
+                relative[below + name] = concept.captions != "txt" or caption_path(name) in names
     if not relative:
         if skipped:
             path, reason = skipped[0]
             raise DataError(f"{setting}.path {concept.path}: {path} can't be listed ({reason}); allow reading it.")
+        if include or exclude:
+            raise DataError(
+                f"{setting}.path {concept.path}: none of its pictures is taken by {setting}.include "
+                f"{concept.include!r} and exclude {concept.exclude!r}; change the patterns."
+            )
         subfolders = "" if concept.include_subfolders else f", switch {setting}.include_subfolders on"
         raise DataError(
             f"{setting}.path {concept.path}: holds no pictures ({' '.join(sorted(EXTENSIONS))}); "
             f"add some{subfolders} or disable the concept."
         )
+    if concept.captions == "table":
+        table = read_table(concept, setting)
+        relative = {path: path in table for path in relative}
     return [_Found(os.path.join(root, path), relative[path]) for path in sorted(relative)], skipped
 
 
-def _walk(root: str, subfolders: bool, skipped: list[tuple[str, str]]) -> Iterator[tuple[str, set[str]]]:
+def _patterns(text: str) -> list[str]:
+    return [pattern.strip().lower() for pattern in text.split(",") if pattern.strip()]
+
+
+def _is_wanted(path: str, include: list[str], exclude: list[str]) -> bool:
+    """path: below the concept's folder, with /. The patterns are in lower case."""
+    path = path.lower()  # cameras write IMG_0001.JPG
+    if include and not any(fnmatchcase(path, pattern) for pattern in include):
+        return False
+    return not any(fnmatchcase(path, pattern) for pattern in exclude)
+
+
+def walk(root: str, subfolders: bool, skipped: list[tuple[str, str]]) -> Iterator[tuple[str, set[str]]]:
     """(folder below root as "a/b/", names of its files) for root and, with `subfolders`, all below; hidden ones not.
 
     Links are followed, and each real folder is listed once, so a link to a parent ends there.

@@ -18,10 +18,14 @@ import numpy as np
 
 from modules.data.errors import DataError, PictureError
 from modules.data.FileHashes import FileHashes
-from modules.data.pictures import fit_picture, load_picture, to_array
+from modules.data.masks import load_mask
+from modules.data.pictures import colour_picture, fit_picture, load_picture, to_array
 from modules.data.TensorCache import TensorCache
+from modules.data.views import look_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from modules.data.buckets import Buckets
     from modules.data.concepts import Dataset
     from modules.weights.BaseModel import BaseModel
@@ -43,10 +47,18 @@ WHOLE: Share = (0, 1)
 def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes) -> list[str | None]:
     """The cache key of each sample's latents, None for a file that can't be read."""
     encoder = hashes.combined(base.component_files(base.family.vae), str(base.dtype), f"v{ENCODING_VERSION}")
-    return [
-        None if content is None else _key(content, buckets.shapes[bucket], encoder)
-        for content, bucket in zip(hashes.of(dataset.paths), buckets.index.tolist(), strict=True)
-    ]
+    contents = _of_each_view(dataset, hashes.of)
+    masks = _mask_contents(dataset, hashes)
+    keys: list[str | None] = []
+    for sample, (content, bucket) in enumerate(zip(contents, buckets.index.tolist(), strict=True)):
+        changes = look_of(dataset, sample).changes  # none: the key is that of the picture as it is
+        parts = [content, buckets.shapes[bucket], encoder, *([changes] if changes else [])]
+        mask = dataset.masks and dataset.masks[sample]
+        if mask:  # likewise: pictures without a mask keep their key
+            parts.append({"mask": masks[mask]})
+        is_readable = content is not None and not (mask and masks[mask] is None)
+        keys.append(_key(*parts) if is_readable else None)
+    return keys
 
 
 def text_keys(captions: Sequence[str], base: BaseModel, hashes: FileHashes) -> list[str]:
@@ -119,7 +131,7 @@ def find_undecodable(
     Returns those that can't be used (sample id -> reason).
     """
     undecodable: dict[int, str] = {}
-    samples = part_of(range(len(dataset)), share)
+    samples = part_of(np.flatnonzero(dataset.num_views).tolist(), share)  # one view shows it for all of a picture
     pictures = _read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample), samples)
     for done, (sample, pixels) in enumerate(zip(samples, pictures, strict=True), start=1):
         if isinstance(pixels, str):
@@ -130,10 +142,11 @@ def find_undecodable(
 
 def check_unusable(dataset: Dataset, unusable: dict[int, str], max_share: float) -> None:
     """Raises DataError where more pictures are unusable than the settings allow."""
-    count = len(unusable) + len(dataset.unreadable)
-    total = len(dataset) + len(dataset.unreadable)
+    pictures = dataset.pictures_of(unusable)
+    count = len(pictures) + len(dataset.unreadable)
+    total = dataset.num_pictures + len(dataset.unreadable)
     if count > max_share * total or count == total:
-        listed = [path for path, _ in dataset.unreadable] + [dataset.paths[sample] for sample in unusable]
+        listed = [path for path, _ in dataset.unreadable] + [dataset.paths[sample] for sample in pictures]
         raise DataError(
             f"{count} of {total} pictures can't be used, more than data.max_unreadable_share {max_share:g} allows, "
             f"such as {listed[0]}: repair or remove them, or raise the share."
@@ -146,9 +159,10 @@ def part_of(values: Sequence[T], share: Share) -> Sequence[T]:
 
 
 def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
-    """The picture of a sample as float32[3, H, W] in [-1, 1], in its bucket's shape. Raises PictureError."""
-    width, height = buckets.shapes[buckets.index[sample]]
-    return to_array(fit_picture(load_picture(dataset.paths[sample]), width, height))
+    """The view of a sample as float32[3, H, W] in [-1, 1], in its bucket's shape. Raises PictureError."""
+    look = look_of(dataset, sample)
+    picture = fit_picture(load_picture(dataset.paths[sample]), *buckets.shapes[buckets.index[sample]], look)
+    return to_array(colour_picture(picture, look))
 
 
 def _encode_pictures(
@@ -170,19 +184,34 @@ def _encode_pictures(
     done = 0
     for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
         of_bucket = [sample for sample in missing if buckets.index[sample] == bucket]
-        pictures = _read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample), of_bucket)
+        pictures = _read_ahead(lambda sample: _picture_or_reason(dataset, buckets, sample), of_bucket)
         for chunk in _chunks(zip(of_bucket, pictures, strict=True), PICTURES_AT_ONCE):
-            unusable.update({sample: pixels for sample, pixels in chunk if isinstance(pixels, str)})
-            readable = [(sample, pixels) for sample, pixels in chunk if not isinstance(pixels, str)]
+            unusable.update({sample: reason for sample, reason in chunk if isinstance(reason, str)})
+            readable = [(sample, *picture) for sample, picture in chunk if not isinstance(picture, str)]
             if readable:
-                pixels = torch.from_numpy(np.stack([pixels for _, pixels in readable]))
+                pixels = torch.from_numpy(np.stack([pixels for _, pixels, _ in readable]))
                 with torch.no_grad():
                     latents = encode_pixels(base.family, vae, pixels)
-                for (sample, _), record in zip(readable, latents, strict=True):
-                    cache.put(keys[sample], {"latents": record})
+                for (sample, _, mask), record in zip(readable, latents, strict=True):
+                    masks = {} if mask is None else {"mask": _mask_of_latents(mask, record)}
+                    cache.put(keys[sample], {"latents": record, **masks})
             done += len(chunk)
             progress(f"Caching pictures: {done} of {len(missing)}")
     return unusable
+
+
+def _mask_contents(dataset: Dataset, hashes: FileHashes) -> dict[str, str | None]:
+    """The hash of each mask by its path, None for a file that can't be read."""
+    paths = list(dict.fromkeys(mask for mask in dataset.masks or () if mask))
+    return dict(zip(paths, hashes.of(paths), strict=True))
+
+
+def _of_each_view(dataset: Dataset, function: Callable[[list[str]], list[T]]) -> list[T]:
+    """`function` of the paths of all pictures, each once, as a list of all samples."""
+    first = dataset.first_views
+    pictures = np.unique(first).tolist()
+    values = dict(zip(pictures, function([dataset.paths[sample] for sample in pictures]), strict=True))
+    return [values[sample] for sample in first.tolist()]
 
 
 def _pixels_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray | str:
@@ -190,6 +219,27 @@ def _pixels_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> np.nda
         return load_pixels(dataset, buckets, sample)
     except PictureError as error:
         return error.reason
+
+
+def _picture_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> tuple[np.ndarray, np.ndarray | None] | str:
+    """A sample's pixels and mask, if it has one."""
+    pixels = _pixels_or_reason(dataset, buckets, sample)
+    path = dataset.masks and dataset.masks[sample]
+    if isinstance(pixels, str) or not path:
+        return pixels if isinstance(pixels, str) else (pixels, None)
+    size = int(dataset.widths[sample]), int(dataset.heights[sample])
+    try:
+        mask = load_mask(path, size, *buckets.shapes[buckets.index[sample]], look_of(dataset, sample))
+    except PictureError as error:
+        return f"its mask can't be read: {error.reason}"
+    return pixels, mask
+
+
+def _mask_of_latents(mask: np.ndarray, latents: Tensor) -> Tensor:
+    """The mask [1, H, W] in pixels as [1, h, w], the mean over what each latent cell covers."""
+    import torch
+
+    return torch.nn.functional.adaptive_avg_pool2d(torch.from_numpy(mask), tuple(latents.shape[-2:]))
 
 
 def _first_of_each_key(keys: Sequence[str | None], cache: TensorCache) -> list[int]:

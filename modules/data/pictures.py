@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageEnhance, UnidentifiedImageError
 from PIL.ExifTags import Base as ExifTag
 
-from modules.data.buckets import crop_box
+from modules.data.buckets import crop_box, turn_margins
 from modules.data.errors import PictureError
+from modules.data.Look import PLAIN, Look
 
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")  # JPEG includes MPO, what many phones write
@@ -67,20 +68,49 @@ def read_size(path: str) -> tuple[int, int]:
         return (height, width) if _orientation(image) in SIDEWAYS else (width, height)
 
 
-def fit_picture(image: Image.Image, bucket_w: int, bucket_h: int) -> Image.Image:
-    """`image` resized (Lanczos) until it covers the bucket and cut to it around the centre; sizes in pixels.
+def fit_picture(image: Image.Image, bucket_w: int, bucket_h: int, look: Look = PLAIN) -> Image.Image:
+    """`image` resized (Lanczos) until it covers the bucket and cut to it, mirrored and turned; sizes in pixels.
 
-    A picture that already has the covering size is cut without being resampled.
+    A picture that already has the covering size is cut without being resampled. Of `look` only the geometry is used, so
+    that what belongs to a picture, such as a mask, goes the same way; `colour_picture` does the rest.
     """
-    size, box = crop_box(*image.size, bucket_w, bucket_h)
+    if look.mirrored:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    size, (left, top, right, bottom) = crop_box(*image.size, bucket_w, bucket_h, look)
+    margin_x, margin_y = turn_margins(bucket_w, bucket_h, look.degrees)
+    upright = _resized_part(image, size, (left - margin_x, top - margin_y, right + margin_x, bottom + margin_y))
+    if not look.degrees:
+        return upright
+    turned = upright.rotate(look.degrees, Image.Resampling.BICUBIC)
+    return turned.crop((margin_x, margin_y, margin_x + bucket_w, margin_y + bucket_h))
+
+
+def colour_picture(image: Image.Image, look: Look) -> Image.Image:
+    """An RGB image with the brightness, contrast, saturation and hue of `look`, in this order."""
+    for enhancer, factor in (
+        (ImageEnhance.Brightness, look.brightness),
+        (ImageEnhance.Contrast, look.contrast),
+        (ImageEnhance.Color, look.saturation),
+    ):
+        if factor != 1:
+            image = enhancer(image).enhance(factor)
+    if look.hue:
+        hue, saturation, value = image.convert("HSV").split()
+        moved = (np.asarray(hue).astype(np.int16) + round(look.hue * 256)) % 256
+        image = Image.merge("HSV", (Image.fromarray(moved.astype(np.uint8)), saturation, value)).convert("RGB")
+    return image
+
+
+def _resized_part(image: Image.Image, size: tuple[int, int], box: tuple[int, int, int, int]) -> Image.Image:
+    """What `box` cuts from `image` resized to `size`."""
     if size == image.size:
-        return image if size == (bucket_w, bucket_h) else image.crop(box)
+        return image if box == (0, 0, *size) else image.crop(box)
     # Resizing only the part that is kept gives the same pixels as resizing all and cutting, but a 20000 x 20 panorama
     # never becomes an image of 512000 x 512.
     scale_x, scale_y = image.width / size[0], image.height / size[1]
     source = (box[0] * scale_x, box[1] * scale_y, box[2] * scale_x, box[3] * scale_y)
     source = (*source[:2], min(source[2], image.width), min(source[3], image.height))  # rounding may pass the edge
-    return image.resize((bucket_w, bucket_h), Image.Resampling.LANCZOS, box=source)
+    return image.resize((box[2] - box[0], box[3] - box[1]), Image.Resampling.LANCZOS, box=source)
 
 
 def to_array(image: Image.Image) -> np.ndarray:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from modules.data.draws import hash64
+from modules.data.draws import hash64, uniform
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +65,7 @@ def plan_epoch(
     global_batch: int,
     excluded: np.ndarray | None = None,
     concept_index: np.ndarray | None = None,
+    num_views: np.ndarray | None = None,
 ) -> EpochPlan:
     """Plan the optimizer steps of one epoch.
 
@@ -73,12 +74,16 @@ def plan_epoch(
     global_batch: samples of one optimizer step over all ranks and micro-batches.
     excluded: bool[N], samples left out (pictures found to be unreadable).
     concept_index: int[N], the groups within which fractions of `repeats` are drawn; None: samples with equal repeats.
+    num_views: int[N], each sample and those behind it among which every showing draws one; None: no choice.
     Every step has global_batch samples but the last of the epoch, which has the rest. As many steps as possible hold
     a single bucket.
     """
     num_repeats = _count_repeats(len(bucket_index), repeats, seed, epoch, excluded, concept_index)
     ids = np.repeat(np.arange(len(bucket_index)), num_repeats)
     repeat = np.arange(len(ids)) - np.repeat(np.cumsum(num_repeats) - num_repeats, num_repeats)
+    if num_views is not None:
+        choices = num_views[ids]
+        ids = ids + np.floor(uniform(seed, epoch, ids, repeat, "view") * choices).astype(np.int64)
     # A new order of buckets each epoch: else the same bucket would always end up in the last, smaller step.
     bucket_key = hash64(seed, epoch, np.asarray(bucket_index), "bucket order")[ids]
     # lexsort is stable: samples with equal hashes stay in order of (id, repeat)

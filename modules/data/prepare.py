@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modules.data.buckets import Buckets, assign_buckets, check_resolution
 from modules.data.concepts import Dataset, scan
+from modules.data.holdout import hold_out
+from modules.data.masks import find_masks
+from modules.data.views import with_views
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -17,12 +21,19 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
     data = config.data
     step = data.bucket_step if data.bucketing else family.align
     check_resolution(data.resolution, step, family.align, family=family.name)
+    for number, resolution in enumerate(data.resolutions):
+        check_resolution(resolution, step, family.align, f"data.resolutions.{number}", family.name)
+    for number, concept in enumerate(config.concepts):
+        if concept.enabled and concept.resolution is not None:
+            check_resolution(concept.resolution, step, family.align, f"concepts.{number}.resolution", family.name)
     for number, sample in enumerate(config.sampling.samples):
         for side in ("width", "height"):
             setting = f"sampling.samples.{number}.{side}"
             check_resolution(getattr(sample, side), family.align, family.align, setting, family.name)
-    dataset = scan(config.concepts)
+    dataset, resolution = with_views(hold_out(scan(config.concepts), data.validation_share), data, config.seed)
     buckets = assign_buckets(
-        dataset.widths, dataset.heights, data.resolution, data.bucket_step, data.max_aspect, data.bucketing
+        dataset.widths, dataset.heights, resolution, data.bucket_step, data.max_aspect, data.bucketing
     )
+    if config.loss.masked_training and config.method != "vae":
+        dataset = replace(dataset, masks=find_masks(dataset))
     return dataset, buckets

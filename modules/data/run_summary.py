@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import numpy as np
 from modules.config.batch_size import global_batch, learning_rate_factor
 from modules.config.errors import ConfigError
 from modules.config.validation import check_batch, check_settings
+from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions
 from modules.data.plan import count_samples, count_steps
 from modules.data.prepare import prepare_data
@@ -42,14 +43,14 @@ def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
     base = check_base(config.model.base, family.name, family.pipelines, unused=family.unused)
     check_format(family, config.output)
     dataset, buckets = prepare_data(config, family)
-    if config.method != "vae":
-        captions(dataset)  # read for their encoding alone
+    num_texts = count_texts(config, dataset, captions(dataset)) if config.method != "vae" else None
     lines = [
         ("Model", f"{config.model.base} ({base.detail})"),
         ("Method", config.method),
         *_picture_lines(dataset, buckets),
+        *_caption_lines(num_texts),
         *_step_lines(config, dataset, num_ranks),
-        *_disk_lines(disk_needs(config, family, base, dataset, buckets)),
+        *_disk_lines(disk_needs(config, family, base, dataset, buckets, num_texts)),
         *(("Warning", problem.message) for problem in problems),
     ]
     return "\n".join(f"{label + ':':<15}{text}" for label, text in lines)
@@ -57,12 +58,31 @@ def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
 
 def _picture_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]]:
     missing = f", {dataset.missing_captions} without a caption" if dataset.missing_captions else ""
-    yield "Pictures", f"{len(dataset)}{missing}"
+    yield "Pictures", f"{dataset.num_pictures}{missing}"
+    if dataset.views is not None:
+        yield "Variants", f"{len(dataset)} (resolutions and augmented variants of the pictures)"
+    if dataset.held_out is not None:
+        yield "Validation", f"{int(dataset.held_out.sum())} of the pictures are never trained on"
     counts = np.bincount(buckets.index, minlength=len(buckets.shapes))
     shapes = (f"{width}x{height}: {count}" for (width, height), count in zip(buckets.shapes, counts, strict=True))
     yield "Buckets", ", ".join(shapes)
     for path, reason in dataset.unreadable:
         yield "Left out", f"{path} ({reason})"
+
+
+def _caption_lines(num_texts: int | None) -> Iterator[tuple[str, str]]:
+    if num_texts is not None:
+        yield "Captions", f"{num_texts} different texts are cached" if num_texts else "encoded in each step"
+
+
+def count_texts(config: TrainConfig, dataset: Dataset, options: Sequence[tuple[str, ...]]) -> int:
+    """How many texts are cached: all variants of the captions `options` of each sample, and the empty one.
+
+    0 where a text encoder trains, which has to encode them in each step.
+    """
+    if config.method == "embedding" or config.text_encoder.train:
+        return 0
+    return len(CaptionSource(dataset, options, config.seed, config.data.caption_variants).all_texts())
 
 
 def _step_lines(config: TrainConfig, dataset: Dataset, num_ranks: int) -> Iterator[tuple[str, str]]:
@@ -90,13 +110,20 @@ def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:
 
 
 def disk_needs(
-    config: TrainConfig, family: Family, base: BaseInfo, dataset: Dataset, buckets: Buckets
+    config: TrainConfig,
+    family: Family,
+    base: BaseInfo,
+    dataset: Dataset,
+    buckets: Buckets,
+    num_texts: int | None = None,
 ) -> list[DiskNeed]:
-    """A rough estimate of what the run will write, by folder."""
+    """A rough estimate of what the run will write, by folder. num_texts: that are cached; None: one for each sample."""
     pixels = np.array([width * height for width, height in buckets.shapes], np.int64)[buckets.index].sum()
-    cache = int(pixels) * family.latent_bytes_per_pixel + len(dataset) * family.caption_bytes
+    num_texts = len(dataset) if num_texts is None else num_texts
+    cache = int(pixels) * family.latent_bytes_per_pixel + num_texts * family.caption_bytes
     size = base.size_bytes or family.typical_bytes  # of a Hub id nothing is known before it is fetched
-    trained = size * (LORA_SHARE_PER_RANK * config.lora.rank if config.method == "lora" else 1)
+    share = {"lora": LORA_SHARE_PER_RANK * config.lora.rank, "embedding": 0.0}
+    trained = size * share.get(config.method, 1.0)
     # one more backup than is kept, while it is written; each holds weights, two moments and the average
     backups = (4 if config.ema.enabled else 3) * trained * (config.backup.keep + 1)
     needed = {"cache_dir": 0 if config.method == "vae" else cache, "workspace_dir": backups + 2 * trained}

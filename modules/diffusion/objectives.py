@@ -11,6 +11,8 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from modules.diffusion.losses import per_sample
+
 
 class Noised(NamedTuple):
     """One noised batch."""
@@ -22,6 +24,9 @@ class Noised(NamedTuple):
 
 class Objective(Protocol):
     def noise(self, clean: Tensor, noise: Tensor, u: Tensor) -> Noised: ...
+
+    def snr(self, u: Tensor) -> Tensor:
+        """[B], signal^2 / noise^2 of samples noised with these draws, in float32 at least."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +42,21 @@ class Ddpm:
     prediction_type: Literal["epsilon", "v_prediction"]
 
     def noise(self, clean: Tensor, noise: Tensor, u: Tensor) -> Noised:
-        last = len(self.alphas_cumprod) - 1
-        # clamped: as a float32, a draw just below 1 may have been rounded to 1
-        timestep = (u * len(self.alphas_cumprod)).long().clamp(max=last)
-        alpha = _per_sample(self.alphas_cumprod.to(clean.device, clean.dtype)[timestep], clean)
+        timestep = self._timestep(u)
+        alpha = per_sample(self.alphas_cumprod.to(clean.device, clean.dtype)[timestep], clean)
         signal, sigma = alpha.sqrt(), (1 - alpha).sqrt()
         noised = signal * clean + sigma * noise
         target = noise if self.prediction_type == "epsilon" else signal * noise - sigma * clean
         return Noised(noised, timestep, target)
+
+    def snr(self, u: Tensor) -> Tensor:
+        alpha = self.alphas_cumprod.to(u.device, torch.promote_types(u.dtype, torch.float32))[self._timestep(u)]
+        return alpha / (1 - alpha)
+
+    def _timestep(self, u: Tensor) -> Tensor:
+        last = len(self.alphas_cumprod) - 1
+        # clamped: as a float32, a draw just below 1 may have been rounded to 1
+        return (u * len(self.alphas_cumprod)).long().clamp(max=last)
 
 
 @dataclass(frozen=True)
@@ -56,16 +68,9 @@ class Flow:
     """
 
     def noise(self, clean: Tensor, noise: Tensor, u: Tensor) -> Noised:
-        sigma = _per_sample(u.to(clean.dtype), clean)
+        sigma = per_sample(u.to(clean.dtype), clean)
         # the timestep keeps u's precision: bf16 would collapse neighbouring timesteps near 1000
         return Noised((1 - sigma) * clean + sigma * noise, u * 1000.0, noise - clean)
 
-
-def mse_per_sample(prediction: Tensor, target: Tensor) -> Tensor:
-    """Mean squared error of each sample, [B], in float32 at least."""
-    dtype = torch.promote_types(prediction.dtype, torch.float32)
-    return (prediction.to(dtype) - target.to(dtype)).square().flatten(1).mean(1)
-
-
-def _per_sample(values: Tensor, like: Tensor) -> Tensor:
-    return values.view(-1, *[1] * (like.dim() - 1))
+    def snr(self, u: Tensor) -> Tensor:
+        return ((1 - u) / u).square()

@@ -38,6 +38,7 @@ class DenoiserCall:
     latents: Tensor  # [B, C, H, W], noised, normalised
     timestep: Tensor  # [B], 0..1000
     text: Mapping[str, Tensor]  # the outputs of TextEncoding by name, batched
+    sizes: Tensor | None = None  # [B, 6], as in Batch; given where the family `takes_sizes`
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,15 @@ class Family:
     latent_bytes_per_pixel, caption_bytes: what a cache entry takes in float32, for the estimate of disk space.
     typical_bytes: of a whole model in float32, for the same where the base is not on the disk yet.
     unused: components that training never needs and that are not loaded.
+    optional: components that a model may go without -> how the names of their tensors begin in a single file.
+    takes_sizes: whether the denoiser is told each picture's original size, crop and bucket (`Batch.sizes`).
+    patch: latent cells along each side of what counts as a token where timesteps are shifted by a picture's size.
+    partly_idle: components of which training reaches not every weight, so that some never get a gradient.
+    fixed: component -> layers of it that never train, because other programs' files have no place for them.
     single_file: the key layout in which a single-file checkpoint can be written, None where there is none.
+    kohya_prefixes: component -> how the names of its layers begin in a LoRA file in kohya's format.
+    kohya_blocks: whether that format names the denoiser's blocks as diffusers does or as a single file does.
+    embedding_keys: text encoder -> the name of its vectors in the file of an embedding.
     """
 
     name: str
@@ -77,7 +86,15 @@ class Family:
     other_pipelines: tuple[str, ...] = ()
     vae: str = "vae"
     unused: tuple[str, ...] = ()
-    single_file: Literal["sd"] | None = None
+    optional: Mapping[str, str] = field(default_factory=dict)
+    takes_sizes: bool = False
+    patch: int = 2
+    partly_idle: tuple[str, ...] = ()
+    fixed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    single_file: Literal["sd", "sdxl", "sd3"] | None = None
+    kohya_prefixes: Mapping[str, str] = field(default_factory=dict)
+    kohya_blocks: Literal["diffusers", "single_file"] = "diffusers"
+    embedding_keys: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def pipelines(self) -> tuple[str, ...]:
@@ -87,6 +104,9 @@ class Family:
     @property
     def text_components(self) -> tuple[str, ...]:
         return self.text.encoders + self.text.tokenizers
+
+    def tokenizer_of(self, encoder: str) -> str:
+        return self.text.tokenizers[self.text.encoders.index(encoder)]
 
 
 def scaling_and_shift(vae: nn.Module) -> tuple[float, float]:

@@ -16,15 +16,21 @@ if TYPE_CHECKING:
 
 
 def predict(
-    family: Family, denoiser: nn.Module, noised: Tensor, timestep: Tensor, text: Mapping[str, Tensor]
+    family: Family,
+    denoiser: nn.Module,
+    noised: Tensor,
+    timestep: Tensor,
+    text: Mapping[str, Tensor],
+    sizes: Tensor | None = None,
 ) -> Tensor:
     """The denoiser's prediction for noised latents [B, C, H, W], in the same shape.
 
-    timestep: [B], 0..1000. text: conditioning by name, batched. Inputs are cast to the denoiser's dtype.
+    timestep: [B], 0..1000. text: conditioning by name, batched. Both and the latents are cast to the denoiser's dtype.
+    sizes: [B, 6], as in Batch, for families that take them; they stay in float32, which holds each pixel count exactly.
     """
     dtype = denoiser.dtype
     text = {name: value.to(dtype) if value.is_floating_point() else value for name, value in text.items()}
-    call = DenoiserCall(denoiser, noised.to(dtype), timestep, text)
+    call = DenoiserCall(denoiser, noised.to(dtype), timestep, text, sizes)
     return denoiser(**family.inputs(call), return_dict=False)[0]
 
 

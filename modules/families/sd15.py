@@ -28,4 +28,6 @@ SD15 = Family(
     typical_bytes=4.3e9,
     unused=("safety_checker", "feature_extractor", "image_encoder"),
     single_file="sd",
+    kohya_prefixes={"unet": "lora_unet", "text_encoder": "lora_te"},
+    embedding_keys={"text_encoder": "emb_params"},
 )

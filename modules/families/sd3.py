@@ -47,4 +47,13 @@ SD3 = Family(
     caption_bytes=(77 + 256) * 4096 * 4,
     typical_bytes=31e9,
     unused=("image_encoder", "feature_extractor"),
+    optional={"text_encoder_3": "text_encoders.t5xxl.", "tokenizer_3": "text_encoders.t5xxl."},
+    # The model was trained on this encoder's pooled output as it is: in the released files its projection is the
+    # identity, and single files leave it out.
+    fixed={"text_encoder": ("text_projection",)},
+    single_file="sd3",
+    # What OneTrainer writes and ComfyUI reads beside diffusers' names, with each layer's alpha. Those of kohya's own
+    # scripts hold query, key and value as one layer, in which three adapters of rank r have no place.
+    kohya_prefixes={"transformer": "lora_transformer", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"},
+    embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "clip_g", "text_encoder_3": "t5xxl"},
 )

@@ -2,30 +2,106 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
 from torch import Tensor
 
 from modules.data.Batch import Batch
-from modules.diffusion.objectives import mse_per_sample
-from modules.families.conditioning import encode_text
+from modules.diffusion.loss_weights import cosmap, debiased_estimation, min_snr_gamma, sigma_sqrt
+from modules.diffusion.losses import LossMix, huber_delta, masked_mean, per_sample
+from modules.diffusion.metrics import agreement, loss_by_quarter
+from modules.families.conditioning import encode_text, zeroed
 from modules.families.prediction import objective_of, predict
+from modules.methods.frozen import without_adapters
 from modules.methods.Method import Loss
 from modules.weights.BaseModel import BaseModel
 
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
 
 class DenoisingLoss(Loss):
-    """Mean squared error between the denoiser's prediction and the family's target, weighted by sample."""
+    """The error between the denoiser's prediction and the family's target, weighted by sample, timestep and mask.
 
-    def __init__(self, base: BaseModel, trained: list[str]):
+    Where the settings ask for it, the target is what the model predicted before the training: for samples of
+    regularisation concepts (`Batch.prior`), and outside of masks.
+    """
+
+    def __init__(self, base: BaseModel, trained: list[str], config: TrainConfig):
         super().__init__(base, trained)
+        self._config = config.loss
+        self._shows_metrics = config.tensorboard
+        self._mix = LossMix(config.loss.mse, config.loss.mae, config.loss.huber)
         self._objective = objective_of(base.family, base.pipe.scheduler.config, base.device)
         if base.config.gradient_checkpointing:  # gradients of the text pass through a denoiser that is frozen, too
             base.module(base.family.denoisers[0]).enable_gradient_checkpointing()
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
-        family = self.base.family
-        text = batch.text if batch.text is not None else encode_text(family, self.base.pipe, batch.prompts)
         noised, timestep, target = self._objective.noise(batch.latents, batch.noise, batch.u)
+        if batch.input_noise is not None:
+            noised = self._objective.noise(batch.latents, batch.input_noise, batch.u).latents
+        frozen = self._frozen_prediction(batch, noised, timestep)
+        if batch.prior is not None:
+            target = torch.where(per_sample(batch.prior, target), frozen.to(target.dtype), target)
+        prediction = self._predict(batch, noised, timestep)
+        losses = self._losses(batch, prediction, target, frozen) * batch.weight
+        return losses.sum(), batch.count, self._metrics(batch, losses, prediction, target)
+
+    def _predict(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor:
+        family = self.base.family
         denoiser = self.base.module(family.denoisers[0])
-        prediction = predict(family, denoiser, noised, timestep, text)
-        losses = mse_per_sample(prediction, target)
-        return (losses * batch.weight).sum(), batch.count, {}
+        return predict(family, denoiser, noised, timestep, self._text(batch), batch.sizes)
+
+    def _text(self, batch: Batch) -> Mapping[str, Tensor]:
+        text = batch.text if batch.text is not None else encode_text(self.base.family, self.base.pipe, batch.prompts)
+        return text if batch.unconditional is None else zeroed(text, batch.unconditional)
+
+    def _frozen_prediction(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor | None:
+        """What the model predicted before the training, None where nothing is compared with it."""
+        outside_masks = batch.mask is not None and self._config.masked_prior_preservation_weight
+        if batch.prior is None and not outside_masks:
+            return None
+        with torch.no_grad(), without_adapters(self.children()):
+            return self._predict(batch, noised, timestep)
+
+    def _losses(self, batch: Batch, prediction: Tensor, target: Tensor, frozen: Tensor | None) -> Tensor:
+        """[B], each sample's error with the weight of its timestep."""
+        config = self._config
+        delta = None
+        if config.huber:
+            delta = huber_delta(config.huber_schedule, config.huber_delta, batch.u, self._objective.snr(batch.u))
+        error = self._mix.error(prediction, target, delta)
+        if batch.mask is None:
+            losses = error.flatten(1).mean(1)
+        else:
+            losses = masked_mean(error, batch.mask, config.unmasked_weight, config.normalize_masked_area_loss)
+            if config.masked_prior_preservation_weight:
+                error = self._mix.error(prediction, frozen, delta)
+                outside = masked_mean(error, 1 - batch.mask, 0.0, config.normalize_masked_area_loss)
+                losses = losses + config.masked_prior_preservation_weight * outside
+        weight = self._timestep_weight(batch.u)
+        return losses if weight is None else losses * weight
+
+    def _timestep_weight(self, u: Tensor) -> Tensor | None:
+        match self._config.weighting:
+            case "min_snr_gamma":
+                return min_snr_gamma(self._objective.snr(u), self._config.snr_gamma, self._objective.prediction_type)
+            case "debiased":
+                return debiased_estimation(self._objective.snr(u), self._objective.prediction_type)
+            case "sigma_sqrt":
+                return sigma_sqrt(u)
+            case "cosmap":
+                return cosmap(u)
+        return None
+
+    @torch.no_grad()
+    def _metrics(self, batch: Batch, losses: Tensor, prediction: Tensor, target: Tensor) -> dict[str, Tensor]:
+        if not self._shows_metrics:
+            return {}
+        real = 1.0 if batch.count else 0.0  # a batch that only keeps this rank in step shows nothing
+        shown = loss_by_quarter(losses, batch.u, real)
+        if self.base.family.objective == "flow":
+            shown |= {name: value * real for name, value in agreement(prediction, target).items()}
+        return shown

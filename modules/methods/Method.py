@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.data.Batch import Batch
     from modules.families.Family import Family
@@ -22,8 +23,8 @@ class Method(Protocol):
 
     inputs: Literal["latents", "pixels"]
 
-    def components(self, family: Family, config: TrainConfig) -> dict[str, float | None]:
-        """The components that train, with their own learning rate (None: the optimizer's)."""
+    def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
+        """The components that train, with their own settings: learning rate, weight decay, end."""
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         """Makes the components, already in memory, ready to train: what trains requires a gradient, nothing else."""
@@ -41,16 +42,15 @@ class Loss(nn.Module):
     """The loss of a batch as a module, so that a data-parallel wrapper sees every parameter that trains.
 
     Its children are the trained components by name; frozen ones are reached through `base`, unregistered.
-    unused_parameters: whether a step may leave some of what trains without a gradient.
+    unused_parameters: whether a step may leave some of what trains without a gradient, as the family says.
     """
-
-    unused_parameters = False
 
     def __init__(self, base: BaseModel, trained: list[str]):
         super().__init__()
         self.base = base
         for name in trained:
             self.add_module(name, base.module(name))
+        self.unused_parameters = any(name in base.family.partly_idle for name in trained)
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
         """(loss summed over the batch, its number of samples, further sums by name)."""

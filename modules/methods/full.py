@@ -1,15 +1,22 @@
-"""Full fine-tuning: every weight of the chosen parts trains."""
+"""Full fine-tuning: the weights of the chosen parts train, all of them or those of chosen layers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
+from modules.config.errors import UserError
 from modules.methods.DenoisingLoss import DenoisingLoss
-from modules.methods.parts import prepare_for_training, trained_in, trained_parts
+from modules.methods.layers import matching_layers, preset_layers
+from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
 from modules.weights.model_files import save_model
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
     from modules.weights.BaseModel import BaseModel
@@ -18,18 +25,35 @@ if TYPE_CHECKING:
 class Full:
     inputs = "latents"
 
-    def components(self, family: Family, config: TrainConfig) -> dict[str, float | None]:
+    def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
         return trained_parts(family, config, {*family.denoisers, *family.text.encoders})
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
-        for name in trained_in(self, base, config):
-            base.module(name).requires_grad_(True)
-            prepare_for_training(base.module(name), config.model.gradient_checkpointing)
+        for name, part in trained_in(self, base, config).items():
+            module = base.module(name)
+            for layer in trained_layers(base.family, name, module, part):
+                for parameter in module.get_submodule(layer).parameters(recurse=False):
+                    parameter.requires_grad_(True)
+            for layer in base.family.fixed.get(name, ()):
+                module.get_submodule(layer).requires_grad_(False)
+            if base.device.type == "cpu" and not all(param.requires_grad for param in module.parameters()):
+                # torch 2.13 crashes in a channels-last GroupNorm that trains behind layers that don't, on the CPU only
+                module.to(memory_format=torch.contiguous_format)
+            prepare_for_training(module, config.model.gradient_checkpointing)
 
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
-        return DenoisingLoss(base, list(trained_in(self, base, config)))
+        return DenoisingLoss(base, list(trained_in(self, base, config)), config)
 
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
     ) -> list[Path]:
         return save_model(base, config.output, folder, name, metadata)
+
+
+def trained_layers(family: Family, component: str, module: nn.Module, part: PartConfig) -> list[str]:
+    """The layers of a component whose weights train, as full names; each stands for its own weights alone."""
+    path = part_path(family, component)
+    names = preset_layers(family, component, module, part.layers)
+    if not names:
+        raise UserError(f"{path}.layers {part.layers!r}: the {component} of this model has no such layers; use all.")
+    return matching_layers(names, path, part, component)

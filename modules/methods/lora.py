@@ -1,4 +1,8 @@
-"""LoRA (Hu et al. 2021, arXiv 2106.09685) by peft: small adapters beside the layers of the chosen parts."""
+"""LoRA (Hu et al. 2021, arXiv 2106.09685) by peft: small adapters beside the layers of the chosen parts.
+
+Also DoRA (Liu et al. 2024, arXiv 2402.09353), which trains the length of each row of the weights beside it, and the
+scale of rsLoRA (Kalajdzievski 2023, arXiv 2312.03732).
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,13 @@ from torch import nn
 
 from modules.config.errors import UserError
 from modules.methods.DenoisingLoss import DenoisingLoss
-from modules.methods.parts import prepare_for_training, trained_in, trained_parts
+from modules.methods.layers import matching_layers, preset_layers
+from modules.methods.lora_start import add_started_adapter, read_start
+from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
 from modules.weights.lora_files import save_lora
 
 if TYPE_CHECKING:
+    from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
     from modules.weights.BaseModel import BaseModel
@@ -22,29 +29,24 @@ if TYPE_CHECKING:
 class Lora:
     inputs = "latents"
 
-    def components(self, family: Family, config: TrainConfig) -> dict[str, float | None]:
+    def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
         return trained_parts(family, config, set(family.lora_targets))
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
-        from peft import LoraConfig
-
-        for name in trained_in(self, base, config):
+        parts = trained_in(self, base, config)
+        start = read_start(base.family, config, parts)
+        for name, part in parts.items():
             module = base.module(name)
             module.requires_grad_(False)
-            module.add_adapter(
-                LoraConfig(
-                    r=config.lora.rank,
-                    lora_alpha=config.lora.alpha,
-                    lora_dropout=config.lora.dropout,
-                    target_modules=target_modules(base.family, name, module, config.lora.targets),
-                    init_lora_weights="gaussian",
-                )
-            )
+            if name in start:
+                add_started_adapter(module, name, start[name], config)
+            else:
+                _add_adapter(base.family, name, module, part, config)
             _keep_precise(module)
             prepare_for_training(module, config.model.gradient_checkpointing)
 
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
-        return DenoisingLoss(base, list(trained_in(self, base, config)))
+        return DenoisingLoss(base, list(trained_in(self, base, config)), config)
 
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
@@ -55,23 +57,34 @@ class Lora:
         return save_lora(folder / name, adapted, type(base.pipe), formats, dtype, metadata)
 
 
-def target_modules(family: Family, component: str, module: nn.Module, targets: str) -> list[str]:
+def target_modules(
+    family: Family, component: str, module: nn.Module, targets: str, part: PartConfig | None = None
+) -> list[str]:
     """The layers of a component that get an adapter, as full names.
 
     targets: "attention" (its projections), "attention_mlp" (and the feed-forward layers), "linear" (every linear layer
-    of the blocks), "linear_conv" (and every convolution of the blocks).
+    of the blocks), "linear_conv" (and every convolution of the blocks). part: its patterns leave some of them.
     """
-    kinds = {"linear": (nn.Linear,), "linear_conv": (nn.Linear, nn.Conv2d)}
-    blocks = family.lora_blocks[component]
-    in_blocks = {name: layer for name, layer in module.named_modules() if name.startswith(blocks)}
-    if targets in kinds:
-        names = [name for name, layer in in_blocks.items() if isinstance(layer, kinds[targets])]
-    else:
-        endings = family.lora_targets[component] + (family.lora_mlp[component] if targets == "attention_mlp" else ())
-        names = [name for name in in_blocks if any(f".{name}".endswith(f".{ending}") for ending in endings)]
+    names = preset_layers(family, component, module, targets)
     if not names:
         raise UserError(f"lora.targets {targets!r}: the {component} of this model has no such layers; use linear.")
-    return names
+    return matching_layers(names, part_path(family, component), part, component) if part else names
+
+
+def _add_adapter(family: Family, component: str, module: nn.Module, part: PartConfig, config: TrainConfig) -> None:
+    from peft import LoraConfig
+
+    module.add_adapter(
+        LoraConfig(
+            r=config.lora.rank,
+            lora_alpha=config.lora.alpha,
+            lora_dropout=config.lora.dropout,
+            target_modules=target_modules(family, component, module, config.lora.targets, part),
+            init_lora_weights="gaussian",
+            use_dora=config.lora.dora,
+            use_rslora=config.lora.rslora,
+        )
+    )
 
 
 def _keep_precise(module: nn.Module) -> None:

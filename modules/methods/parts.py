@@ -4,25 +4,48 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from modules.config.errors import UserError
+
 if TYPE_CHECKING:
     from torch import nn
 
+    from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
     from modules.methods.Method import Method
     from modules.weights.BaseModel import BaseModel
 
 
-def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> dict[str, float | None]:
-    """Denoisers and text encoders that are switched on, among those that the method can train, with their rates."""
-    parts = dict.fromkeys(family.denoisers, config.denoiser) | dict.fromkeys(family.text.encoders, config.text_encoder)
-    return {name: part.learning_rate for name, part in parts.items() if part.train and name in trainable}
+def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> dict[str, PartConfig]:
+    """Denoisers and text encoders that are switched on, among those that the method can train, with their settings.
+
+    Raises UserError where text_encoder.only names an encoder that the family has not.
+    """
+    encoders = family.text.encoders
+    for number in config.text_encoder.only if config.text_encoder.train else ():
+        if number > len(encoders):
+            raise UserError(
+                f"text_encoder.only {number}: {family.label} has {len(encoders)} text encoder"
+                f"{'s' if len(encoders) > 1 else ''}; use 1 to {len(encoders)}, or leave it empty."
+            )
+    chosen = [encoders[number - 1] for number in config.text_encoder.only] or encoders
+    parts = {name: getattr(config, part_path(family, name)) for name in (*family.denoisers, *encoders)}
+    return {
+        name: part
+        for name, part in parts.items()
+        if part.train and name in trainable and (name in family.denoisers or name in chosen)
+    }
 
 
-def trained_in(method: Method, base: BaseModel, config: TrainConfig) -> dict[str, float | None]:
+def part_path(family: Family, component: str) -> str:
+    """The section of the settings that a component belongs to."""
+    return "denoiser" if component in family.denoisers else "text_encoder"
+
+
+def trained_in(method: Method, base: BaseModel, config: TrainConfig) -> dict[str, PartConfig]:
     """The method's components that this base has: Stable Diffusion 3, for one, also comes without T5."""
     parts = method.components(base.family, config)
-    return {name: rate for name, rate in parts.items() if name in base.component_names}
+    return {name: part for name, part in parts.items() if name in base.component_names}
 
 
 def prepare_for_training(module: nn.Module, gradient_checkpointing: bool) -> None:

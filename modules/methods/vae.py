@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from modules.config.PartConfig import PartConfig
 from modules.methods.Method import Loss
 from modules.methods.parts import prepare_for_training
 from modules.weights.model_files import save_model
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 class Vae:
     inputs = "pixels"
 
-    def components(self, family: Family, config: TrainConfig) -> dict[str, float | None]:
-        return {family.vae: None}
+    def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
+        return {family.vae: PartConfig(train=True)}
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         vae = base.module(base.family.vae)

@@ -29,8 +29,14 @@ class EventCallbacks(TrainCallbacks):
             grad_norm=info.grad_norm,
         )
 
+    def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
+        self.writer.emit("validation", step=step, samples=samples, loss=loss, ema_loss=ema_loss)
+
     def on_sample(self, path: str | Path, prompt: str, step: int) -> None:
         self.writer.emit("sample", path=path, prompt=prompt, step=step)
+
+    def on_samples(self, folder: str | Path, step: int) -> None:
+        self.writer.emit("samples", path=folder, step=step)
 
     def on_backup(self, path: str | Path, step: int) -> None:
         self.writer.emit("backup", path=path, step=step)

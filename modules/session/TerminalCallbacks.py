@@ -38,6 +38,10 @@ class TerminalCallbacks(TrainCallbacks):
             speed = f"{info.samples / info.seconds:.2f} samples/s" if info.seconds > 0 else ""
             self._write(f"step {info.step}/{info.steps_total}, epoch {info.epoch}, {numbers}, {speed}".rstrip(", "))
 
+    def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
+        averaged = "" if ema_loss is None else f", of the averaged weights {ema_loss:.4f}"
+        self._write(f"Validation at step {step}: loss {loss:.4f}{averaged} ({samples} held-out samples)")
+
     def on_sample(self, path: str | Path, prompt: str, step: int) -> None:
         self._write(f"Sample at step {step}: {path}")
 

@@ -15,8 +15,14 @@ class TrainCallbacks:
     def on_step(self, info: StepInfo) -> None:
         """An optimizer step is done."""
 
+    def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
+        """The mean loss of the `samples` held-out ones after `step` steps; ema_loss: with the averaged weights."""
+
     def on_sample(self, path: str | Path, prompt: str, step: int) -> None:
         """A sample of `prompt` was written to `path`."""
+
+    def on_samples(self, folder: str | Path, step: int) -> None:
+        """All ranks have made their samples of `step`; they are below `folder`."""
 
     def on_backup(self, path: str | Path, step: int) -> None:
         """A backup is complete at `path`."""
@@ -48,9 +54,17 @@ class CallbackList(TrainCallbacks):
         for listener in self.listeners:
             listener.on_step(info)
 
+    def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
+        for listener in self.listeners:
+            listener.on_validation(step, samples, loss, ema_loss)
+
     def on_sample(self, path: str | Path, prompt: str, step: int) -> None:
         for listener in self.listeners:
             listener.on_sample(path, prompt, step)
+
+    def on_samples(self, folder: str | Path, step: int) -> None:
+        for listener in self.listeners:
+            listener.on_samples(folder, step)
 
     def on_backup(self, path: str | Path, step: int) -> None:
         for listener in self.listeners:

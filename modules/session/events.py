@@ -15,7 +15,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-EVENT_TYPES = ("status", "step", "sample", "backup", "saved", "warning", "failed", "finished")
+EVENT_TYPES = (
+    "status",
+    "step",
+    "validation",
+    "sample",
+    "samples",
+    "backup",
+    "saved",
+    "warning",
+    "failed",
+    "finished",
+)
 MAX_STEP_BYTES = 1024
 MAX_TEXT_BYTES = 16 * 1024
 

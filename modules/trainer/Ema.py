@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -14,35 +14,60 @@ class Ema:
 
     The decay rises from 0.1 as (1 + step) / (10 + step) up to `decay`, so that the first steps do not hold on to the
     start (the rule of TensorFlow's ExponentialMovingAverage).
+    update_every: steps between two updates, each of which then counts as that many. start_after: until this many steps
+    are done, the average is the weights as they are.
     """
 
-    def __init__(self, params: dict[str, nn.Parameter], decay: float):
+    def __init__(self, params: dict[str, nn.Parameter], decay: float, update_every: int = 1, start_after: int = 0):
         self.params = params
         self.decay = decay
         self.averages: dict[str, Tensor] = {name: _precise(param.detach()).clone() for name, param in params.items()}
+        self._update_every = update_every
+        self._start_after = start_after
+        self._step = 0
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """After optimizer step number `step` (from 1)."""
-        decay = min(self.decay, (1 + step) / (10 + step))
+        self._step = step
+        if step < self._start_after:
+            return
         current = [_precise(param.detach()) for param in self.params.values()]
-        torch._foreach_lerp_(list(self.averages.values()), current, 1 - decay)
+        if step == self._start_after:
+            torch._foreach_copy_(list(self.averages.values()), current)
+            return
+        number, rest = divmod(step - self._start_after, self._update_every)
+        if rest == 0:
+            decay = min(self.decay**self._update_every, (1 + number) / (10 + number))
+            torch._foreach_lerp_(list(self.averages.values()), current, 1 - decay)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Inside, the parameters hold the averages."""
-        trained = {name: param.data for name, param in self.params.items()}
-        for name, param in self.params.items():
-            param.data = self.averages[name].to(param.dtype)
-        try:
+        if self._step < self._start_after:
             yield
-        finally:
-            for name, param in self.params.items():
-                param.data = trained[name]
+            return
+        with weights_replaced({param: self.averages[name] for name, param in self.params.items()}):
+            yield
 
-    def load(self, averages: dict[str, Tensor]) -> None:
+    def load(self, averages: dict[str, Tensor], step: int) -> None:
+        """Goes on from `averages`, which a run had after `step` steps."""
+        self._step = step
         for name, value in averages.items():
             self.averages[name].copy_(value)
+
+
+@contextlib.contextmanager
+def weights_replaced(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
+    """Inside, each parameter holds the value that `values` has for it; afterwards its own again, bit for bit."""
+    own = {param: param.data for param in values}
+    for param, value in values.items():
+        param.data = value.to(param.dtype)
+    try:
+        yield
+    finally:
+        for param, data in own.items():
+            param.data = data
 
 
 def _precise(values: Tensor) -> Tensor:

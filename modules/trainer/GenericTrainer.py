@@ -8,9 +8,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,37 +24,48 @@ from modules.config.batch_size import accumulation_steps, describe_scaling, glob
 from modules.config.errors import ConfigError
 from modules.config.validation import check_batch, check_settings
 from modules.data.batches import SampleSource, prefetch
+from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions
 from modules.data.draws import torch_seed
 from modules.data.Encoder import Encoder
 from modules.data.encoding import check_unusable
 from modules.data.errors import DataError
 from modules.data.prepare import prepare_data
-from modules.data.run_summary import disk_needs
+from modules.data.run_summary import count_texts, disk_needs
 from modules.data.RunPlan import RunPlan, samples_digest
 from modules.distributed.Runtime import Runtime, default_device, share
+from modules.families.conditioning import is_unconditional_zero
 from modules.families.registry import FAMILIES
+from modules.families.timesteps import timesteps_of
+from modules.methods.embedding import check_captions
+from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
 from modules.session.names import safe_file_name
 from modules.session.RunFolder import RunFolder
 from modules.trainer.BackupStore import Backup, BackupStore
+from modules.trainer.compiling import check_compiler, compile_blocks
 from modules.trainer.EngineSettings import EngineSettings
-from modules.trainer.optimizers import ParamGroup
+from modules.trainer.optimizers import ParamGroup, check_packages
 from modules.trainer.sampling import PictureRequest, make_pictures, requests_of, save_picture
 from modules.trainer.Step import Step
 from modules.trainer.TrainingEngine import Action, TrainingEngine
 from modules.trainer.TrainingError import StopRequested, TrainingError
 from modules.trainer.Trigger import Trigger
+from modules.trainer.validation_loss import ValidationLoss
 from modules.weights.BaseModel import BaseModel
 from modules.weights.checksum import checksum
 from modules.weights.inspect import check_base
 from modules.weights.model_files import check_format
 
 if TYPE_CHECKING:
+    from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
+
+COMPILING_SECONDS = 900.0  # of a step that meets a new shape
+AVERAGED_ENDING = "_ema"  # of a model's name, where the weights as trained are saved beside it
 
 
 class GenericTrainer(TrainingEngine):
@@ -77,6 +90,7 @@ class GenericTrainer(TrainingEngine):
         self.family = FAMILIES[config.family]
         self.method = METHODS[config.method]
         self.run_folder = RunFolder(config.workspace_dir)
+        self.compiles = config.model.compile != "off" and self.method.inputs == "latents"
         self._last_progress = 0.0
         self.backups = BackupStore(
             self.run_folder.backup_dir, config.backup.keep, self.callbacks.on_backup, self.callbacks.on_warning
@@ -88,15 +102,16 @@ class GenericTrainer(TrainingEngine):
         self._check()
         self.dataset, self.buckets = prepare_data(self.config, self.family)
         # read before the model is loaded: a caption that can't be read must not cost a caching
-        texts = captions(self.dataset) if self.method.inputs == "latents" else [""] * len(self.dataset)
-        self._warn_of_disk()
+        texts = captions(self.dataset) if self.method.inputs == "latents" else [("",)] * len(self.dataset)
+        check_captions(self.config, (text for several in texts for text in several))
+        self._warn_of_disk(count_texts(self.config, self.dataset, texts))
         if self.runtime.is_main:
             self.run_folder.create()
         self._check_same("pictures or captions", lambda: samples_digest(self.dataset, captions=texts), "the concepts")
         backup = self._earlier_state()
         self._warn_of_pictures()
         self._open_model()
-        self._cache([*texts, ""])  # the last caption is what caption dropout puts in a caption's place
+        self._cache(texts)
         self._attach_method()
         self._check_same("weights", self._weights, "model.base")
         if not self.runtime.begin():  # before the first collective, in which a rank that has left would be missed
@@ -134,7 +149,7 @@ class GenericTrainer(TrainingEngine):
             self.backups.write(tensors, {**data, "run": self._run_state()})
 
     def save(self, final: bool = False) -> None:
-        """Writes the model for other programs; with an average, that of the weights.
+        """Writes the model for other programs; with an average of the weights that, or both, as output.save_ema says.
 
         A disk that refuses is a warning while training goes on, and an error at its end.
         """
@@ -150,8 +165,12 @@ class GenericTrainer(TrainingEngine):
         }
         self.callbacks.on_status("Saving the model")
         try:
-            with self._averaged():
-                paths = self.method.save(self.base, self.config, self.run_folder.models_dir, name, metadata)
+            paths = []
+            for ending, averaged in self._saved_versions().items():
+                with self.weights_to_use(averaged):
+                    paths += self.method.save(
+                        self.base, self.config, self.run_folder.models_dir, name + ending, metadata
+                    )
         except OSError as error:
             text = f"The model could not be written to {self.run_folder.models_dir} ({error.strerror or error})"
             if final:
@@ -161,24 +180,39 @@ class GenericTrainer(TrainingEngine):
         for path in paths:
             self.callbacks.on_saved(path, self.step)
 
+    def validate(self) -> None:
+        """Measures the loss of the held-out samples, each rank its share; nothing that trains changes by it."""
+        self.callbacks.on_status("Measuring the validation loss")
+        with self._autocast():
+            with self.weights_to_use(averaged=False):
+                loss = self.validation.measure(self.model)
+            ema_loss = None
+            if self.ema:
+                with self.weights_to_use():
+                    ema_loss = self.validation.measure(self.model)
+        if self.runtime.is_main:
+            self.callbacks.on_validation(self.step, len(self.plan.validation_samples), loss, ema_loss)
+
     def sample(self) -> None:
         """Makes the pictures of the sample settings from the weights as they are; each rank its share."""
         requests = [r for sample in self.config.sampling.samples if sample.enabled for r in requests_of(sample)]
         own = share(self.runtime, list(enumerate(requests)))
-        if not own:
-            return
-        self.callbacks.on_status(f"Making {len(own)} samples")
-        try:
-            self._make_samples(dict(own))
-        except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            self.callbacks.on_warning("The GPU's memory is too small for the samples: lower sampling.batch_size.")
-
-    def _make_samples(self, requests: dict[int, PictureRequest]) -> None:
-        """requests: by their number among those of all ranks, in order."""
         folder = self.run_folder.samples_dir / f"step-{self.step:09d}"
-        averaged = self._averaged() if self.config.ema.sample else nullcontext()
-        with self.base.using(*self.base.component_names) as pipe, averaged, self._autocast():
+        if own:
+            self.callbacks.on_status(f"Making {len(own)} samples")
+            try:
+                self._make_samples(dict(own), folder)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+                self.callbacks.on_warning("The GPU's memory is too small for the samples: lower sampling.batch_size.")
+        self.runtime.barrier("sampling")
+        if requests and self.runtime.is_main:
+            self.callbacks.on_samples(folder, self.step)
+
+    def _make_samples(self, requests: dict[int, PictureRequest], folder: Path) -> None:
+        """requests: by their number among those of all ranks, in order."""
+        weights = self.weights_to_use(averaged=self.config.ema.sample)
+        with self.base.using(*self.base.component_names) as pipe, weights, self._autocast():
             pictures = make_pictures(pipe, list(requests.values()), self.config.sampling.batch_size)
             for number, (request, image) in zip(requests, pictures, strict=True):
                 self.runtime.heartbeat.beat()
@@ -207,13 +241,19 @@ class GenericTrainer(TrainingEngine):
         if wants_bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
             name = torch.cuda.get_device_name(self.runtime.device)
             raise ConfigError(f"model.mixed_precision 'bf16': {name} can't compute in bf16; use fp16.")
-        if not self.method.components(self.family, self.config):
+        check_packages(self.config.optimizer)
+        if self.compiles:
+            check_compiler(self.runtime.device)
+        parts = self.method.components(self.family, self.config)
+        if self.config.method == "lora":
+            read_start(self.family, self.config, parts)  # before anything is cached
+        if not parts:
             raise ConfigError(
                 f"method {self.config.method!r} can't train the parts that are switched on: switch denoiser.train on."
             )
 
-    def _warn_of_disk(self) -> None:
-        for need in disk_needs(self.config, self.family, self.base_info, self.dataset, self.buckets):
+    def _warn_of_disk(self, num_texts: int) -> None:
+        for need in disk_needs(self.config, self.family, self.base_info, self.dataset, self.buckets, num_texts):
             if need.warning:
                 self._warn(need.warning)
 
@@ -250,6 +290,9 @@ class GenericTrainer(TrainingEngine):
             self._warn(f"{path} is left out: {reason}.")
         if self.dataset.missing_captions and self.method.inputs == "latents":
             self._warn(f"{self.dataset.missing_captions} pictures have no caption and train without.")
+        without_mask = sum(mask is None for mask in self.dataset.masks or ())
+        if without_mask:
+            self._warn(f"{without_mask} pictures have no mask and are learnt whole.")
 
     def _open_model(self) -> None:
         self.callbacks.on_status("Opening the model")
@@ -257,8 +300,8 @@ class GenericTrainer(TrainingEngine):
         self.parts = trained_in(self.method, self.base, self.config)
         self.text_trains = any(part in self.family.text.encoders for part in self.parts)
 
-    def _cache(self, texts: list[str]) -> None:
-        """Encodes what is missing in the caches and makes the source of batches."""
+    def _cache(self, texts: list[tuple[str, ...]]) -> None:
+        """Encodes what is missing in the caches and makes the source of batches. texts: the captions of each sample."""
         encoder = Encoder(
             self.base,
             self.dataset,
@@ -275,18 +318,33 @@ class GenericTrainer(TrainingEngine):
         pictures = encoder.latents() if takes_latents else encoder.pixels()
         self.unusable = encoder.unusable
         check_unusable(self.dataset, self.unusable, self.config.data.max_unreadable_share)
-        for sample, reason in self.unusable.items():
-            self._warn(f"{self.dataset.paths[sample]} is left out: {reason}.")
+        reasons = {self.dataset.paths[sample]: reason for sample, reason in self.unusable.items()}
+        for path, reason in reasons.items():
+            self._warn(f"{path} is left out: {reason}.")
+        caches_text = takes_latents and not self.text_trains
+        variants = self.config.data.caption_variants if caches_text else None
+        caption_source = CaptionSource(self.dataset, texts, self.config.seed, variants)
         self.source = SampleSource(
             dataset=self.dataset,
             buckets=self.buckets,
             pictures=pictures,
-            captions=texts,
-            text=encoder.text(texts) if takes_latents and not self.text_trains else None,
+            captions=caption_source,
+            text=encoder.text(caption_source.all_texts()) if caches_text else None,
             caption_dropout=self.config.data.caption_dropout,
             seed=self.config.seed,
             dtype=torch.promote_types(self.base.dtype, torch.float32),
+            sizes=takes_latents and self.family.takes_sizes,
+            **(self._noise_options() if takes_latents else {}),
         )
+
+    def _noise_options(self) -> dict[str, Any]:
+        """What a source of batches for a denoiser needs to know."""
+        return {
+            "diffusion": self.config.diffusion,
+            "loss": self.config.loss,
+            "timesteps": timesteps_of(self.family, self.base.pipe.scheduler.config, self.config.diffusion),
+            "zero_unconditional": is_unconditional_zero(self.base.pipe),
+        }
 
     def _attach_method(self) -> None:
         """Loads what a step needs; after the caching, so that encoders and denoiser are not in memory together."""
@@ -297,6 +355,10 @@ class GenericTrainer(TrainingEngine):
         self.base.require(*self.parts, *present)
         torch.manual_seed(torch_seed(self.config.seed, "initialisation"))
         self.method.attach(self.base, self.config)
+        if self.compiles:
+            self.slowest_step_seconds = COMPILING_SECONDS
+            for name in set(denoisers).intersection(present):
+                compile_blocks(self.base.module(name))
 
     def _plan(self, backup: Backup | None) -> None:
         """Sizes of the run. A resumed run keeps its global batch and learning-rate factor on any number of ranks."""
@@ -325,7 +387,8 @@ class GenericTrainer(TrainingEngine):
             self._warn("The pictures have changed since the backup: the current epoch is planned anew.")
 
     def _setup_engine(self, backup: Backup | None) -> None:
-        total = self.plan.steps_per_epoch * self.config.epochs
+        planned = self.plan.steps_per_epoch * self.config.epochs
+        total = min(planned, self.config.max_steps or planned)
         loss = self.method.loss(self.base, self.config)
         if backup:
             self.learning_rate_factor = backup.data["learning_rate_factor"]
@@ -334,28 +397,54 @@ class GenericTrainer(TrainingEngine):
         self.setup(
             loss,
             lambda model, batch: model(batch.to(self.runtime.device)),
-            total_steps=min(total, self.config.max_steps or total),
-            groups=self._param_groups(),
+            total_steps=total,
+            groups=self._param_groups(total),
             unused_parameters=loss.unused_parameters,
         )
         if backup:
             self.load_state(backup.tensors, backup.data)
             self.callbacks.on_status(f"Resumed at step {self.step} from {backup.path.name}")
 
-    def _param_groups(self) -> list[ParamGroup]:
+    def _param_groups(self, total_steps: int) -> list[ParamGroup]:
         groups = []
-        for name, rate in self.parts.items():
+        for name, part in self.parts.items():
             params = [param for param in self.base.module(name).parameters() if param.requires_grad]
-            groups.append(ParamGroup(name, params, rate))
+            groups.append(ParamGroup(name, params, part.learning_rate, part.weight_decay, self._last_step(part)))
+        last = max(total_steps if group.stops_after is None else group.stops_after for group in groups)
+        if last < total_steps:
+            raise ConfigError(
+                f"denoiser.stop_after and text_encoder.stop_after leave nothing to train after step {last} of "
+                f"{total_steps}: let a part train to the end, or set max_steps to {last}."
+            )
         return groups
+
+    def _last_step(self, part: PartConfig) -> int | None:
+        """The optimizer step after which a part stays as it is; None where it trains to the end."""
+        if part.stop_unit == "never":
+            return None
+        return math.ceil(part.stop_after * (self.plan.steps_per_epoch if part.stop_unit == "epochs" else 1))
 
     def _add_actions(self) -> None:
         sampling, backup, output = self.config.sampling, self.config.backup, self.config.output
         if self.runtime.world_size > 1:
             self.actions["check"] = Action(Trigger(self.config.check_ranks_every, "steps"), self._check_ranks)
+        if self.config.validation.unit != "never" and len(self.plan.validation_samples):
+            trigger = Trigger(self.config.validation.every, self.config.validation.unit)
+            self.actions["validate"] = Action(trigger, self.validate, "sampling")
+            self.validation = self._validation_loss()
         self.actions["sample"] = Action(Trigger(sampling.every, sampling.unit), self.sample, "sampling")
         self.actions["save"] = Action(Trigger(output.every, output.unit), self.save)
         self.actions["backup"] = Action(Trigger(backup.every, backup.unit), self.backup)
+
+    def _validation_loss(self) -> ValidationLoss:
+        ranks = (self.runtime.rank, self.runtime.world_size)
+        batch_size = max(1, self.global_batch // (self.runtime.world_size * self.accumulation))
+        return ValidationLoss(
+            replace(self.source, caption_dropout=0.0),
+            self.plan.validation(*ranks, batch_size),
+            self.config.validation.timesteps if self.method.inputs == "latents" else 1,
+            self.runtime,
+        )
 
     # --- helpers --------------------------------------------------------------------------------------------------
 
@@ -375,6 +464,7 @@ class GenericTrainer(TrainingEngine):
         """A resumed run may end twice: an earlier model is never overwritten."""
         names = (path.name.removesuffix(".safetensors") for path in self.run_folder.models_dir.iterdir())
         taken = {name.removesuffix("_kohya") for name in names}
+        taken |= {name.removesuffix(AVERAGED_ENDING) for name in taken}
         candidates = (name if number == 1 else f"{name}-{number}" for number in range(1, len(taken) + 2))
         return next(candidate for candidate in candidates if candidate not in taken)
 
@@ -425,8 +515,10 @@ class GenericTrainer(TrainingEngine):
             self._last_progress = time.monotonic()
             self.callbacks.on_status(text)
 
-    def _averaged(self):
-        return self.ema.applied() if self.ema else nullcontext()
+    def _saved_versions(self) -> dict[str, bool]:
+        """Ending of the name -> whether the averaged weights are saved under it."""
+        asked = self.config.output.save_ema if self.ema else "averaged"
+        return {"averaged": {"": True}, "plain": {"": False}, "both": {"": False, AVERAGED_ENDING: True}}[asked]
 
 
 def engine_settings(config: TrainConfig, num_ranks: int) -> EngineSettings:

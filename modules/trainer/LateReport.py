@@ -66,7 +66,7 @@ class LateReport:
         loss_sum, count, not_finite, *rest, norm = self._figures.tolist()
         split = len(self._names.requests)
         requests = frozenset(name for name, value in zip(self._names.requests, rest[:split], strict=True) if value)
-        metrics = {name: value / count for name, value in zip(self._names.metrics, rest[split:], strict=True)}
+        metrics = _means(dict(zip(self._names.metrics, rest[split:], strict=True)), count)
         return StepFigures(
             loss=None if not_finite else loss_sum / count,
             samples=int(count),
@@ -74,6 +74,12 @@ class LateReport:
             requests=requests,
             metrics=metrics,
         )
+
+
+def _means(sums: dict[str, float], count: float) -> dict[str, float]:
+    """Divides each sum by `count`, or by its own "name/count"; what none of the samples has is left out."""
+    counts = {name: sums.get(f"{name}/count", count) for name in sums if not name.endswith("/count")}
+    return {name: sums[name] / count for name, count in counts.items() if count}
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Scalars for TensorBoard."""
+"""Scalars and sample pictures for TensorBoard."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from modules.session.StepInfo import StepInfo
@@ -10,7 +11,8 @@ from modules.session.TrainCallbacks import TrainCallbacks
 
 
 class TensorBoardCallbacks(TrainCallbacks):
-    """Writes loss, learning rates, gradient norm and the method's metrics of each step below `folder`.
+    """Writes loss, learning rates, gradient norm and the method's metrics of each step below `folder`, the validation
+    loss and the samples of all ranks.
 
     A disk that refuses ends the curves, not the training.
     """
@@ -21,25 +23,46 @@ class TensorBoardCallbacks(TrainCallbacks):
         self._has_failed = False
 
     def on_step(self, info: StepInfo) -> None:
-        if self._has_failed:
-            return
-        try:
-            self._write(info)
-        except OSError as error:
-            self._has_failed = True
-            print(f"TensorBoard's curves end here: {error.strerror or error}.", file=sys.stderr)
+        scalars = {"loss": info.loss, "smooth_loss": info.smooth_loss, "grad_norm": info.grad_norm, **info.metrics}
+        self._try(lambda: self._add_scalars(scalars, info.step))
+
+    def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
+        self._try(lambda: self._add_scalars({"validation/loss": loss, "validation/ema_loss": ema_loss}, step))
+
+    def on_samples(self, folder: str | Path, step: int) -> None:
+        for path in sorted(Path(folder).glob("*.png")):
+            self._try(lambda path=path: self._add_picture(path, step))
 
     def close(self) -> None:
         if self._writer is not None and not self._has_failed:
             self._writer.close()
 
-    def _write(self, info: StepInfo) -> None:
-        if self._writer is None:
-            # imported with the first step, not before: it takes half a second
-            from torch.utils.tensorboard import SummaryWriter
+    def _try(self, write: Callable[[], None]) -> None:
+        if self._has_failed:
+            return
+        try:
+            if self._writer is None:
+                # imported with the first step, not before: it takes half a second
+                from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(self._folder)
-        scalars = {"loss": info.loss, "smooth_loss": info.smooth_loss, "grad_norm": info.grad_norm, **info.metrics}
+                self._writer = SummaryWriter(self._folder)
+            write()
+        except OSError as error:
+            self._has_failed = True
+            print(f"TensorBoard's curves end here: {error.strerror or error}.", file=sys.stderr)
+
+    def _add_scalars(self, scalars: dict[str, float | None], step: int) -> None:
         for name, value in scalars.items():
             if value is not None:
-                self._writer.add_scalar(name, value, info.step)
+                self._writer.add_scalar(name, value, step)
+
+    def _add_picture(self, path: Path, step: int) -> None:
+        """The file as it is: `add_image` would encode the pixels a second time."""
+        from PIL import Image
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        with Image.open(path) as picture:
+            width, height = picture.size
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
+        value = Summary.Value(tag=f"samples/{path.stem}", image=image)
+        self._writer.file_writer.add_summary(Summary(value=[value]), step)

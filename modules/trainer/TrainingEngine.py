@@ -5,7 +5,8 @@
     engine.fit(Step([batch]) for batch in loader)
 
 `step_fn(model, batch) -> (loss_sum, count, metrics)`: the loss summed over the micro-batch's samples (scalar tensor),
-their number, and sums of whatever else is to be shown (name -> scalar tensor; the same names in every micro-batch).
+their number, and sums of whatever else is to be shown (name -> scalar tensor; the same names in every micro-batch). A
+sum is divided by that number, or by the sum named "name/count" where there is one.
 The gradient of a step is that of the sum over all its samples, on all ranks, divided by their number, however the
 step is cut into micro-batches.
 """
@@ -15,8 +16,8 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -30,13 +31,14 @@ from modules.distributed.Runtime import Runtime, default_device
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
-from modules.trainer.Ema import Ema
+from modules.trainer.Ema import Ema, weights_replaced
 from modules.trainer.EngineSettings import EngineSettings
 from modules.trainer.faults import Fault
 from modules.trainer.LateReport import COUNT, LOSS, NOT_FINITE, LateReport, Names
 from modules.trainer.LossScale import LossScale
 from modules.trainer.optimizers import (
     ParamGroup,
+    averaged_weights,
     check_same_optimizer,
     create_optimizer,
     load_optimizer_state,
@@ -44,6 +46,7 @@ from modules.trainer.optimizers import (
 )
 from modules.trainer.schedules import learning_rate_share
 from modules.trainer.Step import Step
+from modules.trainer.stochastic_rounding import step_rounded
 from modules.trainer.TrainingError import TrainingError
 from modules.trainer.Trigger import Trigger
 
@@ -84,6 +87,7 @@ class TrainingEngine:
         self.runtime = runtime or Runtime(default_device())
         self._fault = Fault(self.runtime.rank, os.environ.get("FAULT", ""))
         self.learning_rate_factor = settings.learning_rate_factor
+        self.slowest_step_seconds = SLOWEST_STEP_SECONDS
         self.actions: dict[str, Action] = {}
         self.step = 0
         self.epoch = 0
@@ -121,7 +125,9 @@ class TrainingEngine:
             raise TrainingError("The model has no parameter that trains: let one require a gradient.")
         groups = groups or [ParamGroup("all", list(self.trainable.values()))]
         self.optimizer = create_optimizer(settings.optimizer, groups, self.learning_rate_factor)
-        self.ema = Ema(self.trainable, settings.ema.decay) if settings.ema.enabled else None
+        self._stops = {group.name: group.stops_after for group in groups if group.stops_after is not None}
+        ema = settings.ema
+        self.ema = Ema(self.trainable, ema.decay, ema.update_every, ema.start_after) if ema.enabled else None
         self.loss_scale = LossScale(settings.mixed_precision == "fp16", self.runtime.device)
         self._call = self.runtime.prepare(self.model, unused_parameters)
         self._needs_warm_up = self.runtime.wants_warm_up
@@ -151,6 +157,7 @@ class TrainingEngine:
         if self._needs_warm_up:
             self._warm_up(step)
         totals, names = self._accumulate(step)
+        self._leave_stopped_groups()
         norm = torch.nn.utils.get_total_norm(self._gradients(), foreach=True)
         totals[NOT_FINITE] = ~(torch.isfinite(norm) & torch.isfinite(totals[LOSS]))
         totals = self.runtime.sum(totals)
@@ -211,7 +218,8 @@ class TrainingEngine:
         load_optimizer_state(self.optimizer, names, tensors["optimizer"], data["optimizer"])
         if self.ema:
             # an average that is switched on with the resume starts at the weights
-            self.ema.load(tensors.get("ema") or {name: tensors["model"][name] for name in self.trainable})
+            averages = tensors.get("ema") or {name: tensors["model"][name] for name in self.trainable}
+            self.ema.load(averages, data["step"])
         self.loss_scale.load_state_dict(data["loss_scale"])
         for key in ("step", "epoch", "step_in_epoch", "smooth_loss"):
             setattr(self, key, data[key])
@@ -219,6 +227,22 @@ class TrainingEngine:
     def flush(self) -> None:
         """Reads what is still on its way from the device, so that `smooth_loss` is of the last step."""
         self._read_late()
+
+    @contextmanager
+    def weights_to_use(self, averaged: bool = True) -> Iterator[None]:
+        """Inside, the parameters hold what the training is for; what trains comes back bit for bit.
+
+        averaged: the averages of `ema`, where there are some. An optimizer that averages by itself always gives those.
+        """
+        own = averaged_weights(self.optimizer)
+        if own is not None:
+            with weights_replaced(own):
+                yield
+        elif self.ema and averaged:
+            with self.ema.applied():
+                yield
+        else:
+            yield
 
     # --- one step -------------------------------------------------------------------------------------------------
 
@@ -250,7 +274,7 @@ class TrainingEngine:
 
     def _beat(self) -> None:
         recent = self._recent_seconds
-        self.runtime.heartbeat.beat(max(SLOWEST_STEP_SECONDS, 10 * median(recent)) if recent else None)
+        self.runtime.heartbeat.beat(max(self.slowest_step_seconds, 10 * median(recent)) if recent else None)
 
     def _warm_up(self, step: Step) -> None:
         """A forward and backward pass whose gradients are thrown away."""
@@ -281,16 +305,33 @@ class TrainingEngine:
             # them both the same way): no pass over the gradients for scale, mean and clipping, and no sync to skip.
             self.optimizer.grad_scale = (1.0 / factor).float()
             self.optimizer.found_inf = skipped.float()
-            self.optimizer.step()
+            self._step_optimizer()
         elif not skipped.item():  # a sync; the optimizers that come here make several of their own
             gradients = self._gradients()
             torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
+            self._step_optimizer()
+
+    def _step_optimizer(self) -> None:
+        if self.settings.optimizer.stochastic_rounding:
+            step_rounded(self.optimizer, self.settings.seed, self.step)
+        else:
             self.optimizer.step()
+
+    def _has_stopped(self, group: dict[str, Any]) -> bool:
+        last = self._stops.get(group["name"])
+        return last is not None and self.step >= last
+
+    def _leave_stopped_groups(self) -> None:
+        """Without a gradient, no optimizer touches a parameter; a rate of 0 would still let some move it."""
+        for group in self.optimizer.param_groups if self._stops else ():
+            if self._has_stopped(group):
+                for param in group["params"]:
+                    param.grad = None
 
     def _set_learning_rates(self) -> dict[str, float]:
         share = learning_rate_share(self.settings.schedule, self.step, self.total_steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * share
+            group["lr"] = 0.0 if self._has_stopped(group) else group["initial_lr"] * share
         return {group["name"]: group["lr"] for group in self.optimizer.param_groups}
 
     # --- between steps --------------------------------------------------------------------------------------------

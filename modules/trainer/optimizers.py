@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from modules.trainer.stochastic_rounding import split_for_rounding
 from modules.trainer.TrainingError import TrainingError
 
 if TYPE_CHECKING:
@@ -14,43 +16,168 @@ if TYPE_CHECKING:
 
     from modules.config.OptimizerConfig import OptimizerConfig
 
+# What optimizers find out by themselves and keep beside the groups' settings.
 FOUND_BY_PRODIGY = ("d", "d_max", "d_hat", "d_numerator", "d_denom", "k")
+FOUND_BY_SCHEDULE_FREE = ("weight_sum", "lr_max")
+FOUND = (*FOUND_BY_PRODIGY, *FOUND_BY_SCHEDULE_FREE)
 
 
 @dataclass(frozen=True)
 class ParamGroup:
-    """Parameters that share a learning rate (None: the optimizer's)."""
+    """Parameters that share a learning rate and a weight decay (None: the optimizer's).
+
+    stops_after: the optimizer step (from 1) after which they stay as they are; None trains them to the end.
+    """
 
     name: str
     params: list[nn.Parameter]
     learning_rate: float | None = None
+    weight_decay: float | None = None
+    stops_after: int | None = None
 
 
 def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning_rate_factor: float = 1.0):
-    """The optimizer of `config` over `groups`; each group keeps its base rate under "initial_lr"."""
+    """The optimizer of `config` over `groups`; each group keeps its base rate under "initial_lr".
+
+    Raises TrainingError where the optimizer's package is missing.
+    """
+    if config.stochastic_rounding:
+        groups = [replace(group, params=part) for group in groups for part in split_for_rounding(group.params)]
     param_groups = []
     for group in groups:
         rate = (group.learning_rate or config.learning_rate) * learning_rate_factor
-        param_groups.append({"params": group.params, "lr": rate, "initial_lr": rate, "name": group.name})
-    common = {"weight_decay": config.weight_decay}
-    if config.name == "adamw":
-        betas = (config.beta1, config.beta2)
-        return torch.optim.AdamW(param_groups, betas=betas, eps=config.eps, fused=True, **common)
-    if config.name == "adafactor":
-        return torch.optim.Adafactor(
-            param_groups, beta2_decay=config.adafactor_beta2_decay, d=config.adafactor_clip_threshold, **common
+        decay = config.weight_decay if group.weight_decay is None else group.weight_decay
+        param_groups.append(
+            {"params": group.params, "lr": rate, "initial_lr": rate, "weight_decay": decay, "name": group.name}
         )
+    return MAKERS[config.name](config, param_groups)
+
+
+def check_packages(config: OptimizerConfig) -> None:
+    """Raises TrainingError where the optimizer's package is missing; for before the hours of a caching."""
+    if config.name.endswith("_8bit"):
+        _bitsandbytes(config)
+
+
+def _adamw(config: OptimizerConfig, groups: list[dict]):
+    """Loshchilov & Hutter 2019, arXiv 1711.05101."""
+    betas = (config.beta1, config.beta2)
+    return torch.optim.AdamW(groups, betas=betas, eps=config.eps, fused=True, weight_decay=config.weight_decay)
+
+
+def _adamw_8bit(config: OptimizerConfig, groups: list[dict]):
+    """Dettmers et al. 2022, arXiv 2110.02861."""
+    betas = (config.beta1, config.beta2)
+    adamw = _bitsandbytes(config).optim.AdamW8bit
+    return adamw(_in_one_layout(groups), betas=betas, eps=config.eps, weight_decay=config.weight_decay)
+
+
+def _lion_8bit(config: OptimizerConfig, groups: list[dict]):
+    lion = _bitsandbytes(config).optim.Lion8bit
+    return lion(_in_one_layout(groups), betas=(config.beta1, config.beta2), weight_decay=config.weight_decay)
+
+
+def _schedule_free(config: OptimizerConfig, groups: list[dict]):
+    """Defazio et al. 2024, arXiv 2405.15682. It averages with the squares of the rates as weights, so that a warm-up
+    of ours does what its own would."""
+    from schedulefree import AdamWScheduleFree
+
+    optimizer = AdamWScheduleFree(
+        groups,
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        r=config.schedule_free_power,
+    )
+    optimizer.train()  # for good: `averaged_weights` leaves the weights that train as they are
+    return optimizer
+
+
+def _lion(config: OptimizerConfig, groups: list[dict]):
+    """Chen et al. 2023, arXiv 2302.06675."""
+    from pytorch_optimizer import Lion
+
+    return Lion(groups, betas=(config.beta1, config.beta2), weight_decay=config.weight_decay)
+
+
+def _came(config: OptimizerConfig, groups: list[dict]):
+    """Luo et al. 2023, arXiv 2307.02047."""
+    from pytorch_optimizer import CAME
+
+    return CAME(
+        groups,
+        betas=(config.beta1, config.beta2, config.came_beta3),
+        clip_threshold=config.came_clip_threshold,
+        weight_decay=config.weight_decay,
+    )
+
+
+def _adafactor(config: OptimizerConfig, groups: list[dict]):
+    """Shazeer & Stern 2018, arXiv 1804.04235."""
+    return torch.optim.Adafactor(
+        groups,
+        beta2_decay=config.adafactor_beta2_decay,
+        d=config.adafactor_clip_threshold,
+        weight_decay=config.weight_decay,
+    )
+
+
+def _prodigy(config: OptimizerConfig, groups: list[dict]):
+    """Mishchenko & Defazio 2023, arXiv 2306.06101."""
     from prodigyopt import Prodigy
 
     return Prodigy(
-        param_groups,
+        groups,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
+        weight_decay=config.weight_decay,
         d_coef=config.prodigy_d_coef,
         use_bias_correction=True,
         safeguard_warmup=True,
-        **common,
     )
+
+
+def _sgd(config: OptimizerConfig, groups: list[dict]):
+    """Momentum as of Sutskever et al. 2013; the decay is part of the gradient."""
+    momentum = config.sgd_momentum
+    optimizer = torch.optim.SGD(
+        groups, momentum=momentum, nesterov=config.sgd_nesterov, weight_decay=config.weight_decay, fused=True
+    )
+    for group in optimizer.param_groups if momentum else ():
+        for param in group["params"]:
+            # torch makes it in the first step, and leaves it without values where that step is skipped as not finite
+            rounded = config.stochastic_rounding and param.dtype == torch.bfloat16
+            dtype = torch.float32 if rounded else param.dtype
+            optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param, dtype=dtype)
+    return optimizer
+
+
+MAKERS: dict[str, Callable[[OptimizerConfig, list[dict]], torch.optim.Optimizer]] = {
+    "adamw": _adamw,
+    "adamw_8bit": _adamw_8bit,
+    "schedule_free": _schedule_free,
+    "lion": _lion,
+    "lion_8bit": _lion_8bit,
+    "adafactor": _adafactor,
+    "came": _came,
+    "prodigy": _prodigy,
+    "sgd": _sgd,
+}
+
+
+def averaged_weights(optimizer: torch.optim.Optimizer) -> dict[Tensor, Tensor] | None:
+    """Parameter -> the average that is to be used, of an optimizer that trains other weights than it gives.
+
+    None for all others. As the package's `eval()`, whose way back with `train()` would be off by roundings.
+    """
+    if type(optimizer).__name__ != "AdamWScheduleFree":
+        return None
+    return {
+        param: torch.lerp(param.detach().to(state["z"].dtype), state["z"], 1 - 1 / group["betas"][0])
+        for group in optimizer.param_groups
+        for param in group["params"]
+        if "z" in (state := optimizer.state.get(param, {}))
+    }
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict]:
@@ -61,10 +188,10 @@ def optimizer_state(optimizer: torch.optim.Optimizer, names: dict[Tensor, str]) 
         for key, value in state.items():
             if isinstance(value, torch.Tensor):
                 tensors[f"{names[param]}/{key}"] = value
-            else:
+            elif value is not None:  # as torch's SGD keeps of a momentum that is switched off
                 numbers.setdefault(names[param], {})[key] = value
     # only what the optimizer has found out by itself: rates and other settings come from the settings, changed or not
-    groups = [{key: group[key] for key in FOUND_BY_PRODIGY if key in group} for group in optimizer.param_groups]
+    groups = [{key: group[key] for key in FOUND if key in group} for group in optimizer.param_groups]
     return tensors, {"kind": type(optimizer).__name__, "groups": groups, "state": numbers}
 
 
@@ -74,6 +201,11 @@ def check_same_optimizer(optimizer: torch.optim.Optimizer, numbers: dict) -> Non
         raise TrainingError(
             f"The backup is of the optimizer {numbers['kind']} and optimizer.name asks for "
             f"{type(optimizer).__name__}: resume with the optimizer of the run it is from."
+        )
+    if len(numbers["groups"]) != len(optimizer.param_groups):
+        raise TrainingError(
+            f"The backup's optimizer has {len(numbers['groups'])} groups of weights, this one "
+            f"{len(optimizer.param_groups)}: resume with the same optimizer.stochastic_rounding and trained parts."
         )
 
 
@@ -99,3 +231,22 @@ def _laid_out_like(param: Tensor, value: Tensor, fused: bool) -> Tensor:
         return torch.empty_like(param, dtype=value.dtype).copy_(value)
     # a fused kernel wants its step counter on the device, any other optimizer would wait for it there
     return value.to(param.device) if fused or value.dim() else value
+
+
+def _bitsandbytes(config: OptimizerConfig):
+    try:
+        import bitsandbytes
+    except ImportError as error:
+        raise TrainingError(
+            f"optimizer.name {config.name!r} needs the package bitsandbytes, which is not installed here: run "
+            "`pip install bitsandbytes`, or choose adamw, lion or adafactor."
+        ) from error
+    return bitsandbytes
+
+
+def _in_one_layout(groups: list[dict]) -> list[dict]:
+    """bitsandbytes lays channels-last weights out anew in its first step, but not the state it has made for them."""
+    for group in groups:
+        for param in group["params"]:
+            param.data = param.data.contiguous()
+    return groups

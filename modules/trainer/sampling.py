@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from modules.families.conditioning import written_out
 from modules.session.atomic import new_file
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ class PictureRequest:
     steps: int
     guidance: float
 
-    def size_and_steps(self) -> tuple:
+    def shared(self) -> tuple:
         """Pictures of one batch must agree in this."""
-        return self.width, self.height, self.steps, self.guidance
+        return self.width, self.height, self.steps, self.guidance, bool(self.negative_prompt)
 
 
 def requests_of(sample: SampleConfig) -> list[PictureRequest]:
@@ -71,9 +72,11 @@ def make_pictures(
     for batch in _batches(requests, batch_size):
         pipe.scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config)
         first = batch[0]
+        negative = written_out(pipe, [request.negative_prompt for request in batch])
         arguments = {
-            "prompt": [request.prompt for request in batch],
-            "negative_prompt": [request.negative_prompt for request in batch],
+            "prompt": written_out(pipe, [request.prompt for request in batch]),
+            # None, not "": some pipelines then take what the model was trained with in place of a caption
+            "negative_prompt": negative if first.negative_prompt else None,
             "generator": [torch.Generator().manual_seed(request.seed) for request in batch],
             "width": first.width,
             "height": first.height,
@@ -99,7 +102,7 @@ def save_picture(path: Path, image: Image.Image, request: PictureRequest) -> Non
 def _batches(requests: list[PictureRequest], size: int) -> Iterator[list[PictureRequest]]:
     batch: list[PictureRequest] = []
     for request in requests:
-        if batch and (len(batch) == size or request.size_and_steps() != batch[0].size_and_steps()):
+        if batch and (len(batch) == size or request.shared() != batch[0].shared()):
             yield batch
             batch = []
         batch.append(request)

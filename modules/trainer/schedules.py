@@ -8,22 +8,32 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from modules.config.ScheduleConfig import ScheduleConfig
 
+INVERSE_SQRT_STEPS = 10_000  # its time scale where there is no warm-up, as in big_vision and transformers
+
 
 def learning_rate_share(config: ScheduleConfig, step: int, total_steps: int) -> float:
     """The share of the base learning rate that optimizer step `step` (from 0) of `total_steps` uses.
 
-    The warm-up rises linearly and reaches 1 with its last step; linear and cosine fall from there to `final_share`
-    at the end of the run. Cosine: Loshchilov & Hutter 2017, arXiv 1608.03983, without restarts.
+    The warm-up rises linearly and reaches 1 with its last step; from there the schedules fall towards `final_share`,
+    all but the inverse square root until the end of the run.
     """
     warmup = warmup_steps(config, total_steps)
     if step < warmup:
         return (step + 1) / warmup
     progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
-    falling = {
-        "constant": 1.0,
-        "linear": 1.0 - progress,
-        "cosine": 0.5 * (1.0 + math.cos(math.pi * progress)),
-    }[config.name]
+    if config.name == "inverse_sqrt":
+        falling = _inverse_sqrt(step - warmup, warmup or INVERSE_SQRT_STEPS)
+    elif config.name == "cosine_restarts":
+        falling = _cosine_restarts(progress, config.restarts)
+    elif config.name == "polynomial":
+        falling = (1.0 - progress) ** config.power
+    else:
+        falling = {
+            "constant": 1.0,
+            "linear": 1.0 - progress,
+            "cosine": _cosine(progress),
+            "rex": _rex(progress),
+        }[config.name]
     return config.final_share + (1.0 - config.final_share) * falling
 
 
@@ -32,3 +42,23 @@ def warmup_steps(config: ScheduleConfig, total_steps: int) -> int:
     if config.warmup < 1:
         return math.ceil(config.warmup * total_steps)
     return int(config.warmup)
+
+
+def _cosine(progress: float) -> float:
+    """Loshchilov & Hutter 2017, arXiv 1608.03983, eq. 5, without restarts."""
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def _cosine_restarts(progress: float, count: int) -> float:
+    """`count` cosines of one length, each from 1 to 0; the same paper, with T_mult = 1."""
+    return 0.0 if progress >= 1.0 else _cosine((count * progress) % 1.0)
+
+
+def _rex(progress: float) -> float:
+    """Chen, Wolfe & Kyrillidis 2022, "REX: Revisiting Budgeted Training", arXiv 2107.04197, section 3."""
+    return (1.0 - progress) / (0.5 + 0.5 * (1.0 - progress))
+
+
+def _inverse_sqrt(steps: int, time_scale: int) -> float:
+    """`steps` after the warm-up; Vaswani et al. 2017, arXiv 1706.03762, eq. 3, where the warm-up is the time scale."""
+    return math.sqrt(time_scale / (steps + time_scale))

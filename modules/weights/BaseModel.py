@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
+import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import check_base, inspect_base
 from modules.weights.libraries import import_diffusers
+from modules.weights.safe import read_header, tensor_shapes
+from modules.weights.single_file import V_PREDICTION_MARK, ZERO_SNR_MARK
 
 if TYPE_CHECKING:
     import torch
@@ -191,7 +195,11 @@ class BaseModel:
 
         folder = self.config.config_folder
         options = {"config": str(Path(folder).expanduser())} if folder else {}
-        unused = dict.fromkeys(self.family.unused, None)
+        names = tensor_shapes(read_header(self.path))
+        lacking = [
+            part for part, start in self.family.optional.items() if not any(name.startswith(start) for name in names)
+        ]
+        unused = dict.fromkeys((*self.family.unused, *lacking))
         try:
             pipe = self._pipeline_class.from_single_file(
                 str(self.path), torch_dtype=self.dtype, local_files_only=bool(options), **options, **unused
@@ -206,16 +214,31 @@ class BaseModel:
         for name, component in pipe.components.items():
             if hasattr(component, "parameters") and any(param.is_meta for param in component.parameters()):
                 raise self._single_file_error(f"tensors of its {name} are missing", WHOLE)
+            if hasattr(component, "tie_weights"):
+                component.tie_weights()  # T5 has its vocabulary twice; diffusers reads it as two
             self._frozen(component)
-        pipe.scheduler = self._scheduler(pipe.scheduler)
+        pipe.scheduler = self._scheduler(_as_marked(pipe.scheduler, names))
         pipe.set_progress_bar_config(disable=True)
         return pipe
 
     def _scheduler(self, scheduler):
-        """With the prediction type of the settings: training, samples and the saved model must agree in it."""
-        if self.config.prediction_type == "auto" or self.family.objective != "ddpm":
+        """With the prediction type and noise of the settings: training, samples and the saved model must agree."""
+        if self.family.objective != "ddpm":
             return scheduler
-        return type(scheduler).from_config(scheduler.config, prediction_type=self.config.prediction_type)
+        if self.config.prediction_type != "auto":
+            scheduler = type(scheduler).from_config(scheduler.config, prediction_type=self.config.prediction_type)
+        return self._with_zero_terminal_snr(scheduler) if self.config.zero_terminal_snr else scheduler
+
+    def _with_zero_terminal_snr(self, scheduler):
+        """Lin et al. 2023, arXiv 2305.08891: the last step is noise alone, and sampling starts there."""
+        if scheduler.config.prediction_type == "epsilon":
+            raise WeightsError(
+                "model.zero_terminal_snr: this base predicts epsilon, which says nothing of the picture where there is "
+                "noise alone; set model.prediction_type to v_prediction, or switch it off."
+            )
+        taken = inspect.signature(type(scheduler).__init__).parameters
+        maker = type(scheduler) if "rescale_betas_zero_snr" in taken else import_diffusers().DDIMScheduler
+        return maker.from_config(scheduler.config, rescale_betas_zero_snr=True, timestep_spacing="trailing")
 
     def _single_file_error(self, reason: str, remedy: str) -> WeightsError:
         folder = self.config.config_folder
@@ -238,11 +261,28 @@ class BaseModel:
         # made anew after every change: a pipeline takes the VAE's scale factor when it is made
         pipe = self._pipeline_class(**self._components, **self._options)
         pipe.set_progress_bar_config(disable=True)
+        if any(encoder not in self._classes for encoder in self.family.text.encoders):
+            pipe.denoiser_config = self._denoiser_config  # for encode_text
         return pipe
+
+    @functools.cached_property
+    def _denoiser_config(self) -> dict:
+        name = self.family.denoisers[0]
+        try:
+            return json.loads((self.path / name / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise self._component_error(name, "its config.json can't be read") from error
 
 
 def _files_below(folder: Path, names: Iterable[str]) -> list[Path]:
     return sorted(path for name in names for path in (folder / name).rglob("*") if path.is_file())
+
+
+def _as_marked(scheduler, names: Collection[str]):
+    """The scheduler of a single file that says by its tensors' names what its model was trained for."""
+    marks = {V_PREDICTION_MARK: {"prediction_type": "v_prediction"}, ZERO_SNR_MARK: {"rescale_betas_zero_snr": True}}
+    changes = {name: value for mark, values in marks.items() if mark in names for name, value in values.items()}
+    return type(scheduler).from_config(scheduler.config, **changes) if changes else scheduler
 
 
 def _first_line(error: Exception) -> str:

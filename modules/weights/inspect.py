@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from modules.families.Family import Family
-from modules.families.registry import FAMILIES
+from modules.families.registry import FAMILIES, family_of
 from modules.weights.errors import WeightsError
 from modules.weights.safe import PICKLE_SUFFIXES, read_header, tensor_shapes
 
@@ -26,12 +25,24 @@ CHOOSE = "choose a diffusers folder, a .safetensors file or a model's name on th
 OTHER_LABELS = {
     "StableDiffusionInpaintPipeline": "Stable Diffusion inpainting",
     "StableDiffusionInstructPix2PixPipeline": "InstructPix2Pix",
-    "StableDiffusionXLPipeline": "Stable Diffusion XL",
     "StableDiffusionXLImg2ImgPipeline": "Stable Diffusion XL refiner",
     "FluxPipeline": "FLUX.1",
     "Flux2Pipeline": "FLUX.2",
     "ChromaPipeline": "Chroma",
 }
+
+
+LORA_MARKS = ("lora_", ".lora.", ".lokr_", ".hada_", ".oft_")
+UNET_MARKS = ("_down_blocks_", "_mid_block_", "_up_blocks_", "_input_blocks_", "_middle_block_", "_output_blocks_")
+# What beside a U-Net's LoRA only one family has: SDXL has a second text encoder, kohya's numbered blocks and several
+# layers in an attention; 1.x and 2.x have attention at the finest level, and a fourth level.
+SDXL_MARKS = (
+    "lora_te2_", "text_encoder_2_", "lora_unet_input_blocks_", "lora_unet_output_blocks_", "lora_unet_middle_block_",
+    "_transformer_blocks_1_", "add_embedding_",
+)  # fmt: skip
+SD15_MARKS = ("_down_blocks_0_attentions_", "_up_blocks_3_", "_down_blocks_3_")
+TEXT_INPUT = re.compile(r"attn2[._]to_[kv]\.lora(_down|_A|\.down)\.weight$")
+SD3_INPUT = re.compile(r"attn[._]to_q\.lora(_down|_A)\.weight$")
 
 
 @dataclass(frozen=True)
@@ -81,9 +92,44 @@ def check_base(
     if info.kind == "hub" or info.pipeline in pipelines:
         return info
     needs = FAMILIES[family_name].label
-    fitting = _family_of(info.pipeline)
+    fitting = family_of(info.pipeline)
     remedy = f"choose family {fitting.name} or another base" if fitting else "choose another base"
     raise WeightsError(f"{setting} '{base}': is {info.detail}; the family {family_name} needs {needs}: {remedy}.")
+
+
+def lora_family(path: str | Path) -> str | None:
+    """The family that a LoRA file was made for, by the names and shapes of its tensors; None where these don't tell.
+
+    Raises WeightsError, a sentence that begins with the path, if the file can't be read or holds no LoRA.
+    """
+    shapes = tensor_shapes(read_header(path))
+    if not any(mark in name for name in shapes for mark in LORA_MARKS):
+        raise WeightsError(f"'{path}': is not a LoRA; choose a LoRA file.")
+    names = [name.replace(".", "_") for name in shapes]
+    if any(name.startswith("lora_transformer_transformer_blocks_") for name in names) or any(
+        name.startswith("transformer_transformer_blocks_") for name in names
+    ):
+        return _family_of_transformer(shapes)
+    if any(name.startswith("lora_unet_joint_blocks_") for name in names):
+        return "sd3"
+    if not any(mark in name for name in names for mark in UNET_MARKS):
+        return None  # the text encoders of SDXL and SD 3 are the same, and that of 1.x is their first
+    if any(mark in name for name in names for mark in SDXL_MARKS):
+        return "sdxl"
+    # U-Nets differ in the width of the text that they attend to; 768 and 1024 are of 1.x and 2.x
+    widths = {shape[1] for name, shape in shapes.items() if TEXT_INPUT.search(name) and len(shape) > 1}
+    by_width = {768: "sd15", 1024: "sd15", 2048: "sdxl"}
+    known = {by_width[width] for width in widths if width in by_width}
+    if len(known) == 1:
+        return known.pop()
+    return "sd15" if any(mark in name for name in names for mark in SD15_MARKS) else None
+
+
+def _family_of_transformer(shapes: Shapes) -> str | None:
+    """SD 3 among the models whose blocks have this name; those of FLUX, Qwen-Image and others have more besides."""
+    others = ("single_transformer_blocks", "img_mlp", "txt_mlp", "img_mod", "txt_mod", "attn1", "cross_attn")
+    widths = {shape[1] for name, shape in shapes.items() if SD3_INPUT.search(name) and len(shape) > 1}
+    return None if any(mark in name for name in shapes for mark in others) or 3072 in widths else "sd3"
 
 
 def _inspect_folder(path: Path) -> BaseInfo:
@@ -122,7 +168,7 @@ def _check_parts(path: Path, unused: Collection[str]) -> None:
 
 def _guess(shapes: Shapes) -> tuple[str | None, str]:
     """(pipeline, detail) of a single file from the names and shapes of its tensors."""
-    if any(mark in name for name in shapes for mark in ("lora_", ".lora.", ".lokr_", ".hada_", ".oft_")):
+    if any(mark in name for name in shapes for mark in LORA_MARKS):
         return None, "a LoRA, not a base model"
     names = {name.removeprefix("model.diffusion_model.") for name in shapes}
     if any(name.startswith("joint_blocks.") for name in names):
@@ -163,11 +209,7 @@ def _guess_unet(shapes: Shapes) -> tuple[str, str]:
     return pipeline, _describe(pipeline)
 
 
-def _family_of(pipeline: str | None) -> Family | None:
-    return next((one for one in FAMILIES.values() if pipeline in one.pipelines), None)
-
-
 def _describe(pipeline: str) -> str:
-    family = _family_of(pipeline)
+    family = family_of(pipeline)
     label = family.label if family else OTHER_LABELS.get(pipeline)
     return f"a {label} model" if label else f"a model of the pipeline {pipeline}"

@@ -1,4 +1,4 @@
-"""A whole pipeline for making pictures, with LoRAs."""
+"""A whole pipeline for making pictures, with LoRAs and embeddings."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.config.ModelConfig import ModelConfig
+from modules.families.registry import family_of
+from modules.weights.BaseModel import BaseModel
+from modules.weights.embedding_files import add_embedding
 from modules.weights.errors import WeightsError
-from modules.weights.inspect import inspect_base
+from modules.weights.inspect import BaseInfo, inspect_base
 from modules.weights.libraries import import_diffusers
 from modules.weights.lora_files import load_lora
 
@@ -16,24 +20,50 @@ if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
 
-def load_pipeline(base: str, loras: Sequence[str | Path], device: torch.device) -> DiffusionPipeline:
-    """The pipeline of a diffusers folder or Hub id, with all `loras` at full strength, on `device`.
+def load_pipeline(
+    base: str,
+    loras: Sequence[str | Path],
+    device: torch.device,
+    config_folder: str = "",
+    embeddings: Sequence[str | Path] = (),
+) -> DiffusionPipeline:
+    """The pipeline of a diffusers folder, Hub id or single file, with all `loras` at full strength, on `device`.
 
-    Raises WeightsError, one sentence, for a base or LoRA that is missing, damaged or does not fit.
+    config_folder: a diffusers folder that describes a single file; needed without internet.
+    embeddings: files whose words prompts may then hold.
+    Raises WeightsError, one sentence, for a base, LoRA or embedding that is missing, damaged or does not fit.
     """
-    if inspect_base(base).kind == "single_file":
-        raise WeightsError(f"base {base!r}: is a single file; give a diffusers folder or a Hub id.")
-    try:
-        pipe = import_diffusers().DiffusionPipeline.from_pretrained(Path(base).expanduser())
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise WeightsError(f"base {base!r}: can't be loaded ({reason}); fetch the model again.") from error
+    info = inspect_base(base)
+    pipe = _single_file(base, info, config_folder) if info.kind == "single_file" else _folder(base)
     pipe.set_progress_bar_config(disable=True)
     if getattr(pipe, "safety_checker", None) is not None:
         pipe.safety_checker = None  # it would hand out black pictures without a word
+    for embedding in embeddings:
+        add_embedding(pipe, embedding)
     for lora in loras:
         load_lora(pipe, lora)
     if loras:
         adapters = sorted({name for names in pipe.get_list_adapters().values() for name in names})
         pipe.set_adapters(adapters)  # diffusers leaves only the last one active
     return pipe.to(device)
+
+
+def _single_file(base: str, info: BaseInfo, config_folder: str) -> DiffusionPipeline:
+    import torch
+
+    family = family_of(info.pipeline)
+    if family is None:
+        raise WeightsError(f"base {base!r}: is {info.detail}, of which a single file can't be read; give a folder.")
+    return BaseModel(family, ModelConfig(base=base, config_folder=config_folder), torch.device("cpu")).pipe
+
+
+def _folder(base: str) -> DiffusionPipeline:
+    pipeline_class = import_diffusers().DiffusionPipeline
+    try:
+        index = pipeline_class.load_config(Path(base).expanduser())
+        # of each part that a model goes without, as an SD 3 without its T5, diffusers wants to be told
+        absent = {name: None for name, value in index.items() if isinstance(value, list) and value == [None, None]}
+        return pipeline_class.from_pretrained(Path(base).expanduser(), **absent)
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise WeightsError(f"base {base!r}: can't be loaded ({reason}); fetch the model again.") from error

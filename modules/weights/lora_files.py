@@ -1,19 +1,29 @@
-"""LoRA files: written in diffusers' format and in kohya's, which ComfyUI and A1111 read; loaded from either.
-
-Shapes: r is the rank. A layer has `lora_A` [r, in] (of a convolution [r, in, kh, kw]), which kohya calls `lora_down`,
-and `lora_B` [out, r] (of a convolution [out, r, 1, 1]), which kohya calls `lora_up`.
-"""
+"""LoRA files: written in diffusers' format and in kohya's, which ComfyUI and A1111 read; loaded from either."""
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from modules.families.registry import family_of
 from modules.weights.errors import WeightsError
+from modules.weights.inspect import lora_family
+from modules.weights.lora_layers import (
+    ADAPTER_METADATA,
+    DIFFUSERS_KINDS,
+    Layers,
+    LoraLayer,
+    diffusers_tensors,
+    is_kohya,
+    kohya_tensors,
+    magnitude_ending,
+    parse_key,
+    read_layers,
+)
 from modules.weights.safe import read_header, save_tensors, tensor_shapes
 
 if TYPE_CHECKING:
@@ -21,9 +31,9 @@ if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
     from torch import Tensor, nn
 
+    from modules.families.Family import Family
+
 ADAPTER = "default"
-# Component -> how kohya's names begin; only pipelines whose files other tools are known to read in this form.
-KOHYA_PREFIXES = {"StableDiffusionPipeline": {"unet": "lora_unet", "text_encoder": "lora_te"}}
 
 
 def save_lora(
@@ -44,8 +54,8 @@ def save_lora(
     """
     path = Path(path)
     stem = path.with_suffix("") if path.suffix == ".safetensors" else path
-    if fmt != "diffusers":
-        _check_kohya(components, pipeline_class)  # before the first file is written
+    # made before the first file is written: what the format can't hold is refused here
+    as_kohya = _kohya_tensors(components, pipeline_class, dtype) if fmt != "diffusers" else {}
     written = []
     if fmt in ("diffusers", "both"):
         file = stem.with_name(f"{stem.name}.safetensors")
@@ -53,25 +63,27 @@ def save_lora(
         written.append(file)
     if fmt in ("single_file", "both"):
         file = stem.with_name(f"{stem.name}_kohya.safetensors")
-        prefixes = KOHYA_PREFIXES[pipeline_class.__name__]
-        tensors: dict[str, Tensor] = {}
-        for name, module in components.items():
-            tensors |= _kohya_tensors(module, prefixes[name], dtype)
-        save_tensors(file, tensors, metadata)
+        save_tensors(file, as_kohya, metadata)
         written.append(file)
     return written
 
 
 def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
-    """Load a LoRA file, in diffusers' or kohya's format, into a pipeline, as its `load_lora_weights` does.
+    """Load a LoRA file, in diffusers' or kohya's format, into a pipeline.
 
     Raises WeightsError if the file is damaged, is no LoRA, or was made for another kind of model; the pipeline is
     then unchanged where that shows in the names and shapes of the file.
     """
     path = Path(path)
-    _check_fits(pipe, path, tensor_shapes(read_header(path)))
+    shapes = tensor_shapes(read_header(path))
+    family = family_of(type(pipe).__name__)
+    _check_fits(pipe, family, path, shapes)
     try:
-        pipe.load_lora_weights(str(path.parent), weight_name=path.name, use_safetensors=True, local_files_only=True)
+        if family and is_kohya(shapes):
+            # diffusers' own reading of this format loses alphas of single layers and DoRA, and knows none of SD 3
+            pipe.load_lora_weights(diffusers_tensors(_with_scale(read_layers(path, family))))
+        else:
+            pipe.load_lora_weights(str(path.parent), weight_name=path.name, use_safetensors=True, local_files_only=True)
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise WeightsError(
@@ -87,8 +99,6 @@ def _save_diffusers(
     metadata: Mapping[str, str] | None,
 ) -> None:
     """The pipeline class packs the tensors under its names; the file is written here, whole or not at all."""
-    from diffusers.loaders.lora_base import LORA_ADAPTER_METADATA_KEY
-
     accepted = inspect.signature(pipeline_class.save_lora_weights).parameters
     layers, configs = {}, {}
     for name, module in components.items():
@@ -96,10 +106,12 @@ def _save_diffusers(
             raise WeightsError(
                 f"A LoRA file of a {pipeline_class.__name__} has no place for '{name}'; train without a LoRA there."
             )
-        layers[f"{name}_lora_layers"] = _adapter_tensors(module, dtype)
+        ending = magnitude_ending(name)
+        tensors = {key.replace(".lora_magnitude_vector", ending): t for key, t in _adapter_tensors(module).items()}
+        layers[f"{name}_lora_layers"] = {key: t if dtype is None else t.to(dtype) for key, t in tensors.items()}
         # Without it diffusers takes alpha for equal to the rank, and the LoRA's strength is silently another.
         configs |= {f"{name}.{key}": value for key, value in _adapter_config(module).items()}
-    header = {**(metadata or {}), LORA_ADAPTER_METADATA_KEY: json.dumps(configs, indent=2, sort_keys=True)}
+    header = {**(metadata or {}), ADAPTER_METADATA: json.dumps(configs, indent=2, sort_keys=True)}
     file.parent.mkdir(parents=True, exist_ok=True)  # diffusers would only log that it can't be made
     pipeline_class.save_lora_weights(
         file.parent,
@@ -109,7 +121,38 @@ def _save_diffusers(
     )
 
 
-def _adapter_tensors(module: nn.Module, dtype: torch.dtype | None) -> dict[str, Tensor]:
+def _kohya_tensors(
+    components: Mapping[str, nn.Module], pipeline_class: type[DiffusionPipeline], dtype: torch.dtype | None
+) -> dict[str, Tensor]:
+    family = family_of(pipeline_class.__name__)
+    if family is None or not family.kohya_prefixes:
+        raise WeightsError(
+            f"A LoRA of a {pipeline_class.__name__} can't be written in kohya's format; choose the diffusers format."
+        )
+    tensors = kohya_tensors({name: adapter_layers(module) for name, module in components.items()}, family)
+    return tensors if dtype is None else {name: tensor.to(dtype) for name, tensor in tensors.items()}
+
+
+def adapter_layers(module: nn.Module) -> dict[str, LoraLayer]:
+    """The layers that PEFT's adapter named "default" has in a module, by their paths as in a file of diffusers.
+
+    Raises WeightsError for weights of another kind than those of LoRA and DoRA.
+    """
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in _adapter_tensors(module).items():
+        ending = next((ending for ending in DIFFUSERS_KINDS if name.endswith(ending)), None)
+        if ending is None:
+            raise WeightsError(f"kohya's format has no place for '{name}'; choose the diffusers format.")
+        parts.setdefault(name.removesuffix(ending), {})[DIFFUSERS_KINDS[ending]] = tensor
+    layers = {}
+    for path, tensors in parts.items():
+        # the alpha that with the rank gives the layer's scale: alphas of single layers and rsLoRA's rule are in it
+        scaling = module.get_submodule(_in_memory(module, path)).scaling[ADAPTER]
+        layers[path] = LoraLayer(alpha=float(scaling * tensors["down"].shape[0]), **tensors)
+    return layers
+
+
+def _adapter_tensors(module: nn.Module) -> dict[str, Tensor]:
     from peft import get_peft_model_state_dict
 
     tensors = get_peft_model_state_dict(
@@ -120,7 +163,7 @@ def _adapter_tensors(module: nn.Module, dtype: torch.dtype | None) -> dict[str, 
     if type(module).__name__ == "CLIPTextModel":
         # transformers 5 has no `text_model.` level in memory; every reader looks for it in the file.
         tensors = {f"text_model.{name.removeprefix('text_model.')}": tensor for name, tensor in tensors.items()}
-    return {name: tensor if dtype is None else tensor.to(dtype) for name, tensor in tensors.items()}
+    return tensors
 
 
 def _adapter_config(module: nn.Module) -> dict[str, Any]:
@@ -142,80 +185,42 @@ def _adapter_config(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def _check_kohya(components: Mapping[str, nn.Module], pipeline_class: type[DiffusionPipeline]) -> None:
-    prefixes = KOHYA_PREFIXES.get(pipeline_class.__name__)
-    if prefixes is None:
-        raise WeightsError(
-            f"A LoRA of a {pipeline_class.__name__} can't be written in kohya's format; choose the diffusers format."
-        )
-    for name, module in components.items():
-        if name not in prefixes:
-            raise WeightsError(f"kohya's format has no names for a LoRA on '{name}'; choose the diffusers format.")
-        if module.peft_config[ADAPTER].use_dora:
-            raise WeightsError(
-                f"The DoRA on '{name}' can't be written in kohya's format, whose readers differ on it; "
-                "choose the diffusers format."
-            )
-
-
-def _kohya_tensors(module: nn.Module, prefix: str, dtype: torch.dtype | None) -> dict[str, Tensor]:
-    """`<prefix>_<path with underscores>.lora_down.weight`, `.lora_up.weight` and `.alpha` of every adapted layer.
-
-    All layers get one alpha: diffusers 0.42 loses those of single layers when it reads this format. Where a layer has
-    another, the ratio is put into its `lora_up`, which gives the same product in every reader.
-    """
-    import torch
-
-    tensors = _adapter_tensors(module, None)
-    alphas = _alphas(module, tensors)
-    alpha = Counter(alphas.values()).most_common(1)[0][0]
-    converted = {}
-    for name, tensor in tensors.items():
-        layer, kind, _ = name.rsplit(".", 2)
-        key = f"{prefix}_{layer.replace('.', '_')}"
-        if kind == "lora_A":
-            converted[f"{key}.lora_down.weight"] = tensor
-            converted[f"{key}.alpha"] = torch.tensor(alpha)
-        elif kind == "lora_B":
-            converted[f"{key}.lora_up.weight"] = tensor * (alphas[layer] / alpha)
-        else:
-            raise WeightsError(f"kohya's format has no place for '{name}'; choose the diffusers format.")
-    return converted if dtype is None else {name: tensor.to(dtype) for name, tensor in converted.items()}
-
-
-def _alphas(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """Layer -> the alpha that with its rank gives its scale: alphas of single layers and rsLoRA's rule are in it."""
-    alphas = {}
-    for name, tensor in tensors.items():
-        layer, kind, _ = name.rsplit(".", 2)
-        if kind == "lora_A":
-            scaling = module.get_submodule(_in_memory(module, layer)).scaling[ADAPTER]
-            alphas[layer] = float(scaling * tensor.shape[0])
-    return alphas
-
-
 def _in_memory(module: nn.Module, layer: str) -> str:
     """A layer's path in memory from its path in a file."""
     return layer if hasattr(module, "text_model") else layer.removeprefix("text_model.")
 
 
-def _check_fits(pipe: DiffusionPipeline, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _with_scale(layers: Layers) -> Layers:
+    """The same with every alpha equal to the rank, which is what diffusers assumes of tensors without settings."""
+    return {
+        component: {
+            path: replace(layer, up=layer.up * (layer.alpha / layer.rank), alpha=float(layer.rank))
+            for path, layer in of_component.items()
+        }
+        for component, of_component in layers.items()
+    }
+
+
+def _check_fits(
+    pipe: DiffusionPipeline, family: Family | None, path: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
     """Refuse a file that was made for another model, by the layers it names and the width of their inputs.
 
     diffusers skips what it has no layer for without a word, so a LoRA of another family would load and do nothing.
     """
-    if not any("lora" in name for name in shapes):
-        raise WeightsError(f"'{path}': is not a LoRA; choose a LoRA file.")
-    kohya = KOHYA_PREFIXES.get(type(pipe).__name__, {})
-    widths = _input_widths(pipe, kohya)
+    made_for = lora_family(path)
+    if family and made_for not in (None, family.name):
+        raise WeightsError(f"'{path}': is a LoRA for {made_for}; choose a LoRA for {family.name}.")
+    widths = _input_widths(pipe)
     for name, shape in shapes.items():
-        is_kohya = name.startswith(("lora_unet_", "lora_te"))
-        if is_kohya and not kohya:
-            continue  # diffusers converts it, or says that it can't
-        layer, fits = name, is_kohya or name.split(".")[0] in pipe.components
-        if name.endswith((".lora_A.weight", ".lora_down.weight")):
-            layer = name.rsplit(".", 2)[0]
-            fits = shape[1:2] == (widths.get(layer),)
+        key = parse_key(name, family) if family else None
+        if key is not None:
+            layer = f"{key.component}.{key.layer}"
+            fits = key.kind != "down" or shape[1:2] == (widths.get(layer),)
+        else:
+            layer = name
+            # in another form, or for a pipeline that is no family: diffusers converts it, or says that it can't
+            fits = name.split(".")[0] in pipe.components or (family is None and name.startswith("lora_"))
         if not fits:
             raise WeightsError(
                 f"'{path}': was made for another kind of model, its layer '{layer}' does not fit a "
@@ -223,8 +228,8 @@ def _check_fits(pipe: DiffusionPipeline, path: Path, shapes: Mapping[str, tuple[
             )
 
 
-def _input_widths(pipe: DiffusionPipeline, kohya: Mapping[str, str]) -> dict[str, int]:
-    """Layer as a LoRA file may name it -> its input features or channels, for every layer of a pipeline."""
+def _input_widths(pipe: DiffusionPipeline) -> dict[str, int]:
+    """Layer as a LoRA file of diffusers may name it -> its input features or channels, for all layers of a pipeline."""
     import torch
 
     widths = {}
@@ -237,6 +242,4 @@ def _input_widths(pipe: DiffusionPipeline, kohya: Mapping[str, str]) -> dict[str
                 continue
             for name in {path, path if hasattr(module, "text_model") else f"text_model.{path}"}:
                 widths[f"{component}.{name}"] = weight.shape[1]
-                if component in kohya:
-                    widths[f"{kohya[component]}_{name.replace('.', '_')}"] = weight.shape[1]
     return widths

@@ -36,11 +36,11 @@ def save_model(base: BaseModel, output: OutputConfig, folder: Path, name: str, m
     written = []
     with base.using(*base.component_names, on_device=False) as pipe:
         if output.format in ("diffusers", "both"):
-            _save_folder(pipe, folder / name, dtype)
+            save_folder(pipe, folder / name, dtype)
             written.append(folder / name)
         if output.format in ("single_file", "both") and has_single_file:
             path = folder / f"{name}.safetensors"
-            save_single_file(path, pipe.unet, pipe.vae, pipe.text_encoder, dtype, metadata)
+            save_single_file(path, base.family, pipe.components, dtype, metadata)
             written.append(path)
     return written
 
@@ -53,7 +53,8 @@ def check_format(family: Family, output: OutputConfig) -> None:
         )
 
 
-def _save_folder(pipe: DiffusionPipeline, path: Path, dtype: torch.dtype) -> None:
+def save_folder(pipe: DiffusionPipeline, path: Path, dtype: torch.dtype) -> None:
+    """Writes a diffusers folder, whole or not at all; the pipeline stays as it is."""
     components = {
         name: _copy_on_cpu(component, dtype) if hasattr(component, "parameters") else component
         for name, component in pipe.components.items()

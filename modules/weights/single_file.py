@@ -1,8 +1,7 @@
-"""Stable Diffusion 1.x / 2.x as one file, with the names of tensors that ComfyUI, A1111 and diffusers read.
+"""A whole model as one file, with the names of tensors that ComfyUI, A1111 and diffusers read.
 
-The layout is that of the first release of latent diffusion ("LDM"). Its U-Net numbers all blocks through, so the
-names follow from a config by counting; nothing here is fixed to the sizes of the released models. Reading such a file
-is diffusers' own `from_single_file`.
+U-Nets, VAEs and OpenCLIPs have the layout of the first release of latent diffusion ("LDM"). Reading such a file is
+diffusers' own `from_single_file`.
 """
 
 from __future__ import annotations
@@ -11,26 +10,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modules.weights.errors import WeightsError
+from modules.weights.mmdit_names import mmdit_tensors
 from modules.weights.safe import save_tensors
+from modules.weights.unet_names import nameless, renamed, unet_modules
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-UNET_PREFIX = "model.diffusion_model."
+    from modules.families.Family import Family
+
+DENOISER_PREFIX = "model.diffusion_model."
 VAE_PREFIX = "first_stage_model."
 CLIP_PREFIX = "cond_stage_model.transformer."
 OPEN_CLIP_PREFIX = "cond_stage_model.model."
-
-UNET_RESNET = {
-    "norm1": "in_layers.0",
-    "conv1": "in_layers.2",
-    "time_emb_proj": "emb_layers.1",
-    "norm2": "out_layers.0",
-    "conv2": "out_layers.3",
-    "conv_shortcut": "skip_connection",
+SDXL_CLIP_PREFIX = "conditioner.embedders.0.transformer."
+SDXL_OPEN_CLIP_PREFIX = "conditioner.embedders.1.model."
+# Empty tensors by which ComfyUI knows what an SDXL predicts, and its noise schedule.
+V_PREDICTION_MARK, ZERO_SNR_MARK = "v_pred", "ztsnr"
+# Of SD 3, whose three encoders are written as transformers names them.
+SD3_PREFIXES = {
+    "text_encoder": "text_encoders.clip_l.transformer.",
+    "text_encoder_2": "text_encoders.clip_g.transformer.",
+    "text_encoder_3": "text_encoders.t5xxl.transformer.",
 }
+
 VAE_ATTENTION = {"group_norm": "norm", "to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "proj_out"}
 OPEN_CLIP_LAYER = {
     "layer_norm1": "ln_1",
@@ -49,31 +53,84 @@ OPEN_CLIP_TOP = {
 
 def save_single_file(
     path: str | Path,
-    unet: nn.Module,
-    vae: nn.Module,
-    text_encoder: nn.Module,
+    family: Family,
+    components: Mapping[str, Any],
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a U-Net, a VAE and a CLIP text encoder to one safetensors file, all or nothing.
+    """Write a model to one safetensors file, all or nothing.
 
+    components: of a pipeline, by name; modules that a single file has no place for are left out.
     dtype: of floating-point tensors in the file, None to keep them as they are.
     Raises WeightsError if a part has layers that the layout has no names for; OSError if the disk refuses.
     """
-    tensors = {
-        **unet_to_single_file(unet.state_dict(), unet.config),
-        **vae_to_single_file(vae.state_dict(), vae.config),
-        **text_encoder_to_single_file(text_encoder.state_dict(), text_encoder.config),
-    }
+    tensors = single_file_tensors(family, components)
     if dtype is not None:
         tensors = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     save_tensors(path, tensors, metadata)
 
 
+def single_file_tensors(family: Family, components: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a model under their names, and in their shapes, in the layout of its family."""
+    write = {"sd": _sd_tensors, "sdxl": _sdxl_tensors, "sd3": _sd3_tensors}[family.single_file]
+    vae = components[family.vae]
+    return write(components) | vae_to_single_file(vae.state_dict(), vae.config)
+
+
+def _sd_tensors(components: Mapping[str, Any]) -> dict[str, Tensor]:
+    unet, text_encoder = components["unet"], components["text_encoder"]
+    return {
+        **unet_to_single_file(unet.state_dict(), unet.config),
+        **text_encoder_to_single_file(text_encoder.state_dict(), text_encoder.config),
+    }
+
+
+def _sdxl_tensors(components: Mapping[str, Any]) -> dict[str, Tensor]:
+    import torch
+
+    unet, first, second = components["unet"], components["text_encoder"], components["text_encoder_2"]
+    tensors = unet_to_single_file(unet.state_dict(), unet.config)
+    tensors |= {f"{SDXL_CLIP_PREFIX}{name}": tensor for name, tensor in _named_clip(first).items()}
+    top = {name.removeprefix("text_model."): tensor for name, tensor in second.state_dict().items()}
+    projection = top.pop("text_projection.weight")
+    tensors |= {f"{SDXL_OPEN_CLIP_PREFIX}{name}": tensor for name, tensor in _open_clip(top).items()}
+    tensors[f"{SDXL_OPEN_CLIP_PREFIX}text_projection"] = projection.T.contiguous()
+    schedule = components["scheduler"].config
+    marks = {
+        V_PREDICTION_MARK: schedule.prediction_type == "v_prediction",
+        ZERO_SNR_MARK: schedule.get("rescale_betas_zero_snr", False),
+    }
+    return tensors | {mark: torch.zeros(0) for mark, is_set in marks.items() if is_set}
+
+
+def _sd3_tensors(components: Mapping[str, Any]) -> dict[str, Tensor]:
+    import torch
+
+    transformer = components["transformer"].state_dict()
+    tensors = {f"{DENOISER_PREFIX}{name}": tensor for name, tensor in mmdit_tensors(transformer).items()}
+    for component, prefix in SD3_PREFIXES.items():
+        encoder = components.get(component)
+        if encoder is not None:
+            named = _named_clip(encoder) if component != "text_encoder_3" else encoder.state_dict()
+            tensors |= {f"{prefix}{name}": tensor for name, tensor in named.items()}
+    # Readers take the first encoder's pooled output as it is.
+    projection = tensors.pop(f"{SD3_PREFIXES['text_encoder']}text_projection.weight")
+    if not torch.equal(projection.float().cpu(), torch.eye(len(projection))):
+        raise nameless("text_encoder.text_projection")
+    return tensors
+
+
+def _named_clip(encoder: nn.Module) -> dict[str, Tensor]:
+    """A CLIP's tensors as every reader looks for them: transformers 5 has no `text_model.` level in memory."""
+    levels = ("embeddings.", "encoder.", "final_layer_norm.")
+    tensors = encoder.state_dict().items()
+    return {f"text_model.{name}" if name.startswith(levels) else name: tensor for name, tensor in tensors}
+
+
 def unet_to_single_file(state_dict: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of a `UNet2DConditionModel` under their names in a single file."""
-    modules = _unet_modules(config)
-    return {UNET_PREFIX + _rename(name, modules): tensor for name, tensor in state_dict.items()}
+    modules = unet_modules(config)
+    return {DENOISER_PREFIX + renamed(name, modules): tensor for name, tensor in state_dict.items()}
 
 
 def vae_to_single_file(state_dict: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -83,7 +140,7 @@ def vae_to_single_file(state_dict: Mapping[str, Tensor], config: Mapping[str, An
     for name, tensor in state_dict.items():
         if ".attentions." in name and tensor.dim() == 2:
             tensor = tensor[:, :, None, None]  # the layout has 1 x 1 convolutions where diffusers has linear layers
-        converted[VAE_PREFIX + _rename(name, modules)] = tensor
+        converted[VAE_PREFIX + renamed(name, modules)] = tensor
     return converted
 
 
@@ -100,67 +157,6 @@ def text_encoder_to_single_file(state_dict: Mapping[str, Tensor], config: Any) -
     return {OPEN_CLIP_PREFIX + name: tensor for name, tensor in _open_clip(tensors).items()}
 
 
-def _rename(name: str, modules: Mapping[str, str]) -> str:
-    """`name` with the longest module path that `modules` knows replaced by the one of the single file."""
-    module, _, rest = name.rpartition(".")
-    while module and module not in modules:
-        module, _, last = module.rpartition(".")
-        rest = f"{last}.{rest}"
-    if not module:
-        raise _nameless(name)
-    return f"{modules[module]}.{rest}"
-
-
-def _unet_modules(config: Mapping[str, Any]) -> dict[str, str]:
-    """Module path in diffusers -> in the single file, for all layers of a U-Net."""
-    modules = {
-        "time_embedding.linear_1": "time_embed.0",
-        "time_embedding.linear_2": "time_embed.2",
-        "conv_in": "input_blocks.0.0",
-        **_unet_resnet("mid_block.resnets.0", "middle_block.0"),
-        "mid_block.attentions.0": "middle_block.1",
-        **_unet_resnet("mid_block.resnets.1", "middle_block.2"),
-        "conv_norm_out": "out.0",
-        "conv_out": "out.2",
-    }
-    num_levels = len(config["block_out_channels"])
-    layers = config["layers_per_block"]
-    layers = [layers] * num_levels if isinstance(layers, int) else list(layers)
-    number = 1  # 0 is conv_in
-    for level, kind in enumerate(config["down_block_types"]):
-        for layer in range(layers[level]):
-            modules |= _unet_layer(f"down_blocks.{level}", layer, kind, f"input_blocks.{number}")
-            number += 1
-        if level < num_levels - 1:
-            modules[f"down_blocks.{level}.downsamplers.0.conv"] = f"input_blocks.{number}.0.op"
-            number += 1
-    number = 0
-    for level, kind in enumerate(config["up_block_types"]):
-        for layer in range(layers[num_levels - 1 - level] + 1):
-            modules |= _unet_layer(f"up_blocks.{level}", layer, kind, f"output_blocks.{number}")
-            number += 1
-        if level < num_levels - 1:
-            # It stands in the level's last block, behind the resnet and, where there is one, the attention.
-            position = 2 if _attends(kind) else 1
-            modules[f"up_blocks.{level}.upsamplers.0.conv"] = f"output_blocks.{number - 1}.{position}.conv"
-    return modules
-
-
-def _unet_layer(block: str, layer: int, kind: str, target: str) -> dict[str, str]:
-    modules = _unet_resnet(f"{block}.resnets.{layer}", f"{target}.0")
-    if _attends(kind):
-        modules[f"{block}.attentions.{layer}"] = f"{target}.1"  # inside, both layouts use the same names
-    return modules
-
-
-def _unet_resnet(source: str, target: str) -> dict[str, str]:
-    return {f"{source}.{inner}": f"{target}.{renamed}" for inner, renamed in UNET_RESNET.items()}
-
-
-def _attends(block_type: str) -> bool:
-    return "CrossAttn" in block_type
-
-
 def _vae_modules(config: Mapping[str, Any]) -> dict[str, str]:
     """Module path in diffusers -> in the single file, for all layers of a VAE."""
     modules = {"quant_conv": "quant_conv", "post_quant_conv": "post_quant_conv"}
@@ -172,8 +168,8 @@ def _vae_modules(config: Mapping[str, Any]) -> dict[str, str]:
             **_vae_resnet(f"{half}.mid_block.resnets.0", f"{half}.mid.block_1"),
             **_vae_resnet(f"{half}.mid_block.resnets.1", f"{half}.mid.block_2"),
         }
-        for inner, renamed in VAE_ATTENTION.items():
-            modules[f"{half}.mid_block.attentions.0.{inner}"] = f"{half}.mid.attn_1.{renamed}"
+        for inner, target in VAE_ATTENTION.items():
+            modules[f"{half}.mid_block.attentions.0.{inner}"] = f"{half}.mid.attn_1.{target}"
     num_levels, layers = len(config["block_out_channels"]), config["layers_per_block"]
     for level in range(num_levels):
         down, up = f"encoder.down.{level}", f"decoder.up.{num_levels - 1 - level}"  # "up" counts from the finest level
@@ -208,11 +204,5 @@ def _open_clip(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         elif module in OPEN_CLIP_LAYER:
             converted[f"{block}.{OPEN_CLIP_LAYER[module]}.{kind}"] = tensor
         elif module not in ("self_attn.k_proj", "self_attn.v_proj"):
-            raise _nameless(name)
+            raise nameless(name)
     return converted
-
-
-def _nameless(layer: str) -> WeightsError:
-    return WeightsError(
-        f"The layer '{layer}' has no name in a single-file checkpoint; save a diffusers folder instead."
-    )

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 def train(arguments: WorkerArguments) -> None:
-    from modules.config.files import config_from_values
+    from modules.config.files import apply_overrides, config_from_values
     from modules.session.RunFolder import RunFolder
     from modules.trainer.heap import keep_freed_memory
     from modules.trainer.TrainingEngine import Action
     from modules.trainer.Trigger import Trigger
 
-    config = config_from_values(run_values(arguments))
+    config = config_from_values(apply_overrides(run_values(arguments), arguments.settings))
     folder = RunFolder(config.workspace_dir)
     folder.create()
     with ExitStack() as stack:

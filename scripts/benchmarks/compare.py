@@ -23,6 +23,7 @@ from modules.config.errors import UserError
 from modules.session.events import read_events
 from scripts.benchmarks.chorus_run import run_values
 from scripts.benchmarks.medians import Median, median_with_interval
+from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.worker import WorkerArguments
 
 T = TypeVar("T")
@@ -33,12 +34,13 @@ CHORUS, REFERENCE = "chorus_run", "reference_loop"
 
 @dataclass(frozen=True)
 class Comparison:
-    """One comparison; `unit` is that of the two medians."""
+    """One comparison; `unit` is that of the two medians. target: of the ratio, None where there is none."""
 
     what: str
     unit: str
-    target: float
-    pairs: list[tuple[float, float]]  # (Chorus, loop written by hand)
+    target: float | None
+    pairs: list[tuple[float, float]]
+    sides: tuple[str, str] = ("Chorus", "by hand")
 
     @property
     def ratio(self) -> Median:
@@ -46,9 +48,10 @@ class Comparison:
 
     def __str__(self) -> str:
         ours, theirs = (median(side) for side in zip(*self.pairs, strict=True))
+        target = f", target {self.target:.2f}" if self.target else ""
         return (
-            f"{self.what}: ratio {self.ratio} over {len(self.pairs)} pairs, target {self.target:.2f}; "
-            f"Chorus {ours:.3f} {self.unit}, by hand {theirs:.3f} {self.unit}"
+            f"{self.what}: ratio {self.ratio} over {len(self.pairs)} pairs{target}; "
+            f"{self.sides[0]} {ours:.3f} {self.unit}, {self.sides[1]} {theirs:.3f} {self.unit}"
         )
 
     def as_values(self) -> dict[str, Any]:
@@ -63,12 +66,7 @@ def compare_steps(
     The two take turns of `steps_per_block` steps; a first turn does not count.
     """
     arguments = WorkerArguments(folder, method, steps_per_block, blocks + 1)
-    with contextlib.ExitStack() as stack:
-        ours, theirs = (
-            stack.enter_context(_worker(program, arguments, device, num_ranks)) for program in (CHORUS, REFERENCE)
-        )
-        ours.turn(), theirs.turn()
-        answers = _alternated(blocks, ours.turn, theirs.turn)
+    answers = _take_turns([(CHORUS, arguments), (REFERENCE, arguments)], blocks, device, num_ranks)
 
     def of(key: str) -> list[tuple[float, float]]:
         return [(ours[key] / steps_per_block, theirs[key] / steps_per_block) for ours, theirs in answers]
@@ -79,6 +77,15 @@ def compare_steps(
         Comparison(what, "s", target, of("seconds")),
         Comparison(f"{what}, processor time", "s", target, of("cpu_seconds")),
     ]
+
+
+def compare_option(folder: Path, method: str, device: str, blocks: int, steps_per_block: int, name: str) -> Comparison:
+    """Seconds of a step of Chorus with an option of OPTIONS, and without; there is no target, it is for information."""
+    plain = WorkerArguments(folder, method, steps_per_block, blocks + 1)
+    with_option = replace(plain, settings=OPTIONS[name])
+    answers = _take_turns([(CHORUS, with_option), (CHORUS, plain)], blocks, device, 1)
+    pairs = [(ours["seconds"] / steps_per_block, theirs["seconds"] / steps_per_block) for ours, theirs in answers]
+    return Comparison(f"step with {name}, {method}, {device}", "s", None, pairs, ("with it", "without"))
 
 
 def compare_memory(folder: Path, method: str, device: str, count: int, steps: int, cold: bool = False) -> Comparison:
@@ -105,6 +112,16 @@ def compare_start(folder: Path, method: str, device: str, count: int) -> Compari
         count + 1, lambda: _first_step_of_chorus(folder, method, device), lambda: _first_step(folder, method, device)
     )
     return Comparison(f"start to first step, {method}, {device}", "s", 1.30, pairs[1:])
+
+
+def _take_turns(
+    sides: list[tuple[str, WorkerArguments]], blocks: int, device: str, num_ranks: int
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """`blocks` pairs of turns of two programs; a first turn of each does not count."""
+    with contextlib.ExitStack() as stack:
+        ours, theirs = (stack.enter_context(_worker(*side, device, num_ranks)) for side in sides)
+        ours.turn(), theirs.turn()
+        return _alternated(blocks, ours.turn, theirs.turn)
 
 
 def _alternated(count: int, ours: Callable[[], T], theirs: Callable[[], T]) -> list[tuple[T, T]]:

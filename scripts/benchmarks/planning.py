@@ -116,7 +116,8 @@ def _batch_maker(count: int, cache_dir: str) -> tuple[Callable[[int], object], f
     import torch
 
     from modules.config.ConceptConfig import ConceptConfig
-    from modules.data.batches import SampleSource
+    from modules.data.batches import CachedRecords, SampleSource
+    from modules.data.CaptionSource import CaptionSource
     from modules.data.concepts import Dataset
     from modules.data.plan import plan_epoch, shard
 
@@ -125,8 +126,11 @@ def _batch_maker(count: int, cache_dir: str) -> tuple[Callable[[int], object], f
     dataset = Dataset([ConceptConfig()], paths, np.zeros(count, np.int32), widths, widths, [], 0)
     buckets = _buckets(widths, widths)
     latents = _records(cache_dir, "latents", {"latents": torch.zeros(4, 64, 64)}, count)
-    text = _records(cache_dir, "text", {"prompt_embeds": torch.zeros(77, 768)}, count + 1)
-    source = SampleSource(dataset, buckets, latents, [""] * (count + 1), text, 0.0, 1, torch.float32)
+    captions = [f"picture {number}" for number in range(count)]
+    records = _records(cache_dir, "text", {"prompt_embeds": torch.zeros(77, 768)}, count)
+    text = CachedRecords(records.cache, dict(zip(captions, records.keys, strict=True)), records.remake)
+    drawn = CaptionSource(dataset, [(caption,) for caption in captions], 1, 1)
+    source = SampleSource(dataset, buckets, latents, drawn, text, 0.0, 1, torch.float32)
     started = time.perf_counter()
     plan = plan_epoch(buckets.index, dataset.repeats, seed=1, epoch=0, global_batch=GLOBAL_BATCH)
     planning_seconds = time.perf_counter() - started

@@ -26,7 +26,7 @@ class WorkerArguments:
     """folder: with the material and the caches. steps: optimizer steps of a turn.
 
     cold: pictures and captions are encoded in the run instead of read from a cache. run_folder: for what one run
-    writes, shared by its ranks.
+    writes, shared by its ranks. settings: further ones of Chorus, as "path=value".
     """
 
     folder: Path
@@ -35,6 +35,7 @@ class WorkerArguments:
     turns: int
     cold: bool = False
     run_folder: Path = Path()
+    settings: tuple[str, ...] = ()
 
     @property
     def total_steps(self) -> int:
@@ -43,6 +44,7 @@ class WorkerArguments:
     def as_options(self) -> list[str]:
         options = ["--folder", str(self.folder), "--method", self.method, "--run-folder", str(self.run_folder)]
         options += ["--steps", str(self.steps), "--turns", str(self.turns)]
+        options += [f"--set={setting}" for setting in self.settings]
         return [*options, "--cold"] if self.cold else options
 
     @classmethod
@@ -53,6 +55,7 @@ class WorkerArguments:
         parser.add_argument("--method", choices=("lora", "full"), required=True)
         parser.add_argument("--steps", type=int, required=True)
         parser.add_argument("--turns", type=int, required=True)
+        parser.add_argument("--set", action="append", default=[], dest="settings")
         parser.add_argument("--cold", action="store_true")
         return cls(**vars(parser.parse_args()))
 

@@ -18,14 +18,14 @@ from modules.config.setting import STRICT, Int, section, setting
 from modules.config.TrainConfig import TrainConfig
 
 ROOT = Path(modules.config.__file__).resolve().parents[2]
-LISTS = {"concepts": "concepts.0", "sampling.samples": "sampling.samples.0"}
+LISTS = {"concepts": "concepts.0", "embeddings": "embeddings.0", "sampling.samples": "sampling.samples.0"}
 
 
 def leaves(cls: type, prefix: str = "") -> set[str]:
     """The paths of all fields, found without walk_settings."""
     paths = set()
     for field in dataclasses.fields(cls):
-        annotation = cls.__annotations__[field.name]
+        annotation = field.type
         entries = getattr(annotation, "__args__", ())
         if dataclasses.is_dataclass(annotation):
             paths |= leaves(annotation, f"{prefix}{field.name}.")
@@ -45,7 +45,7 @@ def another_value(info) -> str:
     if info.type == "str":
         return "12399"
     if info.type == "list[int]":
-        return "[3, 1]"
+        return f"[{int(info.ge) + 3}, {int(info.ge) + 1}]"
     if info.type == "list":
         return "[{}]"
     if info.path == "config_version":

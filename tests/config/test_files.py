@@ -109,7 +109,10 @@ def test_a_byte_order_mark_is_skipped(tmp_path):
             "seed: 2147483648",
             "seed is 2147483648 in {}: it must be a whole number, 0 to 2147483647; the default is 42.",
         ),
-        ("method: loar", "method is 'loar' in {}: it must be one of lora, full, vae; lora was probably meant."),
+        (
+            "method: loar",
+            "method is 'loar' in {}: it must be one of lora, full, embedding, vae; lora was probably meant.",
+        ),
         (
             "lora: {dropout: 1}",
             "lora.dropout is 1 in {}: it must be a finite number, at least 0 and below 1; the default is 0.0.",
@@ -307,7 +310,7 @@ def test_a_choice_that_yaml_reads_as_false_can_be_given():
         ("concepts.1.path=x", "concepts.1.path can't be set: concepts has 0 entries; the next free number is 0."),
         ("batch_size=0", "batch_size is 0: it must be a whole number, at least 1; the default is 4."),
         ("batch_size=[", "batch_size is '[': it must be a whole number, at least 1; the default is 4."),
-        ("method=", "method is '': it must be one of lora, full, vae; the default is lora."),
+        ("method=", "method is '': it must be one of lora, full, embedding, vae; the default is lora."),
         ("concepts=[{path: 3}]", "concepts.0.path is 3: it must be text; put it in quotes."),
         ("device_indexes=[-1]", "device_indexes.0 is -1: it must be a whole number, at least 0."),
         ("se\ned=1", "unknown setting 'se\\ned': did you mean seed?"),

@@ -21,6 +21,13 @@ def test_the_presets_of_stable_diffusion_15_are_there():
     assert load_preset("sd15-vae")["method"] == "vae"
 
 
+@pytest.mark.parametrize("family", ["sd15", "sdxl", "sd3"])
+def test_each_family_has_a_preset_for_lora_and_for_full_training(family):
+    for method in ("lora", "full"):
+        preset = load_preset(f"{family}-{method}")
+        assert (preset["family"], preset["method"]) == (family, method)
+
+
 @pytest.mark.parametrize("name", ["../secret", "secret", "/etc/hosts", "", ".", "sd15-lora.yaml", "a\0b"])
 def test_a_name_can_not_leave_the_folder(tmp_path, name):
     folder = tmp_path / "presets"

@@ -1,19 +1,24 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from modules.config.AugmentationConfig import AugmentationConfig
 from modules.config.ConceptConfig import ConceptConfig
+from modules.config.DataConfig import DataConfig
 from modules.data.Batch import Batch
 from modules.data.batches import CachedRecords, PixelRecords, SampleSource, prefetch
 from modules.data.buckets import Buckets
+from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import scan
 from modules.data.plan import MicroBatch
 from modules.data.TensorCache import TensorCache
+from modules.data.views import crop_of, with_views
 
 
 def micro_batch(*samples: tuple[int, int], real: bool = True) -> MicroBatch:
@@ -28,6 +33,7 @@ def make_source(tmp_path):
         concepts = [ConceptConfig(path="a"), ConceptConfig(path="b", loss_weight=0.5)]
         dataset = SimpleNamespace(concepts=concepts, concept_index=np.array([0, 0, 1, 1]))
         captions = ["zero", "one", "two", "three", ""]
+        options = [(caption,) for caption in captions[:4]]
         latents, text = TensorCache(tmp_path, "latents", 0), TensorCache(tmp_path, "text", 0)
         for number in range(4):
             latents.put(f"l{number}", {"latents": torch.full((4, 6, 6), float(number))})
@@ -37,8 +43,8 @@ def make_source(tmp_path):
             dataset=dataset,
             buckets=None,
             pictures=CachedRecords(latents, [f"l{number}" for number in range(4)], pytest.fail),
-            captions=captions,
-            text=CachedRecords(text, [f"t{number}" for number in range(5)], pytest.fail),
+            captions=CaptionSource(dataset, options, seed, 1),
+            text=CachedRecords(text, {caption: f"t{i}" for i, caption in enumerate(captions)}, pytest.fail),
             caption_dropout=caption_dropout,
             seed=seed,
             dtype=dtype,
@@ -142,6 +148,24 @@ def test_a_pinned_batch_arrives_on_the_gpu_as_it_was(make_source):
     assert torch.equal(moved.latents.cpu(), batch.latents)
     assert torch.equal(moved.text["prompt_embeds"].cpu(), batch.text["prompt_embeds"])
     assert moved.prompts == batch.prompts
+
+
+def test_sizes_tell_of_the_picture_and_of_the_crop_of_its_view(make_source, picture_folder):
+    settings = AugmentationConfig(flip=True, crop_jitter=True, rotation=5)
+    concepts = [ConceptConfig(path=str(picture_folder(((100, 50),))), augmentation=settings)]
+    dataset, _ = with_views(scan(concepts), DataConfig(augmentation_variants=8), seed=1)
+    buckets = Buckets([(32, 24)], np.zeros(8, int))
+    source = replace(make_source(), dataset=dataset, buckets=buckets, sizes=True)
+    crops = set()
+    for sample in range(8):
+        height, width, top, left, crop_h, crop_w = source._sizes(sample)
+        (resized_w, resized_h), box = crop_of(dataset, buckets, sample)
+        assert (height, width, crop_h, crop_w) == (50, 100, 24, 32)
+        assert (left, top) == box[:2]
+        assert 0 <= left <= resized_w - 32
+        assert 0 <= top <= resized_h - 24
+        crops.add((left, top))
+    assert len(crops) > 4
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

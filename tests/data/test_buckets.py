@@ -127,3 +127,13 @@ def test_a_crop_keeps_the_aspect_covers_the_bucket_and_is_centred(width, height,
     scale = max(bucket_w / width, bucket_h / height)
     assert abs(w - width * scale) <= 0.5 + 1e-6
     assert abs(h - height * scale) <= 0.5 + 1e-6
+
+
+@pytest.mark.parametrize("bucketing", [True, False])
+def test_one_resolution_for_each_picture_gives_the_buckets_of_one_for_all(bucketing):
+    widths, heights = np.random.default_rng(0).integers(100, 3000, (2, 2000), np.int32)
+    one = assign_buckets(widths, heights, 512, 64, 2.0, bucketing)
+    each = assign_buckets(widths, heights, np.full(2000, 512, np.int32), 64, 2.0, bucketing)
+    assert each.shapes == one.shapes
+    assert np.array_equal(each.index, one.index)
+    assert each.index.dtype == one.index.dtype

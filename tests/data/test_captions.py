@@ -1,13 +1,13 @@
 """A caption comes from where its concept says, on one line, in UTF-8."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from modules.data.captions import MAX_CAPTION_BYTES, read_caption
+from modules.config.ConceptConfig import ConceptConfig
+from modules.data.captions import MAX_CAPTION_BYTES, read_captions
 from modules.data.errors import DataError
 
-TXT = SimpleNamespace(captions="txt", prompt="")
+TXT = ConceptConfig()
+LINES = ConceptConfig(caption_per_line=True)
 
 
 def write_caption(tmp_path, content: bytes) -> str:
@@ -16,52 +16,66 @@ def write_caption(tmp_path, content: bytes) -> str:
 
 
 def test_a_text_file_beside_the_picture_is_its_caption(tmp_path):
-    assert read_caption(write_caption(tmp_path, "a café\n".encode()), TXT) == "a café"
+    assert read_captions(write_caption(tmp_path, "a café\n".encode()), TXT) == ("a café",)
 
 
 def test_only_the_last_extension_is_replaced(tmp_path):
     (tmp_path / "cat.v2.txt").write_text("a cat", encoding="utf-8")
-    assert read_caption(tmp_path / "cat.v2.jpeg", TXT) == "a cat"
+    assert read_captions(tmp_path / "cat.v2.jpeg", TXT) == ("a cat",)
 
 
 @pytest.mark.parametrize("content", [b"a cat,\nasleep", b"  a cat,\r\n\r\n asleep\n\n", b"\xef\xbb\xbfa cat,\rasleep"])
 def test_lines_are_folded_and_a_byte_order_mark_is_dropped(tmp_path, content):
-    assert read_caption(write_caption(tmp_path, content), TXT) == "a cat, asleep"
+    assert read_captions(write_caption(tmp_path, content), TXT) == ("a cat, asleep",)
 
 
 def test_an_empty_file_is_an_empty_caption_but_a_missing_one_is_none(tmp_path):
-    assert read_caption(write_caption(tmp_path, b" \n"), TXT) == ""
-    assert read_caption(tmp_path / "dog.png", TXT) is None
+    assert read_captions(write_caption(tmp_path, b" \n"), TXT) == ("",)
+    assert read_captions(tmp_path / "dog.png", TXT) is None
 
 
 def test_another_encoding_is_refused_with_the_byte_and_its_place(tmp_path):
     with pytest.raises(DataError, match=r"cat\.txt is not UTF-8 \(byte 0xe9 at 3\): save it as UTF-8\."):
-        read_caption(write_caption(tmp_path, "café".encode("latin-1")), TXT)
+        read_captions(write_caption(tmp_path, "café".encode("latin-1")), TXT)
 
 
 def test_utf_16_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"not UTF-8 \(byte 0xff at 0\)"):
-        read_caption(write_caption(tmp_path, "cat".encode("utf-16")), TXT)
+        read_captions(write_caption(tmp_path, "cat".encode("utf-16")), TXT)
 
 
 def test_a_caption_of_64_kb_is_read_and_a_larger_one_refused(tmp_path):
-    assert len(read_caption(write_caption(tmp_path, b"a" * MAX_CAPTION_BYTES), TXT)) == MAX_CAPTION_BYTES
+    assert len(read_captions(write_caption(tmp_path, b"a" * MAX_CAPTION_BYTES), TXT)[0]) == MAX_CAPTION_BYTES
     with pytest.raises(DataError, match="larger than 64 KB"):
-        read_caption(write_caption(tmp_path, b"a" * (MAX_CAPTION_BYTES + 1)), TXT)
+        read_captions(write_caption(tmp_path, b"a" * (MAX_CAPTION_BYTES + 1)), TXT)
 
 
 def test_a_folder_in_place_of_the_text_file_is_explained(tmp_path):
     (tmp_path / "cat.txt").mkdir()
     with pytest.raises(DataError, match=r"cat\.txt can't be read"):
-        read_caption(tmp_path / "cat.png", TXT)
+        read_captions(tmp_path / "cat.png", TXT)
 
 
 def test_the_file_name_is_the_caption_without_underscores_and_extension(tmp_path):
     write_caption(tmp_path, b"not this")
-    concept = SimpleNamespace(captions="file_name", prompt="")
-    assert read_caption(tmp_path / "a_sleeping_cat.v2.png", concept) == "a sleeping cat.v2"
+    concept = ConceptConfig(captions="file_name")
+    assert read_captions(tmp_path / "a_sleeping_cat.v2.png", concept) == ("a sleeping cat.v2",)
 
 
 def test_the_prompt_of_the_concept_is_the_caption_of_every_picture(tmp_path):
-    concept = SimpleNamespace(captions="prompt", prompt="a photo of sks dog")
-    assert read_caption(write_caption(tmp_path, b"not this"), concept) == "a photo of sks dog"
+    concept = ConceptConfig(captions="prompt", prompt="a photo of sks dog")
+    assert read_captions(write_caption(tmp_path, b"not this"), concept) == ("a photo of sks dog",)
+
+
+def test_each_line_may_be_a_caption(tmp_path):
+    assert read_captions(write_caption(tmp_path, b"a cat\r\n\n  an animal \n"), LINES) == ("a cat", "an animal")
+    assert read_captions(write_caption(tmp_path, b"\n"), LINES) == ("",)
+
+
+def test_a_file_of_lines_may_be_larger_than_a_caption_but_no_line_of_it(tmp_path):
+    lines = b"\n".join([b"a" * 40_000, b"b" * 40_000])
+    assert len(read_captions(write_caption(tmp_path, lines), LINES)) == 2
+    with pytest.raises(DataError, match="larger than 64 KB"):
+        read_captions(write_caption(tmp_path, b"a" * 70_000), LINES)
+    with pytest.raises(DataError, match="larger than 1024 KB"):
+        read_captions(write_caption(tmp_path, b"a\n" * 5_000_000), LINES)

@@ -3,20 +3,19 @@
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from modules.config.ConceptConfig import ConceptConfig
 from modules.data.concepts import captions, scan
 from modules.data.errors import DataError
+from modules.data.plan import plan_epoch
 
 
 def concept(path, **changes):
-    values = {"name": "", "path": str(path), "enabled": True, "include_subfolders": True, "captions": "txt"}
-    values |= {"prompt": "", "repeats": 1.0, "regularisation": False, "loss_weight": 1.0}
-    return SimpleNamespace(**(values | changes))
+    return ConceptConfig(path=str(path), **changes)
 
 
 def add_picture(path, size=(8, 6), caption=None, **save):
@@ -141,7 +140,7 @@ def test_captions_come_in_the_order_of_the_samples(tmp_path):
     add_picture(tmp_path / "a.png", caption="a cat")
     add_picture(tmp_path / "b.png")
     dataset = scan([concept(tmp_path), concept(tmp_path, captions="prompt", prompt="a dog")])
-    assert captions(dataset) == ["a cat", "", "a dog", "a dog"]
+    assert captions(dataset) == [("a cat",), ("",), ("a dog",), ("a dog",)]
 
 
 def test_no_enabled_concept_is_refused(tmp_path):
@@ -221,3 +220,48 @@ def test_regularisation_pictures_alone_are_shown_as_their_repeats_say(tmp_path):
     add_picture(tmp_path / "prior" / "0.png")
     dataset = scan([concept(tmp_path / "prior", repeats=2.0, regularisation=True)])
     assert dataset.repeats.tolist() == [2.0]
+
+
+def test_patterns_choose_pictures_by_their_path_below_the_folder(tmp_path):
+    for name in ("a.png", "b.JPG", "people/c.png", "people/old/d.png", "things/e.png"):
+        add_picture(tmp_path / name)
+
+    def found(**patterns):
+        return names(scan([concept(tmp_path, **patterns)]), tmp_path)
+
+    assert found(include="people/*, *.jpg") == ["b.JPG", "people/c.png", "people/old/d.png"]
+    assert found(exclude="People/old/*,?.jpg") == ["a.png", "people/c.png", "things/e.png"]
+    assert found(include="people/*", exclude="*/old/*") == ["people/c.png"]
+    with pytest.raises(DataError, match=r"concepts\.0\.path .*: none of its pictures is taken by concepts\.0\.include"):
+        found(include="*.gif")
+
+
+def test_captions_of_a_table_are_those_of_its_rows(tmp_path):
+    for name in ("a.png", "sub/b.png", "c.png"):
+        add_picture(tmp_path / name, caption="not this")
+    (tmp_path / "metadata.csv").write_text("file_name,text\na.png,a cat\nsub/b.png,a dog\nsub/b.png,an animal\n")
+    dataset = scan([concept(tmp_path, captions="table")])
+    assert captions(dataset) == [("a cat",), ("",), ("a dog", "an animal")]
+    assert dataset.missing_captions == 1
+
+
+def test_a_concept_fills_the_share_of_an_epoch_that_it_asks_for(tmp_path):
+    for name, count in (("few", 3), ("many", 30), ("some", 7)):
+        for number in range(count):
+            add_picture(tmp_path / name / f"{number}.png")
+    dataset = scan([concept(tmp_path / "few", share=0.25), concept(tmp_path / "many"), concept(tmp_path / "some")])
+    assert dataset.repeats[3:].tolist() == [1.0] * 37
+    assert dataset.repeats[:3].sum() / dataset.repeats.sum() == pytest.approx(0.25)
+    for epoch in range(3):
+        plan = plan_epoch(np.zeros(40, int), dataset.repeats, 1, epoch, 4, concept_index=dataset.concept_index)
+        shown = np.bincount(dataset.concept_index[plan.samples[:, 0]])
+        assert shown.tolist() == [12, 30, 7]  # 37 / 0.75 * 0.25 = 12.3
+
+
+def test_concepts_that_all_have_a_share_keep_the_length_of_the_epoch(tmp_path):
+    for name, count in (("one", 10), ("two", 30)):
+        for number in range(count):
+            add_picture(tmp_path / name / f"{number}.png")
+    dataset = scan([concept(tmp_path / "one", share=0.3), concept(tmp_path / "two", share=0.3, repeats=2)])
+    assert dataset.repeats.sum() == pytest.approx(70)
+    assert dataset.repeats[:10].sum() == pytest.approx(35)

@@ -139,7 +139,7 @@ def test_cached_text_is_what_the_pipeline_encodes(base, tiny_sd15, hashes, tmp_p
 def test_ranks_share_the_work_without_overlap(base, hashes, picture_folder, tmp_path):
     dataset, buckets = prepare(picture_folder(((32, 32),) * 7))
     keys = latent_keys(dataset, buckets, base, hashes)
-    texts = captions(dataset)
+    texts = [options[0] for options in captions(dataset)]
     for rank in range(3):
         # each as a rank that has not seen what the others write meanwhile
         cache = TensorCache(tmp_path / f"{rank}", "latents", rank)

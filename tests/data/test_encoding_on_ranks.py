@@ -44,7 +44,7 @@ class Cached:
         """All that can be used is there, without encoding anything."""
         for sample, key in enumerate(self.latents.keys):
             assert (self.latents.cache.get(key) is not None) == (sample not in self.encoder.unusable)
-        assert all(self.text.cache.get(key) is not None for key in self.text.keys)
+        assert all(self.text.cache.get(key) is not None for key in self.text.keys.values())
 
 
 class Encodings:
@@ -106,7 +106,7 @@ def cache(tiny_sd15, tmp_path, encodings) -> Callable[..., list[Cached]]:
             cache_dir = cache_dirs[runtime.node_rank] if cache_dirs else tmp_path / "cache"
             tell = partial(progress, runtime)
             encoder = Encoder(bases[runtime.rank], *data, cache_dir, runtime, everyone, tell, tell)
-            return Cached(encoder, encoder.latents(), encoder.text(captions(data[0])))
+            return Cached(encoder, encoder.latents(), encoder.text([options[0] for options in captions(data[0])]))
 
         return ranks.run(body)
 

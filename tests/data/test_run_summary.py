@@ -41,6 +41,18 @@ def test_pictures_steps_and_batch_are_those_of_the_plan(values):
     assert "64x64: 3" in text_of(values, "Buckets")
 
 
+def test_variants_texts_and_held_out_pictures_are_counted(values, picture_folder):
+    assert text_of(values, "Captions") == "6 different texts are cached"  # with the empty one
+    values["concepts"][0] |= {"augmentation": {"flip": True}, "shuffle_tags": True}
+    values["concepts"].append({"path": str(picture_folder(SIZES[:2], name="held")), "validation": True})
+    values["data"] |= {"resolutions": [48, 64], "augmentation_variants": 3}
+    assert text_of(values, "Pictures") == "7"
+    assert text_of(values, "Variants").startswith("32 ")  # 5 x 2 x 3, and 2 as they are
+    assert text_of(values, "Validation") == "2 of the pictures are never trained on"
+    assert text_of(values, "Steps") == "9 (3 epochs of 10 samples, 3 steps each)"
+    assert text_of({**values, "text_encoder": {"train": True}}, "Captions") == "encoded in each step"
+
+
 def test_more_devices_mean_fewer_steps_and_a_scaled_rate(values):
     assert text_of(values, "Steps", num_ranks=4).startswith("3 (3 epochs")
     assert text_of(values, "Learning rate", num_ranks=4) == "0.0001 -> 0.0002 (sqrt)"

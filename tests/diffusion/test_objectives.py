@@ -1,12 +1,11 @@
 """Noising and targets: equal to diffusers' own schedulers, and to the formulas."""
 
-import math
-
 import pytest
 import torch
 from diffusers import DDPMScheduler
+from diffusers.training_utils import compute_snr
 
-from modules.diffusion.objectives import Ddpm, Flow, mse_per_sample
+from modules.diffusion.objectives import Ddpm, Flow
 
 SCHEDULE = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 DTYPES = [torch.float32, torch.float64]
@@ -116,24 +115,29 @@ def test_flow_timesteps_keep_their_precision_beside_bf16_latents():
     assert torch.equal(noised.timestep, u * 1000)
 
 
-def test_the_error_of_each_sample_is_its_own_mean():
-    prediction = torch.zeros(3, 2, 2, 5)
-    target = torch.tensor([0.0, 1.0, 3.0]).view(3, 1, 1, 1).expand(3, 2, 2, 5).clone()
-    target[1, 0, 0, 0] = math.sqrt(21.0)
-    assert mse_per_sample(prediction, target).tolist() == pytest.approx([0.0, 2.0, 9.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_signal_to_noise_ratio_of_ddpm_is_that_of_diffusers(dtype):
+    scheduler = DDPMScheduler(**SCHEDULE)
+    u = torch.tensor(U, dtype=dtype)
+    expected = compute_snr(scheduler, torch.tensor([0, 200, 500, 750, 999]))
+    snr = Ddpm(scheduler.alphas_cumprod, "epsilon").snr(u)
+    assert snr.dtype == dtype
+    torch.testing.assert_close(snr.float(), expected, rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (torch.bfloat16, torch.float32),
-        (torch.float16, torch.float32),
-        (torch.float32, torch.float32),
-        (torch.float64, torch.float64),
-    ],
-)
-def test_the_error_is_computed_in_float32_at_least(given, expected):
-    prediction, target = torch.zeros(1, 4096, dtype=given), torch.full((1, 4096), 300.0)
-    error = mse_per_sample(prediction, target)
-    assert error.dtype == expected
-    assert error.item() == 90000.0  # beyond what float16 can hold
+def test_the_signal_to_noise_ratio_of_flow_is_that_of_its_path():
+    clean, noise, u = draws()
+    u = u.clamp(min=0.1)
+    start = Flow().noise(clean, torch.zeros_like(noise), u).latents  # the signal alone
+    end = Flow().noise(torch.zeros_like(clean), noise, u).latents  # the noise alone
+    ratio = (start / clean)[:, 0, 0, 0] / (end / noise)[:, 0, 0, 0]
+    torch.testing.assert_close(Flow().snr(u), ratio.square(), rtol=1e-4, atol=0)
+
+
+def test_with_zero_terminal_snr_the_last_timestep_is_noise_alone():
+    clean, noise, _ = draws()
+    alphas = DDPMScheduler(**SCHEDULE, rescale_betas_zero_snr=True).alphas_cumprod
+    noised = Ddpm(alphas, "v_prediction").noise(clean, noise, below_one(torch.float32).expand(5))
+    assert torch.equal(noised.latents, noise)
+    assert torch.equal(noised.target, -clean)
+    assert Ddpm(alphas, "v_prediction").snr(below_one(torch.float32)).item() == 0

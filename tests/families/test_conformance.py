@@ -21,6 +21,7 @@ from modules.families.Family import Family
 from modules.families.latents import decode_latents, encode_pixels, latent_shape
 from modules.families.prediction import objective_of, predict
 from modules.families.registry import FAMILIES
+from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
 from modules.weights.BaseModel import BaseModel
 from tests.support.prepared import prepared
@@ -29,7 +30,10 @@ from tests.support.prepared import prepared
 MODELS = {
     "sd15 epsilon": ("sd15", "tiny_sd15"),
     "sd15 v": ("sd15", "tiny_sd15_v"),
+    "sdxl epsilon": ("sdxl", "tiny_sdxl"),
+    "sdxl v": ("sdxl", "tiny_sdxl_v"),
     "sd3": ("sd3", "tiny_sd3"),
+    "sd35 without T5": ("sd3", "tiny_sd35"),
 }
 WIDTH, HEIGHT = 48, 32  # not square: else swapped axes would not show
 PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
@@ -56,6 +60,11 @@ class Case:
             records = [encode_text(self.family, pipe or self.pipe, [prompt]) for prompt in PROMPTS]
         return {name: torch.cat([record[name] for record in records]) for name in records[0]}
 
+    def predict(self, noised, timestep, text, denoiser=None):
+        """Of pictures that were not cut and have the size in which they are made, as a pipeline takes it."""
+        with torch.no_grad():
+            return predict(self.family, denoiser or self.denoiser, noised, timestep, text, sizes_of(noised))
+
     def objective(self):
         return objective_of(self.family, self.pipe.scheduler.config)
 
@@ -68,9 +77,16 @@ def case(request) -> Case:
 
 
 def load_pipe(family, folder):
-    pipe = getattr(diffusers, family.pipeline).from_pretrained(folder, local_files_only=True)
+    pipeline = getattr(diffusers, family.pipeline)
+    # diffusers wants to be told of each part that a model goes without
+    lacking = {name: None for name in family.optional if pipeline.load_config(folder)[name] == [None, None]}
+    pipe = pipeline.from_pretrained(folder, local_files_only=True, **lacking)
     pipe.set_progress_bar_config(disable=True)
     return pipe
+
+
+def sizes_of(latents):
+    return torch.tensor([[HEIGHT, WIDTH, 0, 0, HEIGHT, WIDTH]]).float().repeat(len(latents), 1)
 
 
 def make_picture(pipe, **arguments):
@@ -119,8 +135,7 @@ def noised_pair(case):
 
 def predict_pair(case, pipe):
     noised, timestep, _ = noised_pair(case)
-    with torch.no_grad():
-        return predict(case.family, getattr(pipe, case.family.denoisers[0]), noised, timestep, case.text(pipe))
+    return case.predict(noised, timestep, case.text(pipe), getattr(pipe, case.family.denoisers[0]))
 
 
 def training_base(case, method, **settings):
@@ -131,7 +146,7 @@ def training_base(case, method, **settings):
 
 def shake(base, config):
     """Changes what trains, as training would; returns the components that were."""
-    parts = METHODS[config.method].components(base.family, config)
+    parts = trained_in(METHODS[config.method], base, config)
     torch.manual_seed(3)
     with torch.no_grad():
         for name in parts:
@@ -156,8 +171,7 @@ def test_our_prediction_is_what_the_pipeline_feeds_its_scheduler(case):
     assert len(calls) == 3
     text = {name: value[:1] for name, value in case.text().items()}
     for prediction, timestep, latents in calls:
-        with torch.no_grad():
-            ours = predict(case.family, case.denoiser, latents, timestep.reshape(1), text)
+        ours = case.predict(latents, timestep.reshape(1), text)
         assert largest_difference(ours, prediction) == 0.0
 
 
@@ -207,18 +221,16 @@ def test_integrating_the_exact_target_gives_the_clean_latents_back(case):
 def test_a_batch_of_two_equals_two_singles(case):
     noised, timestep, _ = noised_pair(case)
     text = case.text()
+    both = case.predict(noised, timestep, text)
+    singles = [
+        case.predict(
+            noised[row : row + 1],
+            timestep[row : row + 1],
+            {name: value[row : row + 1] for name, value in text.items()},
+        )
+        for row in range(2)
+    ]
     with torch.no_grad():
-        both = predict(case.family, case.denoiser, noised, timestep, text)
-        singles = [
-            predict(
-                case.family,
-                case.denoiser,
-                noised[row : row + 1],
-                timestep[row : row + 1],
-                {name: value[row : row + 1] for name, value in text.items()},
-            )
-            for row in range(2)
-        ]
         text_of_both = encode_text(case.family, case.pipe, PROMPTS)
     assert largest_difference(both, torch.cat(singles)) <= 1e-5
     for name, value in text.items():
@@ -237,12 +249,43 @@ def test_the_prediction_heeds_prompt_and_timestep(case):
     noised, timestep, _ = noised_pair(case)
     text = case.text()
     swapped = {name: value.flip(0) for name, value in text.items()}
-    with torch.no_grad():
-        plain = predict(case.family, case.denoiser, noised, timestep, text)
-        other_text = predict(case.family, case.denoiser, noised, timestep, swapped)
-        other_time = predict(case.family, case.denoiser, noised, timestep.flip(0), text)
+    plain = case.predict(noised, timestep, text)
+    other_text = case.predict(noised, timestep, swapped)
+    other_time = case.predict(noised, timestep.flip(0), text)
     assert largest_difference(plain, other_text) > 1e-4
     assert largest_difference(plain, other_time) > 1e-4
+
+
+def test_the_prediction_heeds_sizes_where_the_family_takes_them(case):
+    noised, timestep, _ = noised_pair(case)
+    text = case.text()
+    predictions = []
+    for changed in range(6):
+        sizes = sizes_of(noised)
+        sizes[:, changed] += 100
+        with torch.no_grad():
+            predictions.append(predict(case.family, case.denoiser, noised, timestep, text, sizes))
+    predictions.append(case.predict(noised, timestep, text))
+    differences = [
+        largest_difference(one, other) for n, one in enumerate(predictions) for other in predictions[n + 1 :]
+    ]
+    assert min(differences) > 1e-4 if case.family.takes_sizes else max(differences) == 0.0
+
+
+def test_only_components_that_the_family_names_have_weights_that_no_step_reaches(case):
+    base, config = training_base(case, "full")
+    loss = METHODS["full"].loss(base, config)
+    noised, timestep, _ = noised_pair(case)
+    text = encode_text(case.family, base.pipe, PROMPTS)
+    denoiser = base.module(case.family.denoisers[0])
+    predict(case.family, denoiser, noised, timestep, text, sizes_of(noised)).square().mean().backward()
+    idle = {
+        name
+        for name in trained_in(METHODS["full"], base, config)
+        if any(param.requires_grad and param.grad is None for param in base.module(name).parameters())
+    }
+    assert idle == set(case.family.partly_idle)
+    assert loss.unused_parameters == bool(idle)
 
 
 def test_a_cached_embedding_gives_the_picture_of_its_prompt(case, tmp_path):
@@ -284,7 +327,7 @@ def test_a_saved_lora_gives_a_fresh_pipeline_the_same_prediction(case, tmp_path)
 def test_saved_full_weights_give_a_fresh_pipeline_the_same_prediction(case, tmp_path):
     base, config = training_base(case, "full")
     trained_parts = shake(base, config)
-    assert trained_parts == {*case.family.denoisers, *case.family.text.encoders}
+    assert trained_parts == {*case.family.denoisers, *case.family.text.encoders} & {*base.component_names}
     (folder,) = METHODS["full"].save(base, config, tmp_path, "x", {})
     trained = predict_pair(case, base.pipe)
     assert largest_difference(predict_pair(case, case.fresh_pipe(folder)), trained) == 0.0

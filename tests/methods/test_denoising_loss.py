@@ -1,10 +1,23 @@
 """The loss of a step is what a reference written with diffusers alone gives, and so are its gradients."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
-from diffusers import DDPMScheduler, StableDiffusion3Pipeline, StableDiffusionPipeline
+from diffusers import (
+    DDPMScheduler,
+    StableDiffusion3Pipeline,
+    StableDiffusionPipeline,
+    StableDiffusionXLPipeline,
+)
+from diffusers.training_utils import compute_loss_weighting_for_sd3, compute_snr
 
+from modules.config.TrainConfig import TrainConfig
 from modules.data.Batch import Batch
+from modules.families.conditioning import is_unconditional_zero
+from modules.families.sd3 import SD3
+from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.methods.registry import METHODS
 from tests.support.prepared import prepared
 
@@ -41,6 +54,8 @@ def a_batch(base, text_trains=False, weight=(1.0, 1.0, 1.0), rows=slice(None)):
 
 def encode_options(pipe, prompts):
     options = {"prompt": prompts, "device": "cpu", "num_images_per_prompt": 1, "do_classifier_free_guidance": False}
+    if isinstance(pipe, StableDiffusionXLPipeline):
+        return options | {"prompt_2": None}
     return options | ({"prompt_2": None, "prompt_3": None} if isinstance(pipe, StableDiffusion3Pipeline) else {})
 
 
@@ -82,23 +97,30 @@ def test_loss_and_gradients_are_those_of_a_reference_in_diffusers(objective, fol
     for module in base.pipe.components.values():
         if isinstance(module, torch.nn.Module):
             module.eval()  # T5 drops out in training, which a reference can't follow
-    loss_sum, count, metrics = METHODS["full"].loss(base, config)(a_batch(base, text_trains))
+    loss_sum, count, _ = METHODS["full"].loss(base, config)(a_batch(base, text_trains))
     loss_sum.backward()
 
     losses, reference = reference_losses(objective, folder)
     losses.sum().backward()
-    assert (count, metrics) == (3, {})
+    assert count == 3
     assert loss_sum.item() / 3 == pytest.approx(losses.mean().item(), abs=1e-6)
     compared = base.family.denoisers + (base.family.text.encoders if text_trains else ())
     for name in compared:
         expected = dict(getattr(reference, name).named_parameters())
         for key, parameter in base.module(name).named_parameters():
-            if expected[key].grad is None:
+            if expected[key].grad is None or key.startswith(base.family.fixed.get(name, ("-",))):
                 assert parameter.grad is None
             else:
                 torch.testing.assert_close(parameter.grad, expected[key].grad, rtol=1e-4, atol=1e-6)
     if not text_trains:
         assert all(parameter.grad is None for parameter in base.module("text_encoder").parameters())
+
+
+def test_by_default_the_loss_is_the_weighted_mean_squared_error_bit_for_bit():
+    _, loss = canvas_loss()
+    batch = replace(canvas_batch(None), weight=torch.tensor([0.5, 1.0, 2.0]))
+    error = (torch.zeros_like(batch.noise) - (batch.noise - batch.latents)).square().flatten(1).mean(1)
+    assert torch.equal(loss(batch)[0], (error * batch.weight).sum())
 
 
 def test_the_prediction_type_of_the_settings_wins_over_the_bases(tiny_sd15, tiny_sd15_v):
@@ -194,3 +216,249 @@ def test_only_what_trains_is_registered_in_the_loss(tiny_sd15):
     loss = METHODS["full"].loss(base, config)
     assert [name for name, _ in loss.named_children()] == ["text_encoder"]
     assert all(name.startswith("text_encoder.") for name, _ in loss.named_parameters())
+
+
+# --- what the settings of noise and loss change -----------------------------------------------------------------------
+
+
+def losses_of(folder, method="full", family="sd15", changes=None, **settings):
+    """Each sample's loss with these settings. changes: fields of the batch."""
+    base, config = prepared(folder, method, family, **settings)
+    loss = METHODS[method].loss(base, config)
+    with torch.no_grad():
+        return torch.stack([loss(replace(part, **_rows(changes or {}, row)))[0] for row, part in parts(base)])
+
+
+def parts(base):
+    return [(row, a_batch(base, rows=slice(row, row + 1))) for row in range(3)]
+
+
+def _rows(values, row):
+    return {name: value[row : row + 1] for name, value in values.items()}
+
+
+def snr_of(folder):
+    scheduler = DDPMScheduler.from_pretrained(folder, subfolder="scheduler")
+    return compute_snr(scheduler, torch.tensor([123, 567, 900]))
+
+
+@pytest.mark.parametrize(
+    ("objective", "weighting", "expected"),
+    [
+        ("epsilon", "min_snr_gamma", lambda snr: snr.clamp(max=5) / snr),
+        ("v", "min_snr_gamma", lambda snr: snr.clamp(max=5) / (snr + 1)),
+        ("epsilon", "debiased", lambda snr: snr**-0.5),
+        ("v", "debiased", lambda snr: snr**0.5 / (snr + 1)),
+        ("flow", "sigma_sqrt", lambda snr: torch.tensor(U) ** -2),
+        ("flow", "cosmap", lambda snr: compute_loss_weighting_for_sd3("cosmap", torch.tensor(U))),
+    ],
+)
+def test_the_weight_of_a_timestep_multiplies_its_loss(objective, folder, weighting, expected):
+    family = "sd3" if objective == "flow" else "sd15"
+    weighted = losses_of(folder, family=family, loss={"weighting": weighting})
+    with torch.no_grad():
+        plain, _ = reference_losses(objective, folder)
+    snr = None if objective == "flow" else snr_of(folder)
+    torch.testing.assert_close(weighted, plain * expected(snr), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("objective", ["flow"])
+def test_errors_are_mixed_by_their_shares(objective, folder):
+    each = {name: losses_of(folder, family="sd3", loss={"mse": 0, name: 1}) for name in ("mse", "mae", "huber")}
+    mixed = losses_of(folder, family="sd3", loss={"mse": 0.5, "mae": 0.25, "huber": 2})
+    torch.testing.assert_close(mixed, 0.5 * each["mse"] + 0.25 * each["mae"] + 2 * each["huber"])
+
+
+def test_input_noise_changes_what_the_model_sees_and_not_what_it_learns(tiny_sd15):
+    latents, noise = noise_and_latents()
+    changed = losses_of(tiny_sd15, changes={"input_noise": noise + 0.1})
+    pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
+    scheduler = DDPMScheduler.from_pretrained(tiny_sd15, subfolder="scheduler")
+    timestep = torch.tensor([123, 567, 900])
+    embeds = pipe.encode_prompt(**encode_options(pipe, PROMPTS))[0]
+    with torch.no_grad():
+        prediction = pipe.unet(scheduler.add_noise(latents, noise + 0.1, timestep), timestep, embeds).sample
+    torch.testing.assert_close(changed, (prediction - noise).square().mean((1, 2, 3)), rtol=1e-5, atol=1e-6)
+
+
+def test_with_zero_conditioning_the_model_sees_no_text(tiny_sdxl):
+    base, config = prepared(tiny_sdxl, "full", "sdxl")
+    sizes = torch.tensor([[16.0, 24, 0, 0, 16, 24]]).expand(3, 6)
+    batch = replace(a_batch(base), sizes=sizes)
+    loss = METHODS["full"].loss(base, config)
+    nothing = {name: torch.zeros_like(value) for name, value in batch.text.items()}
+    with torch.no_grad():
+        marked, _, _ = loss(replace(batch, unconditional=torch.tensor([True, False, True])))
+        rows = [replace(batch, text=nothing), batch, replace(batch, text=nothing)]
+        expected = sum(loss(replace(given, weight=torch.eye(3)[row]))[0] for row, given in enumerate(rows))
+    assert is_unconditional_zero(base.pipe)
+    assert marked.item() == pytest.approx(expected.item(), abs=1e-5)
+    assert marked.item() != pytest.approx(loss(batch)[0].item(), abs=1e-3)
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+def left_half(count=3):
+    mask = torch.zeros(count, 1, 16, 24)
+    mask[..., :12] = 1
+    return mask
+
+
+class Canvas(torch.nn.Module):
+    """A denoiser whose prediction is its parameter: what training does to each latent value can be seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.picture = torch.nn.Parameter(torch.zeros(1, 4, 16, 24))
+
+    @property
+    def dtype(self):
+        return self.picture.dtype
+
+    def forward(self, latents, return_dict):
+        return (self.picture.expand_as(latents),)
+
+
+def canvas_loss(**settings):
+    canvas = Canvas()
+    base = SimpleNamespace(
+        family=replace(SD3, denoisers=("canvas",), inputs=lambda call: {"latents": call.latents}),
+        pipe=SimpleNamespace(scheduler=SimpleNamespace(config={})),
+        device=torch.device("cpu"),
+        config=SimpleNamespace(gradient_checkpointing=False),
+        module=lambda name: canvas,
+    )
+    return canvas, DenoisingLoss(base, ["canvas"], TrainConfig(loss={"masked_training": True, **settings}))
+
+
+def canvas_batch(mask):
+    latents, noise = noise_and_latents()
+    return Batch(torch.ones(3), 3, noise, torch.tensor(U), PROMPTS, latents, text={}, mask=mask)
+
+
+def test_what_is_outside_the_mask_stays_untouched():
+    canvas, loss = canvas_loss(unmasked_weight=0.0)
+    optimizer = torch.optim.Adam(canvas.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss(canvas_batch(left_half()))[0].backward()
+        optimizer.step()
+    picture = canvas.picture.detach()
+    assert (picture[..., 12:] == 0).all()
+    assert (picture[..., :12] != 0).all()
+
+
+@pytest.mark.parametrize("by_area", [False, True])
+def test_masks_weigh_the_errors_of_their_parts(by_area):
+    _, loss = canvas_loss(unmasked_weight=0.25, normalize_masked_area_loss=by_area)
+    latents, noise = noise_and_latents()
+    mask = left_half()
+    mask[2] = 1
+    weight = torch.where(mask == 1, 1.0, 0.25)
+    error = (noise - latents).square() * weight
+    expected = error.mean((1, 2, 3)) / (weight.mean((1, 2, 3)) if by_area else 1)
+    assert loss(canvas_batch(mask))[0].item() == pytest.approx(expected.sum().item(), rel=1e-5)
+
+
+# --- prior preservation by the frozen model ---------------------------------------------------------------------------
+
+
+def trained_lora(folder, text_trains=False, **settings):
+    """A LoRA that has already changed the model."""
+    base, config = prepared(folder, "lora", text_encoder={"train": text_trains}, **settings)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for part in METHODS["lora"].components(base.family, config):
+            for parameter in base.module(part).parameters():
+                if parameter.requires_grad:
+                    parameter.normal_(0, 0.1)
+    return base, config, METHODS["lora"].loss(base, config)
+
+
+def predictions(folder, base, text_trains):
+    """(of the model as it was, of the model with its LoRA) for the batch, by the pipelines alone."""
+    latents, noise = noise_and_latents()
+    timestep = torch.tensor([123, 567, 900])
+    noised = DDPMScheduler.from_pretrained(folder, subfolder="scheduler").add_noise(latents, noise, timestep)
+    pipe = StableDiffusionPipeline.from_pretrained(folder)
+    old_text = pipe.encode_prompt(**encode_options(pipe, PROMPTS))[0]
+    text = base.pipe.encode_prompt(**encode_options(base.pipe, PROMPTS))[0] if text_trains else old_text
+    return pipe.unet(noised, timestep, old_text).sample, base.pipe.unet(noised, timestep, text).sample
+
+
+@pytest.mark.parametrize("text_trains", [False, True])
+def test_prior_samples_are_held_to_the_model_as_it_was(tiny_sd15, text_trains):
+    base, _, loss = trained_lora(tiny_sd15, text_trains, loss={"prior_by_frozen_model": True})
+    is_prior = torch.tensor([True, False, True])
+    with torch.no_grad():
+        old, new = predictions(tiny_sd15, base, text_trains)
+        loss_sum, _, _ = loss(replace(a_batch(base, text_trains), prior=is_prior))
+    _, noise = noise_and_latents()
+    target = torch.where(is_prior.view(3, 1, 1, 1), old, noise)
+    assert (old - new).abs().max() > 0.01  # else nothing would be compared
+    assert loss_sum.item() == pytest.approx((new - target).square().mean((1, 2, 3)).sum().item(), abs=1e-5)
+
+
+def test_outside_masks_the_model_is_held_to_what_it_was(tiny_sd15):
+    settings = {"masked_training": True, "unmasked_weight": 0.0, "masked_prior_preservation_weight": 0.5}
+    base, _, loss = trained_lora(tiny_sd15, loss=settings)
+    mask = left_half()
+    with torch.no_grad():
+        old, new = predictions(tiny_sd15, base, False)
+        loss_sum, _, _ = loss(replace(a_batch(base), mask=mask))
+    _, noise = noise_and_latents()
+    expected = mask * (new - noise).square() + 0.5 * (1 - mask) * (new - old).square()
+    assert loss_sum.item() == pytest.approx(expected.mean((1, 2, 3)).sum().item(), abs=1e-5)
+
+
+def test_a_look_at_the_frozen_model_leaves_the_adapters_as_they_were(tiny_sd15):
+    base, _, loss = trained_lora(tiny_sd15, loss={"prior_by_frozen_model": True})
+    parameters = dict(base.module("unet").named_parameters())
+    stopped = next(name for name, parameter in parameters.items() if parameter.requires_grad)
+    parameters[stopped].requires_grad_(False)
+    trains = {name: parameter.requires_grad for name, parameter in parameters.items()}
+    batch = a_batch(base)
+    with torch.no_grad():
+        before = loss(batch)[0]
+    loss(replace(batch, prior=torch.tensor([True, False, False])))[0].backward()
+    assert {name: parameter.requires_grad for name, parameter in parameters.items()} == trains
+    assert all((parameters[name].grad is not None) == flag for name, flag in trains.items())
+    with torch.no_grad():
+        assert torch.equal(loss(batch)[0], before)
+
+
+def test_before_the_first_step_prior_samples_have_no_loss(tiny_sd15):
+    base, config = prepared(tiny_sd15, "lora", loss={"prior_by_frozen_model": True})
+    loss_sum, _, _ = METHODS["lora"].loss(base, config)(replace(a_batch(base), prior=torch.tensor([True] * 3)))
+    assert loss_sum.item() == 0
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", ["epsilon", "flow"])
+def test_losses_are_shown_by_quarter_of_the_timesteps(objective, folder):
+    base, config = prepared(folder, "full", "sd3" if objective == "flow" else "sd15")
+    with torch.no_grad():
+        _, _, shown = METHODS["full"].loss(base, config)(a_batch(base, weight=(1.0, 0.5, 1.0)))
+        each, _ = reference_losses(objective, folder)
+    expected = [each[0], 0.0, 0.5 * each[1], each[2]]  # u of 0.12, 0.57 and 0.9
+    assert [shown[f"loss_t{part}"].item() for part in range(4)] == pytest.approx([float(e) for e in expected], abs=1e-5)
+    assert [shown[f"loss_t{part}/count"].item() for part in range(4)] == [1, 0, 1, 1]
+    assert ("cosine" in shown) == (objective == "flow")
+
+
+def test_a_batch_that_only_keeps_a_rank_in_step_shows_the_same_names_and_nothing(tiny_sd3):
+    base, config = prepared(tiny_sd3, "full", "sd3")
+    loss = METHODS["full"].loss(base, config)
+    batch = a_batch(base)
+    with torch.no_grad():
+        shown = loss(replace(batch, weight=torch.zeros(3), count=0))[2]
+        assert shown.keys() == loss(batch)[2].keys()
+    assert all(value == 0 for value in shown.values())
+
+
+def test_nothing_is_shown_where_nobody_looks(tiny_sd15):
+    base, config = prepared(tiny_sd15, "full", tensorboard=False)
+    assert METHODS["full"].loss(base, config)(a_batch(base))[2] == {}

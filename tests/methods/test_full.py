@@ -6,6 +6,8 @@ import shutil
 import pytest
 import torch
 
+from modules.config.errors import UserError
+from modules.config.PartConfig import PartConfig
 from modules.data.Batch import Batch
 from modules.families.registry import FAMILIES
 from modules.methods.registry import METHODS
@@ -54,7 +56,7 @@ def test_each_part_has_the_learning_rate_of_its_setting():
     config = TrainConfig(
         family="sd3", denoiser={"learning_rate": 1e-3}, text_encoder={"train": True, "learning_rate": 1e-5}
     )
-    rates = FULL.components(FAMILIES["sd3"], config)
+    rates = {name: part.learning_rate for name, part in FULL.components(FAMILIES["sd3"], config).items()}
     texts = ("text_encoder", "text_encoder_2", "text_encoder_3")
     assert rates == {"transformer": 1e-3, **dict.fromkeys(texts, 1e-5)}
 
@@ -62,7 +64,60 @@ def test_each_part_has_the_learning_rate_of_its_setting():
 def test_a_part_without_a_rate_of_its_own_takes_the_optimizers():
     from modules.config.TrainConfig import TrainConfig
 
-    assert FULL.components(FAMILIES["sd15"], TrainConfig()) == {"unet": None}
+    assert FULL.components(FAMILIES["sd15"], TrainConfig()) == {"unet": PartConfig(train=True)}
+
+
+def test_of_several_text_encoders_the_chosen_ones_train(tiny_sd3):
+    base, config = prepared(tiny_sd3, "full", "sd3", text_encoder={"train": True, "only": [1, 3]})
+    assert list(FULL.components(base.family, config)) == ["transformer", "text_encoder", "text_encoder_3"]
+    assert not any(parameter.requires_grad for parameter in base.module("text_encoder_2").parameters())
+    config.text_encoder.only = [2]
+    with pytest.raises(UserError, match=r"^text_encoder\.only 2: Stable Diffusion 1\.x / 2\.x has 1 text encoder; use"):
+        FULL.components(FAMILIES["sd15"], config)
+
+
+LAYERS = {
+    "blocks": ({"layers": "blocks"}, lambda name: name.startswith(("down_blocks.", "mid_block.", "up_blocks."))),
+    "attention": ({"layers": "attention"}, lambda name: any(f".to_{end}." in name for end in ("q", "k", "v", "out.0"))),
+    "a block": ({"include_layers": "mid_block"}, lambda name: name.startswith("mid_block.")),
+    "two patterns": (
+        {"include_layers": "*.attn2.*, conv_in", "exclude_layers": "up_blocks.*"},
+        lambda name: (".attn2." in name or name.startswith("conv_in.")) and not name.startswith("up_blocks."),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_chosen_layers_train_and_no_other(case, tiny_sd15):
+    settings, is_chosen = LAYERS[case]
+    base, config = prepared(tiny_sd15, "full", denoiser=settings)
+    before = weights(base, "unet")
+    step(base, config)
+    changed = {name for name, tensor in weights(base, "unet").items() if not torch.equal(tensor, before[name])}
+    assert changed == {name for name in before if is_chosen(name)} != set()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"include_layers": "*.attn2.*, atn1"},
+            r"^denoiser\.include_layers 'atn1' matches no layer of the unet: its layers have names such as conv_in, .*"
+            r"blocks.*, conv_out\.$",
+        ),
+        ({"exclude_layers": "*"}, r"^denoiser\.exclude_layers '\*' leaves no layer of the unet to train: its layers"),
+    ],
+)
+def test_patterns_that_leave_nothing_are_refused_with_names_there_are(settings, message, tiny_sd15):
+    with pytest.raises(UserError, match=message):
+        prepared(tiny_sd15, "full", denoiser=settings)
+
+
+def test_a_part_without_the_chosen_kind_of_layers_is_refused(tiny_sd3):
+    part = {"train": True, "layers": "attention"}
+    with pytest.raises(UserError, match=r"^text_encoder\.layers 'attention': the text_encoder_3 of this model has no"):
+        prepared(tiny_sd3, "full", "sd3", text_encoder=part)
+    prepared(tiny_sd3, "full", "sd3", text_encoder={**part, "only": [1, 2]})
 
 
 def test_an_encoder_that_the_base_goes_without_does_not_train(tiny_sd3, tmp_path):

@@ -3,20 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from diffusers import StableDiffusion3Pipeline, StableDiffusionPipeline
+from diffusers import StableDiffusion3Pipeline, StableDiffusionPipeline, StableDiffusionXLPipeline
 
 from modules.config.errors import UserError
-from modules.data.Batch import Batch
 from modules.families.registry import FAMILIES
 from modules.methods.lora import target_modules
 from modules.methods.registry import METHODS
-from modules.trainer.sampling import PictureRequest, make_pictures
-from modules.weights.lora_files import save_lora
+from modules.weights.lora_files import load_lora, save_lora
 from tests.support.prepared import prepared
+from tests.support.short_training import a_batch, our_picture, plain_picture, train
 
 LORA = METHODS["lora"]
-PROMPTS = ["a photo of a cat", "the dog"]
-PIPELINES = {"sd15": StableDiffusionPipeline, "sd3": StableDiffusion3Pipeline}
+PIPELINES = {"sd15": StableDiffusionPipeline, "sdxl": StableDiffusionXLPipeline, "sd3": StableDiffusion3Pipeline}
 
 # By component and preset: layer kinds (the end of a name) that must be adapted, and how many layers in all.
 ATTENTION = {"to_q", "to_k", "to_v", "to_out.0"}
@@ -55,13 +53,13 @@ CASES = [(model, component, preset) for (model, component), presets in KINDS.ite
 
 
 def load(folder):
-    pipe = PIPELINES["sd3" if "sd3" in folder.name else "sd15"].from_pretrained(folder)
+    pipe = PIPELINES[family_of(folder).name].from_pretrained(folder)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
 
 def family_of(folder):
-    return FAMILIES["sd3" if "sd3" in folder.name else "sd15"]
+    return FAMILIES[folder.name.removesuffix("_v")]
 
 
 def kind_of(name, kinds):
@@ -145,6 +143,29 @@ def test_adapters_are_float32_beside_a_model_of_less_precision(weight_dtype, tin
         assert any(gradient.abs().max() > 0 for gradient in gradients)
 
 
+def test_dora_and_rslora_reach_the_adapters(tiny_sd15):
+    base, _ = prepared(tiny_sd15, "lora", lora={"rank": 4, "alpha": 6.0, "dora": True, "rslora": True})
+    layer = next(module for name, module in base.module("unet").named_modules() if name.endswith("attn1.to_q"))
+    assert layer.scaling["default"] == 3.0
+    magnitude = layer.lora_magnitude_vector["default"].weight
+    assert magnitude.requires_grad
+    torch.testing.assert_close(magnitude, layer.base_layer.weight.norm(dim=1))
+
+
+def test_patterns_choose_among_the_layers_of_a_preset(tiny_sd15):
+    part = {"include_layers": "*.attn2.*, up_blocks", "exclude_layers": "*.to_out.0"}
+    base, config = prepared(tiny_sd15, "lora", denoiser=part)
+    unet = load(tiny_sd15).unet
+    every = target_modules(base.family, "unet", unet, "attention")
+    chosen = target_modules(base.family, "unet", unet, "attention", config.denoiser)
+    assert chosen == [
+        name for name in every if (".attn2." in name or "up_blocks" in name) and not name.endswith("to_out.0")
+    ]
+    assert 0 < len(chosen) < len(every)
+    adapted = {n.removesuffix(".lora_A.default") for n, _ in base.module("unet").named_modules() if "lora_A.d" in n}
+    assert adapted == set(chosen)
+
+
 def test_alpha_rank_and_dropout_reach_the_adapters(tiny_sd15):
     base, _ = prepared(tiny_sd15, "lora", lora={"rank": 3, "alpha": 6.0, "dropout": 0.25})
     layer = next(module for name, module in base.module("unet").named_modules() if name.endswith("attn1.to_q"))
@@ -153,8 +174,9 @@ def test_alpha_rank_and_dropout_reach_the_adapters(tiny_sd15):
     assert layer.lora_dropout["default"].p == 0.25
 
 
-@pytest.mark.parametrize("model", ["tiny_sd15", "tiny_sd15_v", "tiny_sd3"])
-def test_a_trained_lora_changes_a_plain_pipelines_picture_as_it_does_ours(model, tmp_path, request):
+@pytest.mark.parametrize("kind", [{}, {"dora": True}, {"rslora": True}], ids=["lora", "dora", "rslora"])
+@pytest.mark.parametrize("model", ["tiny_sd15", "tiny_sd15_v", "tiny_sdxl", "tiny_sd3"])
+def test_a_trained_lora_changes_a_plain_pipelines_picture_as_it_does_ours(model, kind, tmp_path, request):
     folder = request.getfixturevalue(model)
     family = family_of(folder)
     formats = "both" if family.single_file else "diffusers"
@@ -163,7 +185,7 @@ def test_a_trained_lora_changes_a_plain_pipelines_picture_as_it_does_ours(model,
         "lora",
         family.name,
         text_encoder={"train": True},
-        lora={"rank": 4, "alpha": 2.0, "dropout": 0.1},  # which must not touch a picture
+        lora={"rank": 4, "alpha": 2.0, "dropout": 0.1, **kind},  # dropout, which must not touch a picture
         output={"format": formats},
     )
     train(base, config)
@@ -175,7 +197,10 @@ def test_a_trained_lora_changes_a_plain_pipelines_picture_as_it_does_ours(model,
     assert len(files) == (2 if formats == "both" else 1)
     for file in files:
         plain = load(folder)
-        plain.load_lora_weights(file.parent, weight_name=file.name)
+        if "_kohya" in file.name and (family.name == "sd3" or "dora" in kind):
+            load_lora(plain, file)  # diffusers' own reader of this format knows neither
+        else:
+            plain.load_lora_weights(file.parent, weight_name=file.name)
         assert np.abs(plain_picture(plain) - ours).max() <= 1e-5
     assert np.abs(without - ours).max() > 0.02
     denoiser = family.denoisers[0]
@@ -183,57 +208,3 @@ def test_a_trained_lora_changes_a_plain_pipelines_picture_as_it_does_ours(model,
     without_text = load(folder)
     without_text.load_lora_weights(tmp_path, weight_name=file.name)
     assert np.abs(plain_picture(without_text) - ours).max() > 1e-3  # the text encoders' share shows too
-
-
-def a_batch():
-    generator = torch.Generator().manual_seed(0)
-    latents, noise = (torch.randn(2, 4, 16, 24, generator=generator) for _ in range(2))
-    return Batch(
-        weight=torch.ones(2), count=2, noise=noise, u=torch.tensor([0.2, 0.7]), prompts=PROMPTS, latents=latents
-    )
-
-
-def train(base, config, steps=8):
-    loss = LORA.loss(base, config)
-    optimizer = torch.optim.AdamW([p for p in loss.parameters() if p.requires_grad], lr=0.02)
-    for _ in range(steps):
-        loss_sum, count, _ = loss(a_batch())
-        (loss_sum / count).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-REQUEST = PictureRequest(PROMPTS[0], "the sky", seed=11, width=48, height=32, steps=3, guidance=3.0)
-
-
-def our_picture(pipe):
-    """float32[H, W, 3] in [0, 1] of our own sampler, seen just before it is rounded to a PIL picture."""
-    seen = []
-    postprocess = pipe.image_processor.postprocess
-
-    def spy(image, output_type, **options):
-        seen.append(postprocess(image, output_type="np", **options)[0])
-        return postprocess(image, output_type=output_type, **options)
-
-    pipe.image_processor.postprocess = spy
-    try:
-        ((request, picture),) = make_pictures(pipe, [REQUEST], 4)
-    finally:
-        pipe.image_processor.postprocess = postprocess
-    assert request is REQUEST
-    assert np.array_equal(np.asarray(picture), (seen[0] * 255).round().astype(np.uint8))
-    return seen[0]
-
-
-def plain_picture(pipe):
-    """float32[H, W, 3] of a plain call, as anybody would make it."""
-    return pipe(
-        REQUEST.prompt,
-        negative_prompt=REQUEST.negative_prompt,
-        generator=torch.Generator().manual_seed(REQUEST.seed),
-        width=REQUEST.width,
-        height=REQUEST.height,
-        num_inference_steps=REQUEST.steps,
-        guidance_scale=REQUEST.guidance,
-        output_type="np",
-    ).images[0]

@@ -40,6 +40,29 @@ def test_the_step_comparison_reports_every_pair_and_an_interval_around_the_media
     assert not list(material.glob("run-*")), "the run folders are gone"
 
 
+def test_an_option_is_compared_to_the_same_run_without_it(material, tmp_path, capsys):
+    figures = tmp_path / "figures.json"
+    options = ["--method", "lora", "--blocks", str(BLOCKS), "--steps-per-block", "1", "--folder", str(material)]
+    assert benchmark.main(["step", "--options", "lion", *options, "--json", str(figures)]) == 0
+    (comparison,) = json.loads(figures.read_text())["comparisons"]
+    assert (comparison["what"], comparison["target"]) == ("step with lion, lora, cpu", None)
+    assert len(comparison["pairs"]) == BLOCKS
+    assert "; with it " in capsys.readouterr().out
+
+
+def test_every_option_is_a_setting_that_a_run_takes(material):
+    from modules.config.files import apply_overrides, config_from_values
+    from modules.config.validation import find_problems
+    from scripts.benchmarks.chorus_run import run_values
+    from scripts.benchmarks.options import OPTIONS
+    from scripts.benchmarks.worker import WorkerArguments
+
+    values = run_values(WorkerArguments(material, "full", steps=1, turns=1))
+    for name, settings in OPTIONS.items():
+        config = config_from_values(apply_overrides(values, settings))
+        assert find_problems(config) == [], name
+
+
 def test_two_ranks_of_each_side_take_turns(material, tmp_path):
     figures = tmp_path / "figures.json"
     options = ["--method", "lora", "--blocks", str(BLOCKS), "--steps-per-block", "2", "--folder", str(material)]

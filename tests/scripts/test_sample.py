@@ -7,6 +7,9 @@ from diffusers import StableDiffusionPipeline
 from peft import LoraConfig
 from PIL import Image
 
+from modules.families.sd15 import SD15
+from modules.weights.convert import convert
+from modules.weights.embedding_files import save_embedding
 from modules.weights.lora_files import save_lora
 from scripts import sample
 
@@ -57,6 +60,24 @@ def test_every_lora_changes_the_picture(tiny_sd15, loras, tmp_path):
     for number, one in enumerate(pictures):
         for other in pictures[number + 1 :]:
             assert abs(one - other).max() > 2
+
+
+def test_the_word_of_an_embedding_changes_the_picture(tiny_sd15, tmp_path):
+    file = tmp_path / "thing.safetensors"
+    save_embedding(file, SD15, "thing", {"text_encoder": torch.randn(2, 32)})
+    prompt = ("--prompt", "a thing")
+    (plain,) = run(tmp_path / "plain", tiny_sd15, *prompt).values()
+    (taught,) = run(tmp_path / "taught", tiny_sd15, *prompt, "--embedding", str(file)).values()
+    assert abs(plain - taught).max() > 2
+
+
+def test_a_single_file_and_a_model_without_its_t5_make_pictures(tiny_sd15, tiny_sd35, tmp_path):
+    file = convert(str(tiny_sd15), tmp_path / "x.safetensors")
+    options = ("--prompt", "a cat", "--guidance", "1")
+    (of_folder,) = run(tmp_path / "folder", tiny_sd15, *options).values()
+    (of_file,) = run(tmp_path / "file", file, "--config", str(tiny_sd15), *options).values()
+    assert np.array_equal(of_folder, of_file)
+    assert len(run(tmp_path / "sd35", tiny_sd35, *options)) == 1
 
 
 def test_a_missing_base_is_one_sentence(tmp_path, capsys):

@@ -15,7 +15,9 @@ INFO = StepInfo(
 CALLS = {
     "on_status": ("Caching latents",),
     "on_step": (INFO,),
+    "on_validation": (2, 40, 0.5, 0.25),
     "on_sample": ("a.png", "a fox", 2),
+    "on_samples": ("samples/2", 2),
     "on_backup": ("backup/2", 2),
     "on_saved": ("model.safetensors", 2),
     "on_warning": ("slow disk",),
@@ -78,7 +80,9 @@ def test_every_call_becomes_an_event_with_its_fields(tmp_path):
             "seconds": 2.0,
             "grad_norm": 0.1,
         },
+        "validation": {"step": 2, "samples": 40, "loss": 0.5, "ema_loss": 0.25},
         "sample": {"path": "a.png", "prompt": "a fox", "step": 2},
+        "samples": {"path": "samples/2", "step": 2},
         "backup": {"path": "backup/2", "step": 2},
         "saved": {"path": "model.safetensors", "step": 2},
         "warning": {"text": "slow disk"},
@@ -100,6 +104,7 @@ def test_a_log_file_gets_plain_lines():
     assert log.getvalue().splitlines() == [
         "Caching latents",
         "step 2/10, epoch 1, loss 0.2500, lr 1.00e-04, 4.00 samples/s",
+        "Validation at step 2: loss 0.5000, of the averaged weights 0.2500 (40 held-out samples)",
         "Sample at step 2: a.png",
         "Backup at step 2: backup/2",
         "Model saved at step 2: model.safetensors",

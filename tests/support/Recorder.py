@@ -13,7 +13,9 @@ class Recorder(TrainCallbacks):
         self.steps: list[StepInfo] = []
         self.statuses: list[str] = []
         self.warnings: list[str] = []
+        self.validations: list[tuple[int, int, float, float | None]] = []
         self.samples: list[Path] = []
+        self.rounds: list[tuple[Path, int]] = []
         self.saved: list[Path] = []
         self.backups: list[tuple[Path, int]] = []
 
@@ -23,8 +25,14 @@ class Recorder(TrainCallbacks):
     def on_step(self, info: StepInfo) -> None:
         self.steps.append(info)
 
+    def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
+        self.validations.append((step, samples, loss, ema_loss))
+
     def on_sample(self, path, prompt: str, step: int) -> None:
         self.samples.append(Path(path))
+
+    def on_samples(self, folder, step: int) -> None:
+        self.rounds.append((Path(folder), step))
 
     def on_backup(self, path, step: int) -> None:
         self.backups.append((Path(path), step))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 SEED = 20240501
 PIXELS_PER_LATENT = 2  # the VAEs have two levels, so one halving; the real ones have 8
+WIDER = 48  # of the second CLIP, where there are two
 WORDS = ("a", "photo", "of", "cat", "dog", "the", "red", "blue", "sky", "moving")
 SD_BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 
@@ -55,8 +56,55 @@ def make_tiny_sd15(path: str | Path, prediction_type: str = "epsilon", sd2: bool
     return _randomise_and_save(pipeline, path)
 
 
-def make_tiny_sd3(path: str | Path) -> Path:
-    """Save a tiny Stable Diffusion 3 pipeline (two CLIPs and a T5) below `path` and return the path."""
+def make_tiny_sdxl(path: str | Path, prediction_type: str = "epsilon") -> Path:
+    """Save a tiny Stable Diffusion XL pipeline below `path` and return the path.
+
+    Its U-Net has the levels and layers of the real one, because kohya's format numbers the blocks of that one. The
+    second text encoder is wider than the first: diffusers tells those of a single file apart by it.
+    prediction_type: "epsilon" or "v_prediction", written to the scheduler's config.
+    """
+    import torch
+    from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline, UNet2DConditionModel
+
+    torch.manual_seed(SEED)
+    clip_1, clip_2 = clip_tokenizer(), clip_tokenizer()
+    unet = UNet2DConditionModel(
+        sample_size=16,
+        in_channels=4,
+        out_channels=4,
+        block_out_channels=(8, 8, 16),
+        layers_per_block=2,
+        norm_num_groups=2,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        transformer_layers_per_block=(1, 1, 2),
+        cross_attention_dim=32 + WIDER,
+        attention_head_dim=(2, 2, 4),
+        use_linear_projection=True,
+        addition_embed_type="text_time",
+        addition_time_embed_dim=8,
+        projection_class_embeddings_input_dim=6 * 8 + WIDER,
+    )
+    pipeline = StableDiffusionXLPipeline(
+        unet=unet,
+        vae=_tiny_vae(scaling_factor=0.13025),
+        text_encoder=_tiny_clip(clip_1),
+        tokenizer=clip_1,
+        text_encoder_2=_tiny_clip(clip_2, hidden_act="gelu", projected=True, width=WIDER),
+        tokenizer_2=clip_2,
+        scheduler=EulerDiscreteScheduler(
+            **SD_BETAS, prediction_type=prediction_type, timestep_spacing="leading", steps_offset=1
+        ),
+        add_watermarker=False,
+    )
+    return _randomise_and_save(pipeline, path)
+
+
+def make_tiny_sd3(path: str | Path, with_t5: bool = True, **transformer_config) -> Path:
+    """Save a tiny Stable Diffusion 3 pipeline (two CLIPs and, if wanted, a T5) below `path` and return the path.
+
+    transformer_config: what differs from 3.0, such as `qk_norm` and `dual_attention_layers` of 3.5.
+    """
     import torch
     from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
 
@@ -71,20 +119,23 @@ def make_tiny_sd3(path: str | Path) -> Path:
         attention_head_dim=8,
         num_attention_heads=4,
         caption_projection_dim=32,
-        joint_attention_dim=64,  # both CLIPs side by side (2 x 32), and the width of the T5
-        pooled_projection_dim=64,
+        joint_attention_dim=32 + WIDER,  # both CLIPs side by side, and the width of the T5
+        pooled_projection_dim=32 + WIDER,
         pos_embed_max_size=32,
+        **transformer_config,
     )
+    text_encoder = _tiny_clip(clip_1, projected=True)
+    text_encoder.text_projection.weight.data = torch.eye(32)  # as in the released model
     pipeline = StableDiffusion3Pipeline(
         transformer=transformer,
         vae=_tiny_vae(scaling_factor=1.5305, shift_factor=0.0609, use_quant_conv=False, use_post_quant_conv=False),
         scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
-        text_encoder=_tiny_clip(clip_1, projected=True),
+        text_encoder=text_encoder,
         tokenizer=clip_1,
-        text_encoder_2=_tiny_clip(clip_2, projected=True),
+        text_encoder_2=_tiny_clip(clip_2, hidden_act="gelu", projected=True, width=WIDER),
         tokenizer_2=clip_2,
-        text_encoder_3=_tiny_t5(t5, width=64),
-        tokenizer_3=t5,
+        text_encoder_3=_tiny_t5(t5, width=32 + WIDER) if with_t5 else None,
+        tokenizer_3=t5 if with_t5 else None,
     )
     return _randomise_and_save(pipeline, path)
 
@@ -111,16 +162,16 @@ def t5_tokenizer(max_length: int = 512):
     return T5Tokenizer(vocab=vocab, extra_ids=0, model_max_length=max_length)
 
 
-def _tiny_clip(tokenizer, hidden_act: str = "quick_gelu", projected: bool = False):
+def _tiny_clip(tokenizer, hidden_act: str = "quick_gelu", projected: bool = False, width: int = 32):
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
     config = CLIPTextConfig(
         vocab_size=len(tokenizer),
-        hidden_size=32,
+        hidden_size=width,
         intermediate_size=40,
         num_hidden_layers=3,
         num_attention_heads=4,
-        projection_dim=32,
+        projection_dim=width,
         hidden_act=hidden_act,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,6 +29,10 @@ OPTIMIZERS = {
     "adamw": ADAMW,
     "adafactor": OptimizerConfig(name="adafactor", learning_rate=1e-2),
     "prodigy": OptimizerConfig(name="prodigy", learning_rate=1.0),
+    "schedule_free": OptimizerConfig(name="schedule_free", learning_rate=1e-2),
+    "lion": OptimizerConfig(name="lion", learning_rate=1e-3),
+    "came": OptimizerConfig(name="came", learning_rate=1e-3),
+    "sgd": OptimizerConfig(name="sgd", learning_rate=1e-2),
 }
 
 
@@ -299,6 +304,18 @@ def test_a_loss_that_is_not_finite_changes_nothing(optimizer, bad):
     assert before[1]["optimizer"]["state"] == after[1]["optimizer"]["state"]
     engine.fit([Step([good[2]])])
     assert recorder.losses[-1] is not None
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_first_step_that_is_skipped_leaves_no_trace_in_the_later_ones(optimizer):
+    data = batches(3)
+    poisoned = (data[0][0] * math.nan, data[0][1])
+    late = make_engine(small_net(), optimizer=optimizer)
+    late.fit([Step([poisoned]), Step([data[1]]), Step([data[2]])])
+    plain = make_engine(small_net(), optimizer=optimizer)
+    plain.fit([Step([data[1]]), Step([data[2]])])
+    for own, expected in zip(late.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(own, expected)
 
 
 def test_a_gradient_that_is_not_finite_skips_the_step_too():
@@ -577,6 +594,67 @@ def raise_inside_the_averages(engine, average):
     with engine.ema.applied():
         assert torch.equal(engine.model[0].weight, average)
         raise RuntimeError("inside")
+
+
+@pytest.mark.parametrize("ema", [EmaConfig(), EmaConfig(enabled=True)], ids=["off", "on"])
+def test_a_schedule_free_optimizer_always_gives_its_own_average(ema):
+    engine = make_engine(small_net(), optimizer=OPTIMIZERS["schedule_free"], ema=ema)
+    engine.fit(Step([batch]) for batch in batches(5))
+    trained = engine.model[0].weight.detach().clone()
+    state = engine.optimizer.state[engine.model[0].weight]
+    expected = trained + (1 - 1 / 0.9) * (state["z"] - trained)  # Defazio et al. 2024: y = (1 - beta) z + beta x
+    for averaged in (False, True):
+        with engine.weights_to_use(averaged):
+            torch.testing.assert_close(engine.model[0].weight.detach(), expected, rtol=1e-5, atol=1e-7)
+            assert not torch.equal(engine.model[0].weight, trained)
+        assert torch.equal(engine.model[0].weight, trained)
+
+
+def test_weights_to_use_are_the_averages_only_where_they_are_asked_for():
+    engine = make_engine(small_net(), ema=EmaConfig(enabled=True))
+    engine.fit(Step([batch]) for batch in batches(5))
+    weight, average = engine.model[0].weight.detach().clone(), engine.ema.averages["0.weight"]
+    with engine.weights_to_use():
+        assert torch.equal(engine.model[0].weight, average)
+    with engine.weights_to_use(averaged=False):
+        assert torch.equal(engine.model[0].weight, weight)
+
+
+# --- bfloat16 weights -------------------------------------------------------------------------------------------------
+
+
+ROUNDED = [name for name in OPTIMIZERS if name != "prodigy"]
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_run_with_stochastic_rounding_goes_on_bit_for_bit(name):
+    optimizer = replace(OPTIMIZERS[name], stochastic_rounding=True)
+    data = [(inputs.bfloat16(), targets.bfloat16()) for inputs, targets in batches(8)]
+
+    def make():
+        return make_engine(small_net(torch.bfloat16), optimizer=optimizer)
+
+    straight = make()
+    straight.fit(Step([batch]) for batch in data)
+    first = make()
+    first.fit(Step([batch]) for batch in data[:4])
+    saved = copied(first.state())
+    second = make()
+    torch.manual_seed(99)
+    second.load_state(*saved)
+    second.fit(Step([batch]) for batch in data[4:])
+    assert_same_state(copied(second.state()), copied(straight.state()))
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_skipped_step_rounds_nothing(name):
+    optimizer = replace(OPTIMIZERS[name], stochastic_rounding=True)
+    engine = make_engine(small_net(torch.bfloat16), optimizer=optimizer)
+    inputs, targets = (part.bfloat16() for part in batches(1)[0])
+    engine.fit([Step([(inputs, targets)])])
+    before = copied(engine.state())[0]["model"]
+    engine.fit([Step([(inputs * math.nan, targets)])])
+    assert all(torch.equal(value, before[key]) for key, value in copied(engine.state())[0]["model"].items())
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------

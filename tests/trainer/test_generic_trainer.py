@@ -318,8 +318,8 @@ def test_caption_dropout_takes_the_same_captions_in_every_run(make_config, start
 def test_a_dropped_caption_is_the_cached_empty_one(make_config, start):
     trainer = start(make_config("data.caption_dropout=1.0"))
     (step, *_) = trainer._steps()
-    empty = trainer.source.text.record(len(trainer.dataset))["prompt_embeds"]
-    other = trainer.source.text.record(0)["prompt_embeds"]
+    empty = trainer.source.text.record("")["prompt_embeds"]
+    other = trainer.source.text.record(trainer.source.captions.options[0][0])["prompt_embeds"]
     for batch in step.micro_batches:
         assert set(batch.prompts) == {""}
         assert all(torch.equal(record, empty) for record in batch.text["prompt_embeds"])

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import torch
 from torch import nn
 
 from modules.config.OptimizerConfig import OptimizerConfig
+from modules.trainer.Ema import weights_replaced
 from modules.trainer.optimizers import (
     ParamGroup,
+    averaged_weights,
     check_same_optimizer,
     create_optimizer,
     load_optimizer_state,
@@ -16,18 +19,39 @@ from modules.trainer.optimizers import (
 )
 from modules.trainer.TrainingError import TrainingError
 
+RATES = {
+    "adamw": 0.05,
+    "adamw_8bit": 0.05,
+    "schedule_free": 0.1,
+    "lion": 0.01,
+    "lion_8bit": 0.01,
+    "adafactor": 0.5,
+    "came": 0.05,
+    "prodigy": 1.0,
+    "sgd": 0.1,
+}
 CONFIGS = {
-    "adamw": OptimizerConfig(name="adamw", learning_rate=0.05, weight_decay=0.0),
-    "adafactor": OptimizerConfig(name="adafactor", learning_rate=0.5, weight_decay=0.0),
-    "prodigy": OptimizerConfig(name="prodigy", learning_rate=1.0, weight_decay=0.0),
+    name: OptimizerConfig(
+        name=name, learning_rate=rate, weight_decay=0.0, beta2=0.99 if name.startswith("lion") else 0.999
+    )
+    for name, rate in RATES.items()
 }
 
 
+@pytest.fixture
+def name(request) -> str:
+    """Of an optimizer whose package is there."""
+    if request.param.endswith("_8bit"):
+        pytest.importorskip("bitsandbytes", reason="an optional package")
+    return request.param
+
+
 def least_squares() -> tuple[nn.Linear, torch.Tensor, torch.Tensor]:
+    """Wide enough for the 8-bit optimizers, which keep small parameters' states in 32 bits."""
     torch.manual_seed(0)
-    inputs, true_weight = torch.randn(64, 5), torch.randn(5, 3)
+    inputs, true_weight = torch.randn(128, 64), torch.randn(64, 64)
     torch.manual_seed(1)
-    return nn.Linear(5, 3), inputs, inputs @ true_weight
+    return nn.Linear(64, 64), inputs, inputs @ true_weight
 
 
 def descend(model, optimizer, inputs, targets, steps: int) -> float:
@@ -39,51 +63,81 @@ def descend(model, optimizer, inputs, targets, steps: int) -> float:
     return loss.item()
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+def loss_to_use(model, optimizer, inputs, targets) -> float:
+    with weights_replaced(averaged_weights(optimizer) or {}), torch.no_grad():
+        return (model(inputs) - targets).square().mean().item()
+
+
+@pytest.mark.parametrize("name", CONFIGS, indirect=True)
 def test_every_optimizer_solves_a_least_squares_problem(name):
     model, inputs, targets = least_squares()
     optimizer = create_optimizer(CONFIGS[name], [ParamGroup("all", list(model.parameters()))])
-    before = descend(model, optimizer, inputs, targets, 1)
-    assert descend(model, optimizer, inputs, targets, 300) < 0.05 * before
+    before = loss_to_use(model, optimizer, inputs, targets)
+    descend(model, optimizer, inputs, targets, 300)
+    assert loss_to_use(model, optimizer, inputs, targets) < 0.05 * before
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", CONFIGS, indirect=True)
 def test_the_settings_reach_the_optimizer(name):
     parameters = [nn.Parameter(torch.zeros(2))]
     config = OptimizerConfig(
         name=name, learning_rate=0.5, beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.2,
-        adafactor_beta2_decay=-0.7, adafactor_clip_threshold=2.0, prodigy_d_coef=0.5,
+        adafactor_beta2_decay=-0.7, adafactor_clip_threshold=2.0, prodigy_d_coef=0.5, came_beta3=0.97,
+        came_clip_threshold=3.0, schedule_free_power=1.5, sgd_momentum=0.7, sgd_nesterov=True,
     )  # fmt: skip
-    group = create_optimizer(config, [ParamGroup("all", parameters)]).param_groups[0]
+    optimizer = create_optimizer(config, [ParamGroup("all", parameters)])
+    group = optimizer.param_groups[0]
     expected = {
         "adamw": {"betas": (0.8, 0.95), "eps": 1e-6},
+        "adamw_8bit": {"betas": (0.8, 0.95), "eps": 1e-6},
+        "schedule_free": {"betas": (0.8, 0.95), "eps": 1e-6, "r": 1.5, "train_mode": True},
+        "lion": {"betas": (0.8, 0.95)},
+        "lion_8bit": {"betas": (0.8, 0.95)},
         "adafactor": {"beta2_decay": -0.7, "d": 2.0},
+        "came": {"betas": (0.8, 0.95, 0.97)},
         "prodigy": {"betas": (0.8, 0.95), "eps": 1e-6, "d_coef": 0.5},
+        "sgd": {"momentum": 0.7, "nesterov": True},
     }[name]
     assert {key: group[key] for key in expected} == expected
     assert group["weight_decay"] == 0.2
+    if name == "came":
+        assert optimizer.clip_threshold == 3.0
 
 
-def test_groups_keep_their_own_rates_and_all_take_the_factor():
+def test_groups_keep_their_own_rates_and_decays_and_all_take_the_factor():
     first, second = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
-    groups = [ParamGroup("first", [first], 0.5), ParamGroup("second", [second])]
-    optimizer = create_optimizer(OptimizerConfig(learning_rate=0.1), groups, learning_rate_factor=2.0)
-    assert [(g["name"], g["lr"], g["initial_lr"]) for g in optimizer.param_groups] == [
-        ("first", 1.0, 1.0),
-        ("second", 0.2, 0.2),
+    groups = [ParamGroup("first", [first], 0.5, weight_decay=0.0), ParamGroup("second", [second])]
+    config = OptimizerConfig(learning_rate=0.1, weight_decay=0.3)
+    optimizer = create_optimizer(config, groups, learning_rate_factor=2.0)
+    assert [(g["name"], g["lr"], g["initial_lr"], g["weight_decay"]) for g in optimizer.param_groups] == [
+        ("first", 1.0, 1.0, 0.0),
+        ("second", 0.2, 0.2, 0.3),
     ]
 
 
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "prodigy"], indirect=True)
+def test_a_group_without_a_rate_stays(name):
+    first, second = (nn.Parameter(torch.ones(64, 64)) for _ in range(2))
+    optimizer = create_optimizer(CONFIGS[name], [ParamGroup("first", [first]), ParamGroup("second", [second])])
+    optimizer.param_groups[1]["lr"] = 0.0
+    for _ in range(3):
+        (first.square().sum() + second.square().sum()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert torch.equal(second, torch.ones(64, 64))
+    assert not torch.equal(first, second)
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", CONFIGS, indirect=True)
 def test_an_optimizer_goes_on_from_its_state_bit_for_bit(name, layout):
     def make():
         torch.manual_seed(3)
-        model = nn.Conv2d(3, 4, 3).to(memory_format=layout)
+        model = nn.Conv2d(16, 32, 3).to(memory_format=layout)
         names = {param: key for key, param in model.named_parameters()}
         return model, names, create_optimizer(CONFIGS[name], [ParamGroup("all", list(model.parameters()))])
 
-    inputs, targets = torch.randn(2, 3, 8, 8), torch.randn(2, 4, 6, 6)
+    inputs, targets = torch.randn(2, 16, 6, 6), torch.randn(2, 32, 4, 4)
     straight, _, optimizer = make()
     descend(straight, optimizer, inputs, targets, 6)
 
@@ -96,6 +150,7 @@ def test_an_optimizer_goes_on_from_its_state_bit_for_bit(name, layout):
 
     second, names, optimizer = make()
     second.load_state_dict(first.state_dict())
+    check_same_optimizer(optimizer, numbers)
     load_optimizer_state(optimizer, names, tensors, numbers)
     descend(second, optimizer, inputs, targets, 3)
     assert torch.equal(second.weight, straight.weight)
@@ -104,7 +159,52 @@ def test_an_optimizer_goes_on_from_its_state_bit_for_bit(name, layout):
 
 def test_the_state_of_another_optimizer_is_refused():
     parameter = nn.Parameter(torch.zeros(2))
-    adamw, adafactor = (create_optimizer(CONFIGS[name], [ParamGroup("all", [parameter])]) for name in list(CONFIGS)[:2])
+    adamw, adafactor = (create_optimizer(CONFIGS[n], [ParamGroup("all", [parameter])]) for n in ("adamw", "adafactor"))
     _, numbers = optimizer_state(adafactor, {parameter: "p"})
     with pytest.raises(TrainingError, match=r"Adafactor and optimizer\.name asks for AdamW"):
         check_same_optimizer(adamw, numbers)
+
+
+def test_the_state_of_other_groups_is_refused():
+    params = [nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    one = create_optimizer(CONFIGS["adamw"], [ParamGroup("all", params)])
+    two = create_optimizer(CONFIGS["adamw"], [ParamGroup("a", params[:1]), ParamGroup("b", params[1:])])
+    _, numbers = optimizer_state(two, dict.fromkeys(params, "p"))
+    with pytest.raises(TrainingError, match="2 groups of weights, this one 1"):
+        check_same_optimizer(one, numbers)
+
+
+def test_the_schedule_free_average_is_the_one_of_the_package():
+    model, inputs, targets = least_squares()
+    optimizer = create_optimizer(CONFIGS["schedule_free"], [ParamGroup("all", list(model.parameters()))])
+    assert averaged_weights(optimizer) == {}  # before the first step the weights are all there is
+    descend(model, optimizer, inputs, targets, 20)
+    trained = model.weight.detach().clone()
+    average = averaged_weights(optimizer)[model.weight]
+    with weights_replaced(averaged_weights(optimizer)):
+        assert torch.equal(model.weight, average)
+    assert torch.equal(model.weight, trained)
+    optimizer.eval()
+    assert torch.equal(model.weight, average)
+    assert not torch.equal(average, trained)
+
+
+def test_optimizers_without_an_average_of_their_own_have_none():
+    group = ParamGroup("all", [nn.Parameter(torch.zeros(1))])
+    assert averaged_weights(create_optimizer(CONFIGS["adamw"], [group])) is None
+
+
+@pytest.mark.parametrize("wanted", ["adamw_8bit", "lion_8bit"])
+def test_a_missing_package_is_named_in_a_sentence(wanted, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # an import then raises ImportError
+    with pytest.raises(TrainingError, match=rf"'{wanted}' needs the package bitsandbytes.*pip install bitsandbytes"):
+        create_optimizer(OptimizerConfig(name=wanted), [ParamGroup("all", [nn.Parameter(torch.zeros(2))])])
+
+
+def test_the_8_bit_optimizers_keep_their_moments_in_8_bits():
+    pytest.importorskip("bitsandbytes", reason="an optional package")
+    model, inputs, targets = least_squares()
+    optimizer = create_optimizer(CONFIGS["adamw_8bit"], [ParamGroup("all", list(model.parameters()))])
+    descend(model, optimizer, inputs, targets, 1)
+    state = optimizer.state[model.weight]
+    assert (state["state1"].dtype, state["state2"].dtype) == (torch.uint8, torch.uint8)

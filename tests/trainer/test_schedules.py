@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
+import diffusers.optimization
 import pytest
+import torch
+import transformers.optimization
 
-from modules.config.ScheduleConfig import ScheduleConfig
+from modules.config.ScheduleConfig import ScheduleConfig, ScheduleName
 from modules.trainer.schedules import learning_rate_share, warmup_steps
+
+NAMES = get_args(ScheduleName)
 
 
 def shares(total: int, **settings) -> list[float]:
@@ -25,7 +31,63 @@ def test_cosine_follows_its_formula():
     assert shares(8, name="cosine", final_share=0.1) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", ["constant", "linear", "cosine"])
+def test_rex_follows_its_formula():
+    # eq. of section 3: eta(t) = eta_0 (1 - z) / (1/2 + 1/2 (1 - z)) with z = t / T
+    expected = [(1 - step / 8) / (0.5 + 0.5 * (1 - step / 8)) for step in range(8)]
+    assert shares(8, name="rex") == pytest.approx(expected)
+    assert all(rex >= line for rex, line in zip(shares(8, name="rex"), shares(8, name="linear"), strict=True))
+
+
+def test_the_final_share_is_the_least():
+    for name in NAMES[1:]:
+        values = shares(50, name=name, final_share=0.25)
+        assert min(values) >= 0.25
+        assert max(values) == 1.0
+
+
+def test_each_of_the_cosines_starts_at_the_whole_rate():
+    values = shares(12, name="cosine_restarts", restarts=3)
+    assert values[0] == values[4] == values[8] == 1.0
+    assert values[:4] == pytest.approx(shares(4, name="cosine"))
+
+
+def test_a_polynomial_of_power_one_is_a_line():
+    assert shares(9, name="polynomial", power=1.0) == pytest.approx(shares(9, name="linear"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "function", "options"),
+    [
+        ({"name": "constant"}, "get_constant_schedule_with_warmup", {}),
+        ({"name": "linear"}, "get_linear_schedule_with_warmup", {}),
+        ({"name": "cosine"}, "get_cosine_schedule_with_warmup", {}),
+        (
+            {"name": "cosine_restarts", "restarts": 2},
+            "get_cosine_with_hard_restarts_schedule_with_warmup",
+            {"num_cycles": 2},
+        ),
+        (
+            {"name": "polynomial", "power": 3.0, "final_share": 0.1},
+            "get_polynomial_decay_schedule_with_warmup",
+            {"power": 3.0, "lr_end": 0.1},
+        ),
+        ({"name": "inverse_sqrt"}, "get_inverse_sqrt_schedule", {}),
+    ],
+    ids=lambda value: value.get("name", "") if isinstance(value, dict) else "",
+)
+@pytest.mark.parametrize("warmup", [0, 5])
+def test_shares_after_the_warm_up_are_those_of_diffusers(settings, function, options, warmup):
+    library = transformers.optimization if "inverse" in function else diffusers.optimization  # has no inverse root
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    if "constant" not in function and "inverse" not in function:
+        options = {**options, "num_training_steps": 40}
+    scheduler = getattr(library, function)(optimizer, num_warmup_steps=warmup, **options)
+    expected = [scheduler.lr_lambdas[0](step) for step in range(40)]
+    # theirs starts at 0, ours with a first step
+    assert shares(40, warmup=warmup, **settings)[warmup:] == pytest.approx(expected[warmup:])
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_warm_up_rises_in_equal_steps_and_reaches_the_whole_rate(name):
     values = shares(20, name=name, warmup=4)
     assert values[:4] == [0.25, 0.5, 0.75, 1.0]
@@ -39,7 +101,7 @@ def test_a_warm_up_below_one_is_a_share_of_all_steps():
     assert warmup_steps(ScheduleConfig(warmup=0), 5) == 0
 
 
-@pytest.mark.parametrize("name", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("warmup", [0, 0.5, 3, 50])
 def test_the_share_stays_between_zero_and_one_even_beyond_the_end(name, warmup):
     config = ScheduleConfig(name=name, warmup=warmup)

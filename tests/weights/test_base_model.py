@@ -5,13 +5,15 @@ import shutil
 
 import pytest
 import torch
-from diffusers import StableDiffusionPipeline
+from diffusers import DDPMScheduler, StableDiffusionPipeline
 
 from modules.config.ModelConfig import ModelConfig
+from modules.config.OutputConfig import OutputConfig
 from modules.families.prediction import objective_of
 from modules.families.registry import FAMILIES
 from modules.weights.BaseModel import BaseModel
 from modules.weights.errors import WeightsError
+from modules.weights.model_files import save_model
 from modules.weights.safe import load_tensors, save_tensors
 from modules.weights.single_file import save_single_file
 
@@ -55,7 +57,7 @@ def copy_of_sd15(tiny_sd15, tmp_path):
 @pytest.fixture
 def single_file(tiny_sd15, tmp_path):
     pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
-    save_single_file(tmp_path / "x.safetensors", pipe.unet, pipe.vae, pipe.text_encoder)
+    save_single_file(tmp_path / "x.safetensors", FAMILIES["sd15"], pipe.components)
     return tmp_path / "x.safetensors"
 
 
@@ -167,7 +169,7 @@ def test_the_files_of_a_component_are_named(tiny_sd15, single_file):
 def test_a_single_file_gives_the_tensors_of_its_folder(model, tmp_path, request):
     folder = request.getfixturevalue(model)
     plain = StableDiffusionPipeline.from_pretrained(folder)
-    save_single_file(tmp_path / "x.safetensors", plain.unet, plain.vae, plain.text_encoder)
+    save_single_file(tmp_path / "x.safetensors", FAMILIES["sd15"], plain.components)
     base = open_base(tmp_path / "x.safetensors", config_folder=str(folder))
     assert set(base.component_names) == {"unet", "vae", "text_encoder", "tokenizer", "scheduler"}
     with base.using(*base.component_names) as pipe:
@@ -176,6 +178,26 @@ def test_a_single_file_gives_the_tensors_of_its_folder(model, tmp_path, request)
         assert pipe.scheduler.config.prediction_type == plain.scheduler.config.prediction_type
         for part in MODELS:
             assert not any(parameter.requires_grad for parameter in getattr(pipe, part).parameters())
+
+
+LARGER = {"tiny_sdxl": "sdxl", "tiny_sdxl_v": "sdxl", "tiny_sd3": "sd3", "tiny_sd35": "sd3"}
+
+
+@pytest.mark.parametrize("model", LARGER)
+def test_a_single_file_of_the_larger_families_gives_the_tensors_of_its_folder(model, tmp_path, request):
+    folder, family = request.getfixturevalue(model), FAMILIES[LARGER[model]]
+    plain = open_base(folder, family)
+    plain.require(*plain.component_names)
+    save_single_file(tmp_path / "x.safetensors", family, plain.pipe.components)
+    # the configuration is that of the model with everything, and of epsilon
+    described_by = request.getfixturevalue("tiny_sdxl" if family.name == "sdxl" else model)
+    base = open_base(tmp_path / "x.safetensors", family, config_folder=str(described_by))
+    assert set(base.component_names) == set(plain.component_names)
+    for name in base.component_names:
+        if hasattr(base.module(name), "state_dict"):
+            assert_equal(base.module(name).state_dict(), plain.module(name).state_dict())
+    predicted = [one.pipe.scheduler.config.get("prediction_type") for one in (base, plain)]
+    assert predicted == [{"tiny_sdxl": "epsilon", "tiny_sdxl_v": "v_prediction"}.get(model)] * 2
 
 
 def test_a_released_part_of_a_single_file_comes_back(single_file, tiny_sd15):
@@ -316,3 +338,39 @@ def test_an_option_that_the_pipeline_does_not_know_is_passed_over(tiny_sd15, tmp
     folder = shutil.copytree(tiny_sd15, tmp_path / "newer")
     edit_json(folder / "model_index.json", made_by_a_newer_diffusers=True)
     assert open_base(folder).pipe.config.requires_safety_checker is False
+
+
+@pytest.mark.parametrize(("model", "prediction_type"), [("tiny_sd15_v", "auto"), ("tiny_sd15", "v_prediction")])
+def test_zero_terminal_snr_is_in_the_sampler_and_in_training(model, prediction_type, request):
+    base = open_base(request.getfixturevalue(model), prediction_type=prediction_type, zero_terminal_snr=True)
+    scheduler = base.pipe.scheduler
+    usual = open_base(request.getfixturevalue(model)).pipe.scheduler
+    expected = DDPMScheduler.from_config(usual.config, rescale_betas_zero_snr=True).alphas_cumprod
+    assert (scheduler.config.rescale_betas_zero_snr, scheduler.config.timestep_spacing) == (True, "trailing")
+    assert torch.equal(objective_of(base.family, scheduler.config).alphas_cumprod, expected)
+    assert expected[-1] == 0
+    scheduler.set_timesteps(4)
+    assert scheduler.timesteps[0] == 999
+
+
+def test_a_scheduler_that_can_not_end_in_noise_alone_gives_way_to_one_that_can(tiny_sd15_v, tmp_path):
+    folder = shutil.copytree(tiny_sd15_v, tmp_path / "pndm")
+    edit_json(folder / "scheduler/scheduler_config.json", _class_name="PNDMScheduler", skip_prk_steps=True)
+    edit_json(folder / "model_index.json", scheduler=["diffusers", "PNDMScheduler"])
+    assert type(open_base(folder).pipe.scheduler).__name__ == "PNDMScheduler"
+    scheduler = open_base(folder, zero_terminal_snr=True).pipe.scheduler
+    assert type(scheduler).__name__ == "DDIMScheduler"
+    assert scheduler.config.rescale_betas_zero_snr
+
+
+def test_zero_terminal_snr_is_refused_where_epsilon_is_predicted(tiny_sd15):
+    with pytest.raises(WeightsError) as refused:
+        open_base(tiny_sd15, zero_terminal_snr=True)
+    assert "set model.prediction_type to v_prediction" in str(refused.value)
+
+
+def test_a_model_saved_with_v_and_zero_terminal_snr_says_so(tiny_sd15, tmp_path):
+    base = open_base(tiny_sd15, prediction_type="v_prediction", zero_terminal_snr=True)
+    save_model(base, OutputConfig(format="diffusers"), tmp_path, "model", {})
+    config = StableDiffusionPipeline.from_pretrained(tmp_path / "model").scheduler.config
+    assert (config.prediction_type, config.rescale_betas_zero_snr) == ("v_prediction", True)

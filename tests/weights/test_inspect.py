@@ -45,7 +45,7 @@ def test_a_fitting_folder_passes(tiny_sd15):
 
 def test_a_fitting_single_file_passes(tiny_sd15, tmp_path):
     pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
-    save_single_file(tmp_path / "x.safetensors", pipe.unet, pipe.vae, pipe.text_encoder)
+    save_single_file(tmp_path / "x.safetensors", FAMILIES["sd15"], pipe.components)
     info = check_base(str(tmp_path / "x.safetensors"), "sd15", SD15)
     assert (info.kind, info.pipeline) == ("single_file", "StableDiffusionPipeline")
     assert info.size_bytes == (tmp_path / "x.safetensors").stat().st_size

@@ -4,11 +4,14 @@ import json
 
 import pytest
 import torch
-from diffusers import StableDiffusion3Pipeline, StableDiffusionPipeline
+from diffusers import StableDiffusion3Pipeline, StableDiffusionPipeline, StableDiffusionXLPipeline
 from peft import LoraConfig
 
+from modules.families.registry import FAMILIES, family_of
 from modules.weights.errors import WeightsError
-from modules.weights.lora_files import load_lora, save_lora
+from modules.weights.kohya_names import diffusers_name, kohya_name
+from modules.weights.lora_files import load_lora, lora_family, save_lora
+from modules.weights.lora_layers import read_layers
 from modules.weights.safe import load_tensors, read_header, save_tensors
 
 ATTENTION = ["to_q", "to_k", "to_v", "to_out.0"]
@@ -129,15 +132,23 @@ def test_the_diffusers_file_tells_alpha_and_no_path_of_this_machine(tiny_sd15, t
     assert any(name.startswith("text_encoder.text_model.encoder.layers.0.") for name in header)
 
 
-def test_dora_goes_into_the_diffusers_format_only(tiny_sd15, tmp_path):
-    reference, components = trained(tiny_sd15, ATTENTION, use_dora=True)
-    with pytest.raises(WeightsError, match=r"DoRA on 'unet'.*diffusers format"):
-        save_lora(tmp_path / "x", components, StableDiffusionPipeline, "both")
-    assert list(tmp_path.iterdir()) == []
-    (file,) = save_lora(tmp_path / "x", components, StableDiffusionPipeline)
+@pytest.mark.parametrize("kind", ["diffusers", "single_file"])
+def test_dora_is_written_and_read_in_both_formats(kind, tiny_sd15, tmp_path):
+    reference, components = trained(tiny_sd15, LINEAR_AND_CONV, TEXT, use_dora=True)
+    with torch.no_grad():
+        for name, parameter in components["unet"].named_parameters():
+            if "magnitude" in name:
+                parameter.mul_(1.5)
+    (file,) = save_lora(tmp_path / "x", components, StableDiffusionPipeline, kind)
     pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
     load_lora(pipe, file)
     assert_same_outputs(pipe, reference, StableDiffusionPipeline.from_pretrained(tiny_sd15))
+    if kind == "single_file":
+        # one norm per output, as of the adapted weight's rows: [out, 1] and [out, 1, 1, 1]
+        tensors = load_tensors(file)
+        block = "lora_unet_down_blocks_0"
+        assert tensors[f"{block}_attentions_0_transformer_blocks_0_attn1_to_q.dora_scale"].shape == (8, 1)
+        assert tensors[f"{block}_resnets_0_conv1.dora_scale"].shape == (8, 1, 1, 1)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tiny_sd15, tmp_path, monkeypatch):
@@ -156,35 +167,170 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tiny_sd15, tmp_path
     assert list(tmp_path.iterdir()) == [file]
 
 
-def sd3_outputs(pipe):
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        return pipe.transformer(
-            torch.randn(1, 4, 16, 24, generator=generator),
-            encoder_hidden_states=torch.randn(1, 5, 64, generator=generator),
-            pooled_projections=torch.randn(1, 64, generator=generator),
-            timestep=torch.tensor([500.0]),
-        ).sample
+LARGER = {
+    "sdxl": ("tiny_sdxl", StableDiffusionXLPipeline),
+    "sdxl v": ("tiny_sdxl_v", StableDiffusionXLPipeline),
+    "sd3": ("tiny_sd3", StableDiffusion3Pipeline),
+}
+MMDIT = ["attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0", "attn.add_q_proj", "ff.net.0.proj", "ff_context.net.2"]
 
 
-def test_an_sd3_lora_loads_in_a_plain_diffusers_pipeline(tiny_sd3, tmp_path):
-    reference = StableDiffusion3Pipeline.from_pretrained(tiny_sd3)
-    targets = ["attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0", "attn.add_q_proj", "attn.add_k_proj"]
-    components = {
-        "transformer": adapt(reference.transformer, targets),
-        "text_encoder": adapt(reference.text_encoder, TEXT[:4]),
-    }
-    with pytest.raises(WeightsError, match=r"StableDiffusion3Pipeline can't be written in kohya's format"):
-        save_lora(tmp_path / "x", components, StableDiffusion3Pipeline, "both")
-    (file,) = save_lora(tmp_path / "x", components, StableDiffusion3Pipeline)
-    pipe = StableDiffusion3Pipeline.from_pretrained(tiny_sd3)
-    plain = sd3_outputs(pipe)
+def trained_larger(model, request, **options):
+    """(folder, pipeline class, pipe, adapted components): every part that the family can adapt."""
+    fixture, pipeline = LARGER[model]
+    folder = request.getfixturevalue(fixture)
+    pipe = pipeline.from_pretrained(folder)
+    denoiser, targets = ("transformer", MMDIT) if pipeline is StableDiffusion3Pipeline else ("unet", LINEAR_AND_CONV)
+    wanted = {denoiser: targets, "text_encoder": TEXT, "text_encoder_2": TEXT}
+    components = {name: adapt(getattr(pipe, name), parts, **options) for name, parts in wanted.items()}
+    return folder, pipeline, pipe, components
+
+
+def picture(pipe):
+    pipe.set_progress_bar_config(disable=True)
+    generator = torch.Generator().manual_seed(5)
+    options = {"width": 48, "height": 32, "num_inference_steps": 3, "output_type": "pt", "generator": generator}
+    return pipe("a photo of a cat", guidance_scale=3.0, **options).images
+
+
+@pytest.mark.parametrize("options", [{}, {"alpha": 1}, {"use_dora": True}], ids=["plain", "alpha 1", "dora"])
+@pytest.mark.parametrize("model", LARGER)
+def test_a_lora_of_the_larger_families_gives_a_plain_pipeline_our_picture(model, options, tmp_path, request):
+    folder, pipeline, reference, components = trained_larger(model, request, **options)
+    ours, without = picture(reference), picture(pipeline.from_pretrained(folder))
+    assert (ours - without).abs().max() > 1e-2
+    for file in save_lora(tmp_path / "x", components, pipeline, "both"):
+        pipe = pipeline.from_pretrained(folder)
+        load_lora(pipe, file)
+        assert (picture(pipe) - ours).abs().max() <= 1e-5
+        reads_kohya = pipeline is not StableDiffusion3Pipeline and not options.get("use_dora")
+        if reads_kohya or "kohya" not in file.name:  # diffusers reads none for SD 3, and no DoRA
+            pipe = pipeline.from_pretrained(folder)
+            pipe.load_lora_weights(tmp_path, weight_name=file.name)
+            assert (picture(pipe) - ours).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("model", LARGER)
+def test_both_formats_hold_the_same_layers_tensor_by_tensor(model, tmp_path, request):
+    _, pipeline, _, components = trained_larger(model, request)
+    family = family_of(pipeline.__name__)
+    of_diffusers, of_kohya = (
+        read_layers(file, family) for file in save_lora(tmp_path / "x", components, pipeline, "both")
+    )
+    assert {name: set(layers) for name, layers in of_kohya.items()} == {n: set(ls) for n, ls in of_diffusers.items()}
+    assert set(of_kohya) == set(components)
+    for component, layers in of_diffusers.items():
+        for path, layer in layers.items():
+            other = of_kohya[component][path]
+            assert torch.equal(layer.down, other.down)
+            assert torch.equal(layer.up, other.up)
+            assert layer.alpha == other.alpha == 8.0
+
+
+def test_the_names_for_sdxl_are_those_of_its_single_file(request, tmp_path):
+    _, pipeline, _, components = trained_larger("sdxl", request)
+    (file,) = save_lora(tmp_path / "x", components, pipeline, "single_file")
+    names = set(load_tensors(file))
+    for layer in (
+        "lora_unet_input_blocks_1_0_in_layers_2",
+        "lora_unet_input_blocks_3_0_op",
+        "lora_unet_input_blocks_4_1_transformer_blocks_0_attn2_to_k",
+        "lora_unet_input_blocks_8_1_transformer_blocks_1_ff_net_0_proj",
+        "lora_unet_input_blocks_5_1_proj_in",
+        "lora_unet_middle_block_1_transformer_blocks_1_attn1_to_out_0",
+        "lora_unet_middle_block_2_emb_layers_1",
+        "lora_unet_output_blocks_2_2_conv",
+        "lora_unet_output_blocks_3_0_skip_connection",
+        "lora_te1_text_model_encoder_layers_0_self_attn_q_proj",
+        "lora_te2_text_model_encoder_layers_2_mlp_fc1",
+    ):
+        assert f"{layer}.lora_down.weight" in names
+        assert f"{layer}.alpha" in names
+
+
+def test_the_names_for_sd3_are_those_that_comfyui_looks_for(request, tmp_path):
+    _, pipeline, _, components = trained_larger("sd3", request)
+    (file,) = save_lora(tmp_path / "x", components, pipeline, "single_file")
+    names = set(load_tensors(file))
+    for layer in (
+        "lora_transformer_transformer_blocks_0_attn_add_q_proj",
+        "lora_transformer_transformer_blocks_1_attn_to_out_0",
+        "lora_transformer_transformer_blocks_0_ff_context_net_2",
+        "lora_te1_text_model_encoder_layers_0_self_attn_q_proj",
+        "lora_te2_text_model_encoder_layers_2_mlp_fc2",
+    ):
+        assert f"{layer}.lora_up.weight" in names
+
+
+def test_every_layers_name_in_kohyas_format_leads_back_to_it(request):
+    for model, (fixture, pipeline) in LARGER.items():
+        family, pipe = FAMILIES[model.split()[0]], pipeline.from_pretrained(request.getfixturevalue(fixture))
+        for component in family.kohya_prefixes:
+            for path, layer in getattr(pipe, component).named_modules():
+                if path and isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d)):
+                    assert diffusers_name(family, kohya_name(family, component, path)) == (component, path)
+
+
+def test_layers_of_unlike_alphas_are_read_each_with_its_own(tiny_sd15, tmp_path):
+    reference, components = trained(tiny_sd15, ATTENTION)
+    (file,) = save_lora(tmp_path / "x", components, StableDiffusionPipeline, "single_file")
+    tensors = load_tensors(file)
+    layer = "lora_unet_mid_block_attentions_0_transformer_blocks_0_attn2_to_k"
+    tensors[f"{layer}.alpha"] *= 0.5
+    tensors[f"{layer}.lora_up.weight"] *= 2
+    save_tensors(file, tensors)
+    pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
     load_lora(pipe, file)
-    assert (sd3_outputs(pipe) - sd3_outputs(reference)).abs().max() <= 1e-5
-    assert (sd3_outputs(pipe) - plain).abs().max() > 1e-2
-    ids = torch.arange(77)[None]
-    with torch.no_grad():
-        assert torch.allclose(pipe.text_encoder(ids)[0], reference.text_encoder(ids)[0], atol=1e-5)
+    assert_same_outputs(pipe, reference, StableDiffusionPipeline.from_pretrained(tiny_sd15))
+
+
+KNOWN = {
+    "1.x of diffusers": ({"unet.mid_block.attentions.0.transformer_blocks.0.attn2.to_k.lora_A.weight": 768}, "sd15"),
+    "2.x of kohya": (
+        {"lora_unet_mid_block_attentions_0_transformer_blocks_0_attn2_to_v.lora_down.weight": 1024},
+        "sd15",
+    ),
+    "1.x without text": ({"lora_unet_down_blocks_0_attentions_0_proj_in.lora_down.weight": 320}, "sd15"),
+    "XL of diffusers": ({"unet.mid_block.attentions.0.transformer_blocks.0.attn2.to_k.lora_A.weight": 2048}, "sdxl"),
+    "XL of kohya": ({"lora_unet_output_blocks_3_1_proj_in.lora_down.weight": 640}, "sdxl"),
+    "XL without text": ({"unet.mid_block.attentions.0.transformer_blocks.1.attn1.to_q.lora_A.weight": 1280}, "sdxl"),
+    "3 of diffusers": ({"transformer.transformer_blocks.0.attn.to_q.lora_A.weight": 1536}, "sd3"),
+    "3 of OneTrainer": ({"lora_transformer_transformer_blocks_0_attn_to_q.lora_down.weight": 2432}, "sd3"),
+    "FLUX": ({"transformer.transformer_blocks.0.attn.to_q.lora_A.weight": 3072}, None),
+    "FLUX, single": ({"transformer.single_transformer_blocks.0.attn.to_q.lora_A.weight": 8}, None),
+    "3 of kohya's scripts": (
+        {
+            "lora_te2_text_model_encoder_layers_0_mlp_fc1.lora_down.weight": 1280,
+            "lora_unet_joint_blocks_0_x_block_attn_qkv.lora_down.weight": 1536,
+        },
+        "sd3",
+    ),
+    "FLUX of kohya": (
+        {
+            "lora_te2_text_model_encoder_layers_0_mlp_fc1.lora_down.weight": 1280,
+            "lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight": 3072,
+        },
+        None,
+    ),
+    "text alone": ({"lora_te2_text_model_encoder_layers_0_mlp_fc1.lora_down.weight": 1280}, None),
+}
+
+
+@pytest.mark.parametrize("case", KNOWN)
+def test_the_family_of_a_lora_is_known_by_its_names_and_shapes(case, tmp_path):
+    shapes, expected = KNOWN[case]
+    save_tensors(tmp_path / "x.safetensors", {name: torch.zeros(4, width) for name, width in shapes.items()})
+    assert lora_family(tmp_path / "x.safetensors") == expected
+
+
+@pytest.mark.parametrize("kind", ["diffusers", "single_file"])
+@pytest.mark.parametrize("model", LARGER)
+def test_the_family_of_what_was_written_is_known(model, kind, tmp_path, request):
+    _, pipeline, _, components = trained_larger(model, request)
+    (file,) = save_lora(tmp_path / "x", components, pipeline, kind)
+    assert lora_family(file) == model.split()[0]
+    with pytest.raises(WeightsError, match=rf"is a LoRA for {model.split()[0]}; choose a LoRA for sd15\.$"):
+        load_lora(StableDiffusionPipeline.from_pretrained(request.getfixturevalue("tiny_sd15")), file)
 
 
 def test_a_lora_of_another_kind_of_model_is_refused_and_changes_nothing(tiny_sd15, tiny_sd3, tmp_path):
@@ -192,7 +338,7 @@ def test_a_lora_of_another_kind_of_model_is_refused_and_changes_nothing(tiny_sd1
     components = {"transformer": adapt(sd3.transformer, ["attn.to_q"])}
     (file,) = save_lora(tmp_path / "x", components, StableDiffusion3Pipeline)
     pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
-    with pytest.raises(WeightsError, match=r"x\.safetensors': was made for another kind of model.*choose a LoRA"):
+    with pytest.raises(WeightsError, match=r"x\.safetensors': is a LoRA for sd3; choose a LoRA for sd15\.$"):
         load_lora(pipe, file)
     assert not hasattr(pipe.unet, "peft_config")
 

@@ -1,12 +1,14 @@
 """A trained model as files: plain diffusers reads back exactly what was trained, beside the untouched rest."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
-from diffusers import StableDiffusion3Pipeline, StableDiffusionPipeline
+from diffusers import StableDiffusionPipeline
 
 from modules.config.OutputConfig import OutputConfig
+from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
 from modules.session.atomic import is_temporary
 from modules.weights.BaseModel import BaseModel
@@ -183,18 +185,34 @@ def test_an_interrupted_saving_leaves_no_model_that_looks_whole(tiny_sd15, tmp_p
 
 def test_a_single_file_of_sd3_is_refused_before_anything_is_written(tiny_sd3, tmp_path):
     base, _ = prepared(tiny_sd3, "full", family="sd3")
+    base.family = replace(base.family, single_file=None)
     output = OutputConfig(format="single_file")
     with pytest.raises(WeightsError, match=r"^output\.format 'single_file': Stable Diffusion 3.*; use diffusers\.$"):
         save_model(base, output, tmp_path / "models", "x", METADATA)
     assert not (tmp_path / "models").exists()
     check_format(base.family, OutputConfig(format="diffusers"))
-
-
-def test_sd3_is_saved_as_a_folder(tiny_sd3, tmp_path):
-    base, _ = prepared(tiny_sd3, "full", family="sd3")
-    shake(base.module("transformer"))
-    parts = ("transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3")
     (path,) = save_model(base, OutputConfig(format="both"), tmp_path, "x", METADATA)  # both: all that there are
-    pipe = StableDiffusion3Pipeline.from_pretrained(path, local_files_only=True)
-    assert_equal(states(pipe, parts), states(base.pipe, parts))
+    assert path.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("model", "family"), [("tiny_sdxl", "sdxl"), ("tiny_sdxl_v", "sdxl"), ("tiny_sd3", "sd3"), ("tiny_sd35", "sd3")]
+)
+def test_every_part_of_the_larger_families_trains_and_is_read_back(model, family, tmp_path, request):
+    folder = request.getfixturevalue(model)
+    base, config = prepared(folder, "full", family=family, text_encoder={"train": True})
+    torch.manual_seed(3)
+    trained = trained_in(METHODS["full"], base, config)
+    with torch.no_grad():
+        for parameter in (p for part in trained for p in base.module(part).parameters() if p.requires_grad):
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    parts = [*trained, "vae"]
+    lacking = {part: None for part in base.family.optional if part not in base.component_names}
+    directory, file = save_model(base, OutputConfig(format="both"), tmp_path, "x", METADATA)
+    pipeline = type(base.pipe)
+    for pipe in (
+        pipeline.from_pretrained(directory, local_files_only=True, **lacking),
+        pipeline.from_single_file(file, config=str(folder), local_files_only=True, **lacking),
+    ):
+        assert_equal(states(pipe, parts), states(base.pipe, parts))
     BaseModel(base.family, base.config, base.device)  # the base itself is still whole

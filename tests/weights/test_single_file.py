@@ -2,9 +2,18 @@
 
 import pytest
 import torch
-from diffusers import AutoencoderKL, StableDiffusionPipeline, UNet2DConditionModel
+from diffusers import (
+    AutoencoderKL,
+    StableDiffusion3Pipeline,
+    StableDiffusionPipeline,
+    StableDiffusionXLPipeline,
+    UNet2DConditionModel,
+)
 from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint, convert_ldm_vae_checkpoint
 
+from modules.config.ModelConfig import ModelConfig
+from modules.families.registry import FAMILIES
+from modules.weights.BaseModel import BaseModel
 from modules.weights.errors import WeightsError
 from modules.weights.safe import load_tensors, read_header
 from modules.weights.single_file import save_single_file, unet_to_single_file, vae_to_single_file
@@ -14,7 +23,7 @@ PARTS = ("unet", "vae", "text_encoder")
 
 def save(folder, file, **options):
     pipe = StableDiffusionPipeline.from_pretrained(folder)
-    save_single_file(file, pipe.unet, pipe.vae, pipe.text_encoder, **options)
+    save_single_file(file, FAMILIES["sd15"], pipe.components, **options)
     return pipe
 
 
@@ -130,6 +139,32 @@ def test_a_vae_of_any_shape_reads_back():
     assert_equal(convert_ldm_vae_checkpoint(dict(converted), vae.config), vae.state_dict())
 
 
+def test_an_sdxl_that_predicts_v_says_so_and_of_its_noise_schedule(tiny_sdxl, tiny_sdxl_v, tmp_path):
+    marks = {"v_pred", "ztsnr"}
+    for folder, options, expected in (
+        (tiny_sdxl, {}, set()),
+        (tiny_sdxl_v, {}, {"v_pred"}),
+        (tiny_sdxl_v, {"rescale_betas_zero_snr": True}, marks),
+    ):
+        pipe = StableDiffusionXLPipeline.from_pretrained(folder)
+        pipe.scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config, **options)
+        file = tmp_path / "x.safetensors"
+        save_single_file(file, FAMILIES["sdxl"], pipe.components)
+        assert set(load_tensors(file)) & marks == expected
+        model = ModelConfig(base=str(file), config_folder=str(tiny_sdxl))
+        scheduler = BaseModel(FAMILIES["sdxl"], model, torch.device("cpu")).pipe.scheduler.config
+        assert (scheduler.prediction_type == "v_prediction") == ("v_pred" in expected)
+        assert scheduler.rescale_betas_zero_snr == ("ztsnr" in expected)
+
+
+def test_an_sd3_whose_first_projection_is_not_the_identity_fits_in_no_single_file(tiny_sd3, tmp_path):
+    pipe = StableDiffusion3Pipeline.from_pretrained(tiny_sd3)
+    pipe.text_encoder.text_projection.weight.data *= 2
+    with pytest.raises(WeightsError, match=r"'text_encoder\.text_projection' has no name.*diffusers format"):
+        save_single_file(tmp_path / "x.safetensors", FAMILIES["sd3"], pipe.components)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_file_has_the_wanted_type_and_metadata(tiny_sd15, tmp_path):
     save(tiny_sd15, tmp_path / "x.safetensors", dtype=torch.float16, metadata={"step": "3"})
     header = read_header(tmp_path / "x.safetensors")
@@ -139,5 +174,5 @@ def test_the_file_has_the_wanted_type_and_metadata(tiny_sd15, tmp_path):
 
 def test_a_layer_without_a_name_in_the_layout_is_refused():
     unet = UNet2DConditionModel(**UNETS["as released"], norm_num_groups=2, cross_attention_dim=8, attention_head_dim=2)
-    with pytest.raises(WeightsError, match=r"'add_embedding\.linear_1\.weight'.*diffusers folder"):
-        unet_to_single_file({**unet.state_dict(), "add_embedding.linear_1.weight": torch.ones(1)}, unet.config)
+    with pytest.raises(WeightsError, match=r"'class_embedding\.linear_1\.weight'.*diffusers format"):
+        unet_to_single_file({**unet.state_dict(), "class_embedding.linear_1.weight": torch.ones(1)}, unet.config)

@@ -1,0 +1,80 @@
+"""How the pictures of a concept are varied, so that the model does not learn what is chance about them."""
+
+from pydantic.dataclasses import dataclass
+
+from modules.config.setting import STRICT, Float, setting
+
+
+@dataclass(config=STRICT)
+class AugmentationConfig:
+    flip: bool = setting(
+        False,
+        label="Mirror",
+        help="Half of a picture's variants are mirrored left to right. Not for faces or things that are not "
+        "symmetric, for text in pictures, nor for captions that say left or right.",
+        group="data",
+    )
+    crop_jitter: bool = setting(
+        False,
+        label="Crop jitter",
+        help="Cut what is too long for the shape at a place drawn for each variant. Off: around the centre.",
+        group="data",
+    )
+    rotation: Float = setting(
+        0.0,
+        label="Rotation",
+        help="Variants are turned by up to this angle to either side, and enlarged until no empty corner shows. 0 to "
+        "10 is usual.",
+        group="data",
+        unit="degrees",
+        ge=0,
+        le=45,
+        importance="advanced",
+    )
+    brightness: Float = setting(
+        0.0,
+        label="Brightness",
+        help="The brightness of variants is multiplied by 1 minus to 1 plus this. 0 to 0.2 is usual.",
+        group="data",
+        ge=0,
+        le=1,
+        importance="advanced",
+    )
+    contrast: Float = setting(
+        0.0,
+        label="Contrast",
+        help="The contrast of variants is multiplied by 1 minus to 1 plus this. 0 to 0.2 is usual.",
+        group="data",
+        ge=0,
+        le=1,
+        importance="advanced",
+    )
+    saturation: Float = setting(
+        0.0,
+        label="Saturation",
+        help="The saturation of variants is multiplied by 1 minus to 1 plus this. 0 to 0.2 is usual.",
+        group="data",
+        ge=0,
+        le=1,
+        importance="advanced",
+    )
+    hue: Float = setting(
+        0.0,
+        label="Hue",
+        help="The colours of variants are moved round the colour circle by up to this share of it, either way. 0 to "
+        "0.05 is usual.",
+        group="data",
+        ge=0,
+        le=0.5,
+        importance="advanced",
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a picture has more than one look."""
+        return any((self.flip, self.crop_jitter, self.rotation, *self.colours))
+
+    @property
+    def colours(self) -> tuple[float, float, float, float]:
+        """brightness, contrast, saturation, hue."""
+        return self.brightness, self.contrast, self.saturation, self.hue

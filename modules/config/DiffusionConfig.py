@@ -1,0 +1,153 @@
+"""How pictures are noised: which timesteps are trained, and with what noise."""
+
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from modules.config.setting import STRICT, Float, Int, setting
+
+OTHER_THAN_FAMILY = ["uniform", "logit_normal", "sigmoid", "beta"]
+
+
+@dataclass(config=STRICT)
+class DiffusionConfig:
+    timesteps: Literal["uniform", "family", "logit_normal", "sigmoid", "beta"] = setting(
+        "uniform",
+        label="Timesteps",
+        help="How often each amount of noise is trained. Model's own: as the model's makers did, for Stable Diffusion "
+        "3 logit-normal with the model's shift, for Stable Diffusion uniform.",
+        group="training",
+        choice_labels={
+            "uniform": "Uniform",
+            "family": "The model's own",
+            "logit_normal": "Logit-normal",
+            "sigmoid": "Sigmoid",
+            "beta": "Beta",
+        },
+        importance="advanced",
+    )
+    logit_normal_mean: Float = setting(
+        0.0,
+        label="Mean of the logit-normal",
+        help="Above 0 trains noisier samples more often, below 0 cleaner ones.",
+        group="training",
+        ge=-10,
+        le=10,
+        importance="advanced",
+        visible_when={".timesteps": ["logit_normal"]},
+    )
+    logit_normal_std: Float = setting(
+        1.0,
+        label="Deviation of the logit-normal",
+        help="Small values train the middle almost alone; above 2 most samples are nearly clean or nearly noise.",
+        group="training",
+        gt=0,
+        le=10,
+        importance="advanced",
+        visible_when={".timesteps": ["logit_normal"]},
+    )
+    sigmoid_slope: Float = setting(
+        8.0,
+        label="Slope of the sigmoid",
+        help="How suddenly timesteps go from seldom to often. Positive trains noisy samples more, negative clean ones.",
+        group="training",
+        ge=-50,
+        le=50,
+        importance="advanced",
+        visible_when={".timesteps": ["sigmoid"]},
+    )
+    sigmoid_centre: Float = setting(
+        0.5,
+        label="Centre of the sigmoid",
+        help="Where timesteps go from seldom to often: 0 is no noise, 1 is noise alone.",
+        group="training",
+        ge=0,
+        le=1,
+        importance="advanced",
+        visible_when={".timesteps": ["sigmoid"]},
+    )
+    beta_alpha: Float = setting(
+        2.0,
+        label="Alpha of the beta distribution",
+        help="Above 1 leaves out samples with almost no noise, below 1 prefers them.",
+        group="training",
+        gt=0,
+        le=100,
+        importance="advanced",
+        visible_when={".timesteps": ["beta"]},
+    )
+    beta_beta: Float = setting(
+        2.0,
+        label="Beta of the beta distribution",
+        help="Above 1 leaves out samples of almost noise alone, below 1 prefers them.",
+        group="training",
+        gt=0,
+        le=100,
+        importance="advanced",
+        visible_when={".timesteps": ["beta"]},
+    )
+    shift_by: Literal["none", "factor", "resolution"] = setting(
+        "none",
+        label="Shift timesteps",
+        help="Moves the timesteps towards noise (factor above 1) or detail (below 1): by one factor, or by one that "
+        "grows with the picture, with the numbers of the model.",
+        group="training",
+        choice_labels={"none": "Not", "factor": "By a factor", "resolution": "By the picture's size"},
+        importance="advanced",
+        visible_when={".timesteps": OTHER_THAN_FAMILY},
+    )
+    shift: Float = setting(
+        3.0,
+        label="Shift",
+        help="The factor by which the noise-to-picture ratio is raised. 3 is what Stable Diffusion 3 is sampled with.",
+        group="training",
+        gt=0,
+        le=100,
+        importance="advanced",
+        visible_when={".timesteps": OTHER_THAN_FAMILY, ".shift_by": ["factor"]},
+    )
+    min_timestep: Int = setting(
+        0,
+        label="Lowest timestep",
+        help="Timesteps are pressed into the range from this one on. 0 is no noise.",
+        group="training",
+        ge=0,
+        le=999,
+        importance="advanced",
+    )
+    max_timestep: Int = setting(
+        1000,
+        label="Highest timestep",
+        help="Timesteps are pressed into the range below this one. 1000 is noise alone.",
+        group="training",
+        ge=1,
+        le=1000,
+        importance="advanced",
+    )
+    offset_noise: Float = setting(
+        0.0,
+        label="Offset noise",
+        help="Noise that is the same all over a picture is added, so that the model learns very dark and very bright "
+        "pictures. 0 switches it off; 0.05 to 0.1 is usual.",
+        group="training",
+        ge=0,
+        le=1,
+        importance="advanced",
+    )
+    offset_noise_random: bool = setting(
+        False,
+        label="Random offset noise",
+        help="The strength of the offset noise is drawn for each sample, from 0 to the value above.",
+        group="training",
+        importance="advanced",
+    )
+    input_perturbation: Float = setting(
+        0.0,
+        label="Input perturbation",
+        help="The model sees a little more noise than it has to predict, as in sampling, where its own errors add up. "
+        "0 switches it off; 0.1 is usual.",
+        group="training",
+        ge=0,
+        le=1,
+        importance="advanced",
+    )

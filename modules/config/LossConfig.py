@@ -1,0 +1,131 @@
+"""What the loss counts: errors, timesteps, parts of pictures, and what the model must not forget."""
+
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from modules.config.setting import STRICT, Float, setting
+
+MASKED = {".masked_training": [True]}
+
+
+@dataclass(config=STRICT)
+class LossConfig:
+    mse: Float = setting(
+        1.0,
+        label="Share of the squared error",
+        help="The shares of squared, absolute and Huber error add up. 1 with the others 0 is how models are made.",
+        group="training",
+        ge=0,
+        importance="advanced",
+    )
+    mae: Float = setting(
+        0.0,
+        label="Share of the absolute error",
+        help="Heeds large errors less than the squared error does.",
+        group="training",
+        ge=0,
+        importance="advanced",
+    )
+    huber: Float = setting(
+        0.0,
+        label="Share of the Huber error",
+        help="Squared where the error is small, absolute where it is large: a few bad pictures do less harm.",
+        group="training",
+        ge=0,
+        importance="advanced",
+    )
+    huber_delta: Float = setting(
+        0.1,
+        label="Huber threshold",
+        help="From about this error on the Huber error is absolute; with a schedule, at the noisiest timestep.",
+        group="training",
+        gt=0,
+        le=1,
+        importance="advanced",
+    )
+    huber_schedule: Literal["constant", "exponential", "snr"] = setting(
+        "constant",
+        label="Huber schedule",
+        help="Whether the threshold depends on the noise: exponential and SNR keep the squared error for nearly clean "
+        "samples, which teach details.",
+        group="training",
+        choice_labels={"constant": "Constant", "exponential": "Exponential", "snr": "SNR"},
+        importance="advanced",
+    )
+    weighting: Literal["constant", "min_snr_gamma", "debiased", "sigma_sqrt", "cosmap"] = setting(
+        "constant",
+        label="Weight of the timesteps",
+        help="How much each timestep counts. Min-SNR and debiased are for Stable Diffusion 1, 2 and XL, sigma_sqrt "
+        "and cosmap for flow models such as Stable Diffusion 3.",
+        group="training",
+        choice_labels={
+            "constant": "Constant",
+            "min_snr_gamma": "Min-SNR gamma",
+            "debiased": "Debiased estimation",
+            "sigma_sqrt": "Sigma sqrt",
+            "cosmap": "Cosmap",
+        },
+        importance="advanced",
+    )
+    snr_gamma: Float = setting(
+        5.0,
+        label="Min-SNR gamma",
+        help="Samples whose signal-to-noise ratio is above this count less. 5 is usual.",
+        group="training",
+        gt=0,
+        importance="advanced",
+        visible_when={".weighting": ["min_snr_gamma"]},
+    )
+    masked_training: bool = setting(
+        False,
+        label="Masked training",
+        help="Learns only the white parts of a mask picture beside each picture: for cat.jpg, cat-mask.png, "
+        "cat_mask.png, cat.mask.png or cat-masklabel.png. Pictures without one are learnt whole.",
+        group="training",
+    )
+    unmasked_probability: Float = setting(
+        0.1,
+        label="Share without mask",
+        help="This share of the samples is trained whole, so that the model keeps seeing what surrounds the subject.",
+        group="training",
+        ge=0,
+        le=1,
+        visible_when=MASKED,
+    )
+    unmasked_weight: Float = setting(
+        0.1,
+        label="Weight outside the mask",
+        help="How much the black parts of a mask count. 0 leaves them out, 1 ignores the mask.",
+        group="training",
+        ge=0,
+        le=1,
+        visible_when=MASKED,
+    )
+    normalize_masked_area_loss: bool = setting(
+        False,
+        label="Same weight for small masks",
+        help="Divides the loss by the area of the mask, so that pictures with a small subject count as much as others.",
+        group="training",
+        importance="advanced",
+        visible_when=MASKED,
+    )
+    masked_prior_preservation_weight: Float = setting(
+        0.0,
+        label="Prior preservation outside the mask",
+        help="Outside the mask the model is held to what it predicted before the training, with this weight. 0 "
+        "switches it off; 1 is usual. LoRA only; costs a second pass.",
+        group="training",
+        ge=0,
+        importance="advanced",
+        visible_when=MASKED | {"method": ["lora"]},
+    )
+    prior_by_frozen_model: bool = setting(
+        False,
+        label="Regularise towards the model",
+        help="Regularisation pictures hold the model to what it predicted before the training, not to the pictures "
+        "themselves. LoRA only; costs a second pass for batches with such pictures.",
+        group="training",
+        importance="advanced",
+        visible_when={"method": ["lora"]},
+    )

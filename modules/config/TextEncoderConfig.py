@@ -1,0 +1,22 @@
+"""The text encoders as a part that trains: which of them, beside what every part has."""
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from modules.config.PartConfig import TRAINED, PartConfig
+from modules.config.setting import STRICT, Int, setting
+
+
+@dataclass(config=STRICT)
+class TextEncoderConfig(PartConfig):
+    only: list[Annotated[Int, Field(ge=1)]] = setting(
+        label="Only encoders",
+        help="Numbers of the text encoders that train, counted from 1, in models that have several: Stable Diffusion 3 "
+        "has two CLIPs and, as number 3, T5. Empty: all.",
+        group="method",
+        default_factory=list,
+        importance="advanced",
+        visible_when=TRAINED,
+    )

@@ -1,0 +1,34 @@
+"""When the loss of pictures that are never trained on is measured, and how."""
+
+from pydantic.dataclasses import dataclass
+
+from modules.config.setting import INTERVAL_LABELS, STRICT, Float, Int, IntervalUnit, setting
+
+
+@dataclass(config=STRICT)
+class ValidationConfig:
+    every: Float = setting(
+        0.0,
+        label="Validate every",
+        help="How much training lies between two measurements of the validation loss, in the unit beside it.",
+        group="training",
+        ge=0,
+        visible_when={".unit": ["steps", "minutes", "epochs"]},
+    )
+    unit: IntervalUnit = setting(
+        "never",
+        label="Unit",
+        help="What the interval between two measurements is counted in; never measures none.",
+        group="training",
+        choice_labels=INTERVAL_LABELS,
+    )
+    timesteps: Int = setting(
+        4,
+        label="Timesteps",
+        help="At how many evenly spread timesteps each held-out picture is measured. More give a smoother curve and "
+        "take longer.",
+        group="training",
+        ge=1,
+        importance="advanced",
+        visible_when={".unit": ["steps", "minutes", "epochs"]},
+    )

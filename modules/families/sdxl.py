@@ -1,0 +1,53 @@
+"""Stable Diffusion XL: a U-Net told of sizes, two CLIP text encoders; epsilon or v by the base's scheduler.
+
+Podell et al. 2023, arXiv 2307.01952: the U-Net attends to the penultimate layers of both encoders, side by side, and
+takes the second one's pooled output with each picture's original size, crop and bucket (section 2.2).
+"""
+
+from modules.families.Family import Family, TextEncoding, scaling_and_shift
+
+_CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
+_CLIP_MLP = ("fc1", "fc2")
+
+SDXL = Family(
+    name="sdxl",
+    label="Stable Diffusion XL",
+    pipeline="StableDiffusionXLPipeline",
+    denoisers=("unet",),
+    text=TextEncoding(
+        outputs=("prompt_embeds", None, "pooled_prompt_embeds", None),
+        encoders=("text_encoder", "text_encoder_2"),
+        tokenizers=("tokenizer", "tokenizer_2"),
+    ),
+    objective="ddpm",
+    align=8,
+    inputs=lambda call: {
+        "sample": call.latents,
+        "timestep": call.timestep,
+        "encoder_hidden_states": call.text["prompt_embeds"],
+        "added_cond_kwargs": {"text_embeds": call.text["pooled_prompt_embeds"], "time_ids": call.sizes},
+    },
+    vae_stats=scaling_and_shift,
+    lora_targets={
+        "unet": ("to_q", "to_k", "to_v", "to_out.0"),
+        "text_encoder": _CLIP_ATTENTION,
+        "text_encoder_2": _CLIP_ATTENTION,
+    },
+    lora_mlp={"unet": ("ff.net.0.proj", "ff.net.2"), "text_encoder": _CLIP_MLP, "text_encoder_2": _CLIP_MLP},
+    lora_blocks={
+        "unet": ("down_blocks", "mid_block", "up_blocks"),
+        "text_encoder": ("encoder.layers",),
+        # a level deeper, for this one has a projection on top
+        "text_encoder_2": ("text_model.encoder.layers",),
+    },
+    latent_bytes_per_pixel=4 * 4 / 8**2,
+    caption_bytes=(77 * 2048 + 1280) * 4,
+    typical_bytes=13.9e9,
+    unused=("image_encoder", "feature_extractor"),
+    takes_sizes=True,
+    partly_idle=("text_encoder",),  # its last layer lies behind the penultimate one, and nothing is pooled from it
+    single_file="sdxl",
+    kohya_prefixes={"unet": "lora_unet", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"},
+    kohya_blocks="single_file",
+    embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},
+)

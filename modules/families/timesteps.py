@@ -1,0 +1,55 @@
+"""Which timesteps of a family are trained how often, as the settings ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from modules.diffusion.timesteps import InverseCdf, ResolutionShift, Timesteps, beta, logit_normal, sigmoid
+
+if TYPE_CHECKING:
+    from modules.config.DiffusionConfig import DiffusionConfig
+    from modules.families.Family import Family
+
+
+def timesteps_of(family: Family, scheduler_config: Mapping[str, Any], settings: DiffusionConfig) -> Timesteps:
+    """scheduler_config: of the base's scheduler, which holds the model's own shift."""
+    if settings.timesteps == "family":
+        inverse_cdf, shift = _own(family, scheduler_config)
+    else:
+        inverse_cdf = _inverse_cdf(settings)
+        by_resolution = settings.shift_by == "resolution"
+        factor = settings.shift if settings.shift_by == "factor" else 1.0
+        shift = _resolution_shift(scheduler_config) if by_resolution else factor
+    return Timesteps(inverse_cdf, shift, settings.min_timestep / 1000, settings.max_timestep / 1000, family.patch)
+
+
+def _own(family: Family, scheduler_config: Mapping[str, Any]) -> tuple[InverseCdf | None, float | ResolutionShift]:
+    """Flow models are trained logit-normal with the shift they are sampled with (Esser et al. 2024, section 3.1)."""
+    if family.objective == "ddpm":
+        return None, 1.0
+    if scheduler_config.get("use_dynamic_shifting", False):
+        return logit_normal(0.0, 1.0), _resolution_shift(scheduler_config)
+    return logit_normal(0.0, 1.0), scheduler_config.get("shift", 1.0)
+
+
+def _inverse_cdf(settings: DiffusionConfig) -> InverseCdf | None:
+    match settings.timesteps:
+        case "logit_normal":
+            return logit_normal(settings.logit_normal_mean, settings.logit_normal_std)
+        case "sigmoid":
+            return sigmoid(settings.sigmoid_slope, settings.sigmoid_centre)
+        case "beta":
+            return beta(settings.beta_alpha, settings.beta_beta)
+    return None
+
+
+def _resolution_shift(scheduler_config: Mapping[str, Any]) -> ResolutionShift:
+    """With the numbers of diffusers' flow schedulers, where the model's has them."""
+    usual = ResolutionShift()
+    return ResolutionShift(
+        scheduler_config.get("base_shift", usual.base_shift),
+        scheduler_config.get("max_shift", usual.max_shift),
+        scheduler_config.get("base_image_seq_len", usual.base_tokens),
+        scheduler_config.get("max_image_seq_len", usual.max_tokens),
+    )

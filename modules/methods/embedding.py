@@ -1,0 +1,170 @@
+"""Textual inversion (Gal et al. 2022, arXiv 2208.01618): new words are trained and the model stays as it is.
+
+Each text encoder of the family gets the new words. A word of several vectors is as many tokens in a row, named as
+diffusers names them: "word", "word_1", "word_2"; its pipelines write them out where a prompt holds the word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from modules.config.errors import UserError
+from modules.config.PartConfig import PartConfig
+from modules.methods.DenoisingLoss import DenoisingLoss
+from modules.methods.parts import trained_in
+from modules.session.names import safe_file_name
+from modules.weights.embedding_files import find_prompt_end, save_embedding, token_names
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from modules.config.EmbeddingConfig import EmbeddingConfig
+    from modules.config.TrainConfig import TrainConfig
+    from modules.families.Family import Family
+    from modules.weights.BaseModel import BaseModel
+
+
+class Embedding:
+    inputs = "latents"
+
+    def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
+        return {name: PartConfig(train=True) for name in family.text.encoders}
+
+    def attach(self, base: BaseModel, config: TrainConfig) -> None:
+        # The encoders stay in evaluation mode: T5 has dropout, and nothing of them but the new words is to be trained.
+        for name in trained_in(self, base, config):
+            tokenizer = base.module(base.family.tokenizer_of(name))
+            add_words(base.module(name), tokenizer, config.embeddings)
+
+    def loss(self, base: BaseModel, config: TrainConfig) -> EmbeddingLoss:
+        return EmbeddingLoss(base, list(trained_in(self, base, config)), config)
+
+    def save(
+        self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
+    ) -> list[Path]:
+        dtype = getattr(torch, config.output.dtype)
+        words = {part: new_words(base.module(part)) for part in trained_in(self, base, config)}
+        written = []
+        for number, embedding in enumerate(config.embeddings):
+            path = folder / name / f"{safe_file_name(embedding.title)}.safetensors"
+            vectors = {part: module.vectors()[module.spans[number]] for part, module in words.items()}
+            written.append(save_embedding(path, base.family, embedding.placeholder, vectors, dtype, metadata))
+        return written
+
+
+class EmbeddingLoss(DenoisingLoss):
+    """The new vectors are looked up in every forward pass, used or not: each always has a gradient."""
+
+    def __init__(self, base: BaseModel, trained: list[str], config: TrainConfig):
+        super().__init__(base, trained, config)
+        self.unused_parameters = False
+
+
+class NewWords(nn.Module):
+    """Stands in for an encoder's token embedding: the old rows, frozen, and behind them the new ones, which train.
+
+    The new rows are a parameter of their own, in float32 at least, so that neither gradient nor optimizer has anything
+    of the vocabulary.
+    first: id of the first new token. initial: [N, D]. lengths: [N], what the norm of each new vector is kept at, NaN
+    for one whose norm trains with it. spans: which of the new rows belong to each word.
+    """
+
+    def __init__(self, old: nn.Embedding, first: int, initial: Tensor, lengths: Tensor, spans: list[slice]):
+        super().__init__()
+        self.old = old
+        self.new = nn.Embedding.from_pretrained(initial, freeze=False)
+        self.first = first
+        self.spans = spans
+        self.register_buffer("lengths", lengths, persistent=False)
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """What asks an embedding for its width, dtype or device gets the old rows' answer."""
+        return self.old.weight
+
+    def vectors(self) -> Tensor:
+        """The new rows as they are used, [N, D]: those whose norm is kept are scaled to it."""
+        rows = self.new.weight
+        lengths = self.lengths[:, None]
+        return torch.where(lengths.isnan(), rows, F.normalize(rows, dim=1) * lengths.nan_to_num())
+
+    def forward(self, ids: Tensor) -> Tensor:
+        number = ids - self.first
+        is_new = (number >= 0) & (number < len(self.new.weight))  # some models have spare rows behind their last token
+        new = F.embedding(number.clamp(0, len(self.new.weight) - 1), self.vectors())
+        old = self.old(ids.masked_fill(is_new, 0))
+        return torch.where(is_new[..., None], new.to(old.dtype), old)
+
+
+def new_words(encoder: nn.Module) -> NewWords:
+    return encoder.get_input_embeddings()
+
+
+def add_words(encoder: nn.Module, tokenizer: PreTrainedTokenizerBase, embeddings: list[EmbeddingConfig]) -> None:
+    """Gives tokenizer and encoder a token for each vector of each word, which starts as its initial text's tokens.
+
+    Raises UserError for a word that the tokenizer knows, and for an initial text without a token.
+    """
+    old = encoder.get_input_embeddings()
+    rows, lengths, spans, names = [], [], [], []
+    mean_length = old.weight.detach().float().norm(dim=1).mean().item()
+    for number, embedding in enumerate(embeddings):
+        _check_new(tokenizer, number, embedding)
+        start = _initial_rows(old, tokenizer, number, embedding)
+        spans.append(slice(len(names), len(names) + embedding.vectors))
+        names += token_names(embedding.placeholder, embedding.vectors)
+        rows.append(start)
+        lengths += [mean_length if embedding.preserve_norm else float("nan")] * embedding.vectors
+    tokenizer.add_tokens(names)
+    first = tokenizer.convert_tokens_to_ids(names[0])
+    initial = torch.cat(rows)
+    encoder.set_input_embeddings(NewWords(old, first, initial, initial.new_tensor(lengths), spans))
+    find_prompt_end(encoder, tokenizer)
+
+
+def check_captions(config: TrainConfig, captions: Iterable[str]) -> None:
+    """Raises UserError where a word to be trained stands in no caption."""
+    if config.method != "embedding":
+        return
+    missing = {number: embedding.placeholder for number, embedding in enumerate(config.embeddings)}
+    for caption in captions:
+        missing = {number: word for number, word in missing.items() if word not in caption}
+        if not missing:
+            return
+    number, word = next(iter(missing.items()))
+    raise UserError(
+        f"embeddings.{number}.placeholder {word!r} stands in no caption: write it into the captions of the pictures "
+        "that it shall learn."
+    )
+
+
+def _check_new(tokenizer: PreTrainedTokenizerBase, number: int, embedding: EmbeddingConfig) -> None:
+    vocabulary = tokenizer.get_vocab()
+    word = embedding.placeholder
+    pieces = tokenizer.tokenize(word)
+    is_one = len(pieces) == 1 and pieces[0] != tokenizer.unk_token
+    if is_one or any(name in vocabulary for name in token_names(word, embedding.vectors)):
+        raise UserError(
+            f"embeddings.{number}.placeholder {word!r} is a word that the model knows already: choose another, such as "
+            f"{word.strip('<>')}-1."
+        )
+
+
+def _initial_rows(
+    old: nn.Embedding, tokenizer: PreTrainedTokenizerBase, number: int, embedding: EmbeddingConfig
+) -> Tensor:
+    """[vectors, D]: the tokens of the initial text, spread over the vectors."""
+    ids = tokenizer(embedding.initial_text, add_special_tokens=False).input_ids
+    if not ids:
+        raise UserError(
+            f"embeddings.{number}.initial_text {embedding.initial_text!r} is no text to the model: write a word."
+        )
+    chosen = [ids[vector * len(ids) // embedding.vectors] for vector in range(embedding.vectors)]
+    rows = old.weight.detach()[chosen]
+    return rows.to(torch.promote_types(rows.dtype, torch.float32))

@@ -1,0 +1,73 @@
+"""Which layers of a part train: presets by the family's tables, and patterns over the layers' names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Literal
+
+from modules.config.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from modules.config.PartConfig import PartConfig
+    from modules.families.Family import Family
+
+Preset = Literal["all", "blocks", "attention", "attention_mlp", "linear", "linear_conv"]
+
+
+def preset_layers(family: Family, component: str, module: nn.Module, preset: Preset) -> list[str]:
+    """Full names of a component's layers that hold weights, in the order of the model.
+
+    "all"; or of the blocks: "blocks" (all of them), "attention" (its projections), "attention_mlp" (and the
+    feed-forward layers), "linear" (every linear layer), "linear_conv" (and every convolution).
+    """
+    from torch import nn
+
+    layers = {name: layer for name, layer in module.named_modules() if any(True for _ in layer.parameters(False))}
+    if preset == "all":
+        return list(layers)
+    in_blocks = {n: layer for n, layer in layers.items() if n.startswith(family.lora_blocks.get(component, ()))}
+    kinds = {"blocks": (nn.Module,), "linear": (nn.Linear,), "linear_conv": (nn.Linear, nn.Conv2d)}
+    if preset in kinds:
+        return [name for name, layer in in_blocks.items() if isinstance(layer, kinds[preset])]
+    endings = family.lora_targets.get(component, ())
+    endings += family.lora_mlp.get(component, ()) if preset == "attention_mlp" else ()
+    return [name for name in in_blocks if any(f".{name}".endswith(f".{ending}") for ending in endings)]
+
+
+def matching_layers(names: Sequence[str], part: str, config: PartConfig, component: str) -> list[str]:
+    """Those of `names` that the part's patterns leave.
+
+    part: the settings' name of the part, for messages. Patterns are those of fnmatch, divided by commas; one also takes
+    all layers below what it matches, so that "mid_block" is the same as "mid_block.*".
+    Raises UserError where a pattern of include_layers matches nothing, or where nothing is left.
+    """
+    include, exclude = _patterns(config.include_layers), _patterns(config.exclude_layers)
+    for pattern in include:
+        if not any(_matches(name, pattern) for name in names):
+            raise UserError(
+                f"{part}.include_layers {pattern!r} matches no layer of the {component}: {_examples(names)}."
+            )
+    left = [name for name in names if not include or any(_matches(name, pattern) for pattern in include)]
+    left = [name for name in left if not any(_matches(name, pattern) for pattern in exclude)]
+    if not left:
+        raise UserError(
+            f"{part}.exclude_layers {config.exclude_layers!r} leaves no layer of the {component} to train: "
+            f"{_examples(names)}."
+        )
+    return left
+
+
+def _patterns(text: str) -> list[str]:
+    return [pattern.strip() for pattern in text.split(",") if pattern.strip()]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+
+
+def _examples(names: Sequence[str]) -> str:
+    shown = list(dict.fromkeys([names[0], names[len(names) // 2], names[-1]]))
+    return f"its layers have names such as {', '.join(shown)}"

@@ -1,0 +1,106 @@
+"""A LoRA that training starts from: read from a file, checked, and put into the modules as their adapters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.config.errors import UserError
+from modules.weights.errors import WeightsError
+from modules.weights.inspect import lora_family
+from modules.weights.lora_files import ADAPTER
+from modules.weights.lora_layers import Layers, LoraLayer, read_layers
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from modules.config.TrainConfig import TrainConfig
+    from modules.families.Family import Family
+
+
+def read_start(family: Family, config: TrainConfig, trained: Collection[str]) -> Layers:
+    """The adapters in the file of lora.start_from, by component; none where the setting is empty.
+
+    trained: the components that train. Raises UserError where the file is of another family or can't be read, and
+    where it holds a LoRA of a component that does not train: it would be missing in what the run saves.
+    """
+    if not config.lora.start_from:
+        return {}
+    path = Path(config.lora.start_from).expanduser()
+    try:
+        made_for = lora_family(path)
+        if made_for not in (None, family.name):
+            raise UserError(
+                f"lora.start_from '{path}' is a LoRA for {made_for}: set family to {made_for}, or choose one for "
+                f"{family.name}."
+            )
+        layers = read_layers(path, family)
+    except WeightsError as error:
+        raise UserError(f"lora.start_from {error}") from error
+    for component, adapters in layers.items():
+        part = "denoiser" if component in family.denoisers else "text_encoder"
+        if component not in trained:
+            raise UserError(
+                f"lora.start_from '{path}' holds a LoRA of the {component}, which does not train: switch {part}.train "
+                "on, or choose another file."
+            )
+        if len({layer.magnitude is None for layer in adapters.values()}) > 1:
+            raise UserError(f"lora.start_from '{path}': only some layers of the {component} are DoRA; use another.")
+    return layers
+
+
+def add_started_adapter(
+    module: nn.Module, component: str, layers: Mapping[str, LoraLayer], config: TrainConfig
+) -> None:
+    """Gives a module the adapters of a file, with their ranks, alphas and layers, and the dropout of the settings.
+
+    layers: by their paths as in a file of diffusers. Raises UserError where one does not fit the module.
+    """
+    import torch
+    from peft import LoraConfig
+
+    named = {_in_memory(module, path): layer for path, layer in layers.items()}
+    for path, layer in named.items():
+        _check_fits(module, component, path, layer, config.lora.start_from)
+    rank = Counter(layer.rank for layer in named.values()).most_common(1)[0][0]
+    alpha = Counter(layer.alpha for layer in named.values()).most_common(1)[0][0]
+    has_magnitude = any(layer.magnitude is not None for layer in named.values())
+    module.add_adapter(
+        LoraConfig(
+            r=rank,
+            lora_alpha=alpha,
+            rank_pattern={path: layer.rank for path, layer in named.items() if layer.rank != rank},
+            alpha_pattern={path: layer.alpha for path, layer in named.items() if layer.alpha != alpha},
+            lora_dropout=config.lora.dropout,
+            target_modules=list(named),
+            use_dora=has_magnitude,
+        )
+    )
+    with torch.no_grad():
+        for path, layer in named.items():
+            adapted = module.get_submodule(path)
+            values = {"lora_A": layer.down, "lora_B": layer.up}
+            if has_magnitude:
+                values["lora_magnitude_vector"] = layer.magnitude
+            for name, value in values.items():
+                parameter = getattr(adapted, name)[ADAPTER].weight
+                # not in the model's precision, which may be less than the file's
+                dtype = torch.promote_types(parameter.dtype, torch.float32)
+                parameter.data = value.reshape(parameter.shape).to(parameter.device, dtype)
+
+
+def _check_fits(module: nn.Module, component: str, path: str, layer: LoraLayer, file: str) -> None:
+    """peft passes over a layer that it can't find."""
+    weight = getattr(dict(module.named_modules()).get(path), "weight", None)
+    if weight is None or layer.down.shape[1:] != weight.shape[1:] or layer.up.shape[0] != weight.shape[0]:
+        raise UserError(
+            f"lora.start_from '{file}' was made for another kind of model: its layer '{path}' does not fit the "
+            f"{component} of this one; choose a LoRA of the same base."
+        )
+
+
+def _in_memory(module: nn.Module, path: str) -> str:
+    # transformers 5 has dropped the `text_model.` level of some encoders, which files have
+    return path if hasattr(module, "text_model") else path.removeprefix("text_model.")

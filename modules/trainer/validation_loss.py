@@ -1,0 +1,75 @@
+"""The loss of samples that are never trained on, with noise and timesteps that stay the same from one time to the next.
+
+The differences between two measurements are then those of the weights alone, where a training loss mostly shows which
+timesteps were drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from modules.data.draws import torch_seed
+
+if TYPE_CHECKING:
+    from modules.data.Batch import Batch
+    from modules.data.batches import SampleSource
+    from modules.data.plan import MicroBatch
+    from modules.distributed.Runtime import Runtime
+    from modules.methods.Method import Loss
+
+
+@dataclass(frozen=True, eq=False)
+class ValidationLoss:
+    """The mean loss of held-out samples, each at `num_timesteps` timesteps: quantiles of those that are trained.
+
+    micro_batches: this rank's part of the samples; ranks may have different numbers of them, or none.
+    """
+
+    source: SampleSource
+    micro_batches: list[MicroBatch]
+    num_timesteps: int
+    runtime: Runtime
+
+    @torch.no_grad()
+    def measure(self, loss: Loss) -> float:
+        """The mean over samples and timesteps, the same on all ranks; with the weights as they are now.
+
+        loss: not wrapped for data parallelism: ranks have different numbers of batches, and no collective may be open.
+        """
+        loss_sum, count = torch.zeros((), dtype=torch.float64, device=self.runtime.device), 0
+        with _evaluation_mode(loss):
+            for number, batch in enumerate(self._batches()):
+                torch.manual_seed(torch_seed(self.source.seed, number, "validation"))
+                batch_sum, batch_count, _ = loss(batch.to(self.runtime.device))
+                loss_sum += batch_sum.double()
+                count += batch_count
+                self.runtime.heartbeat.beat()
+        shares = self.runtime.gather([loss_sum.item(), count], "validating")
+        return sum(share[0] for share in shares) / sum(share[1] for share in shares)
+
+    def _batches(self) -> Iterator[Batch]:
+        """This rank's, each of the same samples at one timestep after the other."""
+        for micro_batch in self.micro_batches:
+            batch = self.source.batch(micro_batch, epoch=0)
+            batch = replace(batch, weight=torch.ones_like(batch.weight))
+            for number in range(self.num_timesteps):
+                u = self.source.timesteps.at((number + 0.5) / self.num_timesteps, batch.noise.shape[1:])
+                yield replace(batch, u=torch.full_like(batch.u, u))
+
+
+@contextmanager
+def _evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Without dropout, and no running statistics change."""
+    training = [part for part in module.modules() if part.training]
+    for part in training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

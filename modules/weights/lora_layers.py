@@ -1,0 +1,202 @@
+"""The layers of a LoRA whatever file they come from, and their tensors in diffusers' format and in kohya's.
+
+Shapes: r is the rank. A layer has `lora_A` [r, in] (of a convolution [r, in, kh, kw]), which kohya calls `lora_down`,
+and `lora_B` [out, r] (of a convolution [out, r, 1, 1]), which kohya calls `lora_up`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from modules.weights.errors import WeightsError
+from modules.weights.kohya_names import diffusers_name, kohya_name
+from modules.weights.safe import METADATA, load_tensors, read_header
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from modules.families.Family import Family
+
+# Endings of the tensors' names -> what they are.
+DIFFUSERS_KINDS = {
+    ".lora_A.weight": "down",
+    ".lora_B.weight": "up",
+    ".lora_magnitude_vector": "magnitude",
+    # transformers 5 finds it by this name alone, and would go on with the base's norms
+    ".lora_magnitude_vector.weight": "magnitude",
+}
+KOHYA_KINDS = {".lora_down.weight": "down", ".lora_up.weight": "up", ".alpha": "alpha", ".dora_scale": "magnitude"}
+ADAPTER_METADATA = "lora_adapter_metadata"  # the name under which diffusers keeps PEFT's settings in a file's header
+
+
+@dataclass(frozen=True)
+class LoraLayer:
+    """An adapter of one layer, which adds up @ down * alpha / r to its weight.
+
+    magnitude: of DoRA (Liu et al. 2024, arXiv 2402.09353), the norms of the adapted weight's rows, [out].
+    """
+
+    down: Tensor
+    up: Tensor
+    alpha: float
+    magnitude: Tensor | None = None
+
+    @property
+    def rank(self) -> int:
+        return self.down.shape[0]
+
+
+# Component -> path of the layer, as in a file of diffusers -> its adapter.
+Layers = dict[str, dict[str, LoraLayer]]
+
+
+class LoraKey(NamedTuple):
+    """What the name of a tensor in a LoRA file says. kind: "down", "up", "alpha" or "magnitude"."""
+
+    component: str
+    layer: str
+    kind: str
+
+
+def parse_key(name: str, family: Family) -> LoraKey | None:
+    """None for what is not in one of the two formats, or of a component that the family has not."""
+    for ending, kind in KOHYA_KINDS.items():
+        found = diffusers_name(family, name.removesuffix(ending)) if name.endswith(ending) else None
+        if found:
+            return LoraKey(*found, kind)
+    component, _, path = name.partition(".")
+    for ending, kind in DIFFUSERS_KINDS.items():
+        if path.endswith(ending) and component in family.lora_targets:
+            return LoraKey(component, path.removesuffix(ending), kind)
+    return None
+
+
+def is_kohya(names: Iterable[str]) -> bool:
+    """Whether the names of a file's tensors are in kohya's format."""
+    return any(name.endswith((".lora_down.weight", ".dora_scale")) and name.startswith("lora_") for name in names)
+
+
+def read_layers(path: str | Path, family: Family) -> Layers:
+    """The layers of a LoRA file of a family, in diffusers' or kohya's format.
+
+    Raises WeightsError if the file can't be read or holds something else.
+    """
+    header = read_header(path)
+    parts: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, tensor in load_tensors(path).items():
+        key = parse_key(name, family)
+        if key is None:
+            raise WeightsError(
+                f"'{path}': its '{name}' is no part of a LoRA for {family.name}; "
+                f"choose a LoRA for {family.name} in diffusers' or kohya's format."
+            )
+        parts.setdefault(key.component, {}).setdefault(key.layer, {})[key.kind] = tensor
+    settings = _settings(path, header[METADATA])
+    return {
+        component: {layer: _layer(path, component, layer, tensors, settings) for layer, tensors in layers.items()}
+        for component, layers in parts.items()
+    }
+
+
+def diffusers_tensors(layers: Layers) -> dict[str, Tensor]:
+    """The tensors of a file in diffusers' format; their alphas are in `adapter_metadata`."""
+    tensors = {}
+    for component, path, layer in _each(layers):
+        tensors[f"{component}.{path}.lora_A.weight"] = layer.down
+        tensors[f"{component}.{path}.lora_B.weight"] = layer.up
+        if layer.magnitude is not None:
+            # of a convolution as PEFT has it, [1, out, 1, 1]
+            axes = (1, -1, *[1] * (layer.down.dim() - 2)) if layer.down.dim() > 2 else (-1,)
+            ending = magnitude_ending(component)
+            tensors[f"{component}.{path}{ending}"] = layer.magnitude.reshape(axes)
+    return tensors
+
+
+def magnitude_ending(component: str) -> str:
+    """How the name of a DoRA's norms ends in a file of diffusers."""
+    return ".lora_magnitude_vector.weight" if component.startswith("text_encoder") else ".lora_magnitude_vector"
+
+
+def adapter_metadata(layers: Layers) -> str:
+    """PEFT's settings for the header of such a file; without them diffusers takes each alpha for equal to the rank."""
+    settings: dict[str, Any] = {}
+    for component, of_component in layers.items():
+        # In memory, transformers 5 has no `text_model.` level; PEFT compares the ends of paths.
+        named = {path.removeprefix("text_model."): layer for path, layer in of_component.items()}
+        rank = _most_common(layer.rank for layer in named.values())
+        alpha = _most_common(layer.alpha for layer in named.values())
+        values = {
+            "r": rank,
+            "lora_alpha": alpha,
+            "target_modules": sorted(named),
+            "rank_pattern": {path: layer.rank for path, layer in named.items() if layer.rank != rank},
+            "alpha_pattern": {path: layer.alpha for path, layer in named.items() if layer.alpha != alpha},
+            "use_dora": any(layer.magnitude is not None for layer in named.values()),
+        }
+        settings |= {f"{component}.{name}": value for name, value in values.items() if value}
+    return json.dumps(settings, indent=2, sort_keys=True)
+
+
+def kohya_tensors(layers: Layers, family: Family) -> dict[str, Tensor]:
+    """`<name>.lora_down.weight`, `.lora_up.weight`, `.alpha` and, of DoRA, `.dora_scale` of every layer.
+
+    All layers get one alpha: diffusers 0.42 loses those of single layers when it reads this format. Where a layer has
+    another, the ratio is put into its `lora_up`, which gives the same product in every reader.
+    Raises WeightsError if the format has no name for a layer.
+    """
+    import torch
+
+    alpha = _most_common(layer.alpha for _, _, layer in _each(layers))
+    tensors = {}
+    for component, path, layer in _each(layers):
+        if component not in family.kohya_prefixes:
+            raise WeightsError(f"kohya's format has no names for a LoRA on '{component}'; choose the diffusers format.")
+        name = kohya_name(family, component, path)
+        tensors[f"{name}.lora_down.weight"] = layer.down
+        tensors[f"{name}.lora_up.weight"] = layer.up if layer.alpha == alpha else layer.up * (layer.alpha / alpha)
+        tensors[f"{name}.alpha"] = torch.tensor(float(alpha))
+        if layer.magnitude is not None:
+            # one norm per output, in the weight's number of axes, by which ComfyUI tells it from one per input
+            tensors[f"{name}.dora_scale"] = layer.magnitude.reshape(-1, *[1] * (layer.down.dim() - 1))
+    return tensors
+
+
+def _layer(path: str | Path, component: str, layer: str, tensors: dict[str, Any], settings: dict) -> LoraLayer:
+    if "down" not in tensors or "up" not in tensors:
+        raise WeightsError(f"'{path}': lacks half of the LoRA on '{component}.{layer}'; download or export it again.")
+    down, up, magnitude = tensors["down"], tensors["up"], tensors.get("magnitude")
+    if "alpha" in tensors:
+        alpha = float(tensors["alpha"])
+    else:
+        alpha = _alpha(settings, component, layer, down.shape[0])
+    return LoraLayer(down, up, alpha, None if magnitude is None else magnitude.reshape(-1))
+
+
+def _settings(path: str | Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        settings = json.loads(metadata.get(ADAPTER_METADATA, "{}"))
+    except ValueError as error:
+        raise WeightsError(f"'{path}': its LoRA settings are not readable JSON; export it again.") from error
+    return settings if isinstance(settings, dict) else {}
+
+
+def _alpha(settings: Mapping[str, Any], component: str, layer: str, rank: int) -> float:
+    """By the rules of PEFT: patterns are compared with the end of a path, rsLoRA divides by the root of the rank."""
+    patterns = settings.get(f"{component}.alpha_pattern", {})
+    fitting = (alpha for pattern, alpha in patterns.items() if re.match(rf"(.*\.)?({pattern})$", layer))
+    alpha = next(fitting, settings.get(f"{component}.lora_alpha", rank))
+    return float(alpha) * (rank**0.5 if settings.get(f"{component}.use_rslora") else 1.0)
+
+
+def _each(layers: Layers) -> Iterable[tuple[str, str, LoraLayer]]:
+    return ((component, path, layer) for component, inner in layers.items() for path, layer in inner.items())
+
+
+def _most_common(values: Iterable[float]) -> Any:
+    return Counter(values).most_common(1)[0][0]

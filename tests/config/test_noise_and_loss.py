@@ -1,0 +1,91 @@
+"""Settings of noise and loss that can't go together are refused in one sentence, with what would go."""
+
+import pytest
+
+from modules.config.ConceptConfig import ConceptConfig
+from modules.config.TrainConfig import TrainConfig
+from modules.config.validation import SNR_FAMILIES, find_problems
+from modules.families.registry import FAMILIES
+
+
+def problems(path, **settings):
+    concepts = [ConceptConfig(path="a"), ConceptConfig(path="b", regularisation=True)]
+    config = TrainConfig(**{"concepts": concepts, "model": {"base": "a"}, **settings})
+    return [(problem.message, problem.blocking) for problem in find_problems(config) if problem.path == path]
+
+
+def test_the_settings_know_which_families_have_a_signal_to_noise_ratio():
+    assert set(SNR_FAMILIES) == {name for name, family in FAMILIES.items() if family.objective == "ddpm"}
+
+
+@pytest.mark.parametrize(
+    ("path", "settings", "message"),
+    [
+        (
+            "diffusion.min_timestep",
+            {"diffusion": {"min_timestep": 500, "max_timestep": 500}},
+            "diffusion.min_timestep 500: must be below max_timestep (500); lower it or raise the other.",
+        ),
+        (
+            "model.zero_terminal_snr",
+            {"model": {"zero_terminal_snr": True}, "family": "sd3"},
+            "model.zero_terminal_snr: sd3 is a flow model, which ends in noise alone; switch it off.",
+        ),
+        (
+            "model.zero_terminal_snr",
+            {"model": {"zero_terminal_snr": True, "prediction_type": "epsilon"}},
+            "model.zero_terminal_snr with prediction_type epsilon: where there is noise alone, epsilon says nothing of "
+            "the picture; set model.prediction_type to v_prediction.",
+        ),
+        (
+            "loss.mse",
+            {"loss": {"mse": 0}},
+            "loss.mse, mae and huber are all 0: nothing would be learnt; set loss.mse to 1.",
+        ),
+        (
+            "loss.weighting",
+            {"loss": {"weighting": "min_snr_gamma"}, "family": "sd3"},
+            "loss.weighting min_snr_gamma is not for sd3: use constant or cosmap or sigma_sqrt.",
+        ),
+        (
+            "loss.weighting",
+            {"loss": {"weighting": "cosmap"}, "family": "sdxl"},
+            "loss.weighting cosmap is not for sdxl: use constant or debiased or min_snr_gamma.",
+        ),
+        (
+            "loss.prior_by_frozen_model",
+            {"loss": {"prior_by_frozen_model": True}, "method": "full"},
+            "loss.prior_by_frozen_model with method full: only LoRA keeps the old model; switch it off.",
+        ),
+        (
+            "loss.masked_prior_preservation_weight",
+            {"loss": {"masked_training": True, "masked_prior_preservation_weight": 1}, "method": "full"},
+            "loss.masked_prior_preservation_weight with method full: only LoRA keeps the old model; switch it off.",
+        ),
+    ],
+)
+def test_settings_that_can_not_go_together_are_refused(path, settings, message):
+    assert problems(path, **settings) == [(message, True)]
+    assert problems(path, **{**settings, "method": "vae"}) == []  # which has no such settings
+
+
+def test_regularising_towards_the_model_without_such_pictures_is_worth_a_warning():
+    path = "loss.prior_by_frozen_model"
+    assert problems(path, loss={"prior_by_frozen_model": True}) == []
+    ((message, blocking),) = problems(path, loss={"prior_by_frozen_model": True}, concepts=[ConceptConfig(path="a")])
+    assert not blocking
+    assert message.endswith("mark a concept with regularisation, or switch it off.")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"loss": {"weighting": "debiased", "mse": 0.5, "huber": 0.5, "huber_schedule": "snr"}},
+        {"loss": {"weighting": "sigma_sqrt"}, "family": "sd3", "diffusion": {"timesteps": "family"}},
+        {"model": {"base": "a", "zero_terminal_snr": True, "prediction_type": "v_prediction"}},
+        {"loss": {"masked_training": True, "masked_prior_preservation_weight": 1.0}},
+    ],
+)
+def test_settings_that_go_together_are_let_through(settings):
+    concepts = [ConceptConfig(path="a")]
+    assert find_problems(TrainConfig(**{"concepts": concepts, "model": {"base": "a"}, **settings})) == []

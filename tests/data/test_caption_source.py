@@ -1,0 +1,90 @@
+"""Which caption a showing has is a hash of what it is, and everything that can be shown can be cached."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from modules.config.ConceptConfig import ConceptConfig
+from modules.data.CaptionSource import CaptionSource, shuffle_tags
+
+TAGS = "sks, a cat, sitting, red, outdoors"
+
+
+def source(*options: tuple[str, ...], variants: int | None = 4, seed: int = 1, **concept) -> CaptionSource:
+    dataset = SimpleNamespace(concepts=[ConceptConfig(**concept)], concept_index=np.zeros(len(options), np.int32))
+    return CaptionSource(dataset, options, seed, variants)
+
+
+def shown(captions: CaptionSource, sample: int = 0, count: int = 400) -> list[str]:
+    return [captions.draw(sample, epoch, repeat) for epoch in range(count // 2) for repeat in range(2)]
+
+
+def test_one_caption_is_always_shown_as_it_is():
+    assert set(shown(source((" a, cat ",)))) == {" a, cat "}
+
+
+def test_of_several_captions_each_is_shown_about_equally_often():
+    counts = Counter(shown(source(("a", "b", "c", "d"))))
+    assert set(counts) == {"a", "b", "c", "d"}
+    assert all(60 < count < 140 for count in counts.values())
+
+
+def test_a_showing_has_its_caption_whatever_was_drawn_before():
+    first, again = source(("a", "b", "c")), source(("a", "b", "c"))
+    expected = [first.draw(0, epoch, 0) for epoch in range(50)]
+    assert [again.draw(0, epoch, 0) for epoch in reversed(range(50))] == expected[::-1]
+    assert expected != [source(("a", "b", "c"), seed=2).draw(0, epoch, 0) for epoch in range(50)]
+
+
+@pytest.mark.parametrize("variants", [3, None])
+def test_shuffled_captions_hold_the_same_tags_and_the_first_ones_stay(variants):
+    texts = shown(source((TAGS,), variants=variants, shuffle_tags=True, keep_tags=2))
+    assert all(sorted(text.split(", ")) == sorted(TAGS.split(", ")) for text in texts)
+    assert all(text.startswith("sks, a cat, ") for text in texts)
+    assert len(set(texts)) == (3 if variants else 6)  # 6 orders of three tags
+
+
+def test_every_order_comes_about_equally_often():
+    orders = Counter(shown(source(("a,b,c",), variants=None, shuffle_tags=True), count=1200))
+    assert len(orders) == 6
+    assert all(140 < count < 260 for count in orders.values())
+
+
+def test_tags_are_left_out_as_often_as_asked_but_not_those_in_front():
+    texts = shown(source((TAGS,), variants=None, shuffle_tags=True, keep_tags=1, tag_dropout=0.25), count=1000)
+    assert all(text.startswith("sks") for text in texts)
+    counts = Counter(tag for text in texts for tag in text.split(", "))
+    assert counts.pop("sks") == 1000
+    assert all(690 < count < 810 for count in counts.values())
+
+
+def test_all_tags_may_be_left_out():
+    assert shuffle_tags("a, b", ConceptConfig(shuffle_tags=True, tag_dropout=1.0), 1) == ""
+
+
+@pytest.mark.parametrize(("separator", "text"), [("|", "a| b c| d"), (" ", "a b"), (", ", "a, b c, d")])
+def test_other_separators(separator, text):
+    concept = ConceptConfig(shuffle_tags=True, tag_separator=separator)
+    shuffled = shuffle_tags(text, concept, 1)
+    assert sorted(map(str.strip, shuffled.split(separator))) == sorted(map(str.strip, text.split(separator)))
+
+
+def test_everything_that_can_be_shown_is_listed_once_and_the_empty_caption_last():
+    captions = source((TAGS, "x, y, z"), (TAGS,), ("",), variants=3, shuffle_tags=True, tag_dropout=0.3)
+    texts = captions.all_texts()
+    assert len(texts) == len(set(texts)) <= 7
+    assert texts[-1] == ""
+    assert {text for sample in range(3) for text in shown(captions, sample)} <= set(texts)
+
+
+def test_equal_captions_share_their_variants():
+    captions = source((TAGS,), (TAGS,), shuffle_tags=True)
+    assert set(shown(captions, 0)) == set(shown(captions, 1))
+    assert len(captions.all_texts()) == 5
+
+
+def test_orders_without_end_can_not_be_listed():
+    with pytest.raises(ValueError, match="can't be listed"):
+        source((TAGS,), variants=None, shuffle_tags=True).all_texts()

@@ -1,0 +1,178 @@
+"""Masks are found beside their pictures, go the way of their picture, and are cached with it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from modules.config.ConceptConfig import ConceptConfig
+from modules.config.ModelConfig import ModelConfig
+from modules.config.TrainConfig import TrainConfig
+from modules.data.concepts import scan
+from modules.data.encoding import cache_latents, latent_keys
+from modules.data.errors import DataError, PictureError
+from modules.data.FileHashes import FileHashes
+from modules.data.Look import Look
+from modules.data.masks import find_masks, is_mask, load_mask
+from modules.data.pictures import fit_picture, load_picture
+from modules.data.prepare import prepare_data
+from modules.data.TensorCache import TensorCache
+from modules.families.registry import FAMILIES
+from modules.weights.BaseModel import BaseModel
+
+SIZES = ((32, 32), (48, 32), (32, 48))
+
+
+def write_mask(path: Path, size=(32, 32), white=(0, 0, 16, 32)) -> Path:
+    """A mask that is white in the box `white` (left, top, right, bottom)."""
+    mask = Image.new("L", size, 0)
+    mask.paste(255, white)
+    mask.save(path)
+    return path
+
+
+def prepare(folder: Path, masked=True, **data):
+    config = TrainConfig(
+        concepts=[ConceptConfig(path=str(folder))],
+        data={"resolution": 32, "bucket_step": 8, **data},
+        loss={"masked_training": masked},
+    )
+    return prepare_data(config, FAMILIES["sd15"])
+
+
+@pytest.fixture
+def base(tiny_sd15) -> BaseModel:
+    return BaseModel(FAMILIES["sd15"], ModelConfig(base=str(tiny_sd15)), torch.device("cpu"))
+
+
+@pytest.fixture
+def hashes(tmp_path) -> FileHashes:
+    return FileHashes(tmp_path / "hashes", 0)
+
+
+# --- which files are masks --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["000-masklabel.png", "000-mask.PNG", "000_mask.jpg", "000.mask.png"])
+def test_a_mask_is_found_beside_its_picture_and_is_no_picture(picture_folder, name):
+    folder = picture_folder(SIZES)
+    write_mask(folder / name)
+    dataset = scan([ConceptConfig(path=str(folder))])
+    assert [Path(path).name for path in dataset.paths] == ["000.png", "001.png", "002.png"]
+    assert find_masks(dataset) == [str(folder / name), None, None]
+
+
+def test_a_picture_that_is_only_called_like_a_mask_is_a_picture():
+    assert is_mask("cat-mask.png", {"cat-mask.png", "cat.JPG"})
+    assert not is_mask("venetian_mask.png", {"venetian_mask.png", "cat.png"})
+    assert not is_mask("-mask.png", {"-mask.png", ".png"})
+    assert not is_mask("cat-mask.txt", {"cat-mask.txt", "cat.png"})
+
+
+def test_of_two_masks_the_same_one_is_always_taken(picture_folder):
+    folder = picture_folder(SIZES[:1])
+    for name in ("000_mask.png", "000-masklabel.png", "000-mask.png"):
+        write_mask(folder / name)
+    assert find_masks(scan([ConceptConfig(path=str(folder))])) == [str(folder / "000-masklabel.png")]
+
+
+def test_masks_are_looked_for_only_in_masked_training(picture_folder):
+    folder = picture_folder(SIZES)
+    write_mask(folder / "000-mask.png")
+    assert prepare(folder, masked=False)[0].masks is None
+    assert prepare(folder)[0].masks == [str(folder / "000-mask.png"), None, None]
+
+
+def test_a_mask_of_another_aspect_ratio_is_refused_in_one_sentence(picture_folder):
+    folder = picture_folder(SIZES)
+    mask = write_mask(folder / "001-mask.png", (32, 32))
+    with pytest.raises(DataError) as refused:
+        prepare(folder)
+    assert str(refused.value) == (
+        f"mask {mask} is 32 x 32 and its picture 001.png 48 x 32: a mask needs the picture's aspect ratio; save it in "
+        "the picture's size."
+    )
+
+
+@pytest.mark.parametrize("size", [(96, 64), (24, 16), (25, 17)])
+def test_a_mask_may_have_another_size(picture_folder, size):
+    folder = picture_folder(SIZES)
+    write_mask(folder / "001-mask.png", size)
+    assert prepare(folder)[0].masks[1] is not None
+
+
+def test_a_mask_that_is_no_picture_is_named(picture_folder):
+    folder = picture_folder(SIZES)
+    (folder / "001-mask.png").write_bytes(b"no picture")
+    with pytest.raises(PictureError, match=r"001-mask\.png"):
+        prepare(folder)
+
+
+# --- their way to the latents -----------------------------------------------------------------------------------------
+
+
+def test_white_is_one_and_black_is_zero(tmp_path):
+    mask = load_mask(str(write_mask(tmp_path / "mask.png")), (32, 32), 32, 32)
+    assert mask.shape == (1, 32, 32)
+    assert mask.dtype == np.float32
+    assert (mask[..., :16] == 1).all()
+    assert (mask[..., 16:] == 0).all()
+
+
+@pytest.mark.parametrize("look", [Look(), Look(mirrored=True), Look(place=(0.9, 0.1)), Look(degrees=10.0)])
+def test_a_mask_is_cut_mirrored_and_turned_as_its_picture(tmp_path, look):
+    path = write_mask(tmp_path / "both.png", (60, 40), (5, 3, 30, 25))
+    picture = fit_picture(load_picture(str(path)), 32, 24, look).convert("L")
+    mask = load_mask(str(path), (60, 40), 32, 24, look)
+    np.testing.assert_allclose(mask[0], np.asarray(picture) / 255, atol=0.01)
+
+
+def test_colours_do_not_change_a_mask(tmp_path):
+    path = str(write_mask(tmp_path / "mask.png"))
+    plain = load_mask(path, (32, 32), 32, 32)
+    assert np.array_equal(load_mask(path, (32, 32), 32, 32, Look(brightness=0.5, contrast=2.0, hue=0.3)), plain)
+
+
+def test_a_mask_of_another_size_covers_the_same_part(tmp_path):
+    small = load_mask(str(write_mask(tmp_path / "s.png", (16, 16), (0, 0, 8, 16))), (32, 32), 32, 32)
+    large = load_mask(str(write_mask(tmp_path / "l.png", (64, 64), (0, 0, 32, 64))), (32, 32), 32, 32)
+    np.testing.assert_allclose(small[..., [0, 10, 20, 31]], [[[1, 1, 0, 0]] * 32], atol=1e-6)
+    np.testing.assert_allclose(large[..., [0, 10, 20, 31]], [[[1, 1, 0, 0]] * 32], atol=1e-6)
+
+
+def test_the_cache_holds_the_mask_in_the_latents_size(base, hashes, picture_folder, tmp_path):
+    folder = picture_folder(SIZES)
+    write_mask(folder / "000-mask.png", white=(0, 0, 15, 32))
+    dataset, buckets = prepare(folder)
+    keys = latent_keys(dataset, buckets, base, hashes)
+    cache = TensorCache(tmp_path / "cache", "latents", 0)
+    assert cache_latents(dataset, buckets, keys, cache, base) == {}
+    record = cache.get(keys[0])
+    assert record["mask"].shape == (1, 16, 16)
+    # two pixels to a cell: seven white columns, one of which half is white, eight black ones
+    assert record["mask"][0, 3].tolist() == [1.0] * 7 + [0.5] + [0.0] * 8
+    assert set(cache.get(keys[1])) == {"latents"}
+
+
+def test_caches_made_without_masks_stay_valid_where_there_is_none(base, hashes, picture_folder):
+    folder = picture_folder(SIZES)
+    mask = write_mask(folder / "000-mask.png")
+    without = latent_keys(*prepare(folder, masked=False), base, hashes)
+    with_mask = latent_keys(*prepare(folder), base, hashes)
+    assert with_mask[1:] == without[1:]
+    assert with_mask[0] != without[0]
+    write_mask(mask, white=(0, 0, 8, 32))
+    assert latent_keys(*prepare(folder), base, hashes)[0] not in (with_mask[0], without[0])
+
+
+def test_a_mask_that_turns_out_damaged_leaves_its_picture_out(base, hashes, picture_folder, tmp_path):
+    folder = picture_folder(SIZES)
+    mask = write_mask(folder / "001-mask.png", (48, 32))
+    mask.write_bytes(mask.read_bytes()[:-40])
+    dataset, buckets = prepare(folder)
+    keys = latent_keys(dataset, buckets, base, hashes)
+    unusable = cache_latents(dataset, buckets, keys, TensorCache(tmp_path / "cache", "latents", 0), base)
+    assert list(unusable) == [1]
+    assert unusable[1].startswith("its mask can't be read: ")

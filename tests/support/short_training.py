@@ -1,0 +1,78 @@
+"""A short training on fixed random latents, and a picture of what it gives: by our sampler and by plain diffusers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from modules.data.Batch import Batch
+from modules.methods.registry import METHODS
+from modules.trainer.sampling import PictureRequest, make_pictures
+
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
+    from torch import Tensor
+
+    from modules.config.TrainConfig import TrainConfig
+    from modules.weights.BaseModel import BaseModel
+
+PROMPTS = ("a photo of a cat", "the dog")
+REQUEST = PictureRequest(PROMPTS[0], "the sky", seed=11, width=48, height=32, steps=3, guidance=3.0)
+
+
+def a_batch(prompts: Sequence[str] = PROMPTS) -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    latents, noise = (torch.randn(2, 4, 16, 24, generator=generator) for _ in range(2))
+    sizes = torch.tensor([[32, 48, 0, 0, 32, 48]] * 2)
+    u = torch.tensor([0.2, 0.7])
+    return Batch(torch.ones(2), 2, noise=noise, u=u, prompts=list(prompts), latents=latents, sizes=sizes)
+
+
+def train(base: BaseModel, config: TrainConfig, steps: int = 8, prompts: Sequence[str] = PROMPTS) -> list[Tensor]:
+    """Trains what the method of `config` has attached; returns the losses."""
+    loss = METHODS[config.method].loss(base, config)
+    optimizer = torch.optim.AdamW([p for p in loss.parameters() if p.requires_grad], lr=0.02)
+    losses = []
+    for _ in range(steps):
+        loss_sum, count, _ = loss(a_batch(prompts))
+        (loss_sum / count).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss_sum.detach())
+    return losses
+
+
+def our_picture(pipe: DiffusionPipeline, request: PictureRequest = REQUEST) -> np.ndarray:
+    """float32[H, W, 3] in [0, 1] of our own sampler, seen just before it is rounded to a PIL picture."""
+    seen = []
+    postprocess = pipe.image_processor.postprocess
+
+    def spy(image, output_type, **options):
+        seen.append(postprocess(image, output_type="np", **options)[0])
+        return postprocess(image, output_type=output_type, **options)
+
+    pipe.image_processor.postprocess = spy
+    try:
+        ((made, picture),) = make_pictures(pipe, [request], 4)
+    finally:
+        pipe.image_processor.postprocess = postprocess
+    assert made is request
+    assert np.array_equal(np.asarray(picture), (seen[0] * 255).round().astype(np.uint8))
+    return seen[0]
+
+
+def plain_picture(pipe: DiffusionPipeline, request: PictureRequest = REQUEST) -> np.ndarray:
+    """float32[H, W, 3] of a plain call, as anybody would make it."""
+    return pipe(
+        request.prompt,
+        negative_prompt=request.negative_prompt,
+        generator=torch.Generator().manual_seed(request.seed),
+        width=request.width,
+        height=request.height,
+        num_inference_steps=request.steps,
+        guidance_scale=request.guidance,
+        output_type="np",
+    ).images[0]

@@ -1,0 +1,77 @@
+"""How often and from when on the average takes the weights in."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from modules.trainer.Ema import Ema
+
+
+def run(ema: Ema, weight: nn.Parameter, first: int, last: int) -> None:
+    for step in range(first, last + 1):
+        with torch.no_grad():
+            weight.fill_(float(step))
+        ema.update(step)
+
+
+def test_until_it_starts_the_average_is_the_weights_as_they_are():
+    weight = nn.Parameter(torch.zeros(3))
+    ema = Ema({"weight": weight}, decay=0.9, start_after=4)
+    run(ema, weight, 1, 3)
+    with ema.applied():
+        assert weight[0] == 3.0
+    run(ema, weight, 4, 4)
+    assert ema.averages["weight"][0] == 4.0
+    run(ema, weight, 5, 6)
+    expected = 4.0
+    for number, value in enumerate((5.0, 6.0), start=1):
+        expected += (1 - min(0.9, (1 + number) / (10 + number))) * (value - expected)
+    assert ema.averages["weight"][0].item() == pytest.approx(expected)
+    with ema.applied():
+        assert weight[0].item() == pytest.approx(expected)
+    assert weight[0] == 6.0
+
+
+def test_a_rarer_update_weighs_as_much_as_those_it_stands_for():
+    rare_weight, weight = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    rare, exact = Ema({"w": rare_weight}, decay=0.99, update_every=5), Ema({"w": weight}, decay=0.99)
+    # a constant, so that only the weights of the updates count; beyond the steps in which the decay still rises
+    for ema, param in ((rare, rare_weight), (exact, weight)):
+        with torch.no_grad():
+            param.fill_(1.0)
+        for step in range(10_001, 10_101):
+            ema.update(step)
+    assert rare.averages["w"].item() == pytest.approx(exact.averages["w"].item(), rel=1e-5)
+    assert exact.averages["w"].item() == pytest.approx(1 - 0.99**100, rel=1e-5)
+
+
+def test_between_two_updates_the_average_stays():
+    weight = nn.Parameter(torch.zeros(1))
+    ema = Ema({"w": weight}, decay=0.9, update_every=3)
+    seen = []
+    for step in range(1, 8):
+        run(ema, weight, step, step)
+        seen.append(ema.averages["w"].item())
+    assert seen[0] == seen[1] == 0.0
+    assert seen[2] == seen[3] == seen[4] != 0.0
+    assert seen[5] == seen[6] != seen[4]
+
+
+@pytest.mark.parametrize("interruption", [2, 5, 6])
+def test_an_average_goes_on_after_an_interruption(interruption):
+    settings = {"decay": 0.9, "update_every": 2, "start_after": 3}
+    weight = nn.Parameter(torch.zeros(2))
+    straight = Ema({"w": weight}, **settings)
+    run(straight, weight, 1, 9)
+    first = Ema({"w": weight}, **settings)
+    run(first, weight, 1, interruption)
+    second = Ema({"w": weight}, **settings)
+    second.load({name: value.clone() for name, value in first.averages.items()}, interruption)
+    with second.applied(), torch.no_grad():
+        shown = weight.clone()
+    with first.applied(), torch.no_grad():
+        assert torch.equal(shown, weight)
+    run(second, weight, interruption + 1, 9)
+    assert torch.equal(second.averages["w"], straight.averages["w"])

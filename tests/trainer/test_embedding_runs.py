@@ -1,0 +1,77 @@
+"""Whole runs that train new words: resumed, on several ranks, refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from modules.config.errors import UserError
+from modules.config.files import save_config
+from modules.weights.safe import load_tensors
+from tests.support import rank_scenarios
+from tests.support.RankPool import run_alone
+
+# The captions are "a photo of a cat, number 3" and the like.
+WORDS = (
+    "method=embedding",
+    "embeddings.0.placeholder=number",
+    "embeddings.0.vectors=2",
+    "embeddings.0.initial_text=photo of",
+    "embeddings.1.placeholder=photo",
+    "embeddings.1.initial_text=sky",
+)
+RUN = (*WORDS, "optimizer.learning_rate=0.01", "batch_size=4", "data.caption_dropout=0.2", "max_steps=8")
+
+
+def vectors(trainer) -> dict[str, list]:
+    return {path.name: load_tensors(path)["emb_params"].tolist() for path in trainer.callbacks.saved}
+
+
+def test_a_run_saves_a_file_for_each_word_and_caches_no_text(make_config, train):
+    trainer = train(make_config(*RUN))
+    saved = [path.relative_to(trainer.run_folder.models_dir).as_posix() for path in trainer.callbacks.saved]
+    assert saved == ["model/number.safetensors", "model/photo.safetensors"]
+    assert trainer.source.text is None
+    assert set(trainer.trainable) == {"text_encoder.embeddings.token_embedding.new.weight"}
+
+
+def test_a_resumed_run_ends_with_the_same_vectors(make_config, start, train, tmp_path):
+    settings = (*RUN, "ema.enabled=true")
+    straight = train(make_config(*settings, f"workspace_dir={tmp_path / 'straight'}"))
+    config = make_config(*settings)
+    first = start(config)
+    on_step = first.callbacks.on_step
+
+    def stop_early(info):
+        on_step(info)
+        if info.step == 2:
+            first.commands.stop()
+
+    first.callbacks.on_step = stop_early
+    first.train()
+    first.end()
+    assert 2 < first.step < 8
+    resumed = train(config, resume=True)
+    assert resumed.callbacks.losses == straight.callbacks.losses[first.step :]
+    assert vectors(resumed) == vectors(straight)
+    assert vectors(resumed) != vectors(first)
+
+
+def test_two_ranks_train_the_vectors_that_one_does(make_config, two_ranks, tmp_path):
+    outcomes = {}
+    for name, run in {"one": run_alone, "two": two_ranks.run}.items():
+        settings = ("batch_size_mode=global", "model.weight_dtype=float64", f"workspace_dir={tmp_path / name}")
+        save_config(make_config(*RUN, *settings, "max_steps=12"), tmp_path / f"{name}.yaml")
+        outcomes[name] = run(rank_scenarios.train, config=str(tmp_path / f"{name}.yaml"))
+    one, two = outcomes["one"], outcomes["two"]
+    assert len(set(one["losses"])) == 12
+    assert two[0]["digest"] == two[1]["digest"]
+    assert two[0]["losses"] == pytest.approx(one["losses"], rel=1e-9)
+    assert two[0]["norms"] == pytest.approx(one["norms"], rel=1e-8)
+
+
+def test_a_word_that_stands_in_no_caption_ends_the_start_before_the_caching(make_config, start):
+    config = make_config(*RUN, "embeddings.2.placeholder=zebra")
+    with pytest.raises(
+        UserError, match=r"^embeddings\.2\.placeholder 'zebra' stands in no caption: write it into the c"
+    ):
+        start(config)

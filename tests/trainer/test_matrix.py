@@ -1,0 +1,56 @@
+"""Every method with every family: it trains, and what it saves does elsewhere what it did in training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from diffusers import DiffusionPipeline
+
+from modules.families.conditioning import written_out
+from modules.families.registry import FAMILIES
+from modules.methods.registry import METHODS
+from modules.trainer.sampling import PictureRequest
+from modules.weights.embedding_files import add_embedding
+from modules.weights.lora_files import load_lora
+from tests.support.short_training import our_picture, plain_picture
+
+WORD = "number"  # of the default captions
+REQUEST = PictureRequest("a photo of a cat, number 3", "the sky", seed=7, width=48, height=32, steps=2, guidance=3.0)
+RUN = ("max_steps=5", "batch_size=2", "data.bucket_step=16", "backup.at_end=false")
+SETTINGS = {
+    "lora": ("text_encoder.train=true", "lora.targets=linear"),
+    "full": ("text_encoder.train=true", "optimizer.learning_rate=0.001"),
+    "embedding": (f"embeddings.0.placeholder={WORD}", "embeddings.0.vectors=2", "embeddings.0.initial_text=dog"),
+    "vae": (),
+}
+
+
+def load(folder: Path) -> DiffusionPipeline:
+    pipe = DiffusionPipeline.from_pretrained(folder)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", METHODS)
+def test_five_steps_train_and_the_saved_files_make_the_same_picture(method, family, make_config, train, request):
+    folder = request.getfixturevalue(f"tiny_{family}")
+    settings = (f"family={family}", f"model.base={folder}", f"method={method}", *SETTINGS[method])
+    trainer = train(make_config(*settings, *RUN))
+    assert trainer.step == 5
+    assert np.isfinite(trainer.callbacks.losses).all()
+    (saved,) = trainer.callbacks.saved
+    plain = load(saved if method in ("full", "vae") else folder)
+    if method == "lora":
+        load_lora(plain, saved)
+    if method == "embedding":
+        assert add_embedding(plain, saved) == WORD
+    with trainer.base.using(*trainer.base.component_names) as pipe:
+        ours = our_picture(pipe, REQUEST)
+    prompt = written_out(plain, [REQUEST.prompt])[0]
+    theirs = plain_picture(plain, replace(REQUEST, prompt=prompt))
+    assert np.abs(theirs - ours).max() <= 1e-5
+    assert np.abs(plain_picture(load(folder), REQUEST) - ours).max() > 1e-4

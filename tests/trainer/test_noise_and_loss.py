@@ -1,0 +1,112 @@
+"""Options of noise and loss in whole trainings: they reach the steps, resume exactly, and are the same on two ranks."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from modules.config.ConceptConfig import ConceptConfig
+from modules.config.files import save_config
+from tests.support import rank_scenarios
+from tests.support.RankPool import run_alone
+
+EVERYTHING = (
+    "data.caption_dropout=0.3",
+    "diffusion.timesteps=logit_normal",
+    "diffusion.shift_by=resolution",
+    "diffusion.min_timestep=100",
+    "diffusion.offset_noise=0.1",
+    "diffusion.offset_noise_random=true",
+    "diffusion.input_perturbation=0.1",
+    "loss.mse=0.5",
+    "loss.mae=0.3",
+    "loss.huber=0.2",
+    "loss.huber_schedule=snr",
+    "loss.masked_training=true",
+    "loss.normalize_masked_area_loss=true",
+    "tensorboard=true",
+)
+PRIOR = ("loss.masked_prior_preservation_weight=0.5", "loss.prior_by_frozen_model=true", "lora.dropout=0.2")
+BASES = {"sd15": "tiny_sd15", "sdxl": "tiny_sdxl", "sd3": "tiny_sd3"}
+ALIGNED = "data.bucket_step=16"
+
+
+@pytest.fixture
+def full_config(make_config, picture_folder, request):
+    """A function that gives settings of a run with masks beside some pictures and a regularisation concept."""
+
+    def make(family, *overrides):
+        weighting = "sigma_sqrt" if family == "sd3" else "min_snr_gamma"
+        base = request.getfixturevalue(BASES[family])
+        options = (f"family={family}", f"model.base={base}", ALIGNED, f"loss.weighting={weighting}")
+        config = make_config(*EVERYTHING, *options, *overrides)
+        folder = Path(config.concepts[0].path)
+        mask = Image.new("L", (32, 32), 0)
+        mask.paste(255, (0, 0, 16, 32))
+        for number in range(3):
+            mask.save(folder / f"{number:03d}-mask.png")
+        other = folder.parent / "others"
+        if not other.exists():
+            picture_folder(((32, 32),) * 3, name="others")
+        config.concepts = [config.concepts[0], ConceptConfig(path=str(other), regularisation=True)]
+        return config
+
+    return make
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+@pytest.mark.parametrize("family", BASES)
+def test_everything_at_once_trains(family, method, full_config, train):
+    options = PRIOR if method == "lora" else ()
+    trainer = train(full_config(family, f"method={method}", *options))
+    told = trainer.callbacks
+    assert len(told.losses) == 4
+    assert all(loss is not None for loss in told.losses)
+    assert "8 pictures have no mask and are learnt whole." not in told.warnings
+    assert "11 pictures have no mask and are learnt whole." in told.warnings  # 8 of 11, and 3 of the other concept
+    shown = [name for info in told.steps for name in info.metrics]
+    assert {name for name in shown if name.startswith("loss_t")} <= {f"loss_t{part}" for part in range(4)}
+    assert any(name.startswith("loss_t") for name in shown)
+    assert ("cosine" in shown) == (family == "sd3")
+
+
+def test_the_quarters_add_up_to_the_loss(make_config, train):
+    told = train(make_config("tensorboard=true", "batch_size=1")).callbacks
+    for info in told.steps:
+        (quarter,) = [value for name, value in info.metrics.items() if name.startswith("loss_t")]
+        assert quarter == pytest.approx(info.loss)
+
+
+def test_metrics_change_no_loss(make_config, train, tmp_path):
+    shown = train(make_config("tensorboard=true")).callbacks.losses
+    shutil.rmtree(tmp_path / "run")
+    assert train(make_config()).callbacks.losses == shown
+
+
+@pytest.mark.parametrize("family", ["sd15", "sd3"])
+def test_a_run_resumes_exactly_with_everything_on(family, full_config, train, start, tmp_path):
+    whole = train(full_config(family, *PRIOR, f"workspace_dir={tmp_path / 'whole'}"))
+    train(full_config(family, *PRIOR, "max_steps=2", "backup.at_end=true"))
+    resumed = train(full_config(family, *PRIOR), resume=True)
+    assert resumed.callbacks.losses == whole.callbacks.losses[2:]
+    for name, value in whole.trainable.items():
+        assert torch.equal(resumed.trainable[name], value)
+
+
+@pytest.mark.parametrize(("family", "method"), [("sd15", "lora"), ("sdxl", "full"), ("sd3", "lora")])
+def test_two_ranks_train_with_everything_on_as_one(family, method, full_config, two_ranks, tmp_path):
+    common = ("model.weight_dtype=float64", "batch_size_mode=global", "batch_size=8", f"method={method}")
+    prior = PRIOR[:2] if method == "lora" else ()  # dropout draws on each rank for itself
+
+    def settings(name, *overrides):
+        config = full_config(family, *common, *prior, *overrides, f"workspace_dir={tmp_path / name}")
+        save_config(config, tmp_path / f"{name}.yaml")
+        return str(tmp_path / f"{name}.yaml")
+
+    alone = run_alone(rank_scenarios.train, config=settings("one"))
+    first, second = two_ranks.run(rank_scenarios.train, config=settings("two", "gradient_accumulation_steps=2"))
+    assert first["losses"] == pytest.approx(alone["losses"], rel=1e-9)
+    assert first["norms"] == pytest.approx(alone["norms"], rel=1e-8)
+    assert first["digest"] == second["digest"]

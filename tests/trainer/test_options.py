@@ -1,0 +1,288 @@
+"""Every optimizer, schedule and further option of a training, each in a whole short run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import get_args
+
+import pytest
+import torch
+
+from modules.config.errors import UserError
+from modules.config.OptimizerConfig import OptimizerName
+from modules.config.ScheduleConfig import ScheduleName
+from modules.weights.safe import load_tensors
+
+RATES = {"prodigy": 1.0, "sgd": 0.1, "lion": 1e-4, "lion_8bit": 1e-4}
+
+
+def trained_tensors(trainer, name: str = "model") -> dict[str, torch.Tensor]:
+    return load_tensors(trainer.run_folder.models_dir / f"{name}.safetensors")
+
+
+@pytest.mark.parametrize("name", get_args(OptimizerName))
+def test_every_optimizer_trains_saves_and_resumes(name, make_config, train, tmp_path):
+    if name.endswith("_8bit"):
+        pytest.importorskip("bitsandbytes", reason="an optional package")
+    settings = (f"optimizer.name={name}", f"optimizer.learning_rate={RATES.get(name, 1e-3)}", "batch_size=2")
+    straight = train(make_config(*settings, "max_steps=5", f"workspace_dir={tmp_path / 'straight'}"))
+    assert all(loss is not None for loss in straight.callbacks.losses)
+    assert any(value.abs().max() > 0 for key, value in trained_tensors(straight).items() if "lora_B" in key)
+    train(make_config(*settings, "max_steps=3"))
+    resumed = train(make_config(*settings, "max_steps=5"), resume=True)
+    assert resumed.callbacks.losses == straight.callbacks.losses[3:]
+    own, expected = trained_tensors(resumed, "model-2"), trained_tensors(straight)
+    assert all(torch.equal(own[key], expected[key]) for key in expected)
+
+
+def test_a_missing_package_is_told_before_anything_is_encoded(make_config, start, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # an import then raises ImportError
+    with pytest.raises(UserError, match="needs the package bitsandbytes"):
+        start(make_config("optimizer.name=adamw_8bit"))
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("name", get_args(ScheduleName))
+def test_every_schedule_sets_the_rate_of_each_step(name, make_config, train):
+    from modules.trainer.schedules import learning_rate_share
+
+    config = make_config(f"schedule.name={name}", "schedule.warmup=2", "schedule.final_share=0.1", "max_steps=5")
+    trainer = train(config)
+    shares = [learning_rate_share(config.schedule, step, 5) for step in range(5)]
+    assert [info.lr for info in trainer.callbacks.steps] == pytest.approx([1e-3 * share for share in shares])
+    assert shares[:3] == [0.5, 1.0, 1.0]
+
+
+# --- averages ---------------------------------------------------------------------------------------------------------
+
+
+def test_plain_and_averaged_weights_are_saved_side_by_side(make_config, train):
+    trainer = train(make_config("ema.enabled=true", "output.save_ema=both", "max_steps=6"))
+    plain, averaged = trained_tensors(trainer), trained_tensors(trainer, "model_ema")
+    assert {path.name for path in trainer.callbacks.saved} == {"model.safetensors", "model_ema.safetensors"}
+    assert plain.keys() == averaged.keys()
+    key = next(key for key in plain if "lora_B" in key)
+    name = next(n for n in trainer.trainable if torch.equal(trainer.trainable[n].detach(), plain[key]))
+    assert torch.equal(averaged[key], trainer.ema.averages[name])
+    assert not torch.equal(averaged[key], plain[key])
+
+
+@pytest.mark.parametrize(("wanted", "is_average"), [("averaged", True), ("plain", False)])
+def test_one_kind_of_weights_is_saved_under_the_name_alone(wanted, is_average, make_config, train):
+    trainer = train(make_config("ema.enabled=true", f"output.save_ema={wanted}", "max_steps=3"))
+    (path,) = trainer.callbacks.saved
+    assert path.name == "model.safetensors"
+    saved = [value for key, value in load_tensors(path).items() if "lora_B" in key]
+    averages = [value for name, value in trainer.ema.averages.items() if "lora_B" in name]
+    assert any(torch.equal(value, averages[0]) for value in saved) == is_average
+
+
+def test_a_second_end_replaces_neither_kind_of_weights(make_config, train):
+    settings = ("ema.enabled=true", "output.save_ema=both")
+    train(make_config(*settings, "max_steps=1"))
+    trainer = train(make_config(*settings, "max_steps=2"), resume=True)
+    names = {path.stem for path in trainer.run_folder.models_dir.iterdir()}
+    assert names == {"model", "model_ema", "model-2", "model-2_ema"}
+
+
+def test_a_schedule_free_run_samples_and_saves_its_average_and_trains_on_as_if_it_had_not(make_config, train, tmp_path):
+    settings = ("optimizer.name=schedule_free", "optimizer.learning_rate=0.01", "max_steps=4")
+    plain = train(make_config(*settings))
+    sampled = train(
+        make_config(
+            *settings, "sampling.every=1", "sampling.unit=steps", "sampling.samples.0.prompt=a cat",
+            "sampling.samples.0.width=32", "sampling.samples.0.height=32", "sampling.samples.0.steps=1",
+            "output.every=2", "output.unit=steps", f"workspace_dir={tmp_path / 'sampled'}",
+        )
+    )  # fmt: skip
+    assert sampled.callbacks.losses == plain.callbacks.losses
+    assert len(sampled.callbacks.samples) == 4
+    saved = trained_tensors(plain)
+    trained = [param.detach() for name, param in plain.trainable.items() if "lora_B" in name]
+    assert not any(torch.equal(value, param) for value in saved.values() for param in trained)
+
+
+def test_an_average_of_averages_is_refused(make_config, start):
+    with pytest.raises(UserError, match="schedule_free: it averages by itself"):
+        start(make_config("optimizer.name=schedule_free", "ema.enabled=true"))
+
+
+# --- bfloat16 ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_bfloat16_model_learns_with_stochastic_rounding(make_config, train, tmp_path):
+    # at this rate most updates are below half of a bfloat16's last bit
+    settings = ("method=full", "optimizer.learning_rate=1e-5", "max_steps=8", "optimizer.weight_decay=0")
+
+    def change(*options: str):
+        trainer = train(make_config(*settings, *options, f"workspace_dir={tmp_path / options[-1]}"))
+        before = load_tensors(trainer.base.path / "unet" / "diffusion_pytorch_model.safetensors")
+        unet = {name: param.detach().double() for name, param in trainer.base.module("unet").named_parameters()}
+        dtype = trainer.base.dtype
+        return torch.cat([(unet[key] - before[key].to(dtype).double()).flatten() for key in sorted(unet)]), trainer
+
+    exact, _ = change("model.weight_dtype=float32")
+    lossy, plain = change("model.weight_dtype=bfloat16")
+    rounded, trainer = change("model.weight_dtype=bfloat16", "optimizer.stochastic_rounding=true")
+    assert all(param.dtype == torch.bfloat16 for param in trainer.trainable.values())
+    # how far along the way of the exact training
+    assert (lossy @ exact / (exact @ exact)).item() < 0.5
+    assert (rounded @ exact / (exact @ exact)).item() == pytest.approx(1.0, abs=0.25)
+    assert any("switch optimizer.stochastic_rounding on" in text for text in plain.callbacks.warnings)
+    assert not any("lost to rounding" in text for text in trainer.callbacks.warnings)
+
+
+def test_optimizers_that_step_all_weights_at_once_refuse_stochastic_rounding(make_config, start):
+    options = ("method=full", "optimizer.learning_rate=1", "optimizer.stochastic_rounding=true")
+    with pytest.raises(UserError, match=r"stochastic_rounding with optimizer\.name prodigy"):
+        start(make_config(*options, "optimizer.name=prodigy"))
+
+
+# --- the files that come out ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_lora_is_written_in_the_precision_asked_for(dtype, make_config, train):
+    trainer = train(make_config(f"output.dtype={dtype}", "output.format=both", "max_steps=1"))
+    assert len(trainer.callbacks.saved) == 2
+    for path in trainer.callbacks.saved:
+        assert {value.dtype for value in load_tensors(path).values()} == {getattr(torch, dtype)}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_whole_model_is_written_in_the_precision_asked_for(dtype, make_config, train):
+    trainer = train(make_config("method=full", f"output.dtype={dtype}", "output.format=both", "max_steps=1"))
+    folder, file = trainer.callbacks.saved
+    for path in (file, *folder.rglob("*.safetensors")):
+        floats = {value.dtype for value in load_tensors(path).values() if value.is_floating_point()}
+        assert floats == {getattr(torch, dtype)}, path
+
+
+# --- compiled blocks --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_compiled_blocks_train_alike_and_keep_every_name(make_config, train, tmp_path):
+    # one shape, because each is compiled anew
+    settings = ("data.bucketing=false", "batch_size=11", "max_steps=3", "ema.enabled=true")
+    plain = train(make_config(*settings))
+    settings += ("model.compile=blocks", "model.gradient_checkpointing=true")
+    compiled = train(make_config(*settings, f"workspace_dir={tmp_path / 'compiled'}"))
+    assert compiled.callbacks.losses == pytest.approx(plain.callbacks.losses, rel=1e-4)
+    state, expected = compiled.state()[0], plain.state()[0]
+    assert {file: set(tensors) for file, tensors in state.items()} == {f: set(t) for f, t in expected.items()}
+    assert trained_tensors(compiled).keys() == trained_tensors(plain).keys()
+
+
+def test_a_compiled_model_is_saved_under_its_own_names(make_config, start):
+    trainer = start(make_config("model.compile=blocks", "method=full", "output.format=both"))
+    trainer.end()  # before the first step, which would compile
+    base = trainer.base.path / "unet" / "diffusion_pytorch_model.safetensors"
+    folder, _ = trainer.callbacks.saved
+    assert load_tensors(folder / "unet" / base.name).keys() == load_tensors(base).keys()
+    assert not any("_orig_mod" in name for name in trainer.state()[0]["model"])
+
+
+def test_the_blocks_that_are_compiled_are_those_that_repeat(make_config, start):
+    trainer = start(make_config("model.compile=blocks"))
+    compiled = {type(m).__name__ for m in trainer.base.module("unet").modules() if m._compiled_call_impl is not None}
+    assert compiled == {"BasicTransformerBlock"}
+
+
+def test_without_a_compiler_the_start_is_refused_in_a_sentence(make_config, start, monkeypatch):
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    with pytest.raises(UserError, match=r"model.compile 'blocks': torch finds no C\+\+ compiler; install g\+\+"):
+        start(make_config("model.compile=blocks"))
+
+
+# --- validation -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def validation(picture_folder) -> tuple[str, ...]:
+    """Settings of a run that validates on three pictures of two shapes."""
+    folder = picture_folder(((32, 32), (48, 32), (32, 32)), name="held_out")
+    concept = (f"concepts.1.path={folder}", "concepts.1.validation=true")
+    return (*concept, "validation.every=2", "validation.unit=steps", "max_steps=6")
+
+
+def test_validation_changes_nothing_of_the_training(make_config, train, validation, tmp_path):
+    settings = (*validation, "ema.enabled=true", "lora.dropout=0.2", "data.caption_dropout=0.5")
+    plain = train(make_config(*settings, "validation.unit=never"))
+    validated = train(make_config(*settings, f"workspace_dir={tmp_path / 'validated'}"))
+    assert validated.callbacks.losses == plain.callbacks.losses
+    for (file, tensors), others in zip(validated.state()[0].items(), plain.state()[0].values(), strict=True):
+        assert all(torch.equal(value, others[name]) for name, value in tensors.items()), file
+    assert [number for number, *_ in validated.callbacks.validations] == [2, 4, 6]
+    assert plain.callbacks.validations == []
+
+
+def test_the_validation_loss_is_the_mean_over_the_held_out_samples_at_fixed_timesteps(make_config, start, validation):
+    from dataclasses import replace
+
+    trainer = start(make_config(*validation, "validation.timesteps=3"))
+    samples = trainer.plan.validation_samples
+    assert len(samples) == 3
+    loss = trainer.validation.measure(trainer.model)
+    assert loss == trainer.validation.measure(trainer.model)
+
+    expected = []
+    trainer.model.eval()
+    for micro_batch in trainer.plan.validation(0, 1, batch_size=1):
+        batch = trainer.source.batch(micro_batch, 0)
+        for u in (1 / 6, 3 / 6, 5 / 6):
+            with torch.no_grad():
+                expected.append(trainer.model(replace(batch, u=torch.full_like(batch.u, u)))[0].item())
+    assert len(expected) == 3 * len(samples)
+    assert loss == pytest.approx(sum(expected) / len(expected), rel=1e-5)
+
+
+def test_the_weights_that_are_measured_are_those_as_trained_and_the_averages(make_config, train, validation):
+    trainer = train(make_config(*validation, "ema.enabled=true", "optimizer.learning_rate=0.01"))
+    (_, samples, loss, ema_loss) = trainer.callbacks.validations[-1]
+    assert samples == len(trainer.plan.validation_samples)
+    assert loss == trainer.validation.measure(trainer.model)
+    with trainer.weights_to_use():
+        assert ema_loss == trainer.validation.measure(trainer.model)
+    assert loss != ema_loss
+
+
+def test_pixel_methods_are_validated_too(make_config, train, validation):
+    trainer = train(make_config(*validation, "method=vae", "max_steps=2"))
+    ((_, _, loss, ema_loss),) = trainer.callbacks.validations
+    assert loss > 0
+    assert ema_loss is None
+
+
+def test_validation_without_held_out_pictures_is_a_warning(make_config, train):
+    trainer = train(make_config("validation.every=2", "validation.unit=steps", "max_steps=2"))
+    assert any("no picture is held out" in text for text in trainer.callbacks.warnings)
+    assert trainer.callbacks.validations == []
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+
+def test_tensorboard_gets_pictures_validation_and_every_metric(make_config, validation, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from modules.trainer.run import run_training
+
+    config = make_config(
+        *validation, "tensorboard=true", "max_steps=2", "sampling.at_end=true", "ema.enabled=true",
+        "sampling.samples.0.prompt=a cat", "sampling.samples.0.count=2", "sampling.samples.0.width=32",
+        "sampling.samples.0.height=32", "sampling.samples.0.steps=1",
+    )  # fmt: skip
+    assert run_training(config) == 0
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    tags = events.Tags()
+    assert {"loss", "lr/unet", "validation/loss", "validation/ema_loss"} <= set(tags["scalars"])
+    assert len(tags["images"]) == 2
+    (image,) = events.Images(tags["images"][0])
+    assert (image.step, image.width, image.height) == (2, 32, 32)
+    lines = (tmp_path / "run" / "events" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
+    told = {event["type"]: event for event in map(json.loads, lines)}
+    assert told["validation"]["step"] == told["samples"]["step"] == 2
+    assert told["validation"]["loss"] == pytest.approx(events.Scalars("validation/loss")[0].value, rel=1e-6)
