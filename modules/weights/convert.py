@@ -1,0 +1,130 @@
+"""Models and LoRAs from one format to the other, without training: what a file is decides which way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.families.registry import FAMILIES, family_of
+from modules.weights.errors import WeightsError
+from modules.weights.inspect import LORA_MARKS, inspect_base, lora_family
+from modules.weights.safe import METADATA, read_header, save_tensors
+
+if TYPE_CHECKING:
+    import torch
+
+    from modules.families.Family import Family
+
+# Names in safetensors' headers -> those of torch.
+FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def convert(source: str, target: str | Path, dtype: str = "", config_folder: str = "", family: str = "") -> Path:
+    """Write what `source` is in the other format to `target`, and return it, whole or not at all.
+
+    source: a diffusers folder (becomes a single file), a single file (becomes a folder), or a LoRA (between diffusers'
+        names and kohya's).
+    dtype: of the tensors, as torch calls it; "": as most of the source is.
+    config_folder: a diffusers folder that describes a single file; needed without internet.
+    family: of a LoRA whose names and shapes don't tell it.
+    Raises WeightsError, one sentence, for what can't be converted.
+    """
+    path, target = Path(source).expanduser(), Path(target).expanduser()
+    if target.exists():
+        raise WeightsError(f"'{target}': is there already; choose another name.")
+    if path.is_file() and any(mark in name for name in read_header(path) for mark in LORA_MARKS):
+        return _convert_lora(path, target, dtype, family)
+    return _convert_model(source, target, dtype, config_folder, family)
+
+
+def _convert_lora(source: Path, target: Path, dtype: str, named: str) -> Path:
+    from modules.weights.lora_layers import (
+        ADAPTER_METADATA,
+        adapter_metadata,
+        diffusers_tensors,
+        is_kohya,
+        kohya_tensors,
+        read_layers,
+    )
+
+    _check_suffix(target)
+    found = lora_family(source)
+    if found and named and found != named:
+        raise WeightsError(f"'{source}': is a LoRA for {found}; leave the family out, or choose a LoRA for {named}.")
+    if not found and not named:
+        known = ", ".join(FAMILIES)
+        raise WeightsError(f"'{source}': does not tell what it was made for; name the family: {known}.")
+    family = FAMILIES[found or named]
+    header = read_header(source)
+    layers = read_layers(source, family)
+    metadata = {name: text for name, text in header[METADATA].items() if name not in (ADAPTER_METADATA, "format")}
+    if is_kohya(header):
+        tensors = diffusers_tensors(layers)
+        metadata[ADAPTER_METADATA] = adapter_metadata(layers)
+    else:
+        tensors = kohya_tensors(layers, family)
+    if dtype:
+        tensors = {name: tensor.to(_torch_dtype(dtype)) for name, tensor in tensors.items()}
+    save_tensors(target, tensors, metadata)
+    return target
+
+
+def _convert_model(source: str, target: Path, dtype: str, config_folder: str, named: str) -> Path:
+    import torch
+
+    from modules.config.ModelConfig import ModelConfig
+    from modules.weights.BaseModel import BaseModel
+    from modules.weights.model_files import save_folder
+    from modules.weights.single_file import save_single_file
+
+    info = inspect_base(source)
+    if info.kind == "hub":
+        raise WeightsError(f"'{source}': is no folder or file on this machine; download it and give its folder.")
+    family = _family_of_model(source, info.pipeline, info.detail, named)
+    dtype = dtype or _usual_dtype(source)
+    settings = ModelConfig(base=source, config_folder=config_folder, weight_dtype=dtype, channels_last=False)
+    if info.kind == "folder":
+        _check_suffix(target)
+    base = BaseModel(family, settings, torch.device("cpu"))
+    with base.using(*base.component_names, on_device=False) as pipe:
+        if info.kind == "folder":
+            save_single_file(target, family, pipe.components, _torch_dtype(dtype), {"family": family.name})
+        else:
+            save_folder(pipe, target, _torch_dtype(dtype))
+    return target
+
+
+def _family_of_model(source: str, pipeline: str | None, detail: str, named: str) -> Family:
+    family = family_of(pipeline)
+    if family is None or family.single_file is None:
+        known = ", ".join(one.name for one in FAMILIES.values() if one.single_file)
+        raise WeightsError(f"'{source}': is {detail}, which can't be converted; choose a model or a LoRA of {known}.")
+    if named and named != family.name:
+        raise WeightsError(f"'{source}': is {detail}; its family is {family.name}, not {named}: leave the family out.")
+    return family
+
+
+def _usual_dtype(source: str) -> str:
+    """The type of most of a model's bytes; float32 where it is none that torch computes in."""
+    path = Path(source).expanduser()
+    files = [path] if path.is_file() else sorted(path.rglob("*.safetensors"))
+    sizes: Counter[str] = Counter()
+    for file in files:
+        for name, entry in read_header(file).items():
+            if name != METADATA:
+                begin, end = entry["data_offsets"]
+                sizes[entry["dtype"]] += end - begin
+    floats = [name for name, _ in sizes.most_common() if name in FLOATS]
+    return FLOATS[floats[0]] if floats else "float32"
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    import torch
+
+    return getattr(torch, name)
+
+
+def _check_suffix(target: Path) -> None:
+    if target.suffix != ".safetensors":
+        raise WeightsError(f"'{target}': a single file is written as .safetensors; give it a name that ends so.")

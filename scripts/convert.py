@@ -1,0 +1,49 @@
+"""Converts a model or a LoRA to the other format: python scripts/convert.py model.safetensors folder --config DIR"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from modules.config.errors import UserError
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse(argv)
+    sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        from modules.weights.convert import convert
+
+        print(convert(args.source, args.target, args.dtype, args.config, args.family))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"{args.target!r} can't be written ({error.strerror}): choose another place.", file=sys.stderr)
+        return 2
+    return 0
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    from modules.families.registry import FAMILIES
+
+    parser = argparse.ArgumentParser(
+        description="Convert a model or a LoRA to the other format: a diffusers folder to a single .safetensors file, "
+        "such a file to a folder, a LoRA with diffusers' names to one with kohya's, as ComfyUI and A1111 read it, and "
+        "back. Which way follows from the source."
+    )
+    parser.add_argument("source", help="diffusers folder, single file or LoRA")
+    parser.add_argument("target", help="folder or .safetensors file to write; must not be there")
+    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="", help="default: as it is")
+    parser.add_argument(
+        "--config", default="", metavar="DIR", help="diffusers folder of the same kind; a single file needs it offline"
+    )
+    parser.add_argument(
+        "--family", choices=tuple(FAMILIES), default="", help="of a LoRA that does not tell what it was made for"
+    )
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
