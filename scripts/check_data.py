@@ -1,0 +1,66 @@
+"""Looks for what is wrong with the pictures and captions of a run: python scripts/check_data.py --config run.yaml"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from modules.config.errors import UserError
+from modules.config.files import apply_overrides, config_from_values, load_values
+from modules.config.presets import load_preset, merge_values
+from modules.data.health import Health, check_health
+
+LISTED = 5
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 where the run could train, 1 where its data would fail it, 2 for settings that can't be read."""
+    args = parse(argv)
+    sys.stdout.reconfigure(errors="backslashreplace")  # a file name that the terminal can't show ends nothing
+    try:
+        values = load_preset(args.preset) if args.preset else {}
+        if args.config:
+            values = merge_values(values, load_values(args.config))
+        source = args.config or f"preset {args.preset}"
+        config = config_from_values(apply_overrides(values, args.set), source=source)
+        health = check_health(config, args.ranks, args.decode)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(as_json(health) if args.json else as_text(health))
+    return 0 if health.can_train else 1
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Look for what is wrong with the pictures and captions of a run.")
+    parser.add_argument("--config", metavar="FILE", help="settings, YAML or JSON (docs/settings.md lists them)")
+    parser.add_argument("--preset", metavar="NAME", help="start from resources/presets/NAME.yaml")
+    parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
+    parser.add_argument("--ranks", metavar="N", type=int, default=1, help="GPUs that will train together")
+    parser.add_argument("--decode", action="store_true", help="decode every picture: finds all that are damaged")
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    args = parser.parse_args(argv)
+    if not args.config and not args.preset:
+        parser.error("name the settings with --config FILE or --preset NAME")
+    return args
+
+
+def as_text(health: Health) -> str:
+    lines = [f"{health.num_pictures} pictures"]
+    for finding in health.findings:
+        lines.append(f"{finding.level + ':':<9}{finding.message}")
+        lines += [f"{'':9}{path}" for path in finding.paths[:LISTED]]
+        if finding.count > LISTED and finding.paths:
+            lines.append(f"{'':9}... and {finding.count - LISTED} more")
+    return "\n".join(lines if health.findings else [*lines, "nothing unusual"])
+
+
+def as_json(health: Health) -> str:
+    return json.dumps({"can_train": health.can_train, **dataclasses.asdict(health)}, indent=2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

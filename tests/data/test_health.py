@@ -1,0 +1,156 @@
+"""The health check tells of everything unusual, and of an error exactly where the training would fail."""
+
+import shutil
+
+import pytest
+from PIL import Image
+
+from modules.config.files import config_from_values
+from modules.data.health import check_health
+
+SIZES = ((64, 64), (64, 64), (64, 64), (96, 64), (64, 96))
+
+
+@pytest.fixture
+def folder(picture_folder):
+    return picture_folder(SIZES)
+
+
+@pytest.fixture
+def check(folder):
+    def check(*concepts, decode=False, **settings):
+        values = {
+            "model": {"base": "/nowhere"},  # the check is of the data alone
+            "batch_size": 1,
+            "data": {"resolution": 64, "bucket_step": 16, **settings.pop("data", {})},
+            "concepts": [{"path": str(folder), **concept} for concept in concepts or ({},)],
+            **settings,
+        }
+        return check_health(config_from_values(values), decode=decode)
+
+    return check
+
+
+def found(health):
+    return {finding.kind: finding for finding in health.findings}
+
+
+def test_a_sound_folder_has_nothing_unusual(check):
+    health = check()
+    assert health.findings == []
+    assert health.can_train
+    assert health.num_pictures == 5
+
+
+def test_missing_captions_are_listed(check, folder):
+    (folder / "001.txt").unlink()
+    finding = found(check())["missing_caption"]
+    assert (finding.level, finding.count) == ("warning", 1)
+    assert finding.paths == [str(folder / "001.png")]
+
+
+def test_captions_without_a_picture_are_listed(check, folder):
+    (folder / "lonely.txt").write_text("nobody")
+    (folder / "999.png.txt").write_text("named after the whole file name")
+    assert found(check())["lonely_caption"].paths == [str(folder / "999.png.txt"), str(folder / "lonely.txt")]
+
+
+def test_rows_of_a_table_without_a_picture_are_listed(check, folder):
+    (folder / "metadata.csv").write_text("file_name,caption\n000.png,a cat\ngone.png,a dog\n")
+    health = found(check({"captions": "table"}))
+    assert health["lonely_caption"].paths == ["gone.png"]
+    assert health["missing_caption"].count == 4
+
+
+def test_long_captions_are_listed(check, folder):
+    (folder / "002.txt").write_text("word " * 61)
+    (folder / "003.txt").write_text("word " * 60)
+    finding = found(check())["long_caption"]
+    assert finding.paths == [str(folder / "002.png")]
+    assert finding.level == "note"
+
+
+def test_copies_are_listed_but_not_pictures_that_only_look_alike_in_size(check, folder):
+    shutil.copy(folder / "000.png", folder / "zz.png")
+    (folder / "zz.txt").write_text("x")
+    for number, colour in enumerate(("red", "lime")):
+        Image.new("RGB", (64, 64), colour).save(folder / f"plain{number}.bmp")
+        (folder / f"plain{number}.txt").write_text("x")
+    assert found(check())["duplicate"].paths == [str(folder / "zz.png")]
+
+
+def test_variants_of_a_picture_are_not_its_copies(check):
+    health = check({"augmentation": {"flip": True}}, data={"resolutions": [48, 64]})
+    assert health.findings == []
+    assert health.num_pictures == 5
+
+
+def test_small_and_elongated_pictures_are_listed(check, folder):
+    for name, size in (("small", (40, 40)), ("long", (640, 64))):
+        Image.new("RGB", size).save(folder / f"{name}.png")
+        (folder / f"{name}.txt").write_text(name)
+    health = found(check())
+    assert health["small"].paths == [str(folder / "small.png")]
+    assert health["elongated"].paths == [str(folder / "long.png")]
+    assert "(17% is kept)" in health["elongated"].message
+
+
+def test_shapes_with_less_than_a_step_are_named(check):
+    health = found(check(batch_size=2))
+    assert health["small_bucket"].count == 2
+    assert health["small_bucket"].message.endswith("which are slower: 48x80, 80x48.")
+    assert "small_bucket" not in found(check({"repeats": 2.0}, batch_size=2))
+
+
+def test_unreadable_pictures_are_a_warning_until_they_are_too_many(check, folder):
+    (folder / "broken.png").write_bytes(b"no picture")
+    health = check(data={"max_unreadable_share": 0.2})
+    assert found(health)["unreadable"].paths == [str(folder / "broken.png")]
+    assert health.can_train
+    health = check()
+    assert found(health)["unreadable_share"].level == "error"
+    assert not health.can_train
+    assert health.findings[0].level == "error"
+
+
+def test_damage_behind_the_header_is_found_by_decoding(check, folder):
+    path = folder / "000.png"
+    path.write_bytes(path.read_bytes()[:-60])
+    assert check().can_train
+    assert not check(decode=True).can_train
+
+
+@pytest.mark.parametrize(
+    ("concepts", "sentence"),
+    [
+        (({"path": "/nowhere/at all"},), "does not exist"),
+        (({"path": ""},), "path is empty"),
+        (({"include": "*.gif"},), "none of its pictures is taken"),
+        (({"captions": "table"},), "has no metadata.csv"),
+        (({"resolution": 60},), "concepts.0.resolution 60"),
+        (({"validation": True},), "nothing would be trained"),
+        (({"share": 0.6}, {"share": 0.5}, {}), "add up to 1.1"),
+        (({"shuffle_tags": True, "tag_separator": ""},), "tag_separator is empty"),
+        (({"enabled": False},), "no enabled concept"),
+    ],
+)
+def test_what_training_would_refuse_is_an_error(check, concepts, sentence):
+    health = check(*concepts)
+    assert not health.can_train
+    assert sentence in health.findings[0].message
+
+
+def test_the_mistakes_of_all_concepts_are_told_at_once(check, tmp_path):
+    (tmp_path / "empty").mkdir()
+    health = check({"path": "/nowhere"}, {}, {"path": str(tmp_path / "empty")})
+    assert [finding.level for finding in health.findings] == ["error", "error"]
+    assert "concepts.0.path /nowhere: does not exist" in health.findings[0].message
+    assert "concepts.2.path" in health.findings[1].message
+    assert "holds no pictures" in health.findings[1].message
+
+
+def test_a_caption_that_can_not_be_read_is_an_error(check, folder):
+    (folder / "000.txt").write_bytes(b"x" * 10_000_000)
+    health = check()
+    assert not health.can_train
+    assert "000.txt is larger than 64 KB" in health.findings[0].message
