@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    print(as_json(health) if args.json else as_text(health))
+    show(as_json(health) if args.json else as_text(health))
     return 0 if health.can_train else 1
 
 
@@ -39,13 +40,27 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--config", metavar="FILE", help="settings, YAML or JSON (docs/settings.md lists them)")
     parser.add_argument("--preset", metavar="NAME", help="start from resources/presets/NAME.yaml")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
-    parser.add_argument("--ranks", metavar="N", type=int, default=1, help="GPUs that will train together")
+    parser.add_argument("--ranks", metavar="N", type=positive, default=1, help="GPUs that will train together")
     parser.add_argument("--decode", action="store_true", help="decode every picture: finds all that are damaged")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     args = parser.parse_args(argv)
     if not args.config and not args.preset:
         parser.error("name the settings with --config FILE or --preset NAME")
     return args
+
+
+def positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return int(text)
+
+
+def show(text: str) -> None:
+    """Prints it to whoever still reads: of `| head` only a few lines are wanted."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
 
 
 def as_text(health: Health) -> str:

@@ -17,7 +17,8 @@ def main(argv: list[str] | None = None) -> int:
 
         print(convert(args.source, args.target, args.dtype, args.config, args.family))
     except UserError as error:
-        print(error, file=sys.stderr)
+        # the settings' names, as the options here are called
+        print(str(error).replace("model.config_folder", "--config").replace("model.base ", ""), file=sys.stderr)
         return 2
     except OSError as error:
         print(f"{args.target!r} can't be written ({error.strerror}): choose another place.", file=sys.stderr)
@@ -30,7 +31,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(
         description="Convert a model or a LoRA to the other format: a diffusers folder to a single .safetensors file, "
-        "such a file to a folder, a LoRA with diffusers' names to one with kohya's, as ComfyUI and A1111 read it, and "
+        "such a file to a folder (or, for another type, to a file again), "
+        "a LoRA with diffusers' names to one with kohya's, as ComfyUI and A1111 read it, and "
         "back. Which way follows from the source."
     )
     parser.add_argument("source", help="diffusers folder, single file or LoRA")

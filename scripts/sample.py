@@ -18,16 +18,19 @@ def main(argv: list[str] | None = None) -> int:
         from modules.trainer.sampling import PictureRequest, make_pictures, repeated, save_picture
         from modules.weights.load_pipeline import load_pipeline
 
-        pipe = load_pipeline(args.base, args.lora, default_device(), args.config, args.embedding)
+        pipe = load_pipeline(args.base, args.lora, default_device(), args.config, args.embedding, args.dtype)
         options = (args.seed, args.width, args.height, args.steps, args.guidance)
         first = [PictureRequest(prompt, args.negative_prompt, *options) for prompt in args.prompt]
         requests = [request for one in first for request in repeated(one, args.count)]
-        for request, image in make_pictures(pipe, requests, args.batch_size):
-            path = Path(args.out) / f"{safe_file_name(request.prompt)}_seed{request.seed}.png"
+        pictures = make_pictures(pipe, requests, args.batch_size)
+        for number, (request, image) in enumerate(pictures, start=next_number(Path(args.out))):
+            path = Path(args.out) / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
             save_picture(path, image, request)
             print(path)
     except UserError as error:
-        print(error, file=sys.stderr)
+        # the settings' names, as the options here are called
+        text = str(error).replace("model.config_folder", "--config").replace("model.base", "--base")
+        print(text, file=sys.stderr)
         return 2
     except OSError as error:
         print(f"--out {args.out!r} can't be written ({error.strerror}): choose another folder.", file=sys.stderr)
@@ -50,8 +53,20 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--width", type=side, metavar="PIXELS", help="default: what the model was made for")
     parser.add_argument("--height", type=side, metavar="PIXELS", help="default: what the model was made for")
     parser.add_argument("--batch-size", type=positive, default=4, metavar="N", help="pictures made at once")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "float16", "bfloat16"),
+        default="",
+        help="default: bfloat16 on a GPU that computes in it, else float32",
+    )
     parser.add_argument("--out", required=True, metavar="DIR")
     return parser.parse_args(argv)
+
+
+def next_number(folder: Path) -> int:
+    """One more than the largest that a picture in the folder begins with: what is there is never replaced."""
+    starts = [path.name.partition("_")[0] for path in folder.glob("*.png")]
+    return max((int(start) + 1 for start in starts if start.isdecimal()), default=0)
 
 
 def positive(text: str) -> int:

@@ -19,12 +19,15 @@ def main(argv: list[str] | None = None) -> int:
         config = read_config(args)
         if args.dry_run:
             from modules.data.run_summary import summarize
+            from modules.trainer.checks import check_before_start
 
-            print(summarize(config, count_ranks(config)))
+            num_ranks = count_ranks(config)
+            check_before_start(config, num_ranks, args.resume)
+            print(summarize(config, num_ranks))
             return 0
         from modules.trainer.start import start_training
 
-        return start_training(config, resume=args.resume)
+        return start_training(config, resume=args.resume, supervise=args.supervise)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -36,6 +39,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--preset", metavar="NAME", help="start from resources/presets/NAME.yaml")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
     parser.add_argument("--resume", action="store_true", help="go on from the newest backup in workspace_dir")
+    parser.add_argument(
+        "--supervise", action="store_true", help="train in processes of their own, under one that watches them"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what the run would do, and end")
     ranks = parser.add_argument_group("several GPUs (each changes a setting)")
     ranks.add_argument("--multi_gpu", "--multi-gpu", action="store_true", help="train on several GPUs at once")
@@ -65,9 +71,12 @@ def read_config(args: argparse.Namespace) -> TrainConfig:
 
 
 def rank_overrides(args: argparse.Namespace) -> list[str]:
-    """The options for several GPUs as `--set` would say them."""
+    """The options for several GPUs as `--set` would say them; each that needs several switches them on."""
+    several = args.devices and "," in args.devices
+    of_ranks = (args.world_size, args.backend, args.no_torchrun, args.single_gpu_data_loading, several)
+    on = args.multi_gpu or any(of_ranks)
     overrides = {
-        "enable_multi_gpu": "true" if args.multi_gpu else None,
+        "enable_multi_gpu": "true" if on else None,
         "world_size": args.world_size,
         "device_indexes": f"[{args.devices}]" if args.devices else None,
         "distributed_backend": args.backend,

@@ -14,7 +14,7 @@ class DataConfig:
         512,
         label="Resolution",
         help="Pictures are resized to about this many pixels squared. 512 for Stable Diffusion 1.x, 768 for 2.x, "
-        "1024 for 3.",
+        "1024 for XL and 3.",
         group="data",
         unit="pixels",
         ge=8,

@@ -69,7 +69,8 @@ class LoraConfig:
         "",
         label="Start from",
         help="A LoRA file, in diffusers' or kohya's format, to train on instead of a new adapter. Its rank, alpha and "
-        "layers are kept; the settings above are for parts that it does not hold. Empty: a new one.",
+        "layers are kept; the settings above are for parts that it does not hold. Where a loss holds to what the model "
+        "predicted before the training, that is the base without this LoRA. Empty: a new one.",
         group="method",
         importance="advanced",
     )

@@ -21,8 +21,8 @@ class OptimizerConfig:
     name: OptimizerName = setting(
         "adamw",
         label="Optimizer",
-        help="AdamW suits most runs. Adafactor, CAME and the 8-bit ones need less memory, Prodigy finds the size of "
-        "its steps by itself, and the schedule-free AdamW needs no schedule.",
+        help="AdamW suits most runs. Adafactor, CAME (with a warm-up) and the 8-bit ones need less memory, Prodigy "
+        "finds the size of its steps by itself, and the schedule-free AdamW needs no schedule.",
         group="optimizer",
         choice_labels={
             "adamw": "AdamW",

@@ -74,7 +74,7 @@ class PartConfig:
         label="Only layers",
         help="Of the chosen layers only those whose names match one of these patterns train, such as *.attn2.* or "
         "mid_block, up_blocks.1; * stands for any text, ? for one character, and a pattern takes all that is below it. "
-        "Empty: all of them.",
+        "Text encoders may name theirs unlike each other: *encoder.layers.0 fits all. Empty: all of them.",
         group="method",
         importance="advanced",
         visible_when=TRAINED,

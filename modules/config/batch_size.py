@@ -41,10 +41,10 @@ def describe_scaling(config: TrainConfig, num_ranks: int) -> str | None:
         return None
     rule = f"sqrt({num_ranks})" if config.lr_scaling == "sqrt" else str(num_ranks)
     rate = config.optimizer.learning_rate
-    return f"Scaling learning rate by {rule}: {_scientific(rate)} -> {_scientific(rate * factor)}"
+    return f"Scaling learning rate by {rule}: {scientific(rate)} -> {scientific(rate * factor)}"
 
 
-def _scientific(value: float) -> str:
+def scientific(value: float) -> str:
     """1e-4, not 0.0001 or 1e-04."""
     mantissa, exponent = f"{value:.4g}", 0
     if value and not 0.01 <= value < 1000:

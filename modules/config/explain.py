@@ -10,6 +10,44 @@ from pydantic import ValidationError
 from modules.config.describe import SettingInfo, range_text, settings_by_path
 from modules.config.show_value import MAX_SHOWN, show_value
 
+# Names that users of other trainers know -> what to set here.
+FOREIGN_NAMES = {
+    "pretrained_model_name_or_path": "model.base",
+    "base_model_name": "model.base",
+    "output_dir": "workspace_dir",
+    "output_name": "output.name",
+    "train_data_dir": "concepts[].path",
+    "num_repeats": "concepts[].repeats",
+    "enable_bucket": "data.bucketing",
+    "train_batch_size": "batch_size",
+    "max_train_epochs": "epochs",
+    "max_train_steps": "max_steps",
+    "network_dim": "lora.rank",
+    "lora_rank": "lora.rank",
+    "network_alpha": "lora.alpha",
+    "lora_alpha": "lora.alpha",
+    "network_dropout": "lora.dropout",
+    "network_weights": "lora.start_from",
+    "unet_lr": "denoiser.learning_rate",
+    "text_encoder_lr": "text_encoder.learning_rate",
+    "optimizer_type": "optimizer.name",
+    "lr_scheduler": "schedule.name",
+    "learning_rate_scheduler": "schedule.name",
+    "lr_warmup_steps": "schedule.warmup",
+    "learning_rate_warmup_steps": "schedule.warmup",
+    "min_snr_gamma": "loss.snr_gamma (with loss.weighting min_snr_gamma)",
+    "noise_offset": "diffusion.offset_noise",
+    "offset_noise_weight": "diffusion.offset_noise",
+    "mixed_precision": "model.mixed_precision",
+    "train_dtype": "model.mixed_precision",
+    "save_every_n_epochs": "output.every (with output.unit epochs)",
+    "save_every_n_steps": "output.every (with output.unit steps)",
+    "sample_every_n_steps": "sampling.every (with sampling.unit steps)",
+    "keep_tokens": "concepts[].keep_tags",
+    "shuffle_caption": "concepts[].shuffle_tags",
+    "caption_dropout_rate": "data.caption_dropout",
+}
+
 UNKNOWN_KEY_ERRORS = ("unexpected_keyword_argument", "invalid_key")
 MAX_PATH = 200
 MAX_LISTED = 20
@@ -41,14 +79,14 @@ def unknown_setting(path: str, source: str = "") -> str:
     """The sentence for a path that names no setting, with the likeliest one that was meant."""
     path = path[:MAX_PATH]
     start = f"unknown setting {path if path.isprintable() else ascii(path)}{_in(source)}"
-    meant = _closest(path)
+    meant = _with_numbers_of(path, FOREIGN_NAMES.get(path.rpartition(".")[2], "")) or _closest(path)
     if meant:
         return f"{start}: did you mean {meant}?"
     return f"{start}: remove it, or look its name up in docs/settings.md."
 
 
 def generic_path(path: str) -> str:
-    """The path with its list numbers left out: "concepts.0.path" -> "concepts[].path"."""
+    """The path with its list numbers left out: "concepts[].path" -> "concepts[].path"."""
     return re.sub(r"\.[0-9]{1,6}(?=\.|$)", "[]", path)
 
 
@@ -82,7 +120,7 @@ def _closest_name(name: str, paths: list[str]) -> str:
 
 
 def _with_numbers_of(path: str, generic: str) -> str:
-    """`generic` with the list numbers that `path` gives: "concepts[].path" -> "concepts.0.path"."""
+    """`generic` with the list numbers that `path` gives: "concepts[].path" -> "concepts[].path"."""
     for number in re.findall(r"\.([0-9]+)(?=\.|$)", path):
         generic = generic.replace("[]", f".{number}", 1)
     return generic.replace("[]", ".0")

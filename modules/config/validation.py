@@ -11,7 +11,7 @@ from modules.config.errors import ConfigError
 from modules.config.OptimizerConfig import NOT_ROUNDED, WITH_BETAS
 from modules.config.TrainConfig import PARTS, TrainConfig
 
-TAKES_SMALL_RATES = ("adamw", "adamw_8bit", "schedule_free", "lion", "lion_8bit", "came")
+TAKES_SMALL_RATES = ("adamw", "adamw_8bit", "schedule_free", "lion", "lion_8bit", "adafactor", "came")
 SNR_FAMILIES = ("sd15", "sdxl")  # noised by a schedule of signal-to-noise ratios; the others are flow models
 SNR_WEIGHTS = ("min_snr_gamma", "debiased")
 FLOW_WEIGHTS = ("sigma_sqrt", "cosmap")
@@ -37,6 +37,7 @@ def find_problems(config: TrainConfig) -> list[Problem]:
         _check_precision,
         _check_noise,
         _check_loss,
+        _check_without_effect,
         _check_optimizer,
         _check_prodigy,
         _check_optimizer_options,
@@ -239,9 +240,51 @@ def _check_loss(config: TrainConfig) -> Iterator[Problem]:
             if is_on:
                 message = f"loss.{name} with method {config.method}: only LoRA keeps the old model; switch it off."
                 yield Problem(f"loss.{name}", message)
-    elif loss.prior_by_frozen_model and not any(c.enabled and c.regularisation for c in config.concepts):
+    elif config.lora.start_from and _holds_to_the_base(config):
+        message = (
+            f"lora.start_from {config.lora.start_from!r} with prior preservation: what is preserved is the base "
+            "without that LoRA, which unlearns part of it; start with a new LoRA to avoid this."
+        )
+        yield Problem("lora.start_from", message, blocking=False)
+    elif loss.prior_by_frozen_model and not _has_priors(config):
         message = "loss.prior_by_frozen_model has no effect: mark a concept with regularisation, or switch it off."
         yield Problem("loss.prior_by_frozen_model", message, blocking=False)
+
+
+def _holds_to_the_base(config: TrainConfig) -> bool:
+    loss = config.loss
+    outside_masks = loss.masked_training and loss.masked_prior_preservation_weight
+    return bool(outside_masks or (loss.prior_by_frozen_model and _has_priors(config)))
+
+
+def _has_priors(config: TrainConfig) -> bool:
+    return any(concept.enabled and concept.regularisation for concept in config.concepts)
+
+
+def _check_without_effect(config: TrainConfig) -> Iterator[Problem]:
+    """What is switched on and changes nothing; worth a warning."""
+    of_weights = config.method in ("full", "vae")
+    # of float16 weights _check_precision says what to do
+    if config.optimizer.stochastic_rounding and (not of_weights or config.model.weight_dtype in ("float32", "float64")):
+        dtype = config.model.weight_dtype if of_weights else "float32"
+        message = (
+            f"optimizer.stochastic_rounding has no effect: what method {config.method} trains is in {dtype} here, and "
+            "it is for bfloat16; switch it off."
+        )
+        yield Problem("optimizer.stochastic_rounding", message, blocking=False)
+    if config.method == "vae":
+        return
+    loss = config.loss
+    for name in ("unmasked_probability", "unmasked_weight"):
+        if loss.masked_training and getattr(loss, name) == 1:
+            message = f"loss.{name} 1: masks have no effect; use 0.1, or switch loss.masked_training off."
+            yield Problem(f"loss.{name}", message, blocking=False)
+    trained = [concept for concept in config.concepts if concept.enabled and not concept.validation]
+    if trained and all(concept.regularisation for concept in trained):
+        number = config.concepts.index(trained[0])
+        path = f"concepts.{number}.regularisation"
+        message = f"{path} is on for every concept: nothing new would be learnt; switch it off for your own pictures."
+        yield Problem(path, message, blocking=False)
 
 
 def _check_optimizer(config: TrainConfig) -> Iterator[Problem]:
@@ -277,6 +320,9 @@ def _check_optimizer_options(config: TrainConfig) -> Iterator[Problem]:
     optimizer = config.optimizer
     if optimizer.name == "schedule_free":
         yield from _check_schedule_free(config)
+    if optimizer.name == "came" and config.schedule.warmup == 0:
+        message = "schedule.warmup 0 with optimizer.name came: its first steps are far too large; use 0.05 or more."
+        yield Problem("schedule.warmup", message, blocking=False)
     if optimizer.name == "sgd" and optimizer.sgd_nesterov and optimizer.sgd_momentum == 0:
         message = "optimizer.sgd_nesterov with sgd_momentum 0: there is nothing to look ahead along; set it to 0.9."
         yield Problem("optimizer.sgd_momentum", message)
@@ -364,6 +410,10 @@ def _check_machines(config: TrainConfig) -> Iterator[Problem]:
             f"machines are counted from 0; use 0 to {config.num_nodes - 1}."
         )
         yield Problem("node_rank", message)
+    if config.num_nodes > 1 and config.max_restarts:
+        start = f"max_restarts {config.max_restarts} with num_nodes {config.num_nodes}"
+        message = f"{start}: runs on several machines are not started again; use 0."
+        yield Problem("max_restarts", message, blocking=False)
     if config.num_nodes > 1 and config.master_addr in ("localhost", "127.0.0.1", "::1", ""):
         message = (
             f"master_addr {config.master_addr!r} with num_nodes {config.num_nodes}: "

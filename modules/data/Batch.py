@@ -23,7 +23,7 @@ class Batch:
         picture, height and width of the crop, in pixels; None for families that don't take them.
     input_noise: [B, C, H, W], what the latents are noised with where that is not `noise`, which stays the target; None
         where it is.
-    mask: [B, 1, H, W], 1 where a sample is learnt and 0 where it is not, or None without masked training.
+    mask: [B, 1, H, W], 1 where a sample is learnt and 0 where it is not, or None where all are learnt whole.
     prior: bool[B], samples whose target is the prediction of the model before the training, or None.
     unconditional: bool[B], samples whose conditioning is all zeros, or None.
     text: conditioning by name, or None where the text encoder trains and encodes `prompts` in the step.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +67,6 @@ class RunPlan:
                 yield PlannedStep(epoch, index, index == plan.num_steps - 1, micro_batches)
             epoch, first = epoch + 1, 0
 
-
     def validation(self, rank: int, world_size: int, batch_size: int) -> list[MicroBatch]:
         """The batches of `rank` for one pass over the validation samples; empty where there are fewer than ranks.
 
@@ -87,7 +85,8 @@ def samples_digest(dataset: Dataset, unusable: Collection[int] = (), captions: S
     options = (caption for of_sample in captions for caption in of_sample)
     texts = "\n".join([*(Path(path).name for path in dataset.paths), *options])
     held_out = b"" if dataset.held_out is None else dataset.held_out.tobytes()
-    return hashlib.sha256(os.fsencode(texts) + _as_mask(unusable, len(dataset)).tobytes() + held_out).hexdigest()
+    named = texts.encode("utf-8", "surrogatepass")  # names of files need not be Unicode
+    return hashlib.sha256(named + _as_mask(unusable, len(dataset)).tobytes() + held_out).hexdigest()
 
 
 def _as_mask(samples: Collection[int], count: int) -> np.ndarray:

@@ -174,7 +174,7 @@ class SampleSource:
         return noise + gamma * torch.stack([_normal(draw, "input noise", shape) for draw in draws]).to(self.dtype)
 
     def _masks(self, records: list[dict[str, Tensor]], draws: list[Draw], shape: tuple[int, ...]) -> Tensor | None:
-        """Batch.mask: white for pictures without one, and for the share that is trained whole."""
+        """Batch.mask: white for pictures without one, and for the share that is trained whole; None if that is all."""
         import torch
 
         if not self.loss.masked_training:
@@ -182,6 +182,8 @@ class SampleSource:
         white = torch.ones(1, *shape[1:])
         ignored = [uniform(*draw, "unmasked") < self.loss.unmasked_probability for draw in draws]
         masks = [white if skip else r.get("mask", white) for r, skip in zip(records, ignored, strict=True)]
+        if all(mask is white for mask in masks):
+            return None
         return torch.stack(masks).to(self.dtype)
 
 

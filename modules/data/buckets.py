@@ -75,11 +75,7 @@ def bucket_shapes(resolution: int, step: int, max_aspect: float) -> list[tuple[i
     (or 1 / max_aspect) are left out; the square always stays. Of two shapes with one aspect the larger is kept.
     Raises DataError if `step` is larger than `resolution`.
     """
-    if step > resolution:
-        raise DataError(
-            f"data.bucket_step {step}: must not be larger than data.resolution ({resolution}); "
-            f"use {resolution} or less."
-        )
+    _check_step(step, resolution)
     square = resolution // step * step
     shapes = {(square, square)}
     longest = int(resolution * math.sqrt(max_aspect))
@@ -102,13 +98,14 @@ def check_resolution(
     resolution: the value of `setting`, pixels.
     step: data.bucket_step, pixels.
     align: every side must be a multiple of this, pixels (the family's; 8 for SD 1.5).
-    Raises DataError naming the nearest values that fit.
+    Raises DataError naming the nearest values that fit, and where `step` is larger than `resolution`.
     """
     for name, value in ((setting, resolution), ("data.bucket_step", step)):
         if value % align or value < align:
             below = value // align * align
             nearest = f"{below} or {below + align}" if below > 0 else f"{align}"
             raise DataError(f"{name} {value}: {family} needs a multiple of {align}; use {nearest}.")
+    _check_step(step, resolution, setting)
 
 
 def crop_box(width: int, height: int, bucket_w: int, bucket_h: int, look: Look = PLAIN) -> CropBox:
@@ -138,6 +135,13 @@ def turn_margins(bucket_w: int, bucket_h: int, degrees: float) -> tuple[int, int
     wide, high = bucket_w * cos + bucket_h * sin, bucket_w * sin + bucket_h * cos
     # one pixel more, for what interpolation reads; a bucket turned a little may be lower than the upright one
     return tuple(max(0, math.ceil((outer - inner) / 2)) + 1 for outer, inner in ((wide, bucket_w), (high, bucket_h)))
+
+
+def _check_step(step: int, resolution: int, setting: str = "data.resolution") -> None:
+    if step > resolution:
+        raise DataError(
+            f"data.bucket_step {step}: must not be larger than {setting} ({resolution}); use {resolution} or less."
+        )
 
 
 def _of_each_resolution(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from modules.data.errors import DataError
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
+    from modules.config.TrainConfig import TrainConfig
 
 MAX_CAPTION_BYTES = 64 * 1024
 MAX_LINES_BYTES = 1024 * 1024  # of a text file that holds several captions
@@ -29,10 +30,27 @@ def read_captions(
     if concept.captions == "prompt":
         return (concept.prompt,)
     if concept.captions == "file_name":
-        return (file_stem(picture_path).replace("_", " ").strip(),)
+        return (_plain_text(file_stem(picture_path)).replace("_", " ").strip(),)
     if concept.captions == "table":
-        return table.get(path_in_concept(os.fspath(picture_path), concept))
+        found = table.get(path_in_concept(os.fspath(picture_path), concept))
+        return found and tuple(map(_plain_text, found))
     return _read_text(caption_path(picture_path), concept.caption_per_line)
+
+
+def check_placeholders(config: TrainConfig, captions: Iterable[str]) -> None:
+    """Raises DataError where a word that textual inversion shall train stands in no caption."""
+    if config.method != "embedding":
+        return
+    missing = {number: embedding.placeholder for number, embedding in enumerate(config.embeddings)}
+    for caption in captions:
+        missing = {number: word for number, word in missing.items() if word not in caption}
+        if not missing:
+            return
+    number, word = next(iter(missing.items()))
+    raise DataError(
+        f"embeddings.{number}.placeholder {word!r} stands in no caption: write it into the captions of the pictures "
+        "that it shall learn."
+    )
 
 
 def caption_path(picture_path: str | os.PathLike[str]) -> str:
@@ -54,6 +72,11 @@ def check_length(caption: str, where: str) -> None:
     """Raises DataError for a caption that no text encoder would take; `where` it is, for the message."""
     if len(caption.encode("utf-8", "surrogatepass")) > MAX_CAPTION_BYTES:
         raise DataError(f"caption {where} is larger than {MAX_CAPTION_BYTES // 1024} KB: shorten it.")
+
+
+def _plain_text(text: str) -> str:
+    """`text` as every tokenizer takes it: halves of characters and bytes of names that are not UTF-8 are replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _read_text(path: str, per_line: bool) -> tuple[str, ...] | None:

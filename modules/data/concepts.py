@@ -55,6 +55,7 @@ class Dataset:
     views: None where each picture is one sample.
     held_out: bool[N], samples for validation, which are never trained on; None for none.
     masks: path of each sample's mask, None where it has none; None without masked training.
+    num_masks: files that are no pictures but, by their names, masks of others.
     """
 
     concepts: Sequence[ConceptConfig]
@@ -67,6 +68,7 @@ class Dataset:
     views: Views | None = None
     held_out: np.ndarray | None = None
     masks: Sequence[str | None] | None = None
+    num_masks: int = 0
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -142,12 +144,13 @@ def scan(concepts: Sequence[ConceptConfig]) -> Dataset:
     concept_index: list[int] = []
     sizes: list[tuple[int, int]] = []
     unreadable: list[tuple[str, str]] = []
-    missing_captions = 0
+    missing_captions = num_masks = 0
     with ThreadPoolExecutor(NUM_READERS) as readers:
         for number, concept in enumerate(concepts):
             if not concept.enabled:
                 continue
-            found, skipped_folders = _find_pictures(concept, f"concepts.{number}")
+            found, skipped_folders, masks_of_concept = _find_pictures(concept, f"concepts.{number}")
+            num_masks += masks_of_concept
             unreadable += skipped_folders
             num_before = len(paths)
             for picture, size in zip(found, readers.map(_size_or_reason, [p.path for p in found]), strict=True):
@@ -166,13 +169,14 @@ def scan(concepts: Sequence[ConceptConfig]) -> Dataset:
                 )
     widths, heights = np.array(sizes, np.int32).T.copy()
     index = np.array(concept_index, np.int32)
-    return Dataset(concepts, paths, index, widths, heights, unreadable, missing_captions)
+    return Dataset(concepts, paths, index, widths, heights, unreadable, missing_captions, num_masks=num_masks)
 
 
-def captions(dataset: Dataset) -> list[tuple[str, ...]]:
+def captions(dataset: Dataset, unreadable: dict[str, str] | None = None) -> list[tuple[str, ...]]:
     """The captions of each sample, ("",) where there should be one and is none.
 
-    Raises DataError as `read_captions` and `read_table`.
+    unreadable: takes picture -> reason of captions that can't be read, which then have the value of missing ones.
+    Raises DataError as `read_table`, and without `unreadable` also as `read_captions`.
     """
     tables: dict[int, Table] = {
         number: read_table(concept, f"concepts.{number}")
@@ -181,8 +185,14 @@ def captions(dataset: Dataset) -> list[tuple[str, ...]]:
     }
 
     def of_picture(sample: int) -> tuple[str, ...]:
-        number = int(dataset.concept_index[sample])
-        return read_captions(dataset.paths[sample], dataset.concepts[number], tables.get(number)) or ("",)
+        number, path = int(dataset.concept_index[sample]), dataset.paths[sample]
+        try:
+            return read_captions(path, dataset.concepts[number], tables.get(number)) or ("",)
+        except DataError as error:
+            if unreadable is None:
+                raise
+            unreadable[path] = str(error)
+            return ("",)
 
     first = dataset.first_views
     pictures = np.unique(first).tolist()
@@ -198,8 +208,9 @@ def _size_or_reason(path: str) -> tuple[int, int] | str:
         return error.reason
 
 
-def _find_pictures(concept: ConceptConfig, setting: str) -> tuple[list[_Found], list[tuple[str, str]]]:
-    """The picture files of a concept by relative path, and (path, reason) of subfolders that can't be listed.
+def _find_pictures(concept: ConceptConfig, setting: str) -> tuple[list[_Found], list[tuple[str, str]], int]:
+    """The picture files of a concept by relative path, (path, reason) of subfolders that can't be listed, and how many
+    files are masks.
 
     setting: "concepts.N", for the messages.
     """
@@ -212,10 +223,13 @@ def _find_pictures(concept: ConceptConfig, setting: str) -> tuple[list[_Found], 
     skipped: list[tuple[str, str]] = []
     relative: dict[str, bool] = {}
     include, exclude = _patterns(concept.include), _patterns(concept.exclude)
+    num_masks = 0
     for below, names in walk(root, concept.include_subfolders, skipped):
+        in_lower_case = {name.lower() for name in names}
         for name in names:
             if os.path.splitext(name)[1].lower() in EXTENSIONS and _is_wanted(below + name, include, exclude):
-                if is_mask(name, names):
+                if is_mask(name, in_lower_case):
+                    num_masks += 1
                     continue
                 relative[below + name] = concept.captions != "txt" or caption_path(name) in names
     if not relative:
@@ -235,7 +249,7 @@ def _find_pictures(concept: ConceptConfig, setting: str) -> tuple[list[_Found], 
     if concept.captions == "table":
         table = read_table(concept, setting)
         relative = {path: path in table for path in relative}
-    return [_Found(os.path.join(root, path), relative[path]) for path in sorted(relative)], skipped
+    return [_Found(os.path.join(root, path), relative[path]) for path in sorted(relative)], skipped, num_masks
 
 
 def _patterns(text: str) -> list[str]:

@@ -61,4 +61,5 @@ def _as_bits(part: Part) -> int | np.ndarray:
 
 @lru_cache(maxsize=1024)
 def _string_bits(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+    # names of files need not be UTF-8: Python then holds their bytes as surrogates
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

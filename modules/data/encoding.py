@@ -85,7 +85,7 @@ def cache_latents(
     All that share must have seen the same cache, else what is missing differs and pictures fall through.
     known_unusable: pictures that are not tried again; they are returned too.
     """
-    unusable = {sample: "it can't be read" for sample, key in enumerate(keys) if key is None}
+    unusable = {sample: _why_without_key(dataset, sample) for sample, key in enumerate(keys) if key is None}
     unusable |= known_unusable or {}
     tried = [None if sample in unusable else key for sample, key in enumerate(keys)]
     missing = part_of(_first_of_each_key(tried, cache), share)
@@ -240,6 +240,11 @@ def _mask_of_latents(mask: np.ndarray, latents: Tensor) -> Tensor:
     import torch
 
     return torch.nn.functional.adaptive_avg_pool2d(torch.from_numpy(mask), tuple(latents.shape[-2:]))
+
+
+def _why_without_key(dataset: Dataset, sample: int) -> str:
+    has_mask = dataset.masks and dataset.masks[sample]
+    return "it or its mask can't be read" if has_mask else "it can't be read"
 
 
 def _first_of_each_key(keys: Sequence[str | None], cache: TensorCache) -> list[int]:

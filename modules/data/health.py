@@ -19,11 +19,12 @@ from modules.config.batch_size import global_batch
 from modules.config.validation import find_problems
 from modules.data.buckets import crop_box
 from modules.data.caption_tables import read_table
-from modules.data.captions import caption_path
+from modules.data.captions import caption_path, check_placeholders
 from modules.data.concepts import captions, scan, walk
 from modules.data.encoding import check_unusable, find_undecodable
 from modules.data.errors import DataError
 from modules.data.pictures import EXTENSIONS
+from modules.data.plan import count_samples, few_samples
 from modules.data.prepare import prepare_data
 from modules.families.registry import FAMILIES
 
@@ -109,9 +110,13 @@ def _look_at(
     yield from _unreadable(dataset, unusable, config.data.max_unreadable_share)
     yield from _duplicates(dataset)
     yield from _shapes(dataset, buckets, config)
-    yield from _small_buckets(dataset, buckets, global_batch(config, num_ranks))
+    batch = global_batch(config, num_ranks)
+    yield from _small_buckets(dataset, buckets, batch)
+    samples = count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
+    if text := few_samples(samples, batch):
+        yield Finding("few_samples", "warning", text)
     if config.method != "vae":
-        yield from _captions(dataset)
+        yield from _captions(dataset, config)
 
 
 def _unreadable(dataset: Dataset, unusable: dict[int, str], max_share: float) -> Iterator[Finding]:
@@ -195,11 +200,23 @@ def _small_buckets(dataset: Dataset, buckets: Buckets, batch: int) -> Iterator[F
         yield Finding("small_bucket", "note", f"{len(few)} {message}.", len(few))
 
 
-def _captions(dataset: Dataset) -> Iterator[Finding]:
-    options = captions(dataset)
+def _captions(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]:
+    unreadable: dict[str, str] = {}
+    options = captions(dataset, unreadable)
+    if unreadable:
+        first, *others = sorted(unreadable)
+        message = f"{len(unreadable)} captions can't be read; the first: " if others else ""
+        paths = [first, *others][:NUM_LISTED]
+        yield Finding("unreadable_caption", "error", f"{message}{unreadable[first]}", len(unreadable), paths)
+    else:
+        try:
+            check_placeholders(config, (text for several in options for text in several))
+        except DataError as error:
+            yield Finding("placeholder", "error", str(error))
     pictures = np.flatnonzero(dataset.num_views).tolist()
     if dataset.missing_captions:
-        empty = [dataset.paths[sample] for sample in pictures if options[sample] == ("",)]
+        without = [dataset.paths[sample] for sample in pictures if options[sample] == ("",)]
+        empty = [path for path in without if path not in unreadable]
         message = f"{dataset.missing_captions} pictures have no caption and train without, such as {empty[0]}."
         yield Finding("missing_caption", "warning", message, dataset.missing_captions, empty[:NUM_LISTED])
     long = [

@@ -14,6 +14,7 @@ from modules.data.draws import uniform
 from modules.data.errors import DataError
 
 if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
     from modules.data.concepts import Dataset
 
 NUM_READERS = 8
@@ -23,14 +24,17 @@ PEEKED_BYTES = 4096
 def hold_out(dataset: Dataset, share: float) -> Dataset:
     """`dataset` with the pictures marked that are for validation: a concept's, or `share` of all by their content.
 
-    A picture's content alone decides, so that equal pictures stay together, on every run and whatever is added.
+    A picture's content alone decides, so that equal pictures stay together, on every run and whatever is added; of
+    regularisation concepts `share` takes none.
     Raises DataError where no picture is left to train on.
     """
     held_out = np.array([concept.validation for concept in dataset.concepts], bool)[dataset.concept_index]
     if share:
         with ThreadPoolExecutor(NUM_READERS) as readers:
             contents = np.fromiter(readers.map(_peek, dataset.paths), np.uint64, len(dataset))
-        held_out |= uniform(contents, "held out") < share
+        # what must not be forgotten tells nothing of what was learnt
+        is_prior = np.array([concept.regularisation for concept in dataset.concepts], bool)[dataset.concept_index]
+        held_out |= ~is_prior & (uniform(contents, "held out") < share)
     if not held_out.any():
         return dataset
     if held_out.all():
@@ -39,6 +43,17 @@ def hold_out(dataset: Dataset, share: float) -> Dataset:
             "concepts.N.validation): leave some to train on."
         )
     return replace(dataset, held_out=held_out)
+
+
+def none_held_out(config: TrainConfig, num_held_out: int) -> str | None:
+    """A warning where the validation loss is asked for and the pictures to hold out are none."""
+    asked = config.data.validation_share or any(concept.enabled and concept.validation for concept in config.concepts)
+    if config.validation.unit == "never" or num_held_out or not asked:  # without either the settings are warned of
+        return None
+    return (
+        f"data.validation_share {config.data.validation_share:g} holds out none of the pictures, so no validation loss "
+        "is measured: raise it, or mark a concept with validation."
+    )
 
 
 def _peek(path: str) -> int:

@@ -1,7 +1,7 @@
 """Mask pictures: what of a picture is learnt (white) and what is not (black). Pillow only.
 
 The mask of `cat.jpg` is a picture beside it called `cat-masklabel`, `cat-mask`, `cat_mask` or `cat.mask`, with any
-ending that pictures have. A mask is never trained on as a picture of its own.
+ending that pictures have; upper and lower case are the same. A mask is never trained on as a picture of its own.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
-from modules.data.errors import DataError
+from modules.data.errors import DataError, PictureError
 from modules.data.Look import PLAIN, Look
 from modules.data.pictures import EXTENSIONS, fit_picture, load_picture, read_size
 
 if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
     from modules.data.concepts import Dataset
 
 SUFFIXES = ("-masklabel", "-mask", "_mask", ".mask")
@@ -26,30 +28,61 @@ NUM_READERS = 8
 
 
 def is_mask(name: str, names: Collection[str]) -> bool:
-    """Whether the file `name` is the mask of a picture among `names`, the files of its folder."""
+    """Whether the file `name` is the mask of a picture among `names`, the files of its folder in lower case."""
     stem = _masked_stem(name)
-    return stem is not None and any(
-        stem + ending in names for extension in EXTENSIONS for ending in (extension, extension.upper())
+    return stem is not None and any(stem.lower() + extension in names for extension in EXTENSIONS)
+
+
+def with_masks(dataset: Dataset) -> Dataset:
+    """`dataset`, of which each picture is one sample, with its masks; without the pictures whose mask can't be read.
+
+    Raises DataError for a mask that does not have its picture's aspect ratio, and where no picture is left.
+    """
+    masks = find_masks(dataset)
+    of_mask = {mask: sample for sample, mask in enumerate(masks) if mask}
+    reasons: dict[str, str] = {}
+    with ThreadPoolExecutor(NUM_READERS) as readers:
+        for (mask, sample), size in zip(of_mask.items(), readers.map(_size_or_reason, of_mask), strict=True):
+            if isinstance(size, str):
+                reasons[mask] = f"its mask {os.path.basename(mask)} can't be read: {size}"
+            else:
+                _check_aspect(mask, size, dataset.paths[sample], (dataset.widths[sample], dataset.heights[sample]))
+    kept = [sample for sample, mask in enumerate(masks) if mask not in reasons]
+    if not kept:
+        raise DataError(f"the mask of no picture can be read, such as {next(iter(reasons))}: repair or remove them.")
+    lost = [(path, reasons[mask]) for path, mask in zip(dataset.paths, masks, strict=True) if mask in reasons]
+    return replace(
+        dataset,
+        paths=[dataset.paths[sample] for sample in kept],
+        concept_index=dataset.concept_index[kept],
+        widths=dataset.widths[kept],
+        heights=dataset.heights[kept],
+        masks=[masks[sample] for sample in kept],
+        unreadable=[*dataset.unreadable, *lost],
     )
 
 
 def find_masks(dataset: Dataset) -> list[str | None]:
-    """The path of each sample's mask, None where it has none.
-
-    Raises DataError for a mask that does not have its picture's aspect ratio, PictureError for one that can't be read.
-    """
+    """The path of each sample's mask, None where it has none."""
     in_folder: dict[str, dict[str, str]] = {}
     masks = []
     for path in dataset.paths:
         folder, name = os.path.split(path)
         if folder not in in_folder:
             in_folder[folder] = _masks_in(folder)
-        masks.append(in_folder[folder].get(os.path.splitext(name)[0]))
-    of_file = {masks[sample]: sample for sample in dataset.pictures_of(range(len(dataset))) if masks[sample]}
-    with ThreadPoolExecutor(NUM_READERS) as readers:
-        for (mask, sample), size in zip(of_file.items(), readers.map(read_size, of_file), strict=True):
-            _check_aspect(mask, size, dataset.paths[sample], (dataset.widths[sample], dataset.heights[sample]))
+        stem = os.path.splitext(name)[0]
+        masks.append(in_folder[folder].get(stem) or in_folder[folder].get(stem.lower()))
     return masks
+
+
+def unused_masks(config: TrainConfig, dataset: Dataset) -> str | None:
+    """A warning where files are taken for masks and nobody wants masks."""
+    if not dataset.num_masks or config.loss.masked_training:
+        return None
+    return (
+        f"{dataset.num_masks} pictures are left out, for by their names they are masks of others: switch "
+        "loss.masked_training on to use them so, or rename them."
+    )
 
 
 def load_mask(path: str, size: tuple[int, int], bucket_w: int, bucket_h: int, look: Look = PLAIN) -> np.ndarray:
@@ -65,15 +98,15 @@ def load_mask(path: str, size: tuple[int, int], bucket_w: int, bucket_h: int, lo
 
 
 def _masks_in(folder: str) -> dict[str, str]:
-    """The masks in a folder by the stem of their picture; of several for one, that of the first suffix."""
+    """The masks in a folder by the stem of their picture, also in lower case; of several, that of the first suffix."""
     found: dict[str, str] = {}
     names = sorted(os.listdir(folder))
     for suffix in reversed(SUFFIXES):
         for name in names:
             stem = _masked_stem(name)
-            if stem is not None and os.path.splitext(name)[0] == stem + suffix:
+            if stem is not None and os.path.splitext(name)[0].lower() == stem.lower() + suffix:
                 found[stem] = os.path.join(folder, name)
-    return found
+    return {stem.lower(): path for stem, path in found.items()} | found
 
 
 def _masked_stem(name: str) -> str | None:
@@ -81,7 +114,15 @@ def _masked_stem(name: str) -> str | None:
     stem, extension = os.path.splitext(name)
     if extension.lower() not in EXTENSIONS:
         return None
-    return next((stem.removesuffix(suffix) for suffix in SUFFIXES if stem.endswith(suffix) and stem != suffix), None)
+    lower = stem.lower()
+    return next((stem[: -len(suffix)] for suffix in SUFFIXES if lower.endswith(suffix) and lower != suffix), None)
+
+
+def _size_or_reason(path: str) -> tuple[int, int] | str:
+    try:
+        return read_size(path)
+    except PictureError as error:
+        return error.reason
 
 
 def _check_aspect(mask: str, size: tuple[int, int], picture: str, of_picture: Sequence[int]) -> None:

@@ -41,12 +41,15 @@ UPRIGHT = {
 SIDEWAYS = {5, 6, 7, 8}
 
 
-def load_picture(path: str) -> Image.Image:
+def load_picture(path: str, at_least: tuple[int, int] | None = None) -> Image.Image:
     """The picture at `path`, upright, as 8-bit RGB: transparency on white, 16-bit grey scaled, the first of its frames.
 
+    at_least: pixels that are enough for a preview; a large JPEG then comes smaller, and many times faster.
     Raises PictureError if the file can't be read whole.
     """
     with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
+        if at_least is not None:
+            image.draft(None, (max(at_least),) * 2)  # of either orientation
         image.load()
         transpose = UPRIGHT.get(_orientation(image))
         rgb = _to_rgb(image)

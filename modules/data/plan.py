@@ -140,6 +140,11 @@ def count_samples(
     return int(_count_repeats(num_pictures, repeats, 0, 0, excluded, concept_index).sum())
 
 
+def few_samples(samples: int, batch: int) -> str | None:
+    """The warning of an epoch of `samples` that does not fill one step's `batch`."""
+    return f"{samples} samples < {batch} per step: every step is a whole epoch." if samples < batch else None
+
+
 def count_steps(num_samples: int, global_batch: int) -> int:
     """Optimizer steps that `num_samples` samples take: pooled remainders make it exact whatever the buckets are."""
     return -(-num_samples // global_batch)
@@ -156,7 +161,7 @@ def _count_repeats(
     """int64[N], how often this epoch shows each picture.
 
     The whole part of `repeats` always; of the fraction, the share it stands for: 10 pictures x 2.5 are 25 samples, and
-    which five pictures come a third time is drawn anew each epoch.
+    which five pictures come a third time is drawn anew each epoch. The sum is the same for every seed and epoch.
     """
     repeats = np.array(np.broadcast_to(repeats, num_pictures), np.float64)
     if excluded is not None:
@@ -169,14 +174,43 @@ def _count_repeats(
     groups = repeats if concept_index is None else np.asarray(concept_index)
     _, group = np.unique(groups[candidates], return_inverse=True)
     group = group.reshape(-1)
-    # 6 decimals: 0.1 drawn from 2.1 has an error of 1e-16, which must not tip a half
-    num_extra = np.floor(np.bincount(group, fraction[candidates]).round(6) + 0.5).astype(np.int64)
+    expected = np.bincount(group, fraction[candidates])
+    would_be_lost = (np.bincount(group, whole[candidates]) + expected < 1).any() and whole.any()
+    num_extra = _rounded_by_chance(expected, uniform(seed, epoch, "repeat of a group"), least=int(would_be_lost))
     order = np.lexsort((hash64(seed, epoch, candidates, "repeat"), group))
     size = np.bincount(group)
     place_in_group = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
     drawn = candidates[order[place_in_group < num_extra[group[order]]]]
     whole[drawn] += 1
     return whole
+
+
+def _rounded_by_chance(expected: np.ndarray, draw: float, least: int) -> np.ndarray:
+    """int64[G], `expected` rounded up or down, so that over many draws each comes to its value.
+
+    Rounded the same way each time, a group that expects 0.4 samples in an epoch would never be seen.
+
+    draw: in [0, 1). The sum is the same for every draw, and at least `least` where something is expected; by what it is
+    rounded, all come a little more or less often.
+    Source: W. Madow 1949, "On the theory of systematic sampling, II", Annals of Mathematical Statistics 20.
+    """
+    # 6 decimals: 0.1 drawn from 2.1 has an error of 1e-16, which must not tip a half
+    expected = expected.round(6)
+    whole = np.floor(expected)
+    part = expected - whole
+    uneven = np.flatnonzero(part)
+    if len(uneven) == 0:
+        return whole.astype(np.int64)
+    part, total = part[uneven], part.sum()
+    rounded = max(float(least), np.floor(total.round(6) + 0.5))
+    if rounded < total:
+        part = part * rounded / total
+    else:
+        part = 1 - (1 - part) * (len(part) - rounded) / (len(part) - total)
+    ends = np.cumsum(part).round(6)
+    ends[-1] = rounded
+    whole[uneven] += np.diff(np.floor(ends + draw), prepend=0)
+    return whole.astype(np.int64)
 
 
 def _whole_steps_first(bucket_key: np.ndarray, global_batch: int) -> np.ndarray:

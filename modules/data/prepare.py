@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modules.data.buckets import Buckets, assign_buckets, check_resolution
 from modules.data.concepts import Dataset, scan
 from modules.data.holdout import hold_out
-from modules.data.masks import find_masks
+from modules.data.masks import with_masks
 from modules.data.views import with_views
 
 if TYPE_CHECKING:
@@ -30,10 +29,11 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
         for side in ("width", "height"):
             setting = f"sampling.samples.{number}.{side}"
             check_resolution(getattr(sample, side), family.align, family.align, setting, family.name)
-    dataset, resolution = with_views(hold_out(scan(config.concepts), data.validation_share), data, config.seed)
+    dataset = scan(config.concepts)
+    if config.loss.masked_training and config.method != "vae":
+        dataset = with_masks(dataset)
+    dataset, resolution = with_views(hold_out(dataset, data.validation_share), data, config.seed)
     buckets = assign_buckets(
         dataset.widths, dataset.heights, resolution, data.bucket_step, data.max_aspect, data.bucketing
     )
-    if config.loss.masked_training and config.method != "vae":
-        dataset = replace(dataset, masks=find_masks(dataset))
     return dataset, buckets

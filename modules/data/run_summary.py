@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +12,12 @@ import numpy as np
 from modules.config.batch_size import global_batch, learning_rate_factor
 from modules.config.errors import ConfigError
 from modules.config.validation import check_batch, check_settings
+from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions
-from modules.data.plan import count_samples, count_steps
+from modules.data.holdout import none_held_out
+from modules.data.masks import unused_masks
+from modules.data.plan import count_samples, count_steps, few_samples
 from modules.data.prepare import prepare_data
 from modules.families.registry import FAMILIES
 from modules.session.RunFolder import RunFolder
@@ -33,7 +37,7 @@ LORA_SHARE_PER_RANK = 0.02 / 16
 def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
     """Lines for people: pictures, buckets, steps, batch, learning rate, disk; warnings last.
 
-    Raises UserError for everything that `GenericTrainer.start` would refuse without loading the model.
+    Raises UserError for settings, a base or data that training would refuse; trainer/checks.py knows the rest.
     """
     problems = check_settings(config)
     accumulation = config.gradient_accumulation_steps
@@ -43,7 +47,9 @@ def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
     base = check_base(config.model.base, family.name, family.pipelines, unused=family.unused)
     check_format(family, config.output)
     dataset, buckets = prepare_data(config, family)
-    num_texts = count_texts(config, dataset, captions(dataset)) if config.method != "vae" else None
+    texts = captions(dataset) if config.method != "vae" else []
+    check_placeholders(config, chain.from_iterable(texts))
+    num_texts = count_texts(config, dataset, texts) if config.method != "vae" else None
     lines = [
         ("Model", f"{config.model.base} ({base.detail})"),
         ("Method", config.method),
@@ -52,6 +58,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
         *_step_lines(config, dataset, num_ranks),
         *_disk_lines(disk_needs(config, family, base, dataset, buckets, num_texts)),
         *(("Warning", problem.message) for problem in problems),
+        *_warning_lines(config, dataset),
     ]
     return "\n".join(f"{label + ':':<15}{text}" for label, text in lines)
 
@@ -97,8 +104,26 @@ def _step_lines(config: TrainConfig, dataset: Dataset, num_ranks: int) -> Iterat
     factor = learning_rate_factor(config, num_ranks)
     rate = config.optimizer.learning_rate
     yield "Learning rate", f"{rate:g}" if factor == 1 else f"{rate:g} -> {rate * factor:g} ({config.lr_scaling})"
-    if samples < batch:
-        yield "Warning", f"{samples} samples < {batch} per step: every step is a whole epoch."
+    for text in step_warnings(config, samples, batch, total):
+        yield "Warning", text
+
+
+def step_warnings(config: TrainConfig, samples: int, batch: int, total_steps: int) -> Iterator[str]:
+    """What is odd about the steps of a run. samples: of an epoch. batch: samples of a step."""
+    if text := few_samples(samples, batch):
+        yield text
+    warmup = config.schedule.warmup
+    ends_by_epochs = config.max_steps is None or total_steps < config.max_steps
+    if 1 <= warmup >= total_steps and ends_by_epochs:  # of max_steps the settings alone tell
+        yield (
+            f"schedule.warmup {warmup:g} does not end within the run's {total_steps} steps: use fewer steps, or a "
+            "share such as 0.1."
+        )
+    if config.ema.enabled and config.ema.start_after >= total_steps:
+        yield (
+            f"ema.start_after {config.ema.start_after}: the run has {total_steps} steps, so nothing is averaged; "
+            "lower it."
+        )
 
 
 def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:
@@ -107,6 +132,13 @@ def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:
         yield "Disk", f"{need.setting} {need.folder}: about {size} needed, {free} free"
         if need.warning:
             yield "Warning", need.warning
+
+
+def _warning_lines(config: TrainConfig, dataset: Dataset) -> Iterator[tuple[str, str]]:
+    num_held_out = 0 if dataset.held_out is None else int(dataset.held_out.sum())
+    for text in (unused_masks(config, dataset), none_held_out(config, num_held_out)):
+        if text:
+            yield "Warning", text
 
 
 def disk_needs(

@@ -55,6 +55,7 @@ def with_views(dataset: Dataset, data: DataConfig, seed: int) -> tuple[Dataset, 
         heights=dataset.heights[picture],
         views=Views(first[picture], variant, seed),
         held_out=None if dataset.held_out is None else dataset.held_out[picture],
+        masks=dataset.masks and [dataset.masks[number] for number in picture.tolist()],
     )
     return views, resolution
 

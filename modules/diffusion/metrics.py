@@ -18,8 +18,10 @@ def loss_by_quarter(losses: Tensor, u: Tensor, real: float) -> dict[str, Tensor]
     """
     part = (u * NUM_PARTS).long().clamp(max=NUM_PARTS - 1)
     # by comparison: adding by index has no fixed order on a GPU, and no run would give the same sums twice
-    is_in_BP = (part[:, None] == torch.arange(NUM_PARTS, device=u.device)).to(losses.dtype) * real
-    sums, counts = (losses.detach()[:, None] * is_in_BP).sum(0), is_in_BP.sum(0)
+    is_in_BP = (part[:, None] == torch.arange(NUM_PARTS, device=u.device)) & bool(real)
+    # where(), not a product: a loss that is not finite would make all quarters so
+    sums = torch.where(is_in_BP, losses.detach()[:, None], 0.0).sum(0)
+    counts = is_in_BP.to(losses.dtype).sum(0)
     names = [f"loss_t{number}" for number in range(NUM_PARTS)]
     return dict(zip(names, sums, strict=True)) | dict(zip((f"{name}/count" for name in names), counts, strict=True))
 

@@ -34,11 +34,9 @@ class Heartbeat:
         before = self._phase
         self._phase = phase
         self.beat()
-        try:
-            yield
-        finally:
-            self._phase = before
-            self.beat()
+        yield  # after an error the phase stays: it is where the rank has failed
+        self._phase = before
+        self.beat()
 
     def beat(self, limit_seconds: float | None = None) -> None:
         """Goes on. Cheap enough for every picture: without a limit a few messages a second are sent.

@@ -13,6 +13,7 @@ from modules.distributed.environments import ATTEMPT_VARIABLE
 from modules.distributed.launchers import Launcher, ask_for_stacks, kill_processes
 from modules.distributed.lifeline import LifelineServer
 from modules.distributed.RankWatch import LOOK_SECONDS, Failure, RankWatch
+from modules.session.atomic import write_json
 from modules.session.FolderCommands import send_command
 from modules.session.RunFolder import RunFolder
 from modules.session.TrainCallbacks import TrainCallbacks
@@ -20,6 +21,7 @@ from modules.session.TrainCallbacks import TrainCallbacks
 FINISHED, FAILED, STOPPED = 0, 1, 130
 
 LINGER_SECONDS = 30.0  # for ranks that are done to end: libraries tear down threads and devices
+_HEARTBEATS_SECONDS = 1.0
 _EXIT_CODE_SECONDS = 2.0  # torchrun tells how a rank ended only when all its ranks have
 _STACKS_SECONDS = 0.5
 _REAP_SECONDS = 10.0  # a killed process that is still there is inside a driver; nothing more can be done
@@ -60,6 +62,7 @@ class Supervisor:
         self._first_rank = first_rank
         self._writes_exit = writes_exit
         self._stops_asked = 0
+        self._heartbeats_due = 0.0
         self._has_passed_stop_on = False
 
     def run(self) -> int:
@@ -101,6 +104,7 @@ class Supervisor:
         while True:
             ranks.server.poll(LOOK_SECONDS)
             self._note_exits(ranks)
+            self._show_heartbeats(ranks)
             failure = ranks.watch.verdict(time.monotonic())
             if failure is not None:
                 return failure
@@ -119,6 +123,24 @@ class Supervisor:
         for local_rank, code in ranks.launcher.exit_codes().items():
             if code is not None or not is_running:
                 ranks.watch.exited(self._first_rank + local_rank, code)
+
+    def _show_heartbeats(self, ranks: _Ranks) -> None:
+        """For who follows the run: a long phase writes no events, and only here is known that it goes on."""
+        now = time.monotonic()
+        if now < self._heartbeats_due:
+            return
+        self._heartbeats_due = now + _HEARTBEATS_SECONDS
+        seen = {
+            str(rank): {
+                "phase": state.phase,
+                "silent_seconds": round(max(0.0, now - state.last_beat), 3),
+                "limit_seconds": state.limit_seconds,
+                "done": state.done,
+            }
+            for rank, state in sorted(ranks.server.ranks.items())
+        }
+        with contextlib.suppress(OSError):  # on a full disk the ranks train on, unseen
+            write_json(self._folder.heartbeats_path(self._first_rank), {"time": time.time(), "ranks": seen})
 
     def _lingers(self, ranks: _Ranks) -> bool:
         """Ends ranks that are all done and should have ended long ago; False if it is too early for that."""
@@ -159,8 +181,8 @@ class Supervisor:
     def _starts_again_after(self, failure: Failure, attempt: int) -> bool:
         if failure.kind == "user_error" or attempt >= self._max_restarts or self._stops_asked:
             return False
-        self._resume = self._has_backup()
-        start = "from the last backup" if self._resume else "from the beginning"
+        self._resume = True  # also without a backup: models that were saved must not end the run as an earlier one's
+        start = "from the last backup" if self._has_backup() else "from the beginning"
         self._callbacks.on_warning(f"{failure.text} Starting again {start} ({attempt + 1} of {self._max_restarts}).")
         return True
 

@@ -115,9 +115,14 @@ def _measure(values: Tensor, group: ProcessGroup, ranks: Sequence[int], seconds:
         raise RuntimeError(f"the all-reduce of ranks {ranks} gave wrong sums; the link between them damages data")
     values.zero_()  # sums of zeros stay finite over any number of rounds
     once = _time_rounds(values, group, WARM_UP_ROUNDS)[-1]
-    rounds = torch.tensor(min(max(seconds / once, MIN_ROUNDS), MAX_ROUNDS), device=values.device)
+    rounds = torch.tensor(rounds_that_fit(seconds, once), device=values.device)
     dist.all_reduce(rounds, dist.ReduceOp.MIN, group=group)  # each rank must make as many
     return median(_time_rounds(values, group, int(rounds)))
+
+
+def rounds_that_fit(seconds: float, once: float) -> float:
+    """Rounds of `once` seconds; always a float, for ranks that send each other tensors of different types fail."""
+    return float(min(max(seconds / once, MIN_ROUNDS), MAX_ROUNDS))
 
 
 def _time_rounds(values: Tensor, group: ProcessGroup, count: int) -> list[float]:

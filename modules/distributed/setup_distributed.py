@@ -36,7 +36,7 @@ JOIN_VARIABLE = "CHORUS_JOIN_SECONDS"  # another limit than JOIN_SECONDS
 Tell = Callable[[str], None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Membership:
     """This process among the ranks. environment, store, backend: None where it trains alone."""
 
@@ -44,17 +44,19 @@ class Membership:
     environment: RankEnvironment | None = None
     store: dist.Store | None = None
     backend: str | None = None
+    is_introduced: bool = False
 
 
 # one for a process, as torch's default process group is
 _membership: Membership | None = None
 
 
-def setup_distributed(config: TrainConfig, tell: Tell = print, warn: Tell = print) -> tuple[int, int, int]:
+def setup_distributed(config: TrainConfig, tell: Tell | None = print, warn: Tell = print) -> tuple[int, int, int]:
     """Joins the ranks that the launcher of this process has started: (local rank, rank, world size).
 
-    Alone, where nothing has started ranks or started one: (0, 0, 1) and no process group. A second call changes
-    nothing. tell: given the lines that say who trains; by rank 0. warn: given what makes the training slow.
+    Alone, where nothing has started ranks or started one: (0, 0, 1) and no process group. A second call joins nothing.
+    tell: given the lines that say who trains, once, by rank 0; None leaves them for a later call. warn: given what
+    makes the training slow.
     Raises UserError, one sentence: for devices or a backend that are not there, and where the ranks can't meet.
     """
     global _membership
@@ -64,7 +66,9 @@ def setup_distributed(config: TrainConfig, tell: Tell = print, warn: Tell = prin
             _membership = Membership(default_device(config.device_indexes))
         else:
             _membership = _join(config, environment)
-            _introduce(config, _membership, tell, warn)
+    if tell and _membership.environment and not _membership.is_introduced:
+        _membership.is_introduced = True
+        _introduce(config, _membership, tell, warn)
     environment = _membership.environment
     return (environment.local_rank, environment.rank, environment.world_size) if environment else (0, 0, 1)
 
@@ -221,8 +225,8 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
         warning = slow_links_warning([gpus[index] for index in own if index in gpus])
         if warning:
             warn(warning)
-        if several:
-            warn("Several machines train together: what they send each other is neither authenticated nor encrypted.")
+    if several:
+        warn("Several machines train together: what they send each other is neither authenticated nor encrypted.")
 
 
 def _read_rank(membership: Membership, rank: int) -> dict[str, Any]:

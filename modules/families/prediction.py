@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from modules.config.errors import UserError
 from modules.families.Family import DenoiserCall
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def objective_of(
     scheduler_config: of the base's scheduler; it holds the noise schedule and says whether epsilon or v is predicted.
     A scheduler made for training is built from it, because those of pipelines carry state and are changed by sampling.
     device: where the noise schedule lives, so that no step copies it there.
+    Raises UserError for a base that predicts something else.
     """
     from modules.diffusion.objectives import Ddpm, Flow
 
@@ -50,4 +52,9 @@ def objective_of(
     from diffusers import DDPMScheduler
 
     schedule = DDPMScheduler.from_config(dict(scheduler_config))
+    if schedule.config.prediction_type not in ("epsilon", "v_prediction"):
+        raise UserError(
+            f"model.prediction_type auto: the base predicts {schedule.config.prediction_type!r}, and only epsilon and "
+            "v_prediction can be trained; set the one of these that it was made for, or choose another base."
+        )
     return Ddpm(schedule.alphas_cumprod.to(device), schedule.config.prediction_type)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from modules.data.Batch import Batch
 from modules.diffusion.loss_weights import cosmap, debiased_estimation, min_snr_gamma, sigma_sqrt
@@ -14,7 +15,7 @@ from modules.diffusion.losses import LossMix, huber_delta, masked_mean, per_samp
 from modules.diffusion.metrics import agreement, loss_by_quarter
 from modules.families.conditioning import encode_text, zeroed
 from modules.families.prediction import objective_of, predict
-from modules.methods.frozen import without_adapters
+from modules.methods.frozen import adapted_layers, without_adapters
 from modules.methods.Method import Loss
 from modules.weights.BaseModel import BaseModel
 
@@ -63,8 +64,12 @@ class DenoisingLoss(Loss):
         outside_masks = batch.mask is not None and self._config.masked_prior_preservation_weight
         if batch.prior is None and not outside_masks:
             return None
-        with torch.no_grad(), without_adapters(self.children()):
+        with torch.no_grad(), without_adapters(self._adapted_layers):
             return self._predict(batch, noised, timestep)
+
+    @cached_property
+    def _adapted_layers(self) -> list[nn.Module]:
+        return adapted_layers(self.children())
 
     def _losses(self, batch: Batch, prediction: Tensor, target: Tensor, frozen: Tensor | None) -> Tensor:
         """[B], each sample's error with the weight of its timestep."""

@@ -32,6 +32,9 @@ class Method(Protocol):
     def loss(self, base: BaseModel, config: TrainConfig) -> Loss:
         """The module whose forward is the loss; what trains is registered in it."""
 
+    def check_output(self, base: BaseModel, config: TrainConfig) -> None:
+        """Raises WeightsError where a format that is asked for has no names for the model's layers; after `attach`."""
+
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
     ) -> list[Path]:

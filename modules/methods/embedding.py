@@ -6,7 +6,6 @@ diffusers names them: "word", "word_1", "word_2"; its pipelines write them out w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +43,9 @@ class Embedding:
 
     def loss(self, base: BaseModel, config: TrainConfig) -> EmbeddingLoss:
         return EmbeddingLoss(base, list(trained_in(self, base, config)), config)
+
+    def check_output(self, base: BaseModel, config: TrainConfig) -> None:
+        """Every family has a name for the vectors of each of its encoders."""
 
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
@@ -126,22 +128,6 @@ def add_words(encoder: nn.Module, tokenizer: PreTrainedTokenizerBase, embeddings
     initial = torch.cat(rows)
     encoder.set_input_embeddings(NewWords(old, first, initial, initial.new_tensor(lengths), spans))
     find_prompt_end(encoder, tokenizer)
-
-
-def check_captions(config: TrainConfig, captions: Iterable[str]) -> None:
-    """Raises UserError where a word to be trained stands in no caption."""
-    if config.method != "embedding":
-        return
-    missing = {number: embedding.placeholder for number, embedding in enumerate(config.embeddings)}
-    for caption in captions:
-        missing = {number: word for number, word in missing.items() if word not in caption}
-        if not missing:
-            return
-    number, word = next(iter(missing.items()))
-    raise UserError(
-        f"embeddings.{number}.placeholder {word!r} stands in no caption: write it into the captions of the pictures "
-        "that it shall learn."
-    )
 
 
 def _check_new(tokenizer: PreTrainedTokenizerBase, number: int, embedding: EmbeddingConfig) -> None:

@@ -9,9 +9,9 @@ import torch
 
 from modules.config.errors import UserError
 from modules.methods.DenoisingLoss import DenoisingLoss
-from modules.methods.layers import matching_layers, preset_layers
+from modules.methods.layers import check_patterns, matching_layers, preset_layers
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
-from modules.weights.model_files import save_model
+from modules.weights.model_files import check_names, save_model
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,7 +29,10 @@ class Full:
         return trained_parts(family, config, {*family.denoisers, *family.text.encoders})
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
-        for name, part in trained_in(self, base, config).items():
+        parts = trained_in(self, base, config)
+        family = base.family
+        check_patterns(family, parts, {n: preset_layers(family, n, base.module(n), p.layers) for n, p in parts.items()})
+        for name, part in parts.items():
             module = base.module(name)
             for layer in trained_layers(base.family, name, module, part):
                 for parameter in module.get_submodule(layer).parameters(recurse=False):
@@ -43,6 +46,9 @@ class Full:
 
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
         return DenoisingLoss(base, list(trained_in(self, base, config)), config)
+
+    def check_output(self, base: BaseModel, config: TrainConfig) -> None:
+        check_names(base, config.output)
 
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal
 
 from modules.config.errors import UserError
+from modules.methods.parts import part_path
 
 if TYPE_CHECKING:
     from torch import nn
 
     from modules.config.PartConfig import PartConfig
+    from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
+    from modules.weights.BaseModel import BaseModel
 
 Preset = Literal["all", "blocks", "attention", "attention_mlp", "linear", "linear_conv"]
 
@@ -37,24 +40,55 @@ def preset_layers(family: Family, component: str, module: nn.Module, preset: Pre
     return [name for name in in_blocks if any(f".{name}".endswith(f".{ending}") for ending in endings)]
 
 
+def check_layers(base: BaseModel, parts: Mapping[str, PartConfig], config: TrainConfig) -> None:
+    """Raises UserError for patterns that a model's layers don't fit; no weights are loaded for it.
+
+    parts: settings of the components that train.
+    """
+    if config.lora.start_from or not any(part.include_layers or part.exclude_layers for part in parts.values()):
+        return  # a LoRA that is trained on has its layers
+    presets = {name: config.lora.targets if config.method == "lora" else part.layers for name, part in parts.items()}
+    candidates = {
+        name: preset_layers(base.family, name, base.outline(name), preset) for name, preset in presets.items()
+    }
+    candidates = {name: layers for name, layers in candidates.items() if layers}
+    check_patterns(base.family, parts, candidates)
+    for name, layers in candidates.items():
+        matching_layers(layers, part_path(base.family, name), parts[name], name)
+
+
+def check_patterns(family: Family, parts: Mapping[str, PartConfig], candidates: Mapping[str, Sequence[str]]) -> None:
+    """Raises UserError for a pattern that matches none of the candidates: a mistyped one would do nothing.
+
+    parts: settings of the components that train. candidates: component -> the layers among which patterns choose. One
+    that matches in a single text encoder is no mistake.
+    """
+    for path in dict.fromkeys(part_path(family, component) for component in candidates):
+        of_part = [component for component in candidates if part_path(family, component) == path]
+        names = [name for component in of_part for name in candidates[component]]
+        for setting in ("include_layers", "exclude_layers"):
+            for pattern in _patterns(getattr(parts[of_part[0]], setting)):
+                if not any(_matches(name, pattern) for name in names):
+                    raise UserError(
+                        f"{path}.{setting} {pattern!r} matches no layer of the {' or the '.join(of_part)}: "
+                        f"{_examples(names)}."
+                    )
+
+
 def matching_layers(names: Sequence[str], part: str, config: PartConfig, component: str) -> list[str]:
     """Those of `names` that the part's patterns leave.
 
     part: the settings' name of the part, for messages. Patterns are those of fnmatch, divided by commas; one also takes
     all layers below what it matches, so that "mid_block" is the same as "mid_block.*".
-    Raises UserError where a pattern of include_layers matches nothing, or where nothing is left.
+    Raises UserError where nothing is left.
     """
     include, exclude = _patterns(config.include_layers), _patterns(config.exclude_layers)
-    for pattern in include:
-        if not any(_matches(name, pattern) for name in names):
-            raise UserError(
-                f"{part}.include_layers {pattern!r} matches no layer of the {component}: {_examples(names)}."
-            )
-    left = [name for name in names if not include or any(_matches(name, pattern) for pattern in include)]
-    left = [name for name in left if not any(_matches(name, pattern) for pattern in exclude)]
+    included = [name for name in names if not include or any(_matches(name, pattern) for pattern in include)]
+    left = [name for name in included if not any(_matches(name, pattern) for pattern in exclude)]
     if not left:
+        setting = "exclude_layers" if included else "include_layers"
         raise UserError(
-            f"{part}.exclude_layers {config.exclude_layers!r} leaves no layer of the {component} to train: "
+            f"{part}.{setting} {getattr(config, setting)!r} leaves no layer of the {component} to train: "
             f"{_examples(names)}."
         )
     return left

@@ -6,6 +6,7 @@ scale of rsLoRA (Kalajdzievski 2023, arXiv 2312.03732).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,10 @@ from torch import nn
 
 from modules.config.errors import UserError
 from modules.methods.DenoisingLoss import DenoisingLoss
-from modules.methods.layers import matching_layers, preset_layers
+from modules.methods.layers import check_patterns, matching_layers, preset_layers
 from modules.methods.lora_start import add_started_adapter, read_start
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
-from modules.weights.lora_files import save_lora
+from modules.weights.lora_files import check_lora, save_lora
 
 if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
@@ -35,6 +36,7 @@ class Lora:
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         parts = trained_in(self, base, config)
         start = read_start(base.family, config, parts)
+        check_patterns(base.family, parts, _candidates(base, set(parts) - set(start), config))
         for name, part in parts.items():
             module = base.module(name)
             module.requires_grad_(False)
@@ -48,13 +50,18 @@ class Lora:
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
         return DenoisingLoss(base, list(trained_in(self, base, config)), config)
 
+    def check_output(self, base: BaseModel, config: TrainConfig) -> None:
+        check_lora(self._adapted(base, config), type(base.pipe), _formats(base, config))
+
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
     ) -> list[Path]:
-        adapted = {part: base.module(part) for part in trained_in(self, base, config)}
         dtype = getattr(torch, config.output.dtype)
-        formats = config.output.format if base.family.single_file else "diffusers"
-        return save_lora(folder / name, adapted, type(base.pipe), formats, dtype, metadata)
+        adapted = self._adapted(base, config)
+        return save_lora(folder / name, adapted, type(base.pipe), _formats(base, config), dtype, metadata)
+
+    def _adapted(self, base: BaseModel, config: TrainConfig) -> dict[str, nn.Module]:
+        return {part: base.module(part) for part in trained_in(self, base, config)}
 
 
 def target_modules(
@@ -69,6 +76,16 @@ def target_modules(
     if not names:
         raise UserError(f"lora.targets {targets!r}: the {component} of this model has no such layers; use linear.")
     return matching_layers(names, part_path(family, component), part, component) if part else names
+
+
+def _candidates(base: BaseModel, components: Collection[str], config: TrainConfig) -> dict[str, list[str]]:
+    return {
+        name: target_modules(base.family, name, base.module(name), config.lora.targets) for name in sorted(components)
+    }
+
+
+def _formats(base: BaseModel, config: TrainConfig) -> str:
+    return config.output.format if base.family.single_file else "diffusers"
 
 
 def _add_adapter(family: Family, component: str, module: nn.Module, part: PartConfig, config: TrainConfig) -> None:

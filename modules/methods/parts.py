@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> dict[str, PartConfig]:
     """Denoisers and text encoders that are switched on, among those that the method can train, with their settings.
 
-    Raises UserError where text_encoder.only names an encoder that the family has not.
+    Raises UserError where text_encoder.only names an encoder that the family has not, or the method can't train.
     """
     encoders = family.text.encoders
     for number in config.text_encoder.only if config.text_encoder.train else ():
@@ -27,6 +27,12 @@ def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> d
             raise UserError(
                 f"text_encoder.only {number}: {family.label} has {len(encoders)} text encoder"
                 f"{'s' if len(encoders) > 1 else ''}; use 1 to {len(encoders)}, or leave it empty."
+            )
+        if encoders[number - 1] not in trainable:
+            others = [str(place) for place, name in enumerate(encoders, start=1) if name in trainable]
+            raise UserError(
+                f"text_encoder.only {number}: method {config.method!r} can't train that encoder of {family.label}; use "
+                f"{' or '.join(others)}."
             )
     chosen = [encoders[number - 1] for number in config.text_encoder.only] or encoders
     parts = {name: getattr(config, part_path(family, name)) for name in (*family.denoisers, *encoders)}

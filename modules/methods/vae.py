@@ -11,7 +11,7 @@ from torch import Tensor
 from modules.config.PartConfig import PartConfig
 from modules.methods.Method import Loss
 from modules.methods.parts import prepare_for_training
-from modules.weights.model_files import save_model
+from modules.weights.model_files import check_names, save_model
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -34,6 +34,9 @@ class Vae:
 
     def loss(self, base: BaseModel, config: TrainConfig) -> VaeLoss:
         return VaeLoss(base, config.vae)
+
+    def check_output(self, base: BaseModel, config: TrainConfig) -> None:
+        check_names(base, config.output)
 
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]

@@ -21,12 +21,17 @@ class EventCallbacks(TrainCallbacks):
             "step",
             epoch=info.epoch,
             step=info.step,
+            steps_total=info.steps_total,
             loss=info.loss,
             smooth_loss=info.smooth_loss,
             lr=info.lr,
             samples=info.samples,
             seconds=info.seconds,
             grad_norm=info.grad_norm,
+            data_seconds=info.data_seconds,
+            device=info.device,
+            memory_bytes=info.memory_bytes,
+            peak_memory_bytes=info.peak_memory_bytes,
         )
 
     def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:

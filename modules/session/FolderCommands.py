@@ -4,6 +4,7 @@ A command is an empty file named `<anything>.<command>.cmd`: it works from the w
 shares the disk and from a shell (`touch commands/1.stop.cmd`).
 """
 
+import contextlib
 import os
 import secrets
 import time
@@ -35,8 +36,9 @@ class FolderCommands(TrainCommands):
         self._taken: set[str] = set()  # names, for files that can't be removed: each counts once
         self._has_warned = False
         for entry in self._files():
-            if run_started is None or os.path.getmtime(entry.path) < run_started:
-                self._consume(entry)
+            with contextlib.suppress(FileNotFoundError):  # withdrawn by its sender in this moment
+                if run_started is None or os.path.getmtime(entry.path) < run_started:
+                    self._consume(entry)
 
     def take(self) -> frozenset[str]:
         self._poll()

@@ -72,6 +72,10 @@ class RunFolder:
     def stacks_path(self, rank: int) -> Path:
         return self.log_dir / f"rank-{rank}.stacks"
 
+    def heartbeats_path(self, first_rank: int) -> Path:
+        """Of the machine whose first rank that is."""
+        return self.events_dir / f"heartbeats-{first_rank}.json"
+
     @property
     def supervisor_event_path(self) -> Path:
         return self.events_dir / "supervisor.jsonl"
@@ -79,6 +83,10 @@ class RunFolder:
     @property
     def supervisor_log_path(self) -> Path:
         return self.log_dir / "supervisor.log"
+
+    @property
+    def window_log_path(self) -> Path:
+        return self.log_dir / "window.log"
 
     def create(self) -> None:
         """Make the folders that are missing and sweep what a killed run left half written.

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import socket
+import time
 from typing import BinaryIO
 
 from modules.config.errors import UserError
 
 _HAS_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _IS_HELD = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
+_PATIENCE_SECONDS = 0.3  # `is_held` has the lock for a moment
 _LOCKED_BYTE = 1 << 30  # Windows lets nobody read what is locked: lock a byte far behind the process id
 
 
@@ -30,17 +33,17 @@ class RunLock:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         self._file = os.fdopen(descriptor, "r+b", buffering=0)
         try:
-            _lock(self._file)
+            _lock_patiently(self._file)
         except OSError as error:
             if error.errno in _IS_HELD:
-                holder = self._file.read(32).decode("ascii", "replace").strip()
+                holder = _read_holder(self._file)
                 self._file.close()
-                raise UserError(self._in_use(holder)) from error
+                raise UserError(self._in_use(*holder)) from error
             if error.errno not in _HAS_NO_LOCKS:
                 self._file.close()
                 raise
         self._file.truncate(0)
-        self._file.write(b"%d\n" % os.getpid())
+        self._file.write(f"{os.getpid()} {socket.gethostname()}\n".encode())
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -51,21 +54,62 @@ class RunLock:
             )  # closing alone frees it too, but not while a process that starts has a copy of the file
         self._file.close()
 
-    def _in_use(self, holder: str) -> str:
-        process = f" (process {holder})" if holder else ""
+    def _in_use(self, pid: int | None, host: str) -> str:
+        process = f" (process {pid}{'' if host == socket.gethostname() else f' on {host}'})" if pid else ""
         return (
             f"workspace_dir {os.path.dirname(self.path)!r} is in use by a run that goes on{process}: "
             "stop it, or choose another folder."
         )
 
 
-def _lock(file: BinaryIO) -> None:
+def is_held(path: str | os.PathLike) -> bool | None:
+    """Whether a run holds the lock at `path`; None where that can't be told, as on a disk without locks."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            _lock(file, shared=True)
+            _unlock(file)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        return True if error.errno in _IS_HELD else None
+    return False
+
+
+def holder_here(path: str | os.PathLike) -> int | None:
+    """The process of this machine that holds the lock at `path`; None if there is none, or it is on another machine."""
+    if not is_held(path):
+        return None
+    try:
+        with open(path, "rb", buffering=0) as file:
+            pid, host = _read_holder(file)
+    except OSError:
+        return None
+    return pid if host == socket.gethostname() else None
+
+
+def _read_holder(file: BinaryIO) -> tuple[int | None, str]:
+    pid, _, host = file.read(512).decode("utf-8", "replace").strip().partition(" ")
+    return (int(pid), host) if pid.isascii() and pid.isdigit() and int(pid) > 0 else (None, "")
+
+
+def _lock_patiently(file: BinaryIO) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return _lock(file)
+        except OSError as error:
+            if error.errno not in _IS_HELD or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
+
+
+def _lock(file: BinaryIO, shared: bool = False) -> None:
     if os.name == "nt":
         _lock_byte(file, "LK_NBLCK")
     else:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 def _unlock(file: BinaryIO) -> None:

@@ -17,6 +17,9 @@ class StepInfo:
     seconds: wall time of this step, so that samples / seconds is the throughput.
     grad_norm: norm of the gradient before clipping; None if it was not finite or not measured.
     metrics: further numbers by name, for TensorBoard.
+    data_seconds: how long this rank waited for the data of the step.
+    device: of this rank, such as "cuda:1"; memory_bytes: in use there after the step, and peak_memory_bytes the most
+    so far; None where nobody counts.
     """
 
     epoch: int
@@ -29,3 +32,7 @@ class StepInfo:
     seconds: float
     grad_norm: float | None
     metrics: dict[str, float] = field(default_factory=dict)
+    data_seconds: float = 0.0
+    device: str = ""
+    memory_bytes: int | None = None
+    peak_memory_bytes: int | None = None

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PureWindowsPath
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from modules.config.errors import UserError
@@ -38,6 +39,34 @@ class Gpu:
     nvml_index: int
 
 
+@dataclass(frozen=True)
+class GpuProcess:
+    """A program that uses a GPU. name: of its file, empty where the driver does not say. pid: as the host counts.
+
+    memory_bytes: on this GPU; None where the driver does not say, as on Windows.
+    """
+
+    pid: int
+    name: str
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class GpuUsage:
+    """What a GPU is doing now; each figure is None where the driver does not say it.
+
+    utilisation: percent of the time in which it computed anything. processes: the one with the most memory first.
+    """
+
+    memory_used_bytes: int | None
+    utilisation: int | None
+    temperature_celsius: int | None
+    processes: tuple[GpuProcess, ...] = ()
+
+
+UNKNOWN_USAGE = GpuUsage(None, None, None)
+
+
 def list_gpus(env: Mapping[str, str] = os.environ) -> list[Gpu]:
     """The GPUs that this process may use, in the order in which CUDA counts them.
 
@@ -60,6 +89,26 @@ def list_gpus(env: Mapping[str, str] = os.environ) -> list[Gpu]:
     return [replace(gpus[place], index=index) for index, place in enumerate(chosen)]
 
 
+def no_gpu_reason(env: Mapping[str, str] = os.environ) -> str:
+    """Why `list_gpus` is empty: a clause for people, without a full stop."""
+    import pynvml
+
+    with _open_nvml() as nvml:
+        if nvml is None:
+            return _no_nvml_reason(pynvml)
+        num_hidden = len(_list_all(nvml))
+        num_listed = _answer(nvml, nvml.nvmlDeviceGetCount) or 0
+    if num_hidden:
+        return f"CUDA_VISIBLE_DEVICES is {env.get('CUDA_VISIBLE_DEVICES', '')!r} and hides the {num_hidden} that exist"
+    return f"the driver lists {num_listed} but opens none" if num_listed else "the NVIDIA driver finds none"
+
+
+def read_usage(gpus: Sequence[Gpu]) -> list[GpuUsage]:
+    """What each of the GPUs is doing now. Takes milliseconds, or a second where no process keeps the driver awake."""
+    with _open_nvml() as nvml:
+        return [UNKNOWN_USAGE if nvml is None else _usage(nvml, gpu) for gpu in gpus]
+
+
 def link_between(a: Gpu, b: Gpu) -> Link:
     """How the two reach each other's memory: by NVLink, directly over PCIe, or not at all ("none").
 
@@ -67,6 +116,15 @@ def link_between(a: Gpu, b: Gpu) -> Link:
     """
     with _open_nvml() as nvml:
         return "unknown" if nvml is None else _link(nvml, a, b)
+
+
+def link_matrix(gpus: Sequence[Gpu]) -> list[list[Link | None]]:
+    """`link_between` for all pairs, symmetric; None on the diagonal."""
+    links: list[list[Link | None]] = [[None] * len(gpus) for _ in gpus]
+    with _open_nvml() as nvml:
+        for a, b in itertools.combinations(range(len(gpus)), 2):
+            links[a][b] = links[b][a] = "unknown" if nvml is None else _link(nvml, gpus[a], gpus[b])
+    return links
 
 
 def slow_links_warning(gpus: Sequence[Gpu]) -> str | None:
@@ -158,6 +216,45 @@ def _describe(nvml: Any, handle: Any, index: int, nvml_index: int) -> Gpu:
     uuid = _answer(nvml, nvml.nvmlDeviceGetUUID, handle) or ""
     memory = _answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     return Gpu(index, name, uuid, memory.total if memory else None, nvml_index)
+
+
+def _no_nvml_reason(nvml: Any) -> str:
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        if error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            return "no NVIDIA driver is installed"
+        return f"the NVIDIA driver does not answer ({error})"
+    nvml.nvmlShutdown()
+    return "the NVIDIA driver answered just now: refresh"
+
+
+def _usage(nvml: Any, gpu: Gpu) -> GpuUsage:
+    handle = _answer(nvml, nvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
+    if handle is None:
+        return UNKNOWN_USAGE
+    memory = _answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    rates = _answer(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+    temperature = _answer(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+    running = {}  # by process: one that computes and draws is listed twice
+    for query in (nvml.nvmlDeviceGetGraphicsRunningProcesses, nvml.nvmlDeviceGetComputeRunningProcesses):
+        for process in _answer(nvml, query, handle) or ():
+            running[process.pid] = GpuProcess(process.pid, _process_name(nvml, process.pid), process.usedGpuMemory)
+    processes = sorted(running.values(), key=lambda process: -(process.memory_bytes or 0))
+    return GpuUsage(
+        memory_used_bytes=memory.used if memory else None,
+        utilisation=rates.gpu if rates else None,
+        temperature_celsius=temperature,
+        processes=tuple(processes),
+    )
+
+
+def _process_name(nvml: Any, pid: int) -> str:
+    try:
+        path = _answer(nvml, nvml.nvmlSystemGetProcessName, pid) or ""  # unknown for those outside a container
+    except UnicodeDecodeError:  # pynvml takes every name for UTF-8
+        return ""
+    return PureWindowsPath(path).name  # it splits at / too
 
 
 def _list_mig_instance(nvml: Any, uuid: str) -> list[Gpu]:

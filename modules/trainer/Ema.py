@@ -12,7 +12,7 @@ from torch import Tensor, nn
 class Ema:
     """Averaged copies of `params` (name -> parameter), in float32 at least: in bf16 small updates would be lost.
 
-    The decay rises from 0.1 as (1 + step) / (10 + step) up to `decay`, so that the first steps do not hold on to the
+    The decay rises from 0.18 as (1 + step) / (10 + step) up to `decay`, so that the first steps do not hold on to the
     start (the rule of TensorFlow's ExponentialMovingAverage).
     update_every: steps between two updates, each of which then counts as that many. start_after: until this many steps
     are done, the average is the weights as they are.

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -22,31 +24,34 @@ import torch
 
 from modules.config.batch_size import accumulation_steps, describe_scaling, global_batch, learning_rate_factor
 from modules.config.errors import ConfigError
-from modules.config.validation import check_batch, check_settings
+from modules.config.files import to_values
 from modules.data.batches import SampleSource, prefetch
+from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions
 from modules.data.draws import torch_seed
 from modules.data.Encoder import Encoder
 from modules.data.encoding import check_unusable
 from modules.data.errors import DataError
+from modules.data.holdout import none_held_out
+from modules.data.masks import unused_masks
 from modules.data.prepare import prepare_data
-from modules.data.run_summary import count_texts, disk_needs
+from modules.data.run_summary import count_texts, disk_needs, step_warnings
 from modules.data.RunPlan import RunPlan, samples_digest
 from modules.distributed.Runtime import Runtime, default_device, share
 from modules.families.conditioning import is_unconditional_zero
 from modules.families.registry import FAMILIES
 from modules.families.timesteps import timesteps_of
-from modules.methods.embedding import check_captions
-from modules.methods.lora_start import read_start
+from modules.methods.layers import check_layers
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
 from modules.session.names import safe_file_name
 from modules.session.RunFolder import RunFolder
 from modules.trainer.BackupStore import Backup, BackupStore
+from modules.trainer.checks import check_parts, check_shares, check_start
 from modules.trainer.compiling import check_compiler, compile_blocks
 from modules.trainer.EngineSettings import EngineSettings
-from modules.trainer.optimizers import ParamGroup, check_packages
+from modules.trainer.optimizers import ParamGroup
 from modules.trainer.sampling import PictureRequest, make_pictures, requests_of, save_picture
 from modules.trainer.Step import Step
 from modules.trainer.TrainingEngine import Action, TrainingEngine
@@ -55,8 +60,7 @@ from modules.trainer.Trigger import Trigger
 from modules.trainer.validation_loss import ValidationLoss
 from modules.weights.BaseModel import BaseModel
 from modules.weights.checksum import checksum
-from modules.weights.inspect import check_base
-from modules.weights.model_files import check_format
+from modules.weights.errors import WeightsError
 
 if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
@@ -64,6 +68,17 @@ if TYPE_CHECKING:
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
 
+# settings that the machines of a run may each have of their own
+OF_EACH_MACHINE = (
+    "workspace_dir",
+    "cache_dir",
+    "world_size",
+    "node_rank",
+    "device_indexes",
+    "initial_port",
+    "master_addr",
+)
+OF_EACH_DISK = frozenset({"base", "config_folder", "path", "caption_table", "start_from"})
 COMPILING_SECONDS = 900.0  # of a step that meets a new shape
 AVERAGED_ENDING = "_ema"  # of a model's name, where the weights as trained are saved beside it
 
@@ -103,10 +118,11 @@ class GenericTrainer(TrainingEngine):
         self.dataset, self.buckets = prepare_data(self.config, self.family)
         # read before the model is loaded: a caption that can't be read must not cost a caching
         texts = captions(self.dataset) if self.method.inputs == "latents" else [("",)] * len(self.dataset)
-        check_captions(self.config, (text for several in texts for text in several))
+        check_placeholders(self.config, (text for several in texts for text in several))
         self._warn_of_disk(count_texts(self.config, self.dataset, texts))
         if self.runtime.is_main:
             self.run_folder.create()
+        self._check_same("settings", lambda: settings_digest(self.config), "the files of its settings")
         self._check_same("pictures or captions", lambda: samples_digest(self.dataset, captions=texts), "the concepts")
         backup = self._earlier_state()
         self._warn_of_pictures()
@@ -151,7 +167,7 @@ class GenericTrainer(TrainingEngine):
     def save(self, final: bool = False) -> None:
         """Writes the model for other programs; with an average of the weights that, or both, as output.save_ema says.
 
-        A disk that refuses is a warning while training goes on, and an error at its end.
+        What can't be written is a warning while training goes on, and an error at its end; what could be stays.
         """
         if not self.runtime.is_main:
             return
@@ -164,6 +180,7 @@ class GenericTrainer(TrainingEngine):
             "steps": str(self.step),
         }
         self.callbacks.on_status("Saving the model")
+        before = self._models()
         try:
             paths = []
             for ending, averaged in self._saved_versions().items():
@@ -171,14 +188,27 @@ class GenericTrainer(TrainingEngine):
                     paths += self.method.save(
                         self.base, self.config, self.run_folder.models_dir, name + ending, metadata
                     )
-        except OSError as error:
-            text = f"The model could not be written to {self.run_folder.models_dir} ({error.strerror or error})"
-            if final:
-                raise TrainingError(f"{text}: free some space, then resume from the last backup.") from error
-            self.callbacks.on_warning(f"{text}; training goes on.")
+        except (OSError, WeightsError) as error:
+            for path in sorted(self._models() - before):
+                self.callbacks.on_saved(path, self.step)
+            self._tell_of_lost_model(error, final)
             return
         for path in paths:
             self.callbacks.on_saved(path, self.step)
+
+    def _models(self) -> set[Path]:
+        """The models that are written whole."""
+        return {path for path in self.run_folder.models_dir.iterdir() if not path.name.startswith(".")}
+
+    def _tell_of_lost_model(self, error: OSError | WeightsError, final: bool) -> None:
+        text = f"A model could not be written to {self.run_folder.models_dir}"
+        if isinstance(error, WeightsError):
+            text, remedy = f"{text}: {str(error).rstrip('.')}", ""
+        else:
+            text, remedy = f"{text} ({error.strerror or error})", "free some space, "
+        if final:
+            raise TrainingError(f"{text}: {remedy}then resume from the last backup.") from error
+        self.callbacks.on_warning(f"{text}; training goes on.")
 
     def validate(self) -> None:
         """Measures the loss of the held-out samples, each rank its share; nothing that trains changes by it."""
@@ -229,40 +259,20 @@ class GenericTrainer(TrainingEngine):
     # --- start, in its order --------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        problems = check_settings(self.config)
-        if not self.resume:
-            self._check_batch()
-        for problem in problems:
-            self._warn(problem.message)
-        family = self.family
-        self.base_info = check_base(self.config.model.base, family.name, family.pipelines, unused=family.unused)
-        check_format(self.family, self.config.output)
+        self.base_info, warnings = check_start(self.config, self.runtime.world_size, self.resume)
+        for text in warnings:
+            self._warn(text)
         wants_bf16 = self.config.model.mixed_precision == "bf16" and self.runtime.device.type == "cuda"
         if wants_bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
             name = torch.cuda.get_device_name(self.runtime.device)
             raise ConfigError(f"model.mixed_precision 'bf16': {name} can't compute in bf16; use fp16.")
-        check_packages(self.config.optimizer)
         if self.compiles:
             check_compiler(self.runtime.device)
-        parts = self.method.components(self.family, self.config)
-        if self.config.method == "lora":
-            read_start(self.family, self.config, parts)  # before anything is cached
-        if not parts:
-            raise ConfigError(
-                f"method {self.config.method!r} can't train the parts that are switched on: switch denoiser.train on."
-            )
 
     def _warn_of_disk(self, num_texts: int) -> None:
         for need in disk_needs(self.config, self.family, self.base_info, self.dataset, self.buckets, num_texts):
             if need.warning:
                 self._warn(need.warning)
-
-    def _check_batch(self) -> None:
-        """Of a run that has none from a backup."""
-        config = self.config
-        ranks, accumulation = self.runtime.world_size, config.gradient_accumulation_steps
-        if problem := check_batch(config.batch_size, config.batch_size_mode, ranks, accumulation):
-            raise ConfigError(problem.message)
 
     def _earlier_state(self) -> Backup | None:
         """The backup to go on from. A folder that holds a run is never started over: its work would be mixed up."""
@@ -274,7 +284,7 @@ class GenericTrainer(TrainingEngine):
         name = self.runtime.broadcast(backup.path.name if backup else None, "looking for a backup")
         if name is None:
             self._warn(f"There is no backup in {self.run_folder.backup_dir}: training starts at step 0.")
-            self._check_batch()
+            check_shares(self.config, self.runtime.world_size)
             return None
         backup = backup or self.backups.load(name)
         without = [rank for rank, has in enumerate(self.runtime.gather(backup is not None, "reading")) if not has]
@@ -290,7 +300,11 @@ class GenericTrainer(TrainingEngine):
             self._warn(f"{path} is left out: {reason}.")
         if self.dataset.missing_captions and self.method.inputs == "latents":
             self._warn(f"{self.dataset.missing_captions} pictures have no caption and train without.")
-        without_mask = sum(mask is None for mask in self.dataset.masks or ())
+        masks = self.dataset.masks
+        pictures = self.dataset.pictures_of(range(len(self.dataset))) if masks else ()
+        if text := unused_masks(self.config, self.dataset):
+            self._warn(text)
+        without_mask = sum(masks[picture] is None for picture in pictures)
         if without_mask:
             self._warn(f"{without_mask} pictures have no mask and are learnt whole.")
 
@@ -298,6 +312,8 @@ class GenericTrainer(TrainingEngine):
         self.callbacks.on_status("Opening the model")
         self.base = BaseModel(self.family, self.config.model, self.runtime.device)
         self.parts = trained_in(self.method, self.base, self.config)
+        check_parts(self.config, self.parts)  # again: the base may go without a part of its family
+        check_layers(self.base, self.parts, self.config)  # before anything is cached
         self.text_trains = any(part in self.family.text.encoders for part in self.parts)
 
     def _cache(self, texts: list[tuple[str, ...]]) -> None:
@@ -355,6 +371,7 @@ class GenericTrainer(TrainingEngine):
         self.base.require(*self.parts, *present)
         torch.manual_seed(torch_seed(self.config.seed, "initialisation"))
         self.method.attach(self.base, self.config)
+        self.method.check_output(self.base, self.config)
         if self.compiles:
             self.slowest_step_seconds = COMPILING_SECONDS
             for name in set(denoisers).intersection(present):
@@ -379,16 +396,14 @@ class GenericTrainer(TrainingEngine):
         self.plan = RunPlan(self.dataset, self.buckets, self.unusable, self.config.seed, self.global_batch)
         if not self.plan.num_samples:
             raise DataError("concepts: their repeats leave no sample in an epoch; raise concepts.N.repeats.")
-        if self.plan.num_samples < self.global_batch:
-            self._warn(
-                f"{self.plan.num_samples} samples < {self.global_batch} per step: every step is a whole epoch."
-            )
         if run and run["samples"] != samples_digest(self.dataset, self.unusable):
             self._warn("The pictures have changed since the backup: the current epoch is planned anew.")
 
     def _setup_engine(self, backup: Backup | None) -> None:
         planned = self.plan.steps_per_epoch * self.config.epochs
         total = min(planned, self.config.max_steps or planned)
+        for text in step_warnings(self.config, self.plan.num_samples, self.global_batch, total):
+            self._warn(text)
         loss = self.method.loss(self.base, self.config)
         if backup:
             self.learning_rate_factor = backup.data["learning_rate_factor"]
@@ -432,6 +447,8 @@ class GenericTrainer(TrainingEngine):
             trigger = Trigger(self.config.validation.every, self.config.validation.unit)
             self.actions["validate"] = Action(trigger, self.validate, "sampling")
             self.validation = self._validation_loss()
+        if text := none_held_out(self.config, len(self.plan.validation_samples)):
+            self._warn(text)
         self.actions["sample"] = Action(Trigger(sampling.every, sampling.unit), self.sample, "sampling")
         self.actions["save"] = Action(Trigger(output.every, output.unit), self.save)
         self.actions["backup"] = Action(Trigger(backup.every, backup.unit), self.backup)
@@ -519,6 +536,20 @@ class GenericTrainer(TrainingEngine):
         """Ending of the name -> whether the averaged weights are saved under it."""
         asked = self.config.output.save_ema if self.ema else "averaged"
         return {"averaged": {"": True}, "plain": {"": False}, "both": {"": False, AVERAGED_ENDING: True}}[asked]
+
+
+def settings_digest(config: TrainConfig) -> str:
+    """Of all settings that decide what is trained, which on each machine come from a file of its own.
+
+    Paths may differ; pictures, captions and weights are compared by what they hold.
+    """
+    values = to_values(config)
+    for name in OF_EACH_MACHINE:
+        del values[name]
+    for part in (values["model"], values["lora"], *values["concepts"]):
+        for name in OF_EACH_DISK & part.keys():
+            del part[name]
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def engine_settings(config: TrainConfig, num_ranks: int) -> EngineSettings:

@@ -30,7 +30,8 @@ class StepFigures:
 class LateReport:
     """The device's figures of one step, on their way to the host.
 
-    number: of the optimizer step, from 1. seconds: wall time since the step before.
+    number: of the optimizer step, from 1. seconds: wall time since the step before; data_seconds: of it, the wait for
+    the step's data.
     totals: [3 + requests + metrics], summed over ranks: loss, samples, ranks on which loss or gradient is not finite,
         ranks that ask, by request; further sums, by metric.
     """
@@ -44,11 +45,13 @@ class LateReport:
         totals: Tensor,
         norm: Tensor,
         names: Names,
+        data_seconds: float = 0.0,
     ):
         self.step = step
         self.number = number
         self.seconds = seconds
         self.learning_rates = rates
+        self.data_seconds = data_seconds
         self._names = names
         figures = torch.cat([totals, norm.to(totals.dtype).reshape(1)])
         self._event = None

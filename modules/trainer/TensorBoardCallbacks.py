@@ -11,8 +11,8 @@ from modules.session.TrainCallbacks import TrainCallbacks
 
 
 class TensorBoardCallbacks(TrainCallbacks):
-    """Writes loss, learning rates, gradient norm and the method's metrics of each step below `folder`, the validation
-    loss and the samples of all ranks.
+    """Writes loss, learning rates, gradient norm, speed and the method's metrics of each step below `folder`, the
+    validation loss and the samples of all ranks.
 
     A disk that refuses ends the curves, not the training.
     """
@@ -24,20 +24,21 @@ class TensorBoardCallbacks(TrainCallbacks):
 
     def on_step(self, info: StepInfo) -> None:
         scalars = {"loss": info.loss, "smooth_loss": info.smooth_loss, "grad_norm": info.grad_norm, **info.metrics}
-        self._try(lambda: self._add_scalars(scalars, info.step))
+        scalars["samples_per_second"] = info.samples / info.seconds if info.seconds else None
+        self._try(lambda: self._add_scalars(scalars, info.step), info.step)
 
     def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
-        self._try(lambda: self._add_scalars({"validation/loss": loss, "validation/ema_loss": ema_loss}, step))
+        self._try(lambda: self._add_scalars({"validation/loss": loss, "validation/ema_loss": ema_loss}, step), step)
 
     def on_samples(self, folder: str | Path, step: int) -> None:
         for path in sorted(Path(folder).glob("*.png")):
-            self._try(lambda path=path: self._add_picture(path, step))
+            self._try(lambda path=path: self._add_picture(path, step), step)
 
     def close(self) -> None:
         if self._writer is not None and not self._has_failed:
             self._writer.close()
 
-    def _try(self, write: Callable[[], None]) -> None:
+    def _try(self, write: Callable[[], None], step: int) -> None:
         if self._has_failed:
             return
         try:
@@ -45,7 +46,8 @@ class TensorBoardCallbacks(TrainCallbacks):
                 # imported with the first step, not before: it takes half a second
                 from torch.utils.tensorboard import SummaryWriter
 
-                self._writer = SummaryWriter(self._folder)
+                # purge_step: what an earlier process wrote of the steps that a resumed run does again is not shown
+                self._writer = SummaryWriter(self._folder, purge_step=step)
             write()
         except OSError as error:
             self._has_failed = True

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.data.draws import torch_seed
-from modules.distributed.Heartbeat import Phase
+from modules.distributed.Heartbeat import PHASE_LIMITS, Phase
 from modules.distributed.Runtime import Runtime, default_device
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
@@ -43,6 +43,7 @@ from modules.trainer.optimizers import (
     create_optimizer,
     load_optimizer_state,
     optimizer_state,
+    rounds_by_chance,
 )
 from modules.trainer.schedules import learning_rate_share
 from modules.trainer.Step import Step
@@ -98,6 +99,9 @@ class TrainingEngine:
         self._late: LateReport | None = None
         self._agreed: set[str] = set()  # requests that all ranks have read and that are not done yet
         self._last_time = time.perf_counter()
+        self._data_seconds = 0.0
+        self._memory: tuple[int | None, int | None] = (None, None)
+        self._memory_time = float("-inf")
         self._recent_seconds: deque[float] = deque(maxlen=32)  # of steps, for what counts as hung
 
     def setup(
@@ -125,6 +129,7 @@ class TrainingEngine:
             raise TrainingError("The model has no parameter that trains: let one require a gradient.")
         groups = groups or [ParamGroup("all", list(self.trainable.values()))]
         self.optimizer = create_optimizer(settings.optimizer, groups, self.learning_rate_factor)
+        self._rounds = rounds_by_chance(settings.optimizer, groups)
         self._stops = {group.name: group.stops_after for group in groups if group.stops_after is not None}
         ema = settings.ema
         self.ema = Ema(self.trainable, ema.decay, ema.update_every, ema.start_after) if ema.enabled else None
@@ -140,7 +145,7 @@ class TrainingEngine:
         """Trains on `steps` until they end or a stop is agreed; `stopped` says which."""
         self._last_time = time.perf_counter()
         with self.runtime.heartbeat.phase("training"):
-            for step in steps:
+            for step in self._timed(steps):
                 self.train_step(step)
                 if self._after_step(step):
                     self.stopped = True
@@ -173,7 +178,7 @@ class TrainingEngine:
         if self.ema:
             self.ema.update(self.step)
         seconds = self._seconds_since_last()
-        report = LateReport(step, self.step, seconds, rates, totals, norm, names)
+        report = LateReport(step, self.step, seconds, rates, totals, norm, names, self._data_seconds)
         self._read_late()
         self._late = report
         self._recent_seconds.append(seconds)
@@ -274,7 +279,8 @@ class TrainingEngine:
 
     def _beat(self) -> None:
         recent = self._recent_seconds
-        self.runtime.heartbeat.beat(max(self.slowest_step_seconds, 10 * median(recent)) if recent else None)
+        usual = 10 * median(recent) if recent else PHASE_LIMITS["training"]  # a first step prepares much
+        self.runtime.heartbeat.beat(max(self.slowest_step_seconds, usual))
 
     def _warm_up(self, step: Step) -> None:
         """A forward and backward pass whose gradients are thrown away."""
@@ -308,11 +314,12 @@ class TrainingEngine:
             self._step_optimizer()
         elif not skipped.item():  # a sync; the optimizers that come here make several of their own
             gradients = self._gradients()
-            torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
+            # float32 at least: in bf16 the factor alone would be off by 0.2 %
+            torch._foreach_mul_(gradients, factor.to(torch.promote_types(gradients[0].dtype, torch.float32)))
             self._step_optimizer()
 
     def _step_optimizer(self) -> None:
-        if self.settings.optimizer.stochastic_rounding:
+        if self._rounds:
             step_rounded(self.optimizer, self.settings.seed, self.step)
         else:
             self.optimizer.step()
@@ -376,6 +383,7 @@ class TrainingEngine:
             before = figures.loss if self.smooth_loss is None else self.smooth_loss
             self.smooth_loss = SMOOTHING * before + (1 - SMOOTHING) * figures.loss
         self._note_skipped(figures.loss is None, report.number)
+        memory_bytes, peak_memory_bytes = self._device_memory()
         self.callbacks.on_step(
             StepInfo(
                 epoch=report.step.epoch + 1,
@@ -388,6 +396,10 @@ class TrainingEngine:
                 seconds=report.seconds,
                 grad_norm=figures.grad_norm,
                 metrics={**figures.metrics, **{f"lr/{name}": lr for name, lr in report.learning_rates.items()}},
+                data_seconds=report.data_seconds,
+                device=str(self.runtime.device),
+                memory_bytes=memory_bytes,
+                peak_memory_bytes=peak_memory_bytes,
             )
         )
 
@@ -395,6 +407,25 @@ class TrainingEngine:
         now = time.perf_counter()
         seconds, self._last_time = now - self._last_time, now
         return seconds
+
+    def _timed(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """`steps`; `_data_seconds` says how long the training has waited for the one it has."""
+        iterator = iter(steps)
+        while True:
+            before = time.perf_counter()
+            step = next(iterator, None)
+            self._data_seconds = time.perf_counter() - before
+            if step is None:
+                return
+            yield step
+
+    def _device_memory(self) -> tuple[int | None, int | None]:
+        """Bytes in use on the device and the most so far, at most a second old; None where nobody counts."""
+        device, now = self.runtime.device, time.monotonic()
+        if device.type == "cuda" and now - self._memory_time >= 1:  # it costs 0.1 ms, which some steps would notice
+            self._memory_time = now
+            self._memory = (torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device))
+        return self._memory
 
     def _note_skipped(self, skipped: bool, number: int) -> None:
         if not skipped:

@@ -12,13 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from modules.config.errors import UserError
+from modules.distributed.environments import STARTED_VARIABLE
 from modules.distributed.launchers import ask_for_stacks, kill_processes
 from modules.distributed.lifeline import LOST_EXIT_CODE, Lifeline, LifelineServer
 from modules.distributed.RankWatch import watch_in_thread
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.trainer.rank import end_process, train_as_rank
-from modules.trainer.run import Outcome
+from modules.trainer.run import STOP_SIGNALS, Outcome
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 LAUNCHER_SECONDS = 0.5  # between two looks at whether the launcher is there
 STACKS_SECONDS = 0.5  # for the ranks to write them
 VERDICT_SECONDS = 5.0
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 REFUSED = 2  # as for every other mistake in the settings
 
 
@@ -40,9 +40,8 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
     Where no supervisor of Chorus is above the launcher, the ranks of a machine watch each other.
     Raises UserError for what can be said before the ranks have met.
     """
-    started = time.time()
+    started = float(os.environ.get(STARTED_VARIABLE, time.time()))
     config = _as_found(config, environment)
-    resume = resume or environment.attempt > 0
     folder = RunFolder(config.workspace_dir)
     lifeline = Lifeline.from_environment(environment.rank)
     is_supervised = lifeline is not None
@@ -92,7 +91,7 @@ def _meet(
     """Joins the other ranks, lets rank 0 see to the run folder, and connects this machine's ranks to their watch."""
     from modules.distributed.setup_distributed import run_store, setup_distributed
 
-    setup_distributed(config)
+    setup_distributed(config, tell=None)  # who trains is told when there is a log to tell it to
     store = run_store()
     if environment.rank == 0:
         store.set("refusal", _prepare(folder, resume, held))
@@ -112,7 +111,7 @@ def _prepare(folder: RunFolder, resume: bool, held: contextlib.ExitStack) -> str
         folder.create()
         held.enter_context(RunLock(folder.lock_path))
         folder.clear_exit()
-    except UserError as error:
+    except (UserError, OSError) as error:
         return str(error)
     return ""
 

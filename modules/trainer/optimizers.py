@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from modules.trainer.packages import check_packages
 from modules.trainer.stochastic_rounding import split_for_rounding
 from modules.trainer.TrainingError import TrainingError
 
@@ -41,7 +42,8 @@ def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning
 
     Raises TrainingError where the optimizer's package is missing.
     """
-    if config.stochastic_rounding:
+    check_packages(config)
+    if rounds_by_chance(config, groups):
         groups = [replace(group, params=part) for group in groups for part in split_for_rounding(group.params)]
     param_groups = []
     for group in groups:
@@ -53,10 +55,10 @@ def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning
     return MAKERS[config.name](config, param_groups)
 
 
-def check_packages(config: OptimizerConfig) -> None:
-    """Raises TrainingError where the optimizer's package is missing; for before the hours of a caching."""
-    if config.name.endswith("_8bit"):
-        _bitsandbytes(config)
+def rounds_by_chance(config: OptimizerConfig, groups: list[ParamGroup]) -> bool:
+    """Whether stochastic rounding is wanted and there is anything to round: adapters, for one, are in float32."""
+    bfloat16 = (param.dtype == torch.bfloat16 for group in groups for param in group.params)
+    return config.stochastic_rounding and any(bfloat16)
 
 
 def _adamw(config: OptimizerConfig, groups: list[dict]):
@@ -67,14 +69,16 @@ def _adamw(config: OptimizerConfig, groups: list[dict]):
 
 def _adamw_8bit(config: OptimizerConfig, groups: list[dict]):
     """Dettmers et al. 2022, arXiv 2110.02861."""
+    from bitsandbytes.optim import AdamW8bit
+
     betas = (config.beta1, config.beta2)
-    adamw = _bitsandbytes(config).optim.AdamW8bit
-    return adamw(_in_one_layout(groups), betas=betas, eps=config.eps, weight_decay=config.weight_decay)
+    return AdamW8bit(_in_one_layout(groups), betas=betas, eps=config.eps, weight_decay=config.weight_decay)
 
 
 def _lion_8bit(config: OptimizerConfig, groups: list[dict]):
-    lion = _bitsandbytes(config).optim.Lion8bit
-    return lion(_in_one_layout(groups), betas=(config.beta1, config.beta2), weight_decay=config.weight_decay)
+    from bitsandbytes.optim import Lion8bit
+
+    return Lion8bit(_in_one_layout(groups), betas=(config.beta1, config.beta2), weight_decay=config.weight_decay)
 
 
 def _schedule_free(config: OptimizerConfig, groups: list[dict]):
@@ -113,9 +117,14 @@ def _came(config: OptimizerConfig, groups: list[dict]):
 
 
 def _adafactor(config: OptimizerConfig, groups: list[dict]):
-    """Shazeer & Stern 2018, arXiv 1804.04235."""
+    """Shazeer & Stern 2018, arXiv 1804.04235.
+
+    torch multiplies the rate by the larger of eps[1] and the weights' root mean square, which for adapters and blocks
+    that begin at zero is next to nothing. With 1 the rate is the size of a step, as it is for AdamW.
+    """
     return torch.optim.Adafactor(
         groups,
+        eps=(None, 1.0),
         beta2_decay=config.adafactor_beta2_decay,
         d=config.adafactor_clip_threshold,
         weight_decay=config.weight_decay,
@@ -231,17 +240,6 @@ def _laid_out_like(param: Tensor, value: Tensor, fused: bool) -> Tensor:
         return torch.empty_like(param, dtype=value.dtype).copy_(value)
     # a fused kernel wants its step counter on the device, any other optimizer would wait for it there
     return value.to(param.device) if fused or value.dim() else value
-
-
-def _bitsandbytes(config: OptimizerConfig):
-    try:
-        import bitsandbytes
-    except ImportError as error:
-        raise TrainingError(
-            f"optimizer.name {config.name!r} needs the package bitsandbytes, which is not installed here: run "
-            "`pip install bitsandbytes`, or choose adamw, lion or adafactor."
-        ) from error
-    return bitsandbytes
 
 
 def _in_one_layout(groups: list[dict]) -> list[dict]:

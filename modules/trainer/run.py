@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from modules.trainer.GenericTrainer import GenericTrainer
 
 FINISHED, FAILED, STOPPED = 0, 1, 130
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the second is how schedulers and systemd end what they run
 OUT_OF_MEMORY = (
     "The GPU's memory is full: lower batch_size (and raise gradient_accumulation_steps), switch "
     "model.gradient_checkpointing on, lower data.resolution, or train a LoRA with model.weight_dtype bfloat16."
@@ -79,7 +80,7 @@ def run_training(config: TrainConfig, resume: bool = False) -> int:
 
     with RunLock(folder.lock_path):
         folder.clear_exit()
-        outcome = train_rank(config, folder, make_trainer, started=started, signals=(signal.SIGINT,))
+        outcome = train_rank(config, folder, make_trainer, started=started, signals=STOP_SIGNALS)
         with contextlib.suppress(OSError):  # on a full disk the message on the screen has to do
             folder.write_exit(outcome.status, rank=0, **({"text": outcome.text} if outcome.text else {}))
     return outcome.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,20 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
 
-def start_training(config: TrainConfig, resume: bool = False) -> int:
+def start_training(config: TrainConfig, resume: bool = False, supervise: bool = False) -> int:
     """Trains to the end and returns the exit code: 0 finished, 1 failed, 130 stopped before the end.
 
     In this process; as one of the ranks that a launcher has started; or above ranks of its own, from the main thread.
+    supervise: always the last of these, on one device too, and without torchrun: what the window wants.
     Raises UserError for what can be said before a rank starts.
     """
+    # before anything asks CUDA: device_indexes count as session/devices.py lists the GPUs
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    if supervise:
+        alone = not config.enable_multi_gpu
+        return supervise_training(config, 1 if alone else default_num_ranks(config, list_gpus(), num_cores()), resume)
     environment = find_environment()
+    resume = resume or (environment is not None and environment.attempt > 0)
     if environment is not None and environment.world_size > 1:
         return join_training(config, environment, resume)
     if lone_accelerate():

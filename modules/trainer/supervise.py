@@ -10,6 +10,7 @@ import socket
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,11 @@ from modules.config.errors import UserError
 from modules.config.files import config_from_values, save_config, to_values
 from modules.config.presets import ROOT
 from modules.config.validation import check_settings
-from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment, spawn_variables
+from modules.distributed.environments import ATTEMPT_VARIABLE, STARTED_VARIABLE, find_environment, spawn_variables
 from modules.distributed.launchers import Launcher, SpawnLauncher, TorchrunLauncher, torchrun_command
 from modules.distributed.lifeline import Lifeline
 from modules.distributed.Supervisor import Supervisor
-from modules.session.devices import list_gpus
+from modules.session.devices import list_gpus, num_cores
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.RunFolder import RunFolder
@@ -29,6 +30,7 @@ from modules.session.RunLock import RunLock
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.trainer.rank import end_process, train_as_rank
+from modules.trainer.run import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -43,10 +45,15 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
     Raises UserError for what can be said before a rank starts.
     """
     started = time.time()
+    os.environ[STARTED_VARIABLE] = repr(started)
+    if by_torchrun:  # torchrun would give each rank one thread, whatever there is
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_ranks)))
     check_settings(config)
-    _check_backend(config)
+    machines = _machines(config)
+    if num_ranks * machines.num_nodes > 1:
+        _check_backend(config)
     folder = RunFolder(config.workspace_dir)
-    leads = config.node_rank == 0  # the other machines may share its disk, and follow
+    leads = machines.node_rank == 0  # the other machines may share its disk, and follow
     if leads and not resume:
         folder.refuse_earlier_run()
     folder.create()
@@ -59,13 +66,13 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
         save_config(config, settings_file)
 
         def make_launcher(attempt: int, resume: bool) -> Launcher:
-            port = _free_port(config, callbacks)
+            port = _free_port(machines, callbacks)
             if by_torchrun:
                 script = [str(ROOT / "scripts" / "train.py"), "--config", str(settings_file)]
                 command = torchrun_command(config, [*script, *(["--resume"] if resume else [])], num_ranks, port)
                 return TorchrunLauncher(command, num_ranks)
             # a name made here is known to this machine alone
-            run_id = secrets.token_hex(8) if config.num_nodes == 1 else "run"
+            run_id = secrets.token_hex(8) if machines.num_nodes == 1 else "run"
             arguments = (to_values(config), resume, started, num_ranks, port, run_id)
             return SpawnLauncher(run_distributed_training, arguments, num_ranks)
 
@@ -74,9 +81,9 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
             make_launcher,
             callbacks,
             resume=resume,
-            max_restarts=config.max_restarts if config.num_nodes == 1 else 0,
-            has_backup=lambda: any(folder.backup_dir.glob("step-*")),
-            first_rank=config.node_rank * num_ranks,
+            max_restarts=machines.max_restarts if machines.num_nodes == 1 else 0,
+            has_backup=lambda: any(path.name[5:].isdigit() for path in folder.backup_dir.glob("step-*")),
+            first_rank=machines.node_rank * num_ranks,
             writes_exit=leads,
         ).run()
 
@@ -96,14 +103,20 @@ def run_distributed_training(
     variables: of the supervisor, for the environment. values: the settings. started: Unix time of the run's start.
     num_ranks: on this machine. run_id: the same on all machines.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the supervisor answers it
+    for number in STOP_SIGNALS:  # they may reach every process; the supervisor answers Ctrl-C
+        signal.signal(number, signal.SIG_IGN)
     config = config_from_values(values)
     attempt = int(variables[ATTEMPT_VARIABLE])
     os.environ.update(variables)
-    os.environ.update(spawn_variables(local_rank, config, num_ranks, port, run_id, attempt))
+    os.environ.update(spawn_variables(local_rank, _machines(config), num_ranks, port, run_id, attempt))
     environment = find_environment()
     lifeline = Lifeline.from_environment(environment.rank)
-    end_process(train_as_rank(config, environment, lifeline, resume, started), lifeline)
+    end_process(train_as_rank(config, environment, lifeline, resume, started, (signal.SIGTERM,)), lifeline)
+
+
+def _machines(config: TrainConfig) -> TrainConfig:
+    """The settings that say which machines train, of no account while multi-GPU is off."""
+    return config if config.enable_multi_gpu else replace(config, num_nodes=1, node_rank=0, max_restarts=0)
 
 
 def _callbacks(folder: RunFolder, stack: contextlib.ExitStack) -> TrainCallbacks:

@@ -122,6 +122,20 @@ class BaseModel:
                 if absent:
                     self.release(*absent)
 
+    def outline(self, name: str):
+        """A component as it is; of a module that is not in memory, its layers and their shapes without any weights."""
+        import torch
+
+        if self.module(name) is not None or name not in self._classes:
+            return self.module(name)
+        component_class = self._component_class(name)
+        if not hasattr(component_class, "forward"):
+            return None
+        with torch.device("meta"):
+            if self._classes[name][0] == "diffusers":
+                return component_class.from_config(component_class.load_config(self.path, subfolder=name))
+            return component_class(component_class.config_class.from_pretrained(self.path, subfolder=name))
+
     def component_files(self, *names: str) -> list[Path]:
         """The files that decide what these components compute, sorted."""
         if self.is_single_file:
@@ -159,15 +173,12 @@ class BaseModel:
             ) from error
 
     def _load_component(self, name: str):
-        library, class_name = self._classes[name]
-        component_class = getattr(importlib.import_module(library), class_name, None) if library in LIBRARIES else None
-        if component_class is None:
-            raise self._component_error(name, f"there is no {library}.{class_name}")
+        component_class = self._component_class(name)
         try:
             if not hasattr(component_class, "forward"):
                 self._check_vocabulary(name, component_class)
                 return component_class.from_pretrained(self.path, subfolder=name)
-            options = {"dtype" if library == "transformers" else "torch_dtype": self.dtype}
+            options = {"dtype" if self._classes[name][0] == "transformers" else "torch_dtype": self.dtype}
             component, report = component_class.from_pretrained(
                 self.path, subfolder=name, output_loading_info=True, **options
             )
@@ -177,6 +188,13 @@ class BaseModel:
             # the libraries would go on with random numbers in their place
             raise self._component_error(name, f"its weights lack {min(report['missing_keys'])}")
         return self._frozen(component)
+
+    def _component_class(self, name: str) -> type:
+        library, class_name = self._classes[name]
+        component_class = getattr(importlib.import_module(library), class_name, None) if library in LIBRARIES else None
+        if component_class is None:
+            raise self._component_error(name, f"there is no {library}.{class_name}")
+        return component_class
 
     def _check_vocabulary(self, name: str, component_class: type) -> None:
         """Without its files a tokenizer loads too, and knows no word."""
@@ -193,6 +211,7 @@ class BaseModel:
     def _load_single_file(self):
         from diffusers.loaders.single_file_utils import SingleFileComponentError
 
+        check_config_folder(self.config)
         folder = self.config.config_folder
         options = {"config": str(Path(folder).expanduser())} if folder else {}
         names = tensor_shapes(read_header(self.path))
@@ -237,8 +256,12 @@ class BaseModel:
                 "noise alone; set model.prediction_type to v_prediction, or switch it off."
             )
         taken = inspect.signature(type(scheduler).__init__).parameters
-        maker = type(scheduler) if "rescale_betas_zero_snr" in taken else import_diffusers().DDIMScheduler
-        return maker.from_config(scheduler.config, rescale_betas_zero_snr=True, timestep_spacing="trailing")
+        options = {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+        if "rescale_betas_zero_snr" in taken:
+            return type(scheduler).from_config(scheduler.config, **options)
+        if "clip_sample" not in scheduler.config:
+            options["clip_sample"] = False  # DDIM's default is for pixels in [-1, 1]; latents go beyond
+        return import_diffusers().DDIMScheduler.from_config(scheduler.config, **options)
 
     def _single_file_error(self, reason: str, remedy: str) -> WeightsError:
         folder = self.config.config_folder
@@ -274,13 +297,25 @@ class BaseModel:
             raise self._component_error(name, "its config.json can't be read") from error
 
 
+def check_config_folder(config: ModelConfig) -> None:
+    """Raises WeightsError where the folder that describes a single file is not there."""
+    if config.config_folder and not Path(config.config_folder).expanduser().is_dir():
+        raise WeightsError(
+            f"model.config_folder {config.config_folder!r}: no such folder; name a diffusers folder of the same kind."
+        )
+
+
 def _files_below(folder: Path, names: Iterable[str]) -> list[Path]:
     return sorted(path for name in names for path in (folder / name).rglob("*") if path.is_file())
 
 
 def _as_marked(scheduler, names: Collection[str]):
     """The scheduler of a single file that says by its tensors' names what its model was trained for."""
-    marks = {V_PREDICTION_MARK: {"prediction_type": "v_prediction"}, ZERO_SNR_MARK: {"rescale_betas_zero_snr": True}}
+    marks = {
+        V_PREDICTION_MARK: {"prediction_type": "v_prediction"},
+        # trailing: sampling has to start at the last step, which is noise alone
+        ZERO_SNR_MARK: {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"},
+    }
     changes = {name: value for mark, values in marks.items() if mark in names for name, value in values.items()}
     return type(scheduler).from_config(scheduler.config, **changes) if changes else scheduler
 

@@ -23,7 +23,8 @@ FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 def convert(source: str, target: str | Path, dtype: str = "", config_folder: str = "", family: str = "") -> Path:
     """Write what `source` is in the other format to `target`, and return it, whole or not at all.
 
-    source: a diffusers folder (becomes a single file), a single file (becomes a folder), or a LoRA (between diffusers'
+    source: a diffusers folder (becomes a single file), a single file (becomes a folder, or a file
+        again where the target is called one, for another dtype), or a LoRA (between diffusers'
         names and kohya's).
     dtype: of the tensors, as torch calls it; "": as most of the source is.
     config_folder: a diffusers folder that describes a single file; needed without internet.
@@ -46,6 +47,7 @@ def _convert_lora(source: Path, target: Path, dtype: str, named: str) -> Path:
         is_kohya,
         kohya_tensors,
         read_layers,
+        with_dtype,
     )
 
     _check_suffix(target)
@@ -65,7 +67,7 @@ def _convert_lora(source: Path, target: Path, dtype: str, named: str) -> Path:
     else:
         tensors = kohya_tensors(layers, family)
     if dtype:
-        tensors = {name: tensor.to(_torch_dtype(dtype)) for name, tensor in tensors.items()}
+        tensors = with_dtype(tensors, _torch_dtype(dtype))
     save_tensors(target, tensors, metadata)
     return target
 
@@ -84,11 +86,12 @@ def _convert_model(source: str, target: Path, dtype: str, config_folder: str, na
     family = _family_of_model(source, info.pipeline, info.detail, named)
     dtype = dtype or _usual_dtype(source)
     settings = ModelConfig(base=source, config_folder=config_folder, weight_dtype=dtype, channels_last=False)
-    if info.kind == "folder":
+    to_file = info.kind == "folder" or target.suffix == ".safetensors"
+    if to_file:
         _check_suffix(target)
     base = BaseModel(family, settings, torch.device("cpu"))
     with base.using(*base.component_names, on_device=False) as pipe:
-        if info.kind == "folder":
+        if to_file:
             save_single_file(target, family, pipe.components, _torch_dtype(dtype), {"family": family.name})
         else:
             save_folder(pipe, target, _torch_dtype(dtype))

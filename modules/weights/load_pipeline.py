@@ -26,11 +26,13 @@ def load_pipeline(
     device: torch.device,
     config_folder: str = "",
     embeddings: Sequence[str | Path] = (),
+    dtype: str = "",
 ) -> DiffusionPipeline:
     """The pipeline of a diffusers folder, Hub id or single file, with all `loras` at full strength, on `device`.
 
     config_folder: a diffusers folder that describes a single file; needed without internet.
     embeddings: files whose words prompts may then hold.
+    dtype: as torch calls it; "": bfloat16 on a GPU that computes in it, else float32.
     Raises WeightsError, one sentence, for a base, LoRA or embedding that is missing, damaged or does not fit.
     """
     info = inspect_base(base)
@@ -45,7 +47,16 @@ def load_pipeline(
     if loras:
         adapters = sorted({name for names in pipe.get_list_adapters().values() for name in names})
         pipe.set_adapters(adapters)  # diffusers leaves only the last one active
-    return pipe.to(device)
+    return pipe.to(device, _torch_dtype(dtype, device))
+
+
+def _torch_dtype(name: str, device: torch.device) -> torch.dtype:
+    import torch
+
+    if name:
+        return getattr(torch, name)
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if has_bf16 else torch.float32
 
 
 def _single_file(base: str, info: BaseInfo, config_folder: str) -> DiffusionPipeline:

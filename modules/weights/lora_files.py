@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +23,7 @@ from modules.weights.lora_layers import (
     magnitude_ending,
     parse_key,
     read_layers,
+    with_dtype,
 )
 from modules.weights.safe import read_header, save_tensors, tensor_shapes
 
@@ -68,6 +69,14 @@ def save_lora(
     return written
 
 
+def check_lora(components: Mapping[str, nn.Module], pipeline_class: type[DiffusionPipeline], fmt: str) -> None:
+    """Raises WeightsError where `save_lora` would, so that it shows before the training."""
+    if fmt != "single_file":
+        _check_places(components, pipeline_class)
+    if fmt != "diffusers":
+        _kohya_tensors(components, pipeline_class, None)
+
+
 def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
     """Load a LoRA file, in diffusers' or kohya's format, into a pipeline.
 
@@ -99,13 +108,9 @@ def _save_diffusers(
     metadata: Mapping[str, str] | None,
 ) -> None:
     """The pipeline class packs the tensors under its names; the file is written here, whole or not at all."""
-    accepted = inspect.signature(pipeline_class.save_lora_weights).parameters
+    _check_places(components, pipeline_class)
     layers, configs = {}, {}
     for name, module in components.items():
-        if f"{name}_lora_layers" not in accepted:
-            raise WeightsError(
-                f"A LoRA file of a {pipeline_class.__name__} has no place for '{name}'; train without a LoRA there."
-            )
         ending = magnitude_ending(name)
         tensors = {key.replace(".lora_magnitude_vector", ending): t for key, t in _adapter_tensors(module).items()}
         layers[f"{name}_lora_layers"] = {key: t if dtype is None else t.to(dtype) for key, t in tensors.items()}
@@ -121,6 +126,15 @@ def _save_diffusers(
     )
 
 
+def _check_places(components: Iterable[str], pipeline_class: type[DiffusionPipeline]) -> None:
+    accepted = inspect.signature(pipeline_class.save_lora_weights).parameters
+    for name in components:
+        if f"{name}_lora_layers" not in accepted:
+            raise WeightsError(
+                f"A LoRA file of a {pipeline_class.__name__} has no place for '{name}'; train without a LoRA there."
+            )
+
+
 def _kohya_tensors(
     components: Mapping[str, nn.Module], pipeline_class: type[DiffusionPipeline], dtype: torch.dtype | None
 ) -> dict[str, Tensor]:
@@ -130,7 +144,7 @@ def _kohya_tensors(
             f"A LoRA of a {pipeline_class.__name__} can't be written in kohya's format; choose the diffusers format."
         )
     tensors = kohya_tensors({name: adapter_layers(module) for name, module in components.items()}, family)
-    return tensors if dtype is None else {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    return tensors if dtype is None else with_dtype(tensors, dtype)
 
 
 def adapter_layers(module: nn.Module) -> dict[str, LoraLayer]:

@@ -19,6 +19,7 @@ from modules.weights.kohya_names import diffusers_name, kohya_name
 from modules.weights.safe import METADATA, load_tensors, read_header
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from modules.families.Family import Family
@@ -165,6 +166,11 @@ def kohya_tensors(layers: Layers, family: Family) -> dict[str, Tensor]:
             # one norm per output, in the weight's number of axes, by which ComfyUI tells it from one per input
             tensors[f"{name}.dora_scale"] = layer.magnitude.reshape(-1, *[1] * (layer.down.dim() - 1))
     return tensors
+
+
+def with_dtype(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """The tensors of a file in another precision; alphas keep theirs, or 100 / 3 would be another strength."""
+    return {name: tensor if name.endswith(".alpha") else tensor.to(dtype) for name, tensor in tensors.items()}
 
 
 def _layer(path: str | Path, component: str, layer: str, tensors: dict[str, Any], settings: dict) -> LoraLayer:

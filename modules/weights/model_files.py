@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from modules.session.atomic import new_folder
 from modules.weights.errors import WeightsError
 from modules.weights.safe import load_tensors, save_tensors
-from modules.weights.single_file import save_single_file
+from modules.weights.single_file import save_single_file, single_file_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +43,12 @@ def save_model(base: BaseModel, output: OutputConfig, folder: Path, name: str, m
             save_single_file(path, base.family, pipe.components, dtype, metadata)
             written.append(path)
     return written
+
+
+def check_names(base: BaseModel, output: OutputConfig) -> None:
+    """Raises WeightsError where a single file is asked for and has no names for layers of this model."""
+    if output.format != "diffusers" and base.family.single_file is not None:
+        single_file_tensors(base.family, {name: base.outline(name) for name in base.component_names})
 
 
 def check_format(family: Family, output: OutputConfig) -> None:

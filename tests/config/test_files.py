@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from modules.config import files
 from modules.config.ConceptConfig import ConceptConfig
+from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError, UserError
+from modules.config.explain import FOREIGN_NAMES, generic_path
 from modules.config.files import apply_overrides, config_from_values, load_config, load_values, save_config, to_values
 from modules.config.SampleConfig import SampleConfig
 from modules.config.TrainConfig import TrainConfig
@@ -315,6 +317,9 @@ def test_a_choice_that_yaml_reads_as_false_can_be_given():
         ("device_indexes=[-1]", "device_indexes.0 is -1: it must be a whole number, at least 0."),
         ("se\ned=1", "unknown setting 'se\\ned': did you mean seed?"),
         ("seed.x=1", "unknown setting seed.x: did you mean seed?"),
+        ("network_dim=8", "unknown setting network_dim: did you mean lora.rank?"),
+        ("unet_lr=1", "unknown setting unet_lr: did you mean denoiser.learning_rate?"),
+        ("concepts.2.num_repeats=1", "unknown setting concepts.2.num_repeats: did you mean concepts.2.repeats?"),
     ],
 )
 def test_an_override_that_can_not_be_set_is_refused(override, message):
@@ -338,3 +343,9 @@ def test_every_bad_override_is_listed():
     with pytest.raises(ConfigError) as caught:
         apply_overrides({}, ["batch_size=0", "seed=1", "epochs=0"])
     assert len(caught.value.problems) == 2
+
+
+def test_names_of_other_trainers_lead_to_settings_that_exist():
+    names = {generic_path(meant.partition(" ")[0]) for meant in FOREIGN_NAMES.values()}
+    assert names <= set(settings_by_path())
+    assert not FOREIGN_NAMES.keys() & set(settings_by_path())

@@ -89,3 +89,15 @@ def test_regularising_towards_the_model_without_such_pictures_is_worth_a_warning
 def test_settings_that_go_together_are_let_through(settings):
     concepts = [ConceptConfig(path="a")]
     assert find_problems(TrainConfig(**{"concepts": concepts, "model": {"base": "a"}, **settings})) == []
+
+
+def test_a_started_lora_beside_what_is_preserved_is_worth_a_warning():
+    path, start = "lora.start_from", {"start_from": "a.safetensors"}
+    priors = {"concepts": [ConceptConfig(path="a", regularisation=True)], "loss": {"prior_by_frozen_model": True}}
+    masks = {"loss": {"masked_training": True, "masked_prior_preservation_weight": 1.0}}
+    for settings in (priors, masks):
+        ((message, blocking),) = problems(path, lora=start, **settings)
+        assert "the base without that LoRA" in message
+        assert not blocking
+        assert problems(path, **settings) == []
+    assert problems(path, lora=start) == []

@@ -28,6 +28,10 @@ def test_each_family_has_a_preset_for_lora_and_for_full_training(family):
         assert (preset["family"], preset["method"]) == (family, method)
 
 
+def test_presets_train_flow_models_with_the_timesteps_of_their_makers():
+    assert {load_preset(f"sd3-{method}")["diffusion"]["timesteps"] for method in ("lora", "full")} == {"family"}
+
+
 @pytest.mark.parametrize("name", ["../secret", "secret", "/etc/hosts", "", ".", "sd15-lora.yaml", "a\0b"])
 def test_a_name_can_not_leave_the_folder(tmp_path, name):
     folder = tmp_path / "presets"

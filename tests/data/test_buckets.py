@@ -137,3 +137,11 @@ def test_one_resolution_for_each_picture_gives_the_buckets_of_one_for_all(bucket
     assert each.shapes == one.shapes
     assert np.array_equal(each.index, one.index)
     assert each.index.dtype == one.index.dtype
+
+
+def test_a_step_beyond_the_resolution_names_the_setting_of_that_resolution():
+    with pytest.raises(DataError) as error:
+        check_resolution(32, 64, 8, setting="concepts.1.resolution")
+    assert str(error.value) == (
+        "data.bucket_step 64: must not be larger than concepts.1.resolution (32); use 32 or less."
+    )

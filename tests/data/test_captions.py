@@ -1,9 +1,13 @@
 """A caption comes from where its concept says, on one line, in UTF-8."""
 
+import os
+
 import pytest
 
 from modules.config.ConceptConfig import ConceptConfig
-from modules.data.captions import MAX_CAPTION_BYTES, read_captions
+from modules.config.EmbeddingConfig import EmbeddingConfig
+from modules.config.TrainConfig import TrainConfig
+from modules.data.captions import MAX_CAPTION_BYTES, check_placeholders, read_captions
 from modules.data.errors import DataError
 
 TXT = ConceptConfig()
@@ -79,3 +83,21 @@ def test_a_file_of_lines_may_be_larger_than_a_caption_but_no_line_of_it(tmp_path
         read_captions(write_caption(tmp_path, b"a" * 70_000), LINES)
     with pytest.raises(DataError, match="larger than 1024 KB"):
         read_captions(write_caption(tmp_path, b"a\n" * 5_000_000), LINES)
+
+
+def test_a_word_to_be_learnt_that_stands_in_no_caption_is_refused():
+    words = [EmbeddingConfig(placeholder=word) for word in ("<cat>", "zebra-1")]
+    config = TrainConfig(method="embedding", embeddings=words)
+    check_placeholders(config, iter(["a <cat>", "nothing", "the zebra-1s"]))
+    with pytest.raises(DataError, match=r"^embeddings\.1\.placeholder 'zebra-1' stands in no caption: write it into"):
+        check_placeholders(config, ["a <cat>", "a zebra"])
+    check_placeholders(TrainConfig(), ["no word"])
+
+
+@pytest.mark.parametrize("captions", ["file_name", "table"])
+def test_what_is_no_unicode_is_replaced_in_captions(tmp_path, captions):
+    name = os.fsdecode(b"caf\xe9 \xff.png")
+    concept = ConceptConfig(path=str(tmp_path), captions=captions)
+    table = {name: ("caf\ud83d \udcff",)}
+    (caption,) = read_captions(str(tmp_path / name), concept, table)
+    assert caption == "caf\ufffd \ufffd"

@@ -86,3 +86,7 @@ def test_neighbouring_ids_and_epochs_are_uncorrelated():
 def test_torch_takes_every_seed():
     assert all(0 <= torch_seed(i, "noise") < 2**63 for i in range(1000))
     assert len({torch_seed(i, "noise") for i in range(1000)}) == 1000
+
+
+def test_any_string_that_python_holds_can_be_a_part():
+    assert hash64("caf\udce9") != hash64("caf\udcff")

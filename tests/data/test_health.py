@@ -154,3 +154,27 @@ def test_a_caption_that_can_not_be_read_is_an_error(check, folder):
     health = check()
     assert not health.can_train
     assert "000.txt is larger than 64 KB" in health.findings[0].message
+
+
+def test_captions_that_can_not_be_read_are_all_listed_and_hide_nothing_else(check, folder):
+    for name in ("001.txt", "003.txt"):
+        (folder / name).write_bytes(b"caf\xe9")
+    (folder / "000.txt").unlink()
+    health = check()
+    finding = found(health)["unreadable_caption"]
+    assert (finding.level, finding.count) == ("error", 2)
+    assert "2 captions can't be read" in finding.message
+    assert "is not UTF-8" in finding.message
+    assert finding.paths == [str(folder / "001.png"), str(folder / "003.png")]
+    assert found(health)["missing_caption"].paths == [str(folder / "000.png")]
+    assert not health.can_train
+
+
+def test_a_word_that_stands_in_no_caption_is_an_error(check):
+    words = {"method": "embedding", "embeddings": [{"placeholder": "zebra-1"}]}
+    assert "'zebra-1' stands in no caption" in found(check(**words))["placeholder"].message
+
+
+def test_a_step_of_more_samples_than_there_are_is_warned_of(check):
+    assert found(check(batch_size=6))["few_samples"].message.startswith("5 samples < 6 per step")
+    assert "few_samples" not in found(check(batch_size=5))

@@ -8,10 +8,11 @@ import pytest
 from modules.config.AugmentationConfig import AugmentationConfig
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.DataConfig import DataConfig
+from modules.config.TrainConfig import TrainConfig
 from modules.data.buckets import assign_buckets
 from modules.data.concepts import scan
 from modules.data.errors import DataError
-from modules.data.holdout import hold_out
+from modules.data.holdout import hold_out, none_held_out
 from modules.data.RunPlan import RunPlan, samples_digest
 from modules.data.views import look_of, with_views
 
@@ -88,6 +89,16 @@ def test_regularisation_pictures_match_those_that_train(picture_folder):
     is_prior = dataset.concept_index == 1
     assert dataset.repeats[is_prior].sum() == pytest.approx(dataset.repeats[~is_prior].sum())
     assert dataset.repeats[dataset.held_out].sum() == 0
+    assert dataset.held_out.any()
+    assert not dataset.held_out[is_prior].any()
+
+
+def test_a_share_that_holds_nothing_out_is_told_where_it_is_to_be_measured():
+    config = TrainConfig(data={"validation_share": 0.01}, validation={"every": 1, "unit": "epochs"})
+    assert none_held_out(config, 0).startswith("data.validation_share 0.01 holds out none of the pictures")
+    assert none_held_out(config, 1) is None
+    assert none_held_out(TrainConfig(data={"validation_share": 0.01}), 0) is None
+    assert none_held_out(TrainConfig(validation={"every": 1, "unit": "epochs"}), 0) is None  # the settings' own warning
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])

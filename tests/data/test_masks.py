@@ -12,10 +12,10 @@ from modules.config.ModelConfig import ModelConfig
 from modules.config.TrainConfig import TrainConfig
 from modules.data.concepts import scan
 from modules.data.encoding import cache_latents, latent_keys
-from modules.data.errors import DataError, PictureError
+from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
 from modules.data.Look import Look
-from modules.data.masks import find_masks, is_mask, load_mask
+from modules.data.masks import find_masks, is_mask, load_mask, unused_masks
 from modules.data.pictures import fit_picture, load_picture
 from modules.data.prepare import prepare_data
 from modules.data.TensorCache import TensorCache
@@ -65,7 +65,8 @@ def test_a_mask_is_found_beside_its_picture_and_is_no_picture(picture_folder, na
 
 
 def test_a_picture_that_is_only_called_like_a_mask_is_a_picture():
-    assert is_mask("cat-mask.png", {"cat-mask.png", "cat.JPG"})
+    assert is_mask("cat-mask.png", {"cat-mask.png", "cat.jpg"})
+    assert is_mask("Cat-Mask.Png", {"cat-mask.png", "cat.jpg"})
     assert not is_mask("venetian_mask.png", {"venetian_mask.png", "cat.png"})
     assert not is_mask("-mask.png", {"-mask.png", ".png"})
     assert not is_mask("cat-mask.txt", {"cat-mask.txt", "cat.png"})
@@ -103,11 +104,40 @@ def test_a_mask_may_have_another_size(picture_folder, size):
     assert prepare(folder)[0].masks[1] is not None
 
 
-def test_a_mask_that_is_no_picture_is_named(picture_folder):
+def test_a_mask_that_is_no_picture_leaves_its_picture_out(picture_folder):
     folder = picture_folder(SIZES)
     (folder / "001-mask.png").write_bytes(b"no picture")
-    with pytest.raises(PictureError, match=r"001-mask\.png"):
+    kept = write_mask(folder / "002-mask.png", (32, 48))
+    dataset, buckets = prepare(folder, resolutions=[32, 24])
+    assert [Path(path).name for path in dataset.paths] == ["000.png", "000.png", "002.png", "002.png"]
+    assert dataset.masks == [None, None, str(kept), str(kept)]
+    assert len(buckets.index) == 4
+    ((path, reason),) = dataset.unreadable
+    assert path == str(folder / "001.png")
+    assert reason.startswith("its mask 001-mask.png can't be read: ")
+    for mask in ("000-mask.png", "002-mask.png"):
+        (folder / mask).write_bytes(b"no picture")
+    with pytest.raises(DataError, match="the mask of no picture can be read"):
         prepare(folder)
+
+
+def test_upper_and_lower_case_of_a_mask_are_the_same(picture_folder):
+    folder = picture_folder(SIZES[:1])
+    (folder / "000.png").rename(folder / "Cat.Png")
+    mask = write_mask(folder / "cat-Mask.PNG")
+    dataset = prepare(folder)[0]
+    assert [Path(path).name for path in dataset.paths] == ["Cat.Png"]
+    assert dataset.masks == [str(mask)]
+
+
+def test_masks_that_nobody_asked_for_are_counted(picture_folder):
+    folder = picture_folder(SIZES)
+    write_mask(folder / "000-mask.png")
+    write_mask(folder / "001_mask.png", (48, 32))
+    config = TrainConfig()
+    assert unused_masks(config, prepare(folder, masked=False)[0]).startswith("2 pictures are left out, for by their")
+    config.loss.masked_training = True
+    assert unused_masks(config, prepare(folder)[0]) is None
 
 
 # --- their way to the latents -----------------------------------------------------------------------------------------
@@ -176,3 +206,13 @@ def test_a_mask_that_turns_out_damaged_leaves_its_picture_out(base, hashes, pict
     unusable = cache_latents(dataset, buckets, keys, TensorCache(tmp_path / "cache", "latents", 0), base)
     assert list(unusable) == [1]
     assert unusable[1].startswith("its mask can't be read: ")
+
+
+def test_a_mask_without_a_hash_is_not_told_as_its_picture(base, hashes, picture_folder, tmp_path):
+    folder = picture_folder(SIZES)
+    mask = write_mask(folder / "001-mask.png", (48, 32))
+    dataset, buckets = prepare(folder)
+    mask.unlink()
+    keys = latent_keys(dataset, buckets, base, hashes)
+    unusable = cache_latents(dataset, buckets, keys, TensorCache(tmp_path / "cache", "latents", 0), base)
+    assert unusable == {1: "it or its mask can't be read"}

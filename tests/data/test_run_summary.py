@@ -69,6 +69,15 @@ def test_a_batch_above_an_epoch_is_warned_of(values):
     ]
 
 
+def test_what_begins_after_the_last_step_is_warned_of(values):
+    values |= {"schedule": {"warmup": 9}, "ema": {"enabled": True, "start_after": 9}}
+    texts = [text for name, text in lines_of(values) if name == "Warning"]
+    assert any("schedule.warmup 9 does not end within the run's 9 steps" in text for text in texts)
+    assert any("ema.start_after 9" in text for text in texts)
+    values |= {"schedule": {"warmup": 8}, "ema": {"enabled": True, "start_after": 8}}
+    assert "Warning" not in [name for name, _ in lines_of(values)]
+
+
 def test_an_unreadable_picture_is_listed(values, tmp_path):
     broken = tmp_path / "pictures" / "broken.png"
     broken.write_bytes(b"no picture")

@@ -24,3 +24,11 @@ def test_agreement_is_the_angle_and_the_lengths():
     target = torch.tensor([[6.0, 8.0], [0.0, 2.0]]).view(2, 1, 1, 2)
     shown = {name: value.item() for name, value in agreement(prediction, target).items()}
     assert shown == pytest.approx({"cosine": 1.0, "prediction_norm": 6.0, "target_norm": 12.0})
+
+
+def test_a_loss_that_is_not_finite_is_shown_in_its_own_quarter_alone():
+    losses = torch.tensor([float("nan"), 2.0, float("inf")])
+    shown = loss_by_quarter(losses, torch.tensor([0.1, 0.4, 0.9]), real=1.0)
+    assert shown["loss_t0"].isnan()
+    assert [shown["loss_t1"].item(), shown["loss_t2"].item()] == [2.0, 0.0]
+    assert all(value == 0 for value in loss_by_quarter(losses, torch.tensor([0.1, 0.4, 0.9]), real=0.0).values())

@@ -17,6 +17,7 @@ import pytest
 from modules.config.errors import UserError
 from modules.distributed import probe as probe_module
 from modules.distributed.probe import bus_bandwidth, choose_ranks, main, probe
+from modules.distributed.probe_rank import rounds_that_fit
 from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, spoken
 
 SHORT = ["--megabytes", "1", "--seconds", "0.1"]
@@ -48,6 +49,12 @@ def test_three_ranks_give_a_speed_for_each_pair_and_for_all(tmp_path, capsys):
     assert all(speed["gb_per_s"] > 0 for speed in [*values["pairs"], values["all"]])
     assert values["failed"] is None
     assert f"{values['pairs'][2]['gb_per_s']:.2f} GB/s" in printed.err
+
+
+@pytest.mark.parametrize(("once", "rounds"), [(10.0, 3), (0.25, 4), (1e-9, 1000)])
+def test_ranks_agree_on_the_rounds_in_one_type_also_at_its_limits(once, rounds):
+    assert rounds_that_fit(1.0, once) == rounds
+    assert type(rounds_that_fit(1.0, once)) is float
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,19 @@ def test_a_run_is_finished_when_every_rank_says_so_and_ends_with_0(folder, callb
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
+def test_who_follows_the_run_sees_that_a_silent_phase_goes_on(folder, supervise, monkeypatch):
+    """Ranks that write no events for long, as while they cache."""
+    monkeypatch.setattr(module, "_HEARTBEATS_SECONDS", 0.1)
+    supervise(["wait_a_moment", "finish"], ["wait_a_moment", "finish"])
+    record = json.loads(folder.heartbeats_path(0).read_bytes())
+    assert time.time() - record["time"] < 60
+    assert sorted(record["ranks"]) == ["0", "1"]
+    for rank in record["ranks"].values():
+        assert rank["phase"] == "loading"
+        assert 0 <= rank["silent_seconds"] <= rank["limit_seconds"]
+        assert rank["done"] in (None, "finished")
+
+
 @pytest.mark.parametrize("other", [["symptom"], ["wait_a_moment", "symptom"]], ids=["earlier", "later"])
 def test_the_cause_is_told_and_not_its_symptom(folder, callbacks, supervise, other):
     first = ["wait_a_moment", "raise"] if other == ["symptom"] else ["raise"]
@@ -210,7 +223,7 @@ def test_an_accident_is_followed_by_another_attempt_from_the_backup(folder, call
 
 def test_attempts_come_to_an_end(folder, callbacks, supervise):
     assert supervise(["exit_3"], max_restarts=1) == FAILED
-    assert callbacks.attempts == [(0, False), (1, False)]
+    assert callbacks.attempts == [(0, False), (1, True)]  # resumed: models without a backup are the run's own
     assert callbacks.warnings[0].endswith("Starting again from the beginning (1 of 1).")
     assert folder.read_exit()["exit_code"] == 3
 

@@ -10,11 +10,10 @@ import torch
 from diffusers import StableDiffusion3Pipeline, StableDiffusionPipeline, StableDiffusionXLPipeline
 from safetensors.torch import load_file
 
-from modules.config.EmbeddingConfig import EmbeddingConfig
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.families.conditioning import encode_text
-from modules.methods.embedding import check_captions, new_words
+from modules.methods.embedding import new_words
 from modules.methods.registry import METHODS
 from modules.weights.embedding_files import add_embedding
 from modules.weights.errors import WeightsError
@@ -221,11 +220,3 @@ def test_the_end_of_a_prompt_is_found_also_where_an_old_config_numbers_it_wrongl
 def test_a_word_that_can_not_be_new_is_refused(word, message, tiny_sd15):
     with pytest.raises(UserError, match=message):
         prepared(tiny_sd15, "embedding", embeddings=[word])
-
-
-def test_a_word_in_no_caption_is_refused():
-    config = TrainConfig(method="embedding", embeddings=[EmbeddingConfig(**word) for word in WORDS])
-    check_captions(config, iter(["a <cat>", "nothing", "the zebra-1s"]))
-    with pytest.raises(UserError, match=r"^embeddings\.1\.placeholder 'zebra-1' stands in no caption: write it into"):
-        check_captions(config, ["a <cat>", "a zebra"])
-    check_captions(TrainConfig(), ["no word"])

@@ -105,6 +105,7 @@ def test_chosen_layers_train_and_no_other(case, tiny_sd15):
             r"^denoiser\.include_layers 'atn1' matches no layer of the unet: its layers have names such as conv_in, .*"
             r"blocks.*, conv_out\.$",
         ),
+        ({"exclude_layers": "*.attn2.*, atn1"}, r"^denoiser\.exclude_layers 'atn1' matches no layer of the unet: its"),
         ({"exclude_layers": "*"}, r"^denoiser\.exclude_layers '\*' leaves no layer of the unet to train: its layers"),
     ],
 )
@@ -128,3 +129,15 @@ def test_an_encoder_that_the_base_goes_without_does_not_train(tiny_sd3, tmp_path
     base, config = prepared(folder, "full", "sd3", text_encoder={"train": True}, output={"format": "diffusers"})
     children = [name for name, _ in FULL.loss(base, config).named_children()]
     assert children == ["transformer", "text_encoder", "text_encoder_2"]
+
+
+def test_a_pattern_may_match_in_one_of_several_text_encoders(tiny_sd3):
+    part = {"train": True, "only": [1, 3], "exclude_layers": "text_model.encoder.layers.0, encoder.block.0"}
+    base, _ = prepared(tiny_sd3, "full", "sd3", text_encoder=part)
+    for name, layer in (("text_encoder", "text_model.encoder.layers"), ("text_encoder_3", "encoder.block")):
+        trains = [any(p.requires_grad for p in block.parameters()) for block in base.module(name).get_submodule(layer)]
+        assert trains[:2] == [False, True]
+    part |= {"exclude_layers": "", "include_layers": "text_model.encoder"}
+    message = r"^text_encoder\.include_layers 'text_model\.encoder' leaves no layer of the text_encoder_3"
+    with pytest.raises(UserError, match=message):
+        prepared(tiny_sd3, "full", "sd3", text_encoder=part)

@@ -6,6 +6,7 @@ import torch
 from diffusers import StableDiffusion3Pipeline, StableDiffusionPipeline, StableDiffusionXLPipeline
 
 from modules.config.errors import UserError
+from modules.config.TrainConfig import TrainConfig
 from modules.families.registry import FAMILIES
 from modules.methods.lora import target_modules
 from modules.methods.registry import METHODS
@@ -208,3 +209,11 @@ def test_a_trained_lora_changes_a_plain_pipelines_picture_as_it_does_ours(model,
     without_text = load(folder)
     without_text.load_lora_weights(tmp_path, weight_name=file.name)
     assert np.abs(plain_picture(without_text) - ours).max() > 1e-3  # the text encoders' share shows too
+
+
+def test_a_text_encoder_that_lora_can_not_train_is_refused():
+    config = TrainConfig(family="sd3", text_encoder={"train": True, "only": [1, 3]})
+    with pytest.raises(UserError, match=r"^text_encoder\.only 3: method 'lora' can't train .*; use 1 or 2\.$"):
+        METHODS["lora"].components(FAMILIES["sd3"], config)
+    config.method = "full"
+    assert "text_encoder_3" in METHODS["full"].components(FAMILIES["sd3"], config)

@@ -1,6 +1,7 @@
 """The command line of the health check."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -46,6 +47,21 @@ def test_settings_that_can_not_be_read_are_one_sentence(config, capsys):
 
 def test_a_preset_can_be_changed(config, capsys):
     assert main(["--preset", "sd15-lora", "--config", config]) == 0
+
+
+def test_the_number_of_ranks_is_positive(config, capsys):
+    with pytest.raises(SystemExit):
+        main(["--config", config, "--ranks", "0"])
+    assert "0 is not above 0" in capsys.readouterr().err
+
+
+def test_nobody_reading_any_more_is_no_error(config):
+    code = "import sys; from scripts.check_data import main; sys.exit(main(sys.argv[1:]))"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-c", code, "--config", config], stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_it_runs_as_a_script_without_torch(config):

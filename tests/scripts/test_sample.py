@@ -39,7 +39,7 @@ def loras(tiny_sd15, tmp_path_factory):
 def test_prompts_and_seeds_give_a_file_each(tiny_sd15, tmp_path):
     pictures = run(tmp_path / "out", tiny_sd15, "--prompt", "a cat", "--prompt", "a/dog", "--count", "2", "--seed", "7")
     assert len(pictures) == 4
-    assert {"a cat_seed7.png", "a cat_seed8.png"} <= set(pictures)
+    assert {"000_a cat_seed7.png", "001_a cat_seed8.png"} <= set(pictures)
     assert all(picture.shape == (64, 32, 3) for picture in pictures.values())
 
 
@@ -78,6 +78,26 @@ def test_a_single_file_and_a_model_without_its_t5_make_pictures(tiny_sd15, tiny_
     (of_file,) = run(tmp_path / "file", file, "--config", str(tiny_sd15), *options).values()
     assert np.array_equal(of_folder, of_file)
     assert len(run(tmp_path / "sd35", tiny_sd35, *options)) == 1
+
+
+def test_a_second_call_replaces_no_picture(tiny_sd15, tmp_path):
+    for _ in range(2):
+        pictures = run(tmp_path, tiny_sd15, "--prompt", "a cat")
+    assert sorted(pictures) == ["000_a cat_seed42.png", "001_a cat_seed42.png"]
+
+
+def test_pictures_in_less_precision_differ_by_little(tiny_sd15, loras, tmp_path):
+    options = ("--prompt", "a cat", "--lora", str(loras[0]))
+    (exact,) = run(tmp_path / "exact", tiny_sd15, *options, "--dtype", "float32").values()
+    (half,) = run(tmp_path / "half", tiny_sd15, *options, "--dtype", "bfloat16").values()
+    assert 0 < abs(exact - half).mean() < 12
+
+
+def test_a_missing_config_folder_is_told_by_the_name_of_the_option(tiny_sd15, tmp_path, capsys):
+    file = convert(str(tiny_sd15), tmp_path / "x.safetensors")
+    arguments = ["--base", str(file), "--config", str(tmp_path / "none"), "--prompt", "x", "--out", str(tmp_path)]
+    assert sample.main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"--config {str(tmp_path / 'none')!r}: no such folder")
 
 
 def test_a_missing_base_is_one_sentence(tmp_path, capsys):

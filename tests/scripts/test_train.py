@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from modules.session.manifest import check_manifest
+from modules.trainer import compiling
 from scripts import train
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,6 +128,11 @@ def put(path: str, value):
     return change
 
 
+def no_lora(settings: dict, tmp_path: Path) -> None:
+    vae = Path(settings["model"]["base"]) / "vae" / "diffusion_pytorch_model.safetensors"
+    settings["lora"]["start_from"] = str(vae)
+
+
 REFUSALS = {
     "missing model": (put("model.base", "/no/such/model"), ["model.base", "/no/such/model"]),
     "no model": (put("model.base", ""), ["model.base is empty"]),
@@ -150,9 +156,24 @@ REFUSALS = {
         lambda settings, _: settings.update(batch_size=3, batch_size_mode="global", gradient_accumulation_steps=2),
         ["batch_size 3 (global)", "use 2 or 4"],
     ),
+    "missing LoRA": (put("lora.start_from", "/no/lora.safetensors"), ["lora.start_from", "/no/lora.safetensors"]),
+    "no LoRA": (no_lora, ["lora.start_from", "is not a LoRA"]),
+    "text encoder": (
+        put("text_encoder", {"train": True, "only": [2]}),
+        ["text_encoder.only 2", "has 1 text encoder"],
+    ),
+    "word": (
+        lambda settings, _: settings.update(method="embedding", embeddings=[{"placeholder": "zebra-1"}]),
+        ["embeddings.0.placeholder 'zebra-1' stands in no caption"],
+    ),
+    "zero terminal SNR": (put("model.zero_terminal_snr", True), ["model.zero_terminal_snr", "v_prediction"]),
+    "layers": (
+        put("denoiser.include_layers", "down_blocks, midblock"),
+        ["denoiser.include_layers 'midblock' matches no layer"],
+    ),
 }
 # A dry run loads no weights and writes nothing.
-NOT_SEEN_BY_A_DRY_RUN = ("broken model", "cache in a file", "workspace in a file")
+NOT_SEEN_BY_A_DRY_RUN = ("broken model", "cache in a file", "workspace in a file", "layers")
 
 
 @pytest.mark.parametrize("name", REFUSALS)
@@ -183,6 +204,24 @@ def test_a_dry_run_refuses_it_too(name, settings, run, tmp_path):
     assert "Traceback" not in error
     assert all(part in error for part in expected)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_refuses_a_folder_that_holds_a_run_unless_it_goes_on(settings, run, tmp_path):
+    models = tmp_path / "run" / "models"
+    models.mkdir(parents=True)
+    (models / "model.safetensors").touch()
+    code, _, error = run(settings, "--dry-run")
+    assert code == 2
+    assert "holds a run already" in error
+    assert run(settings, "--dry-run", "--resume")[0] == 0
+
+
+def test_a_dry_run_tells_of_a_missing_package_and_compiler(settings, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "schedulefree", None)  # as if it were not installed
+    assert "needs the package schedulefree" in run(settings, "--dry-run", "--set", "optimizer.name=schedule_free")[2]
+    for name in ("_missing_on_cpu", "_missing_on_gpu"):
+        monkeypatch.setattr(compiling, name, lambda: "torch finds no compiler")
+    assert "torch finds no compiler" in run(settings, "--dry-run", "--set", "model.compile=blocks")[2]
 
 
 def test_every_mistake_of_a_file_is_named_at_once(settings, run):

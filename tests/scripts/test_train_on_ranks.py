@@ -118,7 +118,8 @@ def assert_failed(run: StartedRun, rank: int) -> dict:
     assert record["rank"] == rank
     assert 1 in codes
     assert 0 not in codes
-    assert record["time"] - max(event["time"] for event in run.events(1 - rank, "step")) < SHOWN_SECONDS
+    last_steps = [event["time"] for number in range(2) for event in run.events(number, "step")]
+    assert record["time"] - max(last_steps) < SHOWN_SECONDS
     run.wait_until_gone(GONE_SECONDS)
     return record
 
@@ -219,6 +220,7 @@ class FaultsOf:
         assert record["kind"] == "error"
         assert record["text"] == "RuntimeError: a fault on demand"
         assert "in before" in record["traceback"]
+        assert record["phase"] == "training"
 
     @slow
     def test_full_memory_comes_with_a_hint(self, open_run):
@@ -272,6 +274,15 @@ def test_a_restart_goes_on_from_the_last_backup_as_if_nothing_had_happened(launc
     assert run.losses() == pytest.approx(finished("alone").losses(), abs=1e-6)
 
 
+@slow
+def test_a_restart_without_a_backup_starts_over_beside_the_models_that_were_saved(open_run, finished):
+    output = {"format": "diffusers", "every": 2, "unit": "steps"}
+    run = open_run("spawn", fault="kill@1:5", max_restarts=1, output=output)
+    assert run.wait() == [0], run.output
+    assert "Starting again from the beginning (1 of 1)" in run.output
+    assert run.losses() == pytest.approx(finished("alone").losses(), abs=1e-6)
+
+
 # --- ends from outside ------------------------------------------------------------------------------------------------
 
 
@@ -306,6 +317,21 @@ class TestEnds:
             assert codes == [130], run.output
         assert_stopped(run)
 
+    @pytest.mark.parametrize("launcher", ["spawn", pytest.param("alone", marks=slow)])
+    def test_sigterm_to_all_processes_stops_with_a_backup(self, launcher, long_run):
+        run = long_run(launcher)
+        os.killpg(run.processes[0].pid, signal.SIGTERM)
+        assert run.wait() == [130], run.output
+        assert_stopped(run, num_ranks=1 if launcher == "alone" else 2)
+
+    @slow
+    def test_ctrl_c_before_the_ranks_are_there_is_heard(self, open_run):
+        run = open_run("own torchrun", max_steps=100_000)
+        run.wait_for(lambda: (run.folder / "events" / "supervisor.jsonl").exists(), 60)
+        os.killpg(run.processes[0].pid, signal.SIGINT)
+        assert run.wait() == [130], run.output
+        run.wait_until_gone(GONE_SECONDS)
+
     def test_sigterm_to_one_rank_stops_all_with_a_backup(self, long_run):
         run = long_run("torchrun")
         (pid,) = run.pids(RANK="1")
@@ -332,11 +358,11 @@ class TestEnds:
             assert run.record()["text"] == "The process that had started the ranks is gone: they have ended."
 
 
-def assert_stopped(run: StartedRun) -> None:
+def assert_stopped(run: StartedRun, num_ranks: int = 2) -> None:
     """After a step that all ranks have done, with a backup and a model of it."""
     assert run.record()["status"] == "stopped", run.output
-    steps = [run.events(rank, "step")[-1]["step"] for rank in range(2)]
-    assert steps[0] == steps[1]
+    steps = [run.events(rank, "step")[-1]["step"] for rank in range(num_ranks)]
+    assert len(set(steps)) == 1
     (backup,) = (run.folder / "backup").glob("step-*")
     assert backup.name == f"step-{steps[0]:09d}"
     assert check_manifest(backup) is None

@@ -8,7 +8,18 @@ import pytest
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.session import devices
-from modules.session.devices import default_num_ranks, link_between, list_gpus, num_cores, slow_links_warning
+from modules.session.devices import (
+    UNKNOWN_USAGE,
+    GpuProcess,
+    default_num_ranks,
+    link_between,
+    link_matrix,
+    list_gpus,
+    no_gpu_reason,
+    num_cores,
+    read_usage,
+    slow_links_warning,
+)
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml, eight_gpus, real
 
 
@@ -190,3 +201,45 @@ def test_more_than_there_is_gets_refused(settings, num_gpus, message, nvml):
 def test_looking_for_gpus_does_not_import_torch():
     code = "import sys; from modules.session.devices import list_gpus; list_gpus(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_usage_is_what_the_driver_says_with_the_largest_process_first(nvml):
+    gpu = nvml.gpus[4]
+    gpu.used_bytes, gpu.utilisation, gpu.temperature = 15 * GIB, 97, 71
+    gpu.processes = {7: ("/usr/lib/xorg/Xorg", GIB), 4121: ("/opt/venv/bin/python", 14 * GIB)}
+    usage = read_usage(list_gpus({}))[4]
+    assert (usage.memory_used_bytes, usage.utilisation, usage.temperature_celsius) == (15 * GIB, 97, 71)
+    assert usage.processes == (GpuProcess(4121, "python", 14 * GIB), GpuProcess(7, "Xorg", GIB))
+
+
+def test_usage_that_the_driver_refuses_is_unknown(nvml):
+    functions = ("GetMemoryInfo", "GetUtilizationRates", "GetTemperature", "GetComputeRunningProcesses")
+    nvml.gpus[0].refused = frozenset(f"nvmlDevice{function}" for function in functions)
+    gpus = list_gpus({})
+    assert read_usage(gpus)[0] == UNKNOWN_USAGE
+    nvml.gpus.pop(7)  # it fell off the bus
+    assert read_usage(gpus)[7] == UNKNOWN_USAGE
+
+
+def test_all_links_are_told_at_once(nvml):
+    links = link_matrix(list_gpus({}))
+    assert (links[0][1], links[1][0], links[0][2], links[0][4], links[3][3]) == (
+        *("nvlink", "nvlink", "pcie", "none"),
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fake", "env", "reason"),
+    [
+        (FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND), {}, "no NVIDIA driver is installed"),
+        (FakeNvml(init_error=real.NVML_ERROR_LIB_RM_VERSION_MISMATCH), {}, "does not answer"),
+        (FakeNvml(), {}, "finds none"),
+        (eight_gpus(unopened=range(8)), {}, "lists 8 but opens none"),
+        (eight_gpus(), {"CUDA_VISIBLE_DEVICES": "-1"}, "CUDA_VISIBLE_DEVICES is '-1' and hides the 8"),
+    ],
+)
+def test_the_reason_for_no_gpu_is_told(fake, env, reason, monkeypatch):
+    install(monkeypatch, fake)
+    assert list_gpus(env) == []
+    assert reason in no_gpu_reason(env)

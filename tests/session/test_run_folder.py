@@ -150,7 +150,7 @@ def examples(kind: str = "") -> list[dict]:
 
 
 def test_the_page_has_an_example_of_every_event_with_the_fields_that_are_written(tmp_path):
-    info = StepInfo(1, 2, 10, 0.5, 0.25, 1e-4, 8, 2.0, 0.1)
+    info = StepInfo(1, 2, 10, 0.5, 0.25, 1e-4, 8, 2.0, 0.1, {}, 0.1, "cuda:0", 1, 2)
     with EventWriter(tmp_path / "e.jsonl", 0) as writer:
         callbacks = EventCallbacks(writer)
         callbacks.on_status("a")
@@ -181,7 +181,7 @@ def test_the_page_explains_every_field():
 
 def test_the_page_explains_every_field_of_a_step_that_is_written():
     in_table = set(re.findall(r"^\| `(\w+)` \|", DOC.read_text("utf-8").split("### step")[1].split("###")[0], re.M))
-    assert in_table == {field.name for field in fields(StepInfo)} - {"steps_total", "metrics"}
+    assert in_table == {field.name for field in fields(StepInfo)} - {"metrics"}
 
 
 def test_the_examples_of_the_exit_record_can_be_written(run_folder):

@@ -1,13 +1,15 @@
 import errno
 import os
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from modules.config.errors import UserError
 from modules.session import RunLock as module
-from modules.session.RunLock import RunLock
+from modules.session.RunLock import RunLock, holder_here, is_held
 
 HOLDER = """
 import sys
@@ -56,7 +58,7 @@ def test_a_killed_holder_frees_the_lock(path, holder):
     holder.kill()
     holder.wait()
     with RunLock(path):
-        assert path.read_text() == f"{os.getpid()}\n"
+        assert path.read_text() == f"{os.getpid()} {socket.gethostname()}\n"
 
 
 def test_the_lock_is_free_after_the_block_even_if_it_raised(path):
@@ -83,18 +85,60 @@ def test_a_process_that_the_holder_has_started_does_not_inherit_the_lock(path):
 
 
 def test_a_disk_without_locks_is_used_without(path, monkeypatch):
-    def refuse(file):
+    def refuse(file, shared=False):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(module, "_lock", refuse)
     with RunLock(path):
-        assert path.read_text() == f"{os.getpid()}\n"
+        assert path.read_text() == f"{os.getpid()} {socket.gethostname()}\n"
 
 
 def test_any_other_error_of_the_disk_is_not_hidden(path, monkeypatch):
-    def refuse(file):
+    def refuse(file, shared=False):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(module, "_lock", refuse)
     with pytest.raises(OSError, match="Input/output"), RunLock(path):
         pass
+
+
+def test_others_can_see_who_holds_it(path, holder):
+    assert is_held(path) is True
+    assert holder_here(path) == holder.pid
+    holder.kill()
+    holder.wait()
+    assert is_held(path) is False
+    assert holder_here(path) is None
+
+
+def test_a_folder_that_was_never_used_is_free(path):
+    assert is_held(path) is False
+    assert not path.exists()
+
+
+def test_a_process_of_another_machine_is_not_taken_for_one_of_this(path, monkeypatch):
+    with RunLock(path):
+        monkeypatch.setattr(module.socket, "gethostname", lambda: "elsewhere")
+        assert holder_here(path) is None
+        with pytest.raises(UserError, match=f"process {os.getpid()} on "), RunLock(path):
+            pass
+
+
+def test_who_only_looks_does_not_keep_a_run_from_starting(path):
+    with RunLock(path):
+        pass
+    with path.open("rb", buffering=0) as looking:
+        module._lock(looking, shared=True)
+        threading.Timer(0.1, module._unlock, [looking]).start()
+        with RunLock(path):
+            pass
+
+
+def test_a_disk_without_locks_can_not_tell(path, monkeypatch):
+    def refuse(file, shared=False):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    path.touch()
+    monkeypatch.setattr(module, "_lock", refuse)
+    assert is_held(path) is None
+    assert holder_here(path) is None

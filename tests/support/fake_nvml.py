@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +14,20 @@ GIB = 2**30
 
 @dataclass
 class FakeGpu:
-    """mig: the instances it is cut into. refused: the functions that end with NOT_SUPPORTED for it."""
+    """mig: the instances it is cut into. refused: the functions that end with NOT_SUPPORTED for it.
+
+    processes: process ID -> (path of its program, bytes it holds or None).
+    """
 
     name: str
     uuid: str
     memory_bytes: int = 24 * GIB
     mig: tuple[FakeGpu, ...] = ()
     refused: frozenset[str] = frozenset()
+    used_bytes: int = 0
+    utilisation: int = 0
+    temperature: int = 30
+    processes: dict[int, tuple[str, int | None]] = field(default_factory=dict)
 
 
 class FakeNvml:
@@ -96,7 +103,31 @@ class FakeNvml:
 
     def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu) -> SimpleNamespace:
         self._check("nvmlDeviceGetMemoryInfo", handle)
-        return SimpleNamespace(total=handle.memory_bytes)
+        return SimpleNamespace(total=handle.memory_bytes, used=handle.used_bytes)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: FakeGpu) -> SimpleNamespace:
+        self._check("nvmlDeviceGetUtilizationRates", handle)
+        return SimpleNamespace(gpu=handle.utilisation)
+
+    def nvmlDeviceGetTemperature(self, handle: FakeGpu, sensor: int) -> int:
+        self._check("nvmlDeviceGetTemperature", handle)
+        assert sensor == real.NVML_TEMPERATURE_GPU
+        return handle.temperature
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: FakeGpu) -> list[SimpleNamespace]:
+        self._check("nvmlDeviceGetGraphicsRunningProcesses", handle)
+        return []
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: FakeGpu) -> list[SimpleNamespace]:
+        self._check("nvmlDeviceGetComputeRunningProcesses", handle)
+        return [SimpleNamespace(pid=pid, usedGpuMemory=held) for pid, (_, held) in handle.processes.items()]
+
+    def nvmlSystemGetProcessName(self, pid: int) -> str:
+        self._check("nvmlSystemGetProcessName")
+        for gpu in self.gpus:
+            if pid in gpu.processes:
+                return gpu.processes[pid][0]
+        raise real.NVMLError(real.NVML_ERROR_NOT_FOUND)
 
     def nvmlDeviceGetP2PStatus(self, a: FakeGpu, b: FakeGpu, capability: int) -> int:
         self._check("nvmlDeviceGetP2PStatus", a, b)

@@ -15,6 +15,7 @@ from modules.session.StepInfo import StepInfo
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.TrainingError import StopRequested, TrainingError
+from modules.weights.errors import WeightsError
 from modules.weights.safe import load_tensors
 from tests.support.Recorder import Recorder
 
@@ -637,3 +638,52 @@ def test_what_trains_is_loaded_after_the_encoders_have_left(make_config, start, 
     trainer = start(make_config())
     assert in_memory == [[]]
     assert trainer.base.module("unet") is not None
+
+
+def test_what_was_written_is_told_where_another_format_fails(make_config, start, monkeypatch):
+    trainer = start(make_config("method=full", "output.every=2", "output.unit=steps", "output.format=both"))
+
+    def refuse(*args):
+        raise WeightsError("The layer 'x' has no name in a single-file checkpoint; save in diffusers' format instead.")
+
+    monkeypatch.setattr("modules.weights.model_files.save_single_file", refuse)
+    trainer.train()
+    assert trainer.step == 4
+    assert [path.name for path in trainer.callbacks.saved] == ["model-step000002", "model-step000004"]
+    assert all("has no name in a single-file checkpoint" in text for text in trainer.callbacks.warnings)
+    with pytest.raises(TrainingError, match=r"has no name.*instead: then resume from the last backup\.$"):
+        trainer.end()
+    trainer.backups.close()
+    assert [path.name for path in trainer.callbacks.saved[2:]] == ["model"]
+    assert trainer.callbacks.saved[2].is_dir()
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_format_without_names_for_the_model_is_refused_before_training(method, make_config, start, monkeypatch):
+    def refuse(*args):
+        raise WeightsError("The layer 'x' has no name.")
+
+    monkeypatch.setattr("modules.weights.single_file.unet_modules", refuse)
+    monkeypatch.setattr("modules.weights.lora_layers.kohya_name", refuse)
+    with pytest.raises(WeightsError, match="'x' has no name"):
+        start(make_config(f"method={method}", "output.format=both"))
+    start(make_config(f"method={method}"))
+
+
+def test_a_base_without_the_only_part_that_would_train_is_refused(make_config, start, tiny_sd35):
+    settings = ("family=sd3", f"model.base={tiny_sd35}", "method=full", "data.bucket_step=16")
+    with pytest.raises(UserError, match="can't train the parts that are switched on"):
+        start(make_config(*settings, "denoiser.train=false", "text_encoder.train=true", "text_encoder.only=[3]"))
+
+
+def test_pictures_without_a_mask_are_counted_once_each(make_config, start):
+    config = make_config("loss.masked_training=true", "data.resolutions=[32, 40]")
+    Image.new("L", (32, 32), 255).save(Path(config.concepts[0].path) / "000-mask.png")
+    assert "10 pictures have no mask and are learnt whole." in start(config).callbacks.warnings
+
+
+def test_names_and_captions_that_are_no_unicode_train(make_config, train):
+    config = make_config("concepts.0.captions=file_name", "concepts.0.augmentation.rotation=5", "max_steps=2")
+    picture = pictures(config)[0]
+    picture.rename(picture.with_name("caf\udce9 \udcff.png"))
+    assert train(config).step == 2

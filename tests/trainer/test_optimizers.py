@@ -25,7 +25,7 @@ RATES = {
     "schedule_free": 0.1,
     "lion": 0.01,
     "lion_8bit": 0.01,
-    "adafactor": 0.5,
+    "adafactor": 0.05,
     "came": 0.05,
     "prodigy": 1.0,
     "sgd": 0.1,
@@ -102,6 +102,40 @@ def test_the_settings_reach_the_optimizer(name):
     assert group["weight_decay"] == 0.2
     if name == "came":
         assert optimizer.clip_threshold == 3.0
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.03])
+def test_a_rate_is_the_same_size_of_step_to_adafactor_as_to_adamw(scale):
+    def moved(name):
+        torch.manual_seed(0)
+        param = nn.Parameter(scale * torch.randn(64, 64))
+        optimizer = create_optimizer(
+            OptimizerConfig(name=name, learning_rate=1e-3, weight_decay=0.0), [ParamGroup("all", [param])]
+        )
+        before = param.detach().clone()
+        for _ in range(10):
+            param.grad = torch.randn(64, 64) + 1
+            optimizer.step()
+        return (param.detach() - before).norm().item()
+
+    assert 0.5 < moved("adafactor") / moved("adamw") < 2
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "package"),
+    [
+        ("adamw_8bit", "bitsandbytes", "bitsandbytes"),
+        ("lion_8bit", "bitsandbytes", "bitsandbytes"),
+        ("schedule_free", "schedulefree", "schedulefree"),
+        ("lion", "pytorch_optimizer", "pytorch-optimizer"),
+        ("came", "pytorch_optimizer", "pytorch-optimizer"),
+        ("prodigy", "prodigyopt", "prodigyopt"),
+    ],
+)
+def test_a_missing_package_is_named_in_a_sentence(name, module, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
+    with pytest.raises(TrainingError, match=f"optimizer.name '{name}' needs the package {package}"):
+        create_optimizer(OptimizerConfig(name=name), [ParamGroup("all", [nn.Parameter(torch.zeros(2))])])
 
 
 def test_groups_keep_their_own_rates_and_decays_and_all_take_the_factor():
@@ -192,13 +226,6 @@ def test_the_schedule_free_average_is_the_one_of_the_package():
 def test_optimizers_without_an_average_of_their_own_have_none():
     group = ParamGroup("all", [nn.Parameter(torch.zeros(1))])
     assert averaged_weights(create_optimizer(CONFIGS["adamw"], [group])) is None
-
-
-@pytest.mark.parametrize("wanted", ["adamw_8bit", "lion_8bit"])
-def test_a_missing_package_is_named_in_a_sentence(wanted, monkeypatch):
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # an import then raises ImportError
-    with pytest.raises(TrainingError, match=rf"'{wanted}' needs the package bitsandbytes.*pip install bitsandbytes"):
-        create_optimizer(OptimizerConfig(name=wanted), [ParamGroup("all", [nn.Parameter(torch.zeros(2))])])
 
 
 def test_the_8_bit_optimizers_keep_their_moments_in_8_bits():

@@ -12,7 +12,7 @@ import torch
 from modules.config.files import save_config
 from modules.distributed.Runtime import Runtime
 from modules.session.TrainCommands import TrainCommands
-from modules.trainer.GenericTrainer import GenericTrainer
+from modules.trainer.GenericTrainer import GenericTrainer, settings_digest
 from modules.trainer.TrainingError import TrainingError
 from modules.weights.safe import load_tensors
 from tests.support import rank_scenarios
@@ -381,3 +381,16 @@ def test_what_concerns_the_whole_run_is_warned_of_once(settings, two_ranks):
     first, second = two_ranks.run(rank_scenarios.train, config=config, fault="nan@1:2")
     assert [text.split(":")[0] for text in first["warnings"]] == ["11 samples < 16 per step", "Step 2 was skipped"]
     assert second["warnings"] == []
+
+
+# --- settings that every machine has in a file of its own -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["optimizer.learning_rate=0.5", "tensorboard=true", "concepts.0.repeats=2"])
+def test_settings_that_decide_what_is_trained_are_compared(change, make_config):
+    assert settings_digest(make_config(change)) != settings_digest(make_config())
+
+
+def test_places_may_differ_between_machines(make_config, tmp_path):
+    elsewhere = make_config(f"workspace_dir={tmp_path}/b", f"model.base={tmp_path}", f"concepts.0.path={tmp_path}")
+    assert settings_digest(elsewhere) == settings_digest(make_config("node_rank=1", "num_nodes=1"))

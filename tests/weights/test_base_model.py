@@ -361,6 +361,7 @@ def test_a_scheduler_that_can_not_end_in_noise_alone_gives_way_to_one_that_can(t
     scheduler = open_base(folder, zero_terminal_snr=True).pipe.scheduler
     assert type(scheduler).__name__ == "DDIMScheduler"
     assert scheduler.config.rescale_betas_zero_snr
+    assert scheduler.config.clip_sample is False  # latents go beyond the [-1, 1] of DDIM's default
 
 
 def test_zero_terminal_snr_is_refused_where_epsilon_is_predicted(tiny_sd15):

@@ -49,7 +49,9 @@ def test_the_type_is_the_sources_unless_another_is_asked_for(tiny_sd15, tmp_path
     half = convert(str(tiny_sd15), tmp_path / "half.safetensors", dtype="float16")
     same = convert(str(half), tmp_path / "same", config_folder=str(tiny_sd15))
     full = convert(str(half), tmp_path / "full", dtype="float32", config_folder=str(tiny_sd15))
-    for path, expected in ((half, "F16"), (same, "F16"), (full, "F32")):
+    file = convert(str(half), tmp_path / "full.safetensors", dtype="float32", config_folder=str(tiny_sd15))
+    assert file.is_file()
+    for path, expected in ((half, "F16"), (same, "F16"), (full, "F32"), (file, "F32")):
         files = path.glob("*/*.safetensors") if path.is_dir() else [path]
         types = {e["dtype"] for file in files for name, e in read_header(file).items() if name != "__metadata__"}
         assert types == {expected}

@@ -8,6 +8,7 @@ from diffusers import StableDiffusion3Pipeline, StableDiffusionPipeline, StableD
 from peft import LoraConfig
 
 from modules.families.registry import FAMILIES, family_of
+from modules.weights.convert import convert
 from modules.weights.errors import WeightsError
 from modules.weights.kohya_names import diffusers_name, kohya_name
 from modules.weights.lora_files import load_lora, lora_family, save_lora
@@ -372,3 +373,15 @@ def test_the_dropout_of_the_training_is_not_passed_on(tiny_sd15, tmp_path):
     pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
     pipe.load_lora_weights(tmp_path, weight_name=file.name)
     assert_same_outputs(pipe, reference, StableDiffusionPipeline.from_pretrained(tiny_sd15))
+
+
+def test_alphas_keep_their_precision(tiny_sd15, tmp_path):
+    pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
+    pipe.unet.add_adapter(LoraConfig(r=3, lora_alpha=100 / 3, target_modules=["to_k"]))
+    components = {"unet": pipe.unet}
+    (file,) = save_lora(tmp_path / "x", components, StableDiffusionPipeline, "single_file", torch.bfloat16)
+    dtypes = {name.rpartition(".")[2]: tensor.dtype for name, tensor in load_tensors(file).items()}
+    assert dtypes == {"weight": torch.bfloat16, "alpha": torch.float32}
+    (plain,) = save_lora(tmp_path / "y", components, StableDiffusionPipeline)
+    converted = load_tensors(convert(str(plain), tmp_path / "z.safetensors", dtype="float16", family="sd15"))
+    assert {t.item() for name, t in converted.items() if name.endswith(".alpha")} == {torch.tensor(100 / 3).item()}

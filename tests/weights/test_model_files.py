@@ -7,14 +7,16 @@ import pytest
 import torch
 from diffusers import StableDiffusionPipeline
 
+from modules.config.ModelConfig import ModelConfig
 from modules.config.OutputConfig import OutputConfig
+from modules.families.registry import FAMILIES
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
 from modules.session.atomic import is_temporary
 from modules.weights.BaseModel import BaseModel
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import check_base
-from modules.weights.model_files import check_format, save_model
+from modules.weights.model_files import check_format, check_names, save_model
 from modules.weights.safe import load_tensors, read_header
 from tests.support.prepared import prepared
 
@@ -216,3 +218,26 @@ def test_every_part_of_the_larger_families_trains_and_is_read_back(model, family
     ):
         assert_equal(states(pipe, parts), states(base.pipe, parts))
     BaseModel(base.family, base.config, base.device)  # the base itself is still whole
+
+
+@pytest.mark.parametrize(
+    ("model", "family"), [("tiny_sd15", "sd15"), ("tiny_sd15_v", "sd15"), ("tiny_sdxl", "sdxl"), ("tiny_sd35", "sd3")]
+)
+def test_names_are_checked_without_loading_anything(model, family, request):
+    base = BaseModel(FAMILIES[family], ModelConfig(base=str(request.getfixturevalue(model))), torch.device("cpu"))
+    outlines = {name: base.outline(name) for name in base.component_names}
+    check_names(base, OutputConfig(format="both"))
+    assert not any(base.module(name) is not None for name in base.component_names if name != "scheduler")
+    modules = {name: part for name, part in outlines.items() if hasattr(part, "parameters")}
+    base.require(*modules)
+    for name, outline in modules.items():
+        shapes = {key: tensor.shape for key, tensor in base.module(name).state_dict().items()}
+        assert {key: tensor.shape for key, tensor in outline.state_dict().items()} == shapes
+
+
+def test_a_layer_without_a_name_in_a_single_file_is_told_before_the_training(tiny_sd15):
+    base, _ = prepared(tiny_sd15, "full")
+    base.module("unet").extra = torch.nn.Linear(2, 2)
+    check_names(base, OutputConfig(format="diffusers"))
+    with pytest.raises(WeightsError, match=r"'extra\..*' has no name in a single-file checkpoint; save in"):
+        check_names(base, OutputConfig(format="both"))

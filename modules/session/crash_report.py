@@ -1,0 +1,147 @@
+"""The report of a failed run, for a person to read and to pass on: without names, addresses and secrets."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from modules.config.errors import UserError
+from modules.config.files import load_values
+from modules.session.following import read_tail
+from modules.session.RunFolder import RunFolder
+
+LOG_LINES = 40
+
+# What the report says of the settings: what a failure depends on, and nothing that a person wrote.
+TOLD_SETTINGS = (
+    "family",
+    "method",
+    "batch_size",
+    "batch_size_mode",
+    "gradient_accumulation_steps",
+    "enable_multi_gpu",
+    "world_size",
+    "num_nodes",
+    "distributed_backend",
+    "model.weight_dtype",
+    "model.mixed_precision",
+    "model.gradient_checkpointing",
+    "data.resolution",
+    "optimizer.name",
+)
+
+_SECRETS = (
+    (re.compile(r"\b(hf_|sk-|ghp_|github_pat_|xox[a-z]-|AKIA)[A-Za-z0-9_\-]{8,}"), "<secret>"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/._~=\-]{8,}"), r"\1 <secret>"),
+    (re.compile(r"""(?i)\b([\w-]*(?:token|passw(?:or)?d|secret|api[_-]?key)\w*["']?\s*[=:]\s*["']?)[^\s"',;&]+"""),
+     r"\1<secret>"),
+    (re.compile(r"(\w+://)[^\s/@:]+(?::[^\s/@]*)?@"), r"\1<secret>@"),
+    (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "<mail>"),
+    (re.compile(r"\b(?!127\.0\.0\.1\b)(?:\d{1,3}\.){3}\d{1,3}\b(?!\.\d)"), "<address>"),
+)  # fmt: skip
+_HOMES = re.compile(r"""(?i)((?:/home/|/Users/|\b[a-z]:\\+Users\\+))[^/\\\s'":]+""")
+
+
+def crash_report(path: str | os.PathLike) -> str:
+    """What happened to the run in the folder at `path`: rank, exception, signal, last lines and what to do.
+
+    Secrets, mail and network addresses, the names of the user, the machine and home folders are left out of it.
+    """
+    folder = RunFolder(path)
+    try:
+        record = folder.read_exit() or {}
+    except OSError as error:
+        record = {"text": f"exit.json can't be read ({error.strerror})"}
+    rank = record.get("rank") if isinstance(record.get("rank"), int) else 0
+    parts = [
+        _section("What happened", _facts(record)),
+        _section("What to do", [suggestion(record)]),
+        _section("Traceback", str(record.get("traceback") or "").splitlines()),
+        _section(f"Last lines of log/rank-{rank}.log", read_tail(folder.log_path(rank), LOG_LINES)),
+        _section("Last lines of log/supervisor.log", read_tail(folder.supervisor_log_path, LOG_LINES // 2)),
+        _section("Last lines of log/window.log", read_tail(folder.window_log_path, LOG_LINES // 2)),
+        _section("Settings", _settings(folder)),
+        _section("Machine", [platform.platform(), f"Python {platform.python_version()}", *_versions()]),
+    ]
+    return redact("\n\n".join(part for part in parts if part)) + "\n"
+
+
+def suggestion(record: Mapping[str, Any]) -> str:
+    """One sentence on what to try after a run has ended as `record` (exit.json) says."""
+    kind, text = record.get("kind"), str(record.get("text") or "")
+    if "out of memory" in text.lower() or "memory is full" in text.lower():
+        return "Lower batch_size, or switch model.gradient_checkpointing on, then resume from the last backup."
+    return {
+        "user_error": "Change what the message names, then start again.",
+        "killed": "Close what else needs memory or lower batch_size, then resume from the last backup.",
+        "hung": "Look at the stacks beside the log; test the communication of the GPUs, then resume from the last "
+        "backup.",
+        "ended": "Look at the end of the log for who ended it, then resume from the last backup.",
+        "lost": "Look at the end of the log for who ended it, then resume from the last backup.",
+    }.get(kind, "Resume from the last backup; if it happens again, report it with this text.")
+
+
+def redact(text: str) -> str:
+    """`text` without secrets, mail and network addresses, and the names of the user, the machine and home folders."""
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    home = str(Path.home())
+    if len(home) > 1:
+        text = text.replace(home, "~")
+    text = _HOMES.sub(r"\1<user>", text)
+    for name, stand_in in ((_user(), "<user>"), (socket.gethostname(), "<machine>")):
+        if len(name) > 2 and name != "root":  # of shorter ones and root every log is full
+            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", stand_in, text)
+    return text
+
+
+def _facts(record: Mapping[str, Any]) -> list[str]:
+    if not record:
+        return ["The run has left no record of its end."]
+    names = ("status", "rank", "kind", "text", "signal", "exit_code", "phase")
+    return [f"{name}: {record[name]}" for name in names if record.get(name) is not None]
+
+
+def _settings(folder: RunFolder) -> list[str]:
+    try:
+        values = load_values(folder.config_path)
+    except (UserError, OSError):
+        return []
+    found = ((path, _value_at(values, path)) for path in TOLD_SETTINGS)
+    return [f"{path}: {value}" for path, value in found if value is not None]
+
+
+def _value_at(values: Any, path: str) -> Any:
+    for name in path.split("."):
+        values = values.get(name) if isinstance(values, dict) else None
+    return values
+
+
+def _versions() -> list[str]:
+    """Of the libraries, without importing them."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = []
+    for name in ("torch", "diffusers", "transformers", "peft"):
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user without a name
+        return ""
+
+
+def _section(title: str, lines: list[str]) -> str:
+    return "\n".join([f"--- {title} ---", *lines]) if lines else ""

@@ -1,0 +1,169 @@
+"""Following a run by its folder: what is new in its event files, whether it goes on, and which runs there are."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.session.events import read_events
+from modules.session.RunFolder import RunFolder
+from modules.session.RunLock import is_held
+
+CHUNK_BYTES = 1 << 18
+FRESH_SECONDS = 60.0  # of an event: then a run goes on, where no lock can tell
+STALE_HEARTBEATS_SECONDS = 15.0
+
+_RANK_FILE = re.compile(r"rank-(\d{1,6})\.jsonl")
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A run that was found. time: of its last sign of life, Unix seconds. status: running, or as in exit.json, or
+    "ended" where it has left no record. step: the last one."""
+
+    folder: Path
+    status: str
+    time: float
+    step: int
+
+
+class RunFollower:
+    """Reads what is new in `folder` since the last look.
+
+    is_missing: whether the folder was gone at the last look.
+    """
+
+    def __init__(self, folder: RunFolder):
+        self.folder = folder
+        self.is_missing = False
+        self._offsets: dict[Path, int] = {}
+
+    def read(self) -> tuple[list[dict[str, Any]], bool]:
+        """Events of all files, by their time, and whether there are more to be read at once.
+
+        Of a rank other than 0 only the last of the steps that are read together is given: they are those of rank 0.
+        A file that was replaced by a shorter one is read from its start. Raises OSError where the disk refuses.
+        """
+        found: list[Iterable[dict[str, Any]]] = []
+        has_more = False
+        self.is_missing = not self.folder.path.is_dir()
+        for path in event_files(self.folder):
+            before = self._offsets.get(path, 0)
+            events, offset = read_events(path, before, CHUNK_BYTES)
+            self._offsets[path] = offset
+            has_more |= abs(offset - before) > CHUNK_BYTES // 2
+            found.append(events if path == self.folder.event_path(0) else _without_old_steps(events))
+        # each file stays in its own order, also where a clock was set back
+        return list(heapq.merge(*found, key=_time_of)), has_more
+
+    def heartbeats(self) -> dict[int, dict[str, Any]]:
+        """What the supervisors say of the ranks (docs/run_folder.md), by rank, with `silent_seconds` up to now."""
+        found: dict[int, dict[str, Any]] = {}
+        now = time.time()
+        for path in self.folder.events_dir.glob("heartbeats-*.json"):
+            try:
+                record = json.loads(path.read_bytes())
+                age = max(0.0, now - float(record["time"]))
+                ranks = {int(rank): dict(entry) for rank, entry in record["ranks"].items()}
+                silent = {rank: float(entry["silent_seconds"]) for rank, entry in ranks.items()}
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):  # being replaced, or not ours
+                continue
+            if age <= STALE_HEARTBEATS_SECONDS:
+                for rank, entry in ranks.items():
+                    found[rank] = {**entry, "silent_seconds": silent[rank] + age}
+        return found
+
+
+def event_files(folder: RunFolder) -> list[Path]:
+    """The event files that are there: of the supervisor, then by rank."""
+    try:
+        names = os.listdir(folder.events_dir)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    ranks = sorted(int(match[1]) for name in names if (match := _RANK_FILE.fullmatch(name)))
+    supervisor = [folder.supervisor_event_path] if folder.supervisor_event_path.name in names else []
+    return [*supervisor, *map(folder.event_path, ranks)]
+
+
+def read_tail(path: str | os.PathLike, num_lines: int) -> list[str]:
+    """The last lines of a text file, of which only the end is read; empty if there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - CHUNK_BYTES // 4))
+            return file.read().decode("utf-8", "replace").splitlines()[-num_lines:]
+    except OSError:
+        return []
+
+
+def is_running(folder: RunFolder) -> bool:
+    """Whether a run goes on in the folder: its lock says so, or where a disk has none, what was written of late."""
+    held = is_held(folder.lock_path)
+    if held is not None:
+        return held
+    return folder.read_exit() is None and time.time() - last_sign(folder) < FRESH_SECONDS
+
+
+def last_sign(folder: RunFolder) -> float:
+    """When the run last wrote an event or its end, Unix seconds; 0 if it never did."""
+    return max(map(_modified, [folder.exit_path, folder.config_path, *event_files(folder)]), default=0.0)
+
+
+def find_runs(workspace: str | os.PathLike) -> list[RunInfo]:
+    """The runs in the folders of `workspace`, the running first, then the newest first.
+
+    Folders that can't be read are passed over.
+    """
+    try:
+        entries = sorted(entry.path for entry in os.scandir(workspace) if entry.is_dir())
+    except OSError:
+        return []
+    found = [info for path in entries if (info := run_info(path)) is not None]
+    return sorted(found, key=lambda info: (info.status != "running", -info.time))
+
+
+def run_info(path: str | os.PathLike) -> RunInfo | None:
+    """The run in the folder at `path`; None if there is none."""
+    folder = RunFolder(path)
+    try:
+        if not event_files(folder):
+            return None
+        record = folder.read_exit() or {}
+        status = "running" if is_running(folder) else str(record.get("status", "ended"))
+        return RunInfo(folder.path, status, last_sign(folder), _last_step(folder.event_path(0)))
+    except OSError:
+        return None
+
+
+def _last_step(path: Path) -> int:
+    """Of the last lines of an event file: a step is a short line, and few others come between two."""
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return 0
+    events, _ = read_events(path, max(0, size - (CHUNK_BYTES >> 2)))
+    steps = (event.get("step") for event in reversed(events) if event["type"] in ("step", "finished"))
+    return next((step for step in steps if isinstance(step, int)), 0)
+
+
+def _time_of(event: dict[str, Any]) -> float:
+    time = event.get("time")
+    return time if isinstance(time, int | float) else 0.0
+
+
+def _without_old_steps(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    last = next((event for event in reversed(events) if event["type"] == "step"), None)
+    return (event for event in events if event["type"] != "step" or event is last)
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

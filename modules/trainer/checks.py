@@ -1,0 +1,102 @@
+"""What can be said against a run, or about it, before its model is loaded; for the start and the dry run alike.
+
+Torch is imported only where the settings ask for what needs it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.config.errors import ConfigError
+from modules.config.TrainConfig import PARTS
+from modules.config.validation import check_batch, check_settings
+from modules.families.registry import FAMILIES
+from modules.methods.lora_start import read_start
+from modules.methods.parts import trained_parts
+from modules.session.RunFolder import RunFolder
+from modules.trainer.compiling import check_compiler
+from modules.trainer.packages import check_packages
+from modules.weights.BaseModel import check_config_folder
+from modules.weights.errors import WeightsError
+from modules.weights.inspect import BaseInfo, check_base
+from modules.weights.model_files import check_format
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+    from modules.families.Family import Family
+
+
+def check_before_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> None:
+    """Raises UserError for what a start from here would be refused for, its data apart."""
+    if not resume:
+        RunFolder(config.workspace_dir).refuse_earlier_run()
+    check_start(config, num_ranks, resume)
+    if config.model.compile != "off" and config.method != "vae":
+        from modules.distributed.Runtime import default_device
+
+        check_compiler(default_device(config.device_indexes))
+
+
+def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tuple[BaseInfo, list[str]]:
+    """(What model.base is, warnings). Raises UserError for what the run can't start with.
+
+    resume: the batch is then the backup's.
+    """
+    problems = check_settings(config)
+    if not resume:
+        check_shares(config, num_ranks)
+    family = FAMILIES[config.family]
+    base = check_base(config.model.base, family.name, family.pipelines, unused=family.unused)
+    check_format(family, config.output)
+    if base.kind == "single_file":
+        check_config_folder(config.model)
+    _check_scheduler(config, base)
+    check_packages(config.optimizer)
+    _check_trained(config, family)
+    return base, [problem.message for problem in problems]
+
+
+def check_shares(config: TrainConfig, num_ranks: int) -> None:
+    """Raises ConfigError where the ranks can't share a step's batch."""
+    accumulation = config.gradient_accumulation_steps
+    if problem := check_batch(config.batch_size, config.batch_size_mode, num_ranks, accumulation):
+        raise ConfigError(problem.message)
+
+
+def check_parts(config: TrainConfig, parts: Collection[str]) -> None:
+    """Raises ConfigError where no part is left to train."""
+    if not parts:
+        raise ConfigError(
+            f"method {config.method!r} can't train the parts that are switched on: switch denoiser.train on."
+        )
+
+
+def _check_scheduler(config: TrainConfig, base: BaseInfo) -> None:
+    """Of a folder: what a single file predicts is known when it is loaded, which comes before anything is cached."""
+    model = config.model
+    if not model.zero_terminal_snr or model.prediction_type != "auto" or base.kind != "folder":
+        return
+    path = Path(model.base).expanduser() / "scheduler" / "scheduler_config.json"
+    try:
+        predicted = json.loads(path.read_text(encoding="utf-8")).get("prediction_type", "epsilon")
+    except (OSError, ValueError, AttributeError) as error:
+        raise WeightsError(f"model.base {model.base!r}: {path} can't be read; fetch the model again.") from error
+    if predicted == "epsilon":
+        raise WeightsError(
+            "model.zero_terminal_snr: this base predicts epsilon, which says nothing of the picture where there is "
+            "noise alone; set model.prediction_type to v_prediction, or switch it off."
+        )
+
+
+def _check_trained(config: TrainConfig, family: Family) -> None:
+    if config.method not in PARTS["method"]:
+        return
+    # as the methods say; they themselves need torch
+    trainable = family.lora_targets if config.method == "lora" else (*family.denoisers, *family.text.encoders)
+    parts = trained_parts(family, config, set(trainable))
+    check_parts(config, parts)
+    if config.method == "lora":
+        read_start(family, config, parts)

@@ -1,0 +1,26 @@
+"""What TensorBoard reads of a run, also of one that went on from a backup."""
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from modules.session.StepInfo import StepInfo
+from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
+
+
+def write(folder, steps, loss):
+    callbacks = TensorBoardCallbacks(folder)
+    for step in steps:
+        info = StepInfo(
+            epoch=1, step=step, steps_total=9, loss=loss, smooth_loss=loss, lr=1e-4, samples=4, seconds=0.5, grad_norm=1
+        )
+        callbacks.on_step(info)
+    callbacks.close()
+
+
+def test_steps_done_again_after_a_resume_replace_the_first_ones(tmp_path):
+    write(tmp_path, range(1, 6), loss=1.0)
+    write(tmp_path, range(4, 7), loss=2.0)
+    read = EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in read.Scalars("loss")] == [
+        (1, 1.0), (2, 1.0), (3, 1.0), (4, 2.0), (5, 2.0), (6, 2.0),
+    ]  # fmt: skip
+    assert {event.value for event in read.Scalars("samples_per_second")} == {8.0}
