@@ -327,7 +327,7 @@ class TestEnds:
     @slow
     def test_ctrl_c_before_the_ranks_are_there_is_heard(self, open_run):
         run = open_run("own torchrun", max_steps=100_000)
-        run.wait_for(lambda: (run.folder / "events" / "supervisor.jsonl").exists(), 60)
+        run.wait_for(lambda: run.pids(RANK="0"), 60)  # it has only begun to import its libraries
         os.killpg(run.processes[0].pid, signal.SIGINT)
         assert run.wait() == [130], run.output
         run.wait_until_gone(GONE_SECONDS)
