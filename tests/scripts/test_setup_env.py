@@ -338,12 +338,13 @@ def odd_checkout(tmp_path) -> Path:
     """A checkout in a folder with an awkward name, that requires nothing and whose start script tells what it got."""
     root = tmp_path / "a b'cd&e"
     (root / "scripts").mkdir(parents=True)
-    for name in ("start-multi-gpu.sh", "scripts/setup_env.py", "scripts/find_python.sh"):
+    for name in ("start-multi-gpu.sh", "start-ui.sh", "scripts/setup_env.py", "scripts/find_python.sh"):
         shutil.copy(REPOSITORY / name, root / name)
     (root / "requirements.txt").write_text("# nothing\n")
-    (root / "scripts" / "start_multi_gpu.py").write_text(
-        "import json, os, sys\nprint(json.dumps([sys.prefix, os.getcwd(), sys.argv[1:]]))\nsys.exit(7)\n"
-    )
+    for name in ("start_multi_gpu.py", "train_ui.py"):
+        (root / "scripts" / name).write_text(
+            "import json, os, sys\nprint(json.dumps([sys.prefix, os.getcwd(), sys.argv[1:]]))\nsys.exit(7)\n"
+        )
     return root
 
 
@@ -360,9 +361,11 @@ def make_environment(root: Path) -> None:
     )
 
 
-def run_start_script(root: Path, *arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess:
+def run_start_script(
+    root: Path, *arguments: str, cwd: Path, script: str = "start-multi-gpu.sh", **environ: str
+) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [shutil.which("bash"), str(root / "start-multi-gpu.sh"), *arguments],
+        [shutil.which("bash"), str(root / script), *arguments],
         cwd=cwd,
         env={**os.environ, "PYTHON": sys.executable, **environ},
         stdin=subprocess.DEVNULL,
@@ -384,9 +387,10 @@ def test_a_real_environment_is_made_once_and_found_at_once(odd_checkout, capsys)
 
 
 @needs_posix
-def test_the_start_script_works_from_any_folder_and_hands_on_arguments_and_exit_code(odd_checkout, tmp_path):
+@pytest.mark.parametrize("script", ["start-multi-gpu.sh", "start-ui.sh"])
+def test_the_start_script_works_from_any_folder_and_hands_on_arguments_and_exit_code(odd_checkout, tmp_path, script):
     make_environment(odd_checkout)
-    done = run_start_script(odd_checkout, "--config", 'my run\'s "$HOME".yaml', cwd=tmp_path)
+    done = run_start_script(odd_checkout, "--config", 'my run\'s "$HOME".yaml', cwd=tmp_path, script=script)
     assert done.returncode == 7, done.stderr
     assert json.loads(done.stdout) == [
         str(odd_checkout / ".venv"),

@@ -1,0 +1,185 @@
+"""The window's engine room: one pump for everything that is due, threads for what takes time, the keyboard.
+
+Tk belongs to the main thread. What takes time runs in a thread and hands plain data over; the pump takes it from there
+50 ms later at most. Nothing else in the window has a timer of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import itertools
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import customtkinter as ctk
+from customtkinter.windows.widgets.core_rendering import CTkCanvas
+
+from modules.ui import keyboard
+from modules.ui.DeviceModel import DeviceModel
+from modules.ui.LaunchModel import LaunchModel
+from modules.ui.Preferences import Preferences
+from modules.ui.RunModel import RunModel
+from modules.ui.SettingsModel import SettingsModel
+from modules.ui.theme import Theme
+
+T = TypeVar("T")
+
+PUMP_MS = 50
+BUDGET_SECONDS = 0.008  # of one round of the pump: what does not fit waits for the next
+SLICE_SECONDS = 0.012  # of building a form; what is asked of the window meanwhile waits no longer
+COLLECT_SECONDS = 2.0
+END = object()
+
+
+class App(ctk.CTk):
+    """What every tab and window gets: the settings, the run, the machine, the theme, and a way to do things later or
+    elsewhere.
+
+    state_dir: where the window keeps its last state; None keeps nothing.
+    """
+
+    def __init__(self, state_dir: Path | None = None):
+        super().__init__(className="Chorus")
+        self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._due: list[tuple[float, int, float, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._steps: list[tuple[str, Iterator[object]]] = []
+        self.preferences = Preferences.load(state_dir / "window.json" if state_dir else None)
+        self.theme = Theme(self, self.preferences.appearance, self.preferences.scale)
+        self.configure(fg_color=Theme.page)
+        keyboard.install(self)
+        _lay_out_when_idle()
+        self.settings = SettingsModel(state_dir / "settings.json" if state_dir else None)
+        self.run = RunModel()
+        self.log_rank: int | None = None  # whose lines of the log are wanted; None: everybody's
+        self.devices = DeviceModel()
+        self.launch = LaunchModel()
+        self._collect_garbage_here()
+        self._pump()
+
+    def in_background(
+        self,
+        work: Callable[[], T],
+        then: Callable[[T], None],
+        failed: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Run `work` in a thread, then `then` with its result on the Tk thread, or `failed` with what it raised.
+
+        `work` must not touch Tk, nor hold any of its objects. Without `failed` the error is reported as a fault.
+        """
+
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:
+                self._results.put(lambda error=error: self._fail(error, failed))
+            else:
+                self._results.put(lambda: then(result))
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def every(self, seconds: float, job: Callable[[], None]) -> Callable[[], None]:
+        """Call `job` from the pump every so many seconds, first in the next round; it should take a few ms at most.
+
+        Returns a function that ends it: call it when the widget that needs it is destroyed.
+        """
+        number = next(self._numbers)
+        heapq.heappush(self._due, (time.monotonic(), number, seconds, job))
+
+        def cancel() -> None:
+            self._due = [entry for entry in self._due if entry[1] != number]
+            heapq.heapify(self._due)
+
+        return cancel
+
+    def in_slices(self, steps: Iterator[object]) -> None:
+        """Run an iterator to its end, some steps at a time, so that building a long form never stalls the window.
+
+        A step should take a few ms. The iterators of several forms follow each other, those of the tab in front first.
+        """
+        self._steps.append((self.preferences.tab, steps))
+        if len(self._steps) == 1:
+            self.after(1, self._run_slice)
+
+    def show_message(self, text: str, kind: str = "info") -> None:
+        """Tell the person something in the window. kind: "info", "warning" or "error"."""
+        raise NotImplementedError
+
+    def open_tab(self, name: str) -> ctk.CTkFrame:
+        """Bring a tab to the front and return it; it is made if it was not open before. KeyError for another name."""
+        raise NotImplementedError
+
+    def flash(self, path: str) -> None:
+        """Bring the field of a setting to the front, give it the focus and flash it."""
+        raise NotImplementedError
+
+    def report_callback_exception(self, kind, error, trace) -> None:
+        """Called by Tk for what a callback raised: a fault of Chorus, which the person can report."""
+        traceback.print_exception(kind, error, trace, file=sys.stderr)
+        self.show_message(f"Something went wrong in the window ({kind.__name__}: {error}). Please report it.", "error")
+
+    def destroy(self) -> None:
+        for timer in self.tk.splitlist(self.tk.call("after", "info")):
+            self.tk.call("after", "cancel", timer)  # what is due after the window is gone would be an error
+        super().destroy()
+        gc.enable()
+
+    def _pump(self) -> None:
+        self.after(PUMP_MS, self._pump)
+        end = time.perf_counter() + BUDGET_SECONDS
+        while time.perf_counter() < end:
+            try:
+                task = self._results.get_nowait()
+            except queue.Empty:
+                break
+            self._call(task)
+        while self._due and time.perf_counter() < end and self._due[0][0] <= time.monotonic():
+            _, number, seconds, job = self._due[0]
+            heapq.heapreplace(self._due, (time.monotonic() + seconds, number, seconds, job))
+            self._call(job)
+
+    def _run_slice(self) -> None:
+        end = time.perf_counter() + SLICE_SECONDS
+        while self._steps and time.perf_counter() < end:
+            in_front = [entry for entry in self._steps if entry[0] == self.preferences.tab]
+            entry = (in_front or self._steps)[0]
+            try:
+                if next(entry[1], END) is END:
+                    self._steps.remove(entry)
+            except Exception:
+                self._steps.remove(entry)
+                self.report_callback_exception(*sys.exc_info())
+        if self._steps:
+            self.after(1, self._run_slice)
+
+    def _call(self, task: Callable[[], None]) -> None:
+        """One task that fails must not keep the others from running."""
+        try:
+            task()
+        except Exception:
+            self.report_callback_exception(*sys.exc_info())
+
+    def _fail(self, error: Exception, failed: Callable[[Exception], None] | None) -> None:
+        if failed is None:
+            raise error
+        failed(error)
+
+    def _collect_garbage_here(self) -> None:
+        """Python collects garbage in whichever thread is running, but images and variables of Tk have a `__del__`
+        that must run in the main one ("main thread is not in main loop")."""
+        gc.disable()
+        self.every(COLLECT_SECONDS, lambda: gc.collect(1))
+        self.every(60, gc.collect)
+
+
+def _lay_out_when_idle() -> None:
+    """CustomTkinter's scrollbars and option menus lay out the whole window each time they are drawn, one within the
+    other: 125 ms of stall when a tab is opened, against 20 without. Tk does it by itself when it is idle."""
+    CTkCanvas.update_idletasks = lambda canvas: None

@@ -1,0 +1,129 @@
+"""The bar below the tabs: what is wrong, how far the run is, and the buttons to check, start and stop it."""
+
+from __future__ import annotations
+
+import tkinter
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.ui.RunControl import RunControl
+from modules.ui.RunState import RunState
+from modules.ui.theme import Theme
+from modules.ui.Tooltip import Tooltip
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+MAX_PROBLEM = 110
+
+
+class BottomBar(ctk.CTkFrame):
+    def __init__(self, parent: tkinter.Misc, app: App):
+        super().__init__(parent, fg_color=Theme.bar, corner_radius=0)
+        self.app = app
+        self.control = RunControl(app)
+        self.grid_columnconfigure(1, weight=1)
+        self._next_problem = 0
+        self.problems = ctk.CTkButton(
+            self, text="", height=26, anchor="w", fg_color="transparent", font=app.theme.font(), command=self.jump
+        )
+        self.problems.grid(row=0, column=0, columnspan=2, sticky="w", padx=8, pady=(6, 0))
+        Tooltip(self.problems, app.theme, self._all_problems)
+        self.progress = ctk.CTkProgressBar(self, width=260, height=9)
+        self.progress.set(0)
+        self.progress.grid(row=1, column=0, sticky="w", padx=14, pady=(2, 9))
+        self.status = ctk.CTkLabel(self, text="", font=app.theme.font(12), anchor="w")
+        self.status.grid(row=1, column=1, sticky="ew", pady=(2, 9))
+        self.loss = self._button("Loss", self.control.show_loss, 2)
+        self.check = self._button("Check", self.control.check, 3)
+        self.start = self._button("Start training", self.control.start_or_stop, 4, width=140)
+        self._unsubscribe = (app.settings.subscribe(self._settings_changed), app.run.subscribe(self.show_run))
+        self.control.on_change = self.show_button
+        self._settings_changed(set())
+        self.show_run(app.run.state)
+
+    def destroy(self) -> None:
+        for unsubscribe in self._unsubscribe:
+            unsubscribe()
+        super().destroy()
+
+    def jump(self) -> None:
+        """Go to the next problem, the blocking ones first."""
+        found = self.app.settings.problems()
+        if found:
+            self.app.flash(found[self._next_problem % len(found)].path)
+            self._next_problem += 1
+
+    def show_run(self, state: RunState) -> None:
+        """Show how far the run is."""
+        self.progress.set(state.step / state.total if state.total else 0)
+        self.status.configure(text=describe_progress(state))
+        self.show_button()
+
+    def show_button(self) -> None:
+        """What the large button does now."""
+        text, is_stop, is_enabled = self.control.button()
+        self.start.configure(
+            text=text,
+            state="normal" if is_enabled else "disabled",
+            fg_color=Theme.stop if is_stop else Theme.start,
+            hover_color=Theme.stop_hover if is_stop else Theme.start_hover,
+            text_color=Theme.on_accent,
+            text_color_disabled=Theme.on_accent,
+        )
+
+    def _settings_changed(self, paths: set[str]) -> None:
+        found = self.app.settings.problems()
+        blocking = sum(problem.blocking for problem in found)
+        self._next_problem = 0
+        text, colour = "No problems", Theme.muted
+        if found:
+            kinds = [_count(blocking, "problem")] if blocking else []
+            kinds += [_count(len(found) - blocking, "warning")] if len(found) > blocking else []
+            first = found[0].message
+            text = f"{', '.join(kinds)}: {first if len(first) <= MAX_PROBLEM else first[:MAX_PROBLEM] + '…'}"
+            colour = Theme.error if blocking else Theme.warning
+        self.problems.configure(text=text, text_color=colour)
+
+    def _all_problems(self) -> str:
+        return "\n".join(problem.message for problem in self.app.settings.problems()[:20])
+
+    def _button(self, text: str, command, column: int, width: int = 80) -> ctk.CTkButton:
+        button = ctk.CTkButton(self, text=text, command=command, width=width, height=36, font=self.app.theme.font(14))
+        button.grid(row=0, column=column, rowspan=2, padx=(0, 14 if column == 4 else 6))
+        return button
+
+
+def describe_progress(state: RunState) -> str:
+    """Phase, epoch, step, loss, speed and the time that is left, as far as they are known."""
+    if state.message:
+        return state.message
+    if state.folder is None:
+        return "No run yet"
+    parts = [state.phase or ("running" if state.is_running else "ended")]
+    if state.exit is not None and not state.is_running:
+        parts = [str(state.exit.get("status", "ended"))]
+    if state.step:
+        parts.append(f"epoch {state.epoch}")
+        parts.append(f"step {state.step:,}" + (f" of {state.total:,}" if state.total else ""))
+    if state.smooth is not None:
+        parts.append(f"loss {state.smooth:.4f}")
+    if state.is_running and state.steps_per_second:
+        parts.append(f"{state.steps_per_second:.2f} it/s")
+    if state.is_running and state.samples_per_second:
+        parts.append(f"{state.samples_per_second:.1f} img/s")
+    if state.is_running and state.eta_seconds is not None:
+        parts.append(f"ETA {describe_seconds(state.eta_seconds)}")
+    return "   ".join(parts)
+
+
+def describe_seconds(seconds: float) -> str:
+    """1:02:03, or 02:03 below an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

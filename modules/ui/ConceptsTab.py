@@ -1,0 +1,206 @@
+"""The concepts tab: the folders of pictures, what is in them, and how they share an epoch."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import tkinter as tk
+from collections.abc import Iterator
+from tkinter import filedialog
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.ui.concept_preview import ConceptPictures, find_pictures, samples_per_epoch, scan_key
+from modules.ui.ConceptCards import ConceptCard, ConceptCards
+from modules.ui.ConceptWindow import ConceptWindow
+from modules.ui.form import SettingsForm
+from modules.ui.HealthWindow import HealthWindow
+from modules.ui.part_paths import part_paths
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+SIDE_WIDTH = 370
+
+
+class ConceptsTab(ctk.CTkFrame):
+    """Cards of the concepts, and the settings of the chosen one."""
+
+    def __init__(self, parent: tk.Misc, app: App):
+        super().__init__(parent, fg_color="transparent")
+        self.app = app
+        self._found: dict[tuple, ConceptPictures] = {}  # by what the search depends on
+        self._is_reading = False
+        self._form: SettingsForm | None = None
+        self._form_number: int | None = None
+        self._window: ConceptWindow | None = None
+        self._health: HealthWindow | None = None
+        self._update_job: str | None = None
+        self.grid_columnconfigure(0, weight=1)
+        self.grid_rowconfigure(1, weight=1)
+        self.cards = ConceptCards(self, app, self._on_choose, self.edit, self.toggle, self.remove)
+        self.cards.grid(row=1, column=0, sticky="nsew", padx=(8, 4), pady=(0, 8))
+        self._on_chosen: list[ctk.CTkButton] = []
+        self._is_built = False
+        self._unsubscribe = app.settings.subscribe(self._on_settings)
+        self._steps = self._build()
+        app.in_slices(self._steps)
+
+    # --- what a person does ------------------------------------------------------------------------------------------
+
+    def add_folder(self, path: str | None = None) -> None:
+        """A new concept of a folder, which is asked for unless it is given."""
+        path = path or filedialog.askdirectory(parent=self, title="A folder of pictures", mustexist=True)
+        if path:
+            self.cards.choose(self.app.settings.add("concepts", {"path": path}))
+            self.show_concepts()
+
+    def edit(self, number: int) -> None:
+        """Open the window of a concept, with its pictures."""
+        if self._window is None:
+            self._window = ConceptWindow(self, self.app)
+        self._window.show(number)
+
+    def show_setting(self, path: str) -> None:
+        """Choose the concept that the setting at `path`, "concepts.2.repeats", belongs to: its field is made."""
+        for _ in self._steps:  # to the end of the tab
+            pass
+        number = path.split(".")[1:2]
+        if number and int(number[0]) < len(self.cards.cards):
+            self.cards.choose(int(number[0]))
+
+    def duplicate(self, number: int) -> None:
+        values = dataclasses.asdict(self.app.settings.get(f"concepts.{number}"))
+        new = self.app.settings.add("concepts", values)
+        self.app.settings.move("concepts", new, number + 1)
+        self.cards.choose(number + 1)
+
+    def remove(self, number: int) -> None:
+        self.app.settings.remove("concepts", number)
+
+    def toggle(self, number: int) -> None:
+        path = f"concepts.{number}.enabled"
+        self.app.settings.set(path, not self.app.settings.get(path))
+
+    def refresh(self) -> None:
+        """Look into the folders again."""
+        self._found.clear()
+        self.cards.forget_pictures()
+        self.show_concepts()
+
+    def check_data(self) -> None:
+        if self._health is None:
+            self._health = HealthWindow(self, self.app)
+        self._health.show()
+
+    # --- what is shown -----------------------------------------------------------------------------------------------
+
+    def show_concepts(self) -> None:
+        """Bring the cards to the settings, and look into folders that are not known yet."""
+        self._update_job = None
+        concepts = self.app.settings.get("concepts")
+        found = [self._found.get(scan_key(concept)) for concept in concepts]
+        samples = samples_per_epoch(concepts, [len(one.paths) if one else 0 for one in found])
+        total = sum(samples)
+        self.cards.show(
+            [
+                ConceptCard(copy.deepcopy(concept), pictures, number, number / total if total else 0.0)
+                for concept, pictures, number in zip(concepts, found, samples, strict=True)
+            ]
+        )
+        enabled = sum(concept.enabled for concept in concepts)
+        self._summary.configure(text=f"{enabled} of {len(concepts)} concepts enabled, {total:,.0f} samples an epoch")
+        for button in self._on_chosen:
+            button.configure(state="normal" if self.cards.chosen is not None else "disabled")
+        self._show_form()
+        self._read_next()
+
+    def _read_next(self) -> None:
+        """Look into one folder after the other: each search reads with several threads already."""
+        todo = [
+            (number, copy.deepcopy(concept))
+            for number, concept in enumerate(self.app.settings.get("concepts"))
+            if scan_key(concept) not in self._found
+        ]
+        if self._is_reading or not todo:
+            return
+        number, concept = todo[0]
+        self._is_reading = True
+
+        def take(found: ConceptPictures) -> None:
+            self._is_reading = False
+            self._found[scan_key(concept)] = found
+            if self.winfo_exists():
+                self.show_concepts()
+
+        self.app.in_background(lambda: find_pictures(concept, number), take)
+
+    def _on_settings(self, paths: set[str]) -> None:
+        if self._form_number is not None and self._form_number >= len(self.app.settings.get("concepts")):
+            self._drop_form()  # at once, before it looks for its settings
+        touches = any(path.partition(".")[0] == "concepts" for path in paths) or not paths
+        if touches and self._is_built and self._update_job is None:
+            self._update_job = self.after_idle(self.show_concepts)
+
+    def _on_choose(self, number: int) -> None:
+        self._show_form()
+        for button in self._on_chosen:
+            button.configure(state="normal")
+
+    def _show_form(self) -> None:
+        number = self.cards.chosen
+        if number == self._form_number:
+            return
+        self._drop_form()
+        if number is None:
+            self._hint.grid()
+            return
+        self._hint.grid_remove()
+        self._form, self._form_number = SettingsForm(self._side, self.app, part_paths("concepts", number)), number
+        self._form.grid(row=1, column=0, sticky="new")
+
+    def _drop_form(self) -> None:
+        if self._form is not None:
+            self._form.destroy()
+        self._form = self._form_number = None
+
+    # --- widgets -----------------------------------------------------------------------------------------------------
+
+    def _build(self) -> Iterator[None]:
+        """In slices, so that opening the tab never stalls the window."""
+        bar = ctk.CTkFrame(self, fg_color="transparent")
+        bar.grid(row=0, column=0, columnspan=2, sticky="ew", padx=8, pady=8)
+        actions = (
+            ("Add folder …", self.add_folder, False),
+            ("Edit …", lambda: self.edit(self.cards.chosen), True),
+            ("Duplicate", lambda: self.duplicate(self.cards.chosen), True),
+            ("Remove", lambda: self.remove(self.cards.chosen), True),
+            ("Refresh", self.refresh, False),
+            ("Check data …", self.check_data, False),
+        )
+        for text, command, needs_choice in actions:
+            button = ctk.CTkButton(bar, text=text, width=80, command=command)
+            button.pack(side="left", padx=(0, 6))
+            if needs_choice:
+                self._on_chosen.append(button)
+            yield
+        self._summary = ctk.CTkLabel(bar, text="", text_color=self.app.theme.muted)
+        self._summary.pack(side="right", padx=6)
+        yield
+        self._side = ctk.CTkScrollableFrame(self, width=SIDE_WIDTH, fg_color=self.app.theme.card)
+        self._side.grid(row=1, column=1, sticky="nsew", padx=(4, 8), pady=(0, 8))
+        self._side.grid_columnconfigure(0, weight=1)
+        hint = "Choose a concept to see its settings."
+        self._hint = ctk.CTkLabel(self._side, text=hint, text_color=self.app.theme.muted)
+        self._hint.grid(row=0, column=0, padx=10, pady=20)
+        yield
+        self._is_built = True
+        self.show_concepts()
+
+    def destroy(self) -> None:
+        self._unsubscribe()
+        self._steps.close()
+        if self._update_job is not None:
+            self.after_cancel(self._update_job)
+        super().destroy()

@@ -1,0 +1,182 @@
+"""What the window knows of this machine's GPUs, which of them train, and what that makes of the run. No Tk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from modules.config.errors import UserError
+from modules.config.TrainConfig import TrainConfig
+from modules.config.validation import Problem
+from modules.session.devices import Gpu, GpuUsage, Link, link_matrix, list_gpus, no_gpu_reason, num_cores, read_usage
+from modules.session.run_shape import (
+    RunShape,
+    chosen_gpus,
+    find_device_problems,
+    model_bytes,
+    ranks_here,
+    run_shape,
+)
+from modules.ui.families import load_families
+
+IDLE_PERCENT = 5
+IDLE_SHARE = 0.1  # of the memory: a desktop and the driver keep some
+
+
+@dataclass(frozen=True)
+class Machine:
+    """no_gpu_reason: "" if there is a GPU."""
+
+    gpus: tuple[Gpu, ...]
+    links: Sequence[Sequence[Link | None]]
+    no_gpu_reason: str
+    cores: int
+
+
+def read_machine() -> Machine:
+    """Asks the driver; for a thread, as it may take seconds."""
+    gpus = tuple(list_gpus())
+    return Machine(gpus, link_matrix(gpus), "" if gpus else no_gpu_reason(), num_cores())
+
+
+class DeviceModel:
+    """The machine and its usage as they were read last, and what follows for the settings.
+
+    machine: None until it is read. usage: of its GPUs, empty until it is read. num_samples: of an epoch; None until
+    counted. base_bytes: of the base model's files on this disk; None where there are none, or until they are found.
+    """
+
+    def __init__(self) -> None:
+        self.machine: Machine | None = None
+        self.usage: list[GpuUsage] = []
+        self.num_samples: int | None = None
+        self.base_bytes: int | None = None
+        self.none_chosen = False
+        self._subscribers: list[Callable[[str], None]] = []
+
+    def subscribe(self, changed: Callable[[str], None]) -> Callable[[], None]:
+        """Call `changed` with what has: "machine", "usage", "choice" or "files". Returns a function that ends it."""
+        self._subscribers.append(changed)
+        return lambda: self._subscribers.remove(changed) if changed in self._subscribers else None
+
+    def take_machine(self, machine: Machine) -> None:
+        if self.machine is None or machine.gpus != self.machine.gpus:
+            self.usage = []
+        self.machine = machine
+        self._tell("machine")
+
+    def take_usage(self, usage: Sequence[GpuUsage]) -> None:
+        """Usage that was read of other GPUs, before they changed, is passed over."""
+        if self.machine is not None and len(usage) == len(self.machine.gpus):
+            self.usage = list(usage)
+            self._tell("usage")
+
+    def take_files(self, num_samples: int | None, base_bytes: int | None) -> None:
+        self.num_samples, self.base_bytes = num_samples, base_bytes
+        self._tell("files")
+
+    def read_usage(self) -> Callable[[], list[GpuUsage]]:
+        """What reads the usage of the GPUs as they are now, to be called in any thread."""
+        gpus = self.gpus
+        return lambda: read_usage(gpus)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self.machine.gpus if self.machine else ()
+
+    def ticked(self, device_indexes: Sequence[int]) -> set[int]:
+        """Indexes of the GPUs that the setting chooses; an empty one means all."""
+        if self.none_chosen:
+            return set()
+        return set(device_indexes) & set(self._indexes()) if device_indexes else set(self._indexes())
+
+    def choose(self, indexes: set[int]) -> list[int] | None:
+        """The setting for a choice of GPUs; None where none is chosen, which no setting can say."""
+        self.none_chosen = not indexes
+        self._tell("choice")
+        if not indexes:
+            return None
+        return [] if indexes == set(self._indexes()) else sorted(indexes)
+
+    def idle(self) -> set[int]:
+        """GPUs that nobody seems to use; those of which nothing is known count as idle."""
+        return {gpu.index for gpu, usage in zip(self.gpus, self.usage, strict=False) if _is_idle(gpu, usage)}
+
+    def shape(self, config: TrainConfig) -> RunShape | None:
+        """None while the machine is not read, or where it can't run the settings: `problems` says why."""
+        if self.machine is None:
+            return None
+        try:
+            ranks = ranks_here(config, self.gpus, self.machine.cores)
+        except UserError:
+            return None
+        return run_shape(config, ranks, self.num_samples)
+
+    def needed_bytes(self, config: TrainConfig) -> float:
+        """About what the model takes on each device."""
+        size = load_families()[config.family].typical_bytes
+        if self.base_bytes:
+            size = min(size, 2 * self.base_bytes)  # what was saved in half precision is twice as large in float32
+        return model_bytes(config, size)
+
+    def memory_text(self, config: TrainConfig) -> str:
+        """What the model needs on each device against the least that one of the chosen has free."""
+        size = self.needed_bytes(config) / 2**30
+        amount = f"about {size:.1f} GiB" if size >= 0.1 else "less than 0.1 GiB"
+        needed = f"{amount} for the model, activations on top"
+        free = [
+            (gpu.memory_bytes - self.usage[gpu.index].memory_used_bytes, gpu.index)
+            for gpu in chosen_gpus(config, self.gpus)
+            if self.usage and gpu.memory_bytes is not None and self.usage[gpu.index].memory_used_bytes is not None
+        ]
+        if not free:
+            return needed
+        least, index = min(free)
+        return f"{needed}; GPU {index} has {least / 2**30:.1f} free"
+
+    def problems(self, config: TrainConfig, with_memory: bool = True) -> list[Problem]:
+        """What is wrong with the settings on this machine. with_memory: whether the model fits at this moment too."""
+        if self.machine is None:
+            return []
+        found = find_device_problems(
+            config,
+            self.shape(config),
+            self.gpus,
+            self.machine.cores,
+            self.usage if with_memory else (),
+            self.machine.links,
+            self.needed_bytes(config),
+        )
+        if self.none_chosen and self.gpus:
+            return [Problem("device_indexes", "No GPU is chosen: tick at least one."), *found]
+        return found
+
+    def _indexes(self) -> list[int]:
+        return [gpu.index for gpu in self.gpus]
+
+    def _tell(self, what: str) -> None:
+        for changed in list(self._subscribers):
+            changed(what)
+
+
+def worst_link(links: Sequence[Sequence[Link | None]], index: int, others: set[int]) -> Link | None:
+    """The slowest way from a GPU to any of the others that train; None without others."""
+    order: list[Link] = ["none", "unknown", "pcie", "nvlink"]
+    found = [links[index][other] for other in others if other != index and other < len(links)]
+    return min(found, key=order.index) if found else None
+
+
+def probe_command(python: str, config: TrainConfig, machine: Machine, json_path: str | os.PathLike) -> list[str]:
+    """The argument list of a communication test between the devices that train."""
+    command = [python, "-m", "modules.distributed.probe", f"--json={os.fspath(json_path)}"]
+    if not machine.gpus:
+        ranks = config.world_size or min(4, max(2, machine.cores))
+        return [*command, "--backend=gloo", f"--world-size={max(2, ranks)}", "--megabytes=16", "--seconds=0.5"]
+    indexes = ",".join(str(gpu.index) for gpu in chosen_gpus(config, machine.gpus))
+    return [*command, f"--backend={config.distributed_backend}", f"--devices={indexes}", "--seconds=1"]
+
+
+def _is_idle(gpu: Gpu, usage: GpuUsage) -> bool:
+    is_busy = (usage.utilisation or 0) > IDLE_PERCENT
+    return not is_busy and (usage.memory_used_bytes or 0) <= IDLE_SHARE * (gpu.memory_bytes or float("inf"))

@@ -1,0 +1,154 @@
+"""The health check of the data: what is wrong or unusual about the pictures and captions, with the pictures."""
+
+from __future__ import annotations
+
+import os
+import tkinter as tk
+from tkinter import ttk
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.errors import UserError
+from modules.data.pictures import EXTENSIONS
+from modules.ui.DataCheck import DataCheck, DataFinding, DataReport
+from modules.ui.Thumbnails import Thumbnails
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+LEVELS = {"error": "must be mended", "warning": "worth a look", "note": "good to know"}
+
+
+class HealthWindow(ctk.CTkToplevel):
+    """Each `show` makes a check; it can be made again, with every picture read to its end, or cancelled.
+
+    Closing hides the window: CustomTkinter never frees all of one.
+    """
+
+    def __init__(self, parent: tk.Misc, app: App):
+        super().__init__(parent, fg_color=app.theme.page)
+        self.app = app
+        self.report: DataReport | None = None
+        self._check: DataCheck | None = None
+        self.title("Check of the data")
+        self.geometry("980x640")
+        self.minsize(600, 400)
+        self.grid_columnconfigure(0, weight=1)
+        self.grid_rowconfigure((1, 2), weight=1)
+        self._build_bar()
+        self._build_findings()
+        self.thumbnails = Thumbnails(self, app, side=96)
+        self.thumbnails.grid(row=2, column=0, sticky="nsew", padx=10, pady=(0, 10))
+        self.bind("<Escape>", lambda event: self.hide())
+        self.protocol("WM_DELETE_WINDOW", self.hide)
+        self.withdraw()
+
+    def show(self) -> None:
+        self.deiconify()
+        self.lift()
+        self.tree.focus_set()
+        if self._check is None:
+            self.start()
+
+    def hide(self) -> None:
+        self._cancel()
+        self.withdraw()
+
+    def start(self) -> None:
+        """Check the settings as they are now."""
+        config = self.app.settings.config()
+        if config is None:
+            self._state.configure(text="A setting holds what it can't take: mend it first.")
+            return
+        num_ranks = (config.world_size or len(config.device_indexes) or 1) if config.enable_multi_gpu else 1
+        check = DataCheck(config, num_ranks * config.num_nodes, bool(self._decode.get()))
+        self._check = check
+        self._state.configure(text="Looking at the pictures and captions …")
+        self._button.configure(text="Cancel", command=self._cancel)
+        self.app.in_background(check.run, self._show, self._tell_failure)
+
+    def _cancel(self) -> None:
+        if self._check is not None:
+            self._check.cancel()
+
+    def _show(self, report: DataReport | None) -> None:
+        if not self.winfo_exists():
+            return
+        self._end_check()
+        if report is None:
+            self._state.configure(text="The check was cancelled.")
+            return
+        self.report = report
+        verdict = "nothing unusual" if not report.findings else f"{len(report.findings)} things found"
+        if not report.can_train:
+            verdict = "the training could not start"
+        self._state.configure(text=f"{report.num_pictures:,} pictures: {verdict}.")
+        self.tree.delete(*self.tree.get_children())
+        for number, finding in enumerate(report.findings):
+            values = LEVELS.get(finding.level, finding.level), finding.message
+            self.tree.insert("", "end", iid=str(number), values=values, tags=(finding.level,))
+        self.thumbnails.show(())
+        if report.findings:
+            self.tree.selection_set("0")
+            self.tree.focus("0")
+
+    def _tell_failure(self, error: Exception) -> None:
+        if not isinstance(error, UserError):
+            raise error
+        if self.winfo_exists():
+            self._end_check()
+            self._state.configure(text=str(error))
+
+    def _end_check(self) -> None:
+        self._check = None
+        self._button.configure(text="Check again", command=self.start)
+
+    def _show_finding(self, finding: DataFinding) -> None:
+        """Its pictures below, and all it says above."""
+        self._detail.configure(text=finding.message)
+        self.thumbnails.show([path for path in finding.paths if os.path.splitext(path)[1].lower() in EXTENSIONS])
+
+    # --- widgets -----------------------------------------------------------------------------------------------------
+
+    def _build_bar(self) -> None:
+        bar = ctk.CTkFrame(self, fg_color="transparent")
+        bar.grid(row=0, column=0, sticky="ew", padx=10, pady=10)
+        self._button = ctk.CTkButton(bar, text="Check", width=110, command=self.start)
+        self._button.pack(side="left")
+        self._decode = ctk.CTkCheckBox(bar, text="Read every picture to its end (slower)")
+        self._decode.pack(side="left", padx=12)
+        self._state = ctk.CTkLabel(bar, text="", text_color=self.app.theme.muted)
+        self._state.pack(side="right")
+
+    def _build_findings(self) -> None:
+        card = ctk.CTkFrame(self)
+        card.grid(row=1, column=0, sticky="nsew", padx=10, pady=(0, 10))
+        card.grid_columnconfigure(0, weight=1)
+        card.grid_rowconfigure(0, weight=1)
+        self.tree = ttk.Treeview(card, columns=("level", "message"), show="headings", selectmode="browse", height=6)
+        self.tree.heading("level", text="How bad", anchor="w")
+        self.tree.heading("message", text="What", anchor="w")
+        self.tree.column("level", width=self.app.theme.scaled(130), stretch=False)
+        self.tree.column("message", width=self.app.theme.scaled(600))
+        self.tree.grid(row=0, column=0, sticky="nsew", padx=8, pady=8)
+        self.tree.bind("<<TreeviewSelect>>", lambda event: self._on_select())
+        self._detail = ctk.CTkLabel(card, text="", anchor="w", justify="left", wraplength=900)
+        self._detail.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 8))
+        self._stop_listening = self.app.theme.on_change(self._restyle)
+        self._restyle()
+
+    def _restyle(self) -> None:
+        theme = self.app.theme
+        for level, colour in (("error", theme.error), ("warning", theme.warning), ("note", theme.text)):
+            self.tree.tag_configure(level, foreground=theme.now(colour))
+
+    def _on_select(self) -> None:
+        chosen = self.tree.selection()
+        if chosen and self.report is not None:
+            self._show_finding(self.report.findings[int(chosen[0])])
+
+    def destroy(self) -> None:
+        self._stop_listening()
+        self._cancel()
+        super().destroy()

@@ -1,0 +1,98 @@
+"""How the GPUs reach each other, two by two, and how fast that was when it was measured. Drawn on one Canvas."""
+
+from __future__ import annotations
+
+import tkinter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from modules.ui.DeviceModel import DeviceModel
+from modules.ui.DeviceTable import LINK_WORDS
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+CELL_WIDTH, CELL_HEIGHT, HEAD_WIDTH, HEAD_HEIGHT, MARGIN = 76, 36, 56, 24, 10
+MIN_CELL_WIDTH, UNIT_WIDTH = 40, 62
+COLOURS = {"nvlink": "success", "pcie": "text", "none": "warning", "unknown": "muted", None: "muted"}
+
+
+class LinkMatrix(tkinter.Canvas):
+    """Shows the links of `model`'s machine; nothing, and no height, with fewer than two GPUs."""
+
+    def __init__(self, parent: tkinter.Misc, app: App, model: DeviceModel):
+        super().__init__(parent, highlightthickness=0, borderwidth=0, height=1, takefocus=0)
+        self._app, self._model = app, model
+        self._speeds: Mapping[frozenset[int | str], float] = {}
+        self._drawn: tuple | None = None  # all that the drawing depends on
+        self._is_due = False
+        self._end_theme = app.theme.on_change(self._draw_soon)
+        self.bind("<Configure>", lambda event: self._draw_soon())
+
+    def destroy(self) -> None:
+        self._end_theme()
+        super().destroy()
+
+    def show_machine(self) -> None:
+        self._speeds = {}
+        self._draw_soon()
+
+    def show_speeds(self, speeds: Mapping[frozenset[int | str], float]) -> None:
+        """speeds: indexes of two GPUs -> GB/s; pairs of CPU ranks are not of this table."""
+        self._speeds = speeds if self._model.gpus else {}
+        self._draw_soon()
+
+    def _draw_soon(self) -> None:
+        """Once for several reasons."""
+        if not self._is_due:
+            self._is_due = True
+            self.after_idle(self._draw)
+
+    def _draw(self) -> None:
+        self._is_due = False
+        if not self.winfo_exists():
+            return
+        theme, gpus = self._app.theme, self._model.gpus
+        look = (theme.is_dark, theme.scaled(100), self.winfo_width())
+        depends_on = (look, self._model.machine, dict(self._speeds))
+        if self.winfo_width() <= 1 or depends_on == self._drawn:
+            return
+        self._drawn = depends_on
+        self.delete("all")
+        self.configure(bg=theme.now(theme.card))
+        num = len(gpus) if len(gpus) > 1 else 0
+        height = theme.scaled(HEAD_HEIGHT + CELL_HEIGHT * num + 4) if num else 1
+        if int(self.cget("height")) != height:
+            self.configure(height=height)
+        room = (self.winfo_width() - theme.scaled(HEAD_WIDTH + 2 * MARGIN)) // max(num, 1)
+        cell = max(theme.scaled(MIN_CELL_WIDTH), min(theme.scaled(CELL_WIDTH), room))
+        left = theme.scaled(MARGIN + HEAD_WIDTH)
+        for row, gpu in enumerate(gpus[:num]):
+            y = theme.scaled(HEAD_HEIGHT + CELL_HEIGHT * (row + 0.5))
+            self._write(theme.scaled(MARGIN), y, f"GPU {gpu.index}", theme.muted, anchor="w")
+            self._write(left + cell * (row + 0.5), theme.scaled(HEAD_HEIGHT / 2), str(gpu.index), theme.muted)
+            for column in range(num):
+                self._draw_cell(row, column, left + cell * column, cell)
+
+    def _draw_cell(self, row: int, column: int, x: int, width: int) -> None:
+        theme = self._app.theme
+        link = self._model.machine.links[row][column]
+        top = theme.scaled(HEAD_HEIGHT + CELL_HEIGHT * row)
+        bottom = theme.scaled(HEAD_HEIGHT + CELL_HEIGHT * (row + 1))
+        fill = theme.control if row == column else theme.card
+        self.create_rectangle(x, top, x + width, bottom, fill=theme.now(fill), outline=theme.now(theme.line))
+        if row == column:
+            return
+        speed = self._speeds.get(frozenset((row, column)))
+        word, colour = LINK_WORDS[link], getattr(theme, COLOURS[link])
+        middle = (top + bottom) / 2
+        if speed is None:
+            self._write(x + width / 2, middle, word, colour, size=12)
+        else:
+            self._write(x + width / 2, middle - theme.scaled(7), word, colour, size=11)
+            unit = " GB/s" if width >= theme.scaled(UNIT_WIDTH) else ""
+            self._write(x + width / 2, middle + theme.scaled(8), f"{speed:.1f}{unit}", theme.text, size=11)
+
+    def _write(self, x: float, y: float, text: str, colour: tuple[str, str], size: int = 13, anchor: str = "center"):
+        theme = self._app.theme
+        self.create_text(x, y, anchor=anchor, text=text, fill=theme.now(colour), font=theme.plain_font(size))

@@ -1,0 +1,341 @@
+"""The multi-GPU tab: devices, links, the shape of the run and what it gives, the command, and the ranks, live."""
+
+from __future__ import annotations
+
+import tkinter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.describe import settings_by_path
+from modules.config.errors import UserError
+from modules.config.files import config_from_values
+from modules.config.TrainConfig import TrainConfig
+from modules.data.concepts import scan
+from modules.data.holdout import hold_out
+from modules.data.plan import count_samples
+from modules.session.run_shape import RunShape, auto_backend, shape_lines
+from modules.ui.Card import Card
+from modules.ui.CommandCard import CommandCard
+from modules.ui.DeviceModel import read_machine
+from modules.ui.DeviceTable import DeviceTable
+from modules.ui.form import SettingsForm
+from modules.ui.LinksCard import LinksCard
+from modules.ui.MultiNodeWindow import MultiNodeWindow
+from modules.ui.RankTable import RankTable, summary
+from modules.ui.RunState import RunState
+from modules.ui.ShapeCard import ShapeCard
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+USAGE_SECONDS = 1.0
+SETTLE_MS = 80  # several changes at once are shown once
+COUNT_MS = 600  # pictures are counted when the typing has stopped
+TWO_COLUMNS = 1100  # from this width on, before scaling: a table of GPUs takes half of it
+
+FIRST_PATHS = ("enable_multi_gpu", "distributed_backend", "lr_scaling", "distributed_data_loading", "use_torchrun")
+BATCH_PATHS = ("batch_size", "batch_size_mode", "gradient_accumulation_steps")
+
+
+class MultiGpuTab(ctk.CTkFrame):
+    """The cards in two columns, in one where the window is narrow."""
+
+    def __init__(self, parent: tkinter.Misc, app: App):
+        super().__init__(parent, fg_color="transparent")
+        self.app = app
+        self.devices, self.launch = app.devices, app.launch
+        self._due: dict[str, str] = {}  # what is to be done -> after's id
+        self._counted: tuple | None = None
+        self._indexes = list(app.settings.get("device_indexes"))
+        self._is_reading = False
+        self._num_columns = 0
+        self._nodes: MultiNodeWindow | None = None
+        self._page = ctk.CTkScrollableFrame(self, fg_color="transparent")
+        self._page.pack(fill="both", expand=True)
+        # Made before the cards: what is packed into a frame has to be above it.
+        self._columns = [ctk.CTkFrame(self._page, fg_color="transparent") for _ in range(2)]
+        self._ends = [
+            app.settings.subscribe(self._on_settings),
+            self.devices.subscribe(self._on_devices),
+            self.launch.subscribe(lambda: self._soon("show", SETTLE_MS, self._show_all)),
+            app.every(USAGE_SECONDS, self._poll_usage),
+        ]
+        self.is_built = False
+        self._stacks: list[list[Card]] = [[], []]
+        self._device_card: Card | None = None
+        self.links_card: LinksCard | None = None
+        self.shape_card: ShapeCard | None = None
+        self.command_card: CommandCard | None = None
+        self._rank_card: Card | None = None
+        self._build_shape_card()
+        self._steps: list[Iterator[None]] = []
+        self._in_slices(self._build())
+
+    def destroy(self) -> None:
+        for end in self._ends:
+            end()
+        for steps in self._steps:
+            steps.close()
+        for waiting in self._due.values():
+            self.after_cancel(waiting)
+        super().destroy()
+
+    def refresh_machine(self) -> None:
+        """Ask the driver again which GPUs there are."""
+        self.app.in_background(read_machine, self._if_there(self.devices.take_machine))
+
+    def choose(self, indexes: set[int]) -> None:
+        """Train on these GPUs."""
+        value = self.devices.choose(indexes)
+        if value is not None:
+            self._indexes = value
+            self.app.settings.set("device_indexes", list(value))
+        self._show_choice()
+
+    def choose_idle(self) -> None:
+        idle = self.devices.idle()
+        if not idle:
+            self.app.show_message("No GPU is idle: all are computing, or hold the memory of other programs.", "warning")
+            return
+        self.choose(idle)
+
+    def open_nodes(self) -> None:
+        """Open the window for several machines."""
+        if self._nodes is None or not self._nodes.winfo_exists():
+            self._nodes = MultiNodeWindow(self.app)
+        self._nodes.lift()
+        self._nodes.focus_set()
+
+    def show(self) -> None:
+        """Bring all cards to the settings and the machine as they are now."""
+        config = self._config()
+        shape = self.devices.shape(config)
+        self._backend_note.configure(text=self._launch_text(config))
+        lines = shape_lines(shape, config) if shape else []
+        self.shape_card.show([*lines, ("Memory", self.devices.memory_text(config))], self.devices.problems(config))
+        # Free memory changes every second: it is for this tab, and no reason to go over all fields.
+        self.app.settings.report("devices", self.devices.problems(config, with_memory=False))
+        self._show_command(self.app.settings.config(), shape)
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def _on_settings(self, paths: set[str]) -> None:
+        indexes = list(self.app.settings.get("device_indexes"))
+        if indexes != self._indexes:
+            self._indexes, self.devices.none_chosen = indexes, False
+        if self.is_built:
+            self._soon("show", SETTLE_MS, self._show_all)
+            self._soon("count", COUNT_MS, self._count)
+
+    def _on_devices(self, what: str) -> None:
+        if not self.is_built:
+            return
+        if what == "machine":
+            self._in_slices(self._show_machine())
+        if what == "usage":
+            self.device_table.show_usage()
+        self._soon("show", SETTLE_MS, self._show_all)
+
+    def _in_slices(self, steps: Iterator[None]) -> None:
+        self._steps.append(steps)
+        self.app.in_slices(steps)
+
+    def _show_machine(self) -> Iterator[None]:
+        yield from self.device_table.show_machine()
+        self._show_choice()
+        yield
+        self.links_card.show_machine()
+        for button in self._choose_buttons:
+            button.configure(state="normal" if self.devices.gpus else "disabled")
+            yield
+
+    def _show_all(self) -> None:
+        self._show_choice()
+        self.show()
+
+    def _show_choice(self) -> None:
+        if self.devices.machine is not None:
+            self.device_table.show_choice(self.devices.ticked(self.app.settings.get("device_indexes")))
+
+    def _poll_usage(self) -> None:
+        if not self.is_built or self._is_reading or not self.devices.gpus or not self.winfo_viewable():
+            return
+        self._is_reading = True
+
+        def take(usage: list) -> None:
+            self._is_reading = False
+            self.devices.take_usage(usage)
+
+        self.app.in_background(self.devices.read_usage(), self._if_there(take))
+
+    def _count(self) -> None:
+        """Look at the pictures and the base model again where something has changed that they depend on."""
+        config = self.app.settings.config()
+        if config is None or not self.winfo_viewable():
+            return
+        values = self.app.settings.values
+        wanted = (repr(values["concepts"]), values["data"]["validation_share"], values["model"]["base"])
+        if wanted == self._counted:
+            return
+        self._counted = wanted
+
+        def take(found: tuple[int | None, int | None]) -> None:
+            if wanted == self._counted:
+                self.devices.take_files(*found)
+
+        def work() -> tuple[int | None, int | None]:
+            try:
+                return count_pictures(config), base_bytes(config.model.base)
+            except UserError:  # the concepts tab and the check before the start say it
+                return None, base_bytes(config.model.base)
+
+        self.app.in_background(work, self._if_there(take))
+
+    def _on_run(self, state: RunState) -> None:
+        self.rank_table.show(state.ranks)
+        self._rank_card.show_title(f"Ranks: {summary(state.ranks)}")
+
+    def _on_rank(self, rank: int | None) -> None:
+        """The log shows what this rank says, once it is opened."""
+        self.app.log_rank = rank
+
+    def _soon(self, what: str, milliseconds: int, job) -> None:
+        if what in self._due:
+            self.after_cancel(self._due[what])
+        self._due[what] = self.after(milliseconds, lambda: (self._due.pop(what), job()))
+
+    def _if_there(self, then):
+        """Results of threads may come after the tab has gone."""
+        return lambda result: then(result) if self.winfo_exists() else None
+
+    def _config(self) -> TrainConfig:
+        """The settings in force, also while some field holds what is refused."""
+        return self.app.settings.config() or config_from_values(self.app.settings.values)
+
+    def _show_command(self, config: TrainConfig | None, shape: RunShape | None) -> None:
+        try:
+            commands = self.launch.commands(config, shape)
+            places = self.launch.places_of(config)
+        except UserError as error:
+            self.command_card.refuse(str(error))
+            return
+        if len(commands) > 1:
+            note = f"For machine {config.node_rank} of {len(commands)}, counted from 0. Multi-node... shows all."
+        else:
+            note = "Copy and Save also write the settings of this moment, which the command reads."
+        self.command_card.show(config, commands, places, note)
+
+    def _launch_text(self, config: TrainConfig) -> str:
+        starter = "torchrun" if config.use_torchrun else "Chorus itself"
+        lines = [f"Start in this window spawns the processes; a command starts them with {starter}."]
+        lines.append("Strategy: DDP, each device holds the whole model.")
+        if config.distributed_backend == "auto" and self.devices.machine is not None:
+            backend, reason = auto_backend(self.devices.gpus)
+            lines.append(f"Backend auto is {backend} here: {reason}.")
+        return "\n".join(lines)
+
+    # --- widgets -----------------------------------------------------------------------------------------------------
+
+    def _build(self) -> Iterator[None]:
+        """Each card is laid out before the next one is made: all together would stall the window."""
+        builders = (self._build_devices, self._build_links, self._build_shape, self._build_command, self._build_ranks)
+        for build in builders:
+            yield
+            build()
+            yield
+            self._arrange()
+        self._page._parent_canvas.bind("<Configure>", lambda event: self._arrange(), add="+")
+        self.bind("<Map>", lambda event: self._soon("count", COUNT_MS, self._count), add="+")
+        yield
+        self.is_built = True
+        self._ends.append(self.app.run.subscribe(self._on_run))
+        self._on_run(self.app.run.state)
+        if self.devices.machine is not None:
+            self._on_devices("machine")
+        self.show()
+        yield
+        self.refresh_machine()
+        self._count()
+
+    def _build_links(self) -> None:
+        self.links_card = LinksCard(self._page, self.app, self.devices)
+
+    def _build_shape(self) -> None:
+        self.shape_card = ShapeCard(self._page, self.app)
+
+    def _build_command(self) -> None:
+        self.command_card = CommandCard(self._page, self.app, "Command", extra=("Multi-node...", self.open_nodes))
+
+    def _build_devices(self) -> None:
+        self._device_card = Card(self._page, self.app, "Devices on this machine")
+        self.device_table = DeviceTable(self._device_card, self.app, self.devices, self.choose)
+        self.device_table.grid(row=1, column=0, sticky="ew", padx=2)
+        _, *self._choose_buttons = self._device_card.add_buttons(
+            2,
+            ("Refresh", self.refresh_machine),
+            ("All", lambda: self.choose({gpu.index for gpu in self.devices.gpus})),
+            ("None", lambda: self.choose(set())),
+            ("Only idle", self.choose_idle),
+        )
+
+    def _build_shape_card(self) -> None:
+        """At once, so that a search for a setting finds its field; the form builds itself in slices."""
+        self._run_card = Card(self._page, self.app, "Run shape")
+        others = [path for path, info in settings_by_path().items() if info.group == "multi_gpu"]
+        paths = [*FIRST_PATHS, *BATCH_PATHS, *(path for path in others if path not in FIRST_PATHS)]
+        self.shape_form = SettingsForm(self._run_card, self.app, paths)
+        self.shape_form.grid(row=1, column=0, sticky="ew", padx=(0, 2))
+        self._backend_note = self._run_card.add_note(2)
+
+    def _build_ranks(self) -> None:
+        self._rank_card = Card(self._page, self.app, "Ranks")
+        self.rank_table = RankTable(self._rank_card, self.app, self._on_rank)
+        self.rank_table.grid(row=1, column=0, sticky="ew", padx=12, pady=(2, 12))
+
+    def _arrange(self) -> None:
+        """Put the cards that are made into one or two columns."""
+        width = self._page._parent_canvas.winfo_width()
+        count = 2 if width <= 1 or width >= self.app.theme.scaled(TWO_COLUMNS) else 1
+        left, right = [self._device_card, self.links_card], [self._run_card, self.shape_card, self.command_card]
+        stacks = (left, right) if count == 2 else ([left[0], *right, left[1]], [])
+        if count != self._num_columns:
+            self._num_columns = count
+            for number, column in enumerate(self._columns):
+                shown = bool(stacks[number])
+                self._page.grid_columnconfigure(number, weight=int(shown), uniform="cards" if count == 2 else "")
+                column.grid(row=0, column=number, sticky="new") if shown else column.grid_remove()
+                for card in self._stacks[number]:
+                    card.pack_forget()
+            self._stacks = [[], []]
+        for number, stack in enumerate(stacks):
+            self._fill(number, [card for card in stack if card is not None])
+        if self._rank_card is not None:
+            self._rank_card.grid(row=1, column=0, columnspan=count, sticky="new", padx=6, pady=6)
+
+    def _fill(self, number: int, cards: list[Card]) -> None:
+        """Cards that stand in the column already stay; the first one always does."""
+        above: dict[str, Card] = {}
+        for card in cards:
+            if card not in self._stacks[number]:
+                card.pack(in_=self._columns[number], fill="x", padx=6, pady=6, **above)
+            above = {"after": card}
+        self._stacks[number] = cards
+
+
+def count_pictures(config: TrainConfig) -> int:
+    """Samples of an epoch, repeats counted. Reads the headers of all pictures; for a thread. Raises UserError."""
+    dataset = hold_out(scan(config.concepts), config.data.validation_share)
+    return count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
+
+
+def base_bytes(base: str) -> int | None:
+    """Of a model's files on this disk; None for a name on the Hub. For a thread."""
+    path = Path(base).expanduser()
+    try:
+        files = [path] if path.is_file() else list(path.rglob("*.safetensors")) if base.strip() else []
+        return sum(file.stat().st_size for file in files) or None
+    except OSError:  # a folder that can't be read, which the model tab says
+        return None

@@ -1,0 +1,184 @@
+"""Checking, starting and stopping a run from the window."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.errors import UserError
+from modules.config.files import save_config
+from modules.config.presets import ROOT
+from modules.session.RunFolder import RunFolder
+from modules.ui.dialogs import ask, place_over
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+    from modules.ui.App import App
+
+CHECK_SECONDS = 600  # a folder of many pictures on a slow disk
+
+
+class RunControl:
+    """on_change: called when what the large button does may have changed."""
+
+    def __init__(self, app: App):
+        self.app = app
+        self.on_change: Callable[[], None] = lambda: None
+        self.is_checking = False
+        self._loss_window: ctk.CTkToplevel | None = None
+
+    def button(self) -> tuple[str, bool, bool]:
+        """The text of the large button, whether it stops, and whether it can be pressed."""
+        state = self.app.run.state
+        if state.is_running:
+            return ("Force stop", True, True) if state.is_stopping else ("Stop", True, True)
+        return ("Checking…", False, False) if self.is_checking else ("Start training", False, True)
+
+    def start_or_stop(self) -> None:
+        """Start; while a run goes on, stop it; while it is stopping, force it."""
+        state = self.app.run.state
+        if not state.is_running:
+            self.start()
+            return
+        try:
+            if state.is_stopping:
+                self._force()
+            else:
+                self.app.run.stop()
+                self.app.show_message("The run ends its step, backs up and saves. Press again to force it.", "info")
+        except UserError as error:
+            self.app.show_message(str(error), "error")
+
+    def check(self) -> None:
+        """Say what the run would do."""
+        self._summarize(resume=False, then_start=False)
+
+    def start(self) -> None:
+        """Check everything, show what the run will do, and start it from there."""
+        if self.is_checking or self.app.run.state.is_running or not self._is_ready():
+            return
+        choice = self._choose_folder()
+        if choice is not None:
+            self._summarize(resume=choice == "resume", then_start=True)
+
+    def show_loss(self) -> None:
+        """Open the curve of the loss in a window of its own."""
+        from modules.ui.LossChart import LossChart
+
+        if self._loss_window is not None and self._loss_window.winfo_exists():
+            self._loss_window.lift()
+            self._loss_window.focus_set()
+            return
+        window = ctk.CTkToplevel(self.app)
+        window.title("Loss")
+        window.geometry("760x420")
+        window.bind("<Escape>", lambda event: window.destroy())
+        LossChart(window, self.app).pack(fill="both", expand=True, padx=10, pady=10)
+        place_over(self.app, window)
+        self._loss_window = window
+
+    def _is_ready(self) -> bool:
+        blocking = [problem for problem in self.app.settings.problems() if problem.blocking]
+        if blocking:
+            self.app.show_message(blocking[0].message, "error")
+            self.app.flash(blocking[0].path)
+        return not blocking
+
+    def _choose_folder(self) -> str | None:
+        """Where the run folder holds a run already: "resume" or "new", as the person wants it; None: neither."""
+        settings = self.app.settings
+        try:
+            RunFolder(settings.get("workspace_dir")).refuse_earlier_run()
+        except UserError:
+            text = f"{settings.get('workspace_dir')} holds a run already. Go on with it, or begin anew in a new folder?"
+            answer = ask(self.app, "Run folder", text, ("Resume", "New folder", "Cancel"))
+            if answer == "New folder":
+                settings.set("workspace_dir", next_free_folder(settings.get("workspace_dir")))
+                return "new"
+            return "resume" if answer == "Resume" else None
+        except OSError as error:
+            self.app.show_message(f"workspace_dir can't be read: {error.strerror}; choose another folder.", "error")
+            return None
+        return "new"
+
+    def _summarize(self, resume: bool, then_start: bool) -> None:
+        config = self.app.settings.config()
+        if self.is_checking or config is None or not self._is_ready():
+            self._is_ready()
+            return
+        self._set_checking(True)
+        self.app.in_background(
+            lambda: run_check(config),
+            lambda summary: self._show_summary(summary, config, resume, then_start),
+            self._fail,
+        )
+
+    def _show_summary(self, summary: str, config: TrainConfig, resume: bool, then_start: bool) -> None:
+        from modules.ui.RunSummaryWindow import RunSummaryWindow
+
+        self._set_checking(False)
+        RunSummaryWindow(self.app, summary, (lambda: self._start(config, resume)) if then_start else None)
+
+    def _start(self, config: TrainConfig, resume: bool) -> None:
+        try:
+            self.app.run.start(config, resume)
+        except UserError as error:
+            self.app.show_message(str(error), "error")
+
+    def _force(self) -> None:
+        text = "End the run at once? What was trained since the last backup is lost."
+        if ask(self.app, "Force stop", text, ("Wait", "Force stop"), danger="Force stop") == "Force stop":
+            self.app.run.force_stop()
+
+    def _fail(self, error: Exception) -> None:
+        self._set_checking(False)
+        if not isinstance(error, UserError):
+            raise error
+        self.app.show_message(str(error), "error")
+
+    def _set_checking(self, is_checking: bool) -> None:
+        self.is_checking = is_checking
+        self.on_change()
+
+
+def run_check(config: TrainConfig) -> str:
+    """What a run of `config` would do, as scripts/train.py --dry-run says it: the window itself loads no model code.
+
+    Raises UserError with what is wrong.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.yaml"
+        save_config(config, path)
+        command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(path), "--dry-run"]
+        environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=CHECK_SECONDS,
+                env=environment,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise UserError(f"The check took longer than {CHECK_SECONDS // 60} minutes: look at the disks.") from error
+    if done.returncode == 0:
+        return done.stdout.decode("utf-8", "replace").strip()
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    raise UserError(lines[-1] if lines else f"The check ended with exit code {done.returncode}.")
+
+
+def next_free_folder(path: str) -> str:
+    """`path` with the first number behind it that no folder has: run -> run-2."""
+    parent, name = os.path.split(path.rstrip("/\\"))
+    stem, dash, number = name.rpartition("-")
+    if not (dash and number.isdecimal()):
+        stem, number = name, "1"
+    names = (os.path.join(parent, f"{stem}-{count}") for count in range(int(number) + 1, int(number) + 100_000))
+    return next(one for one in names if not Path(one).expanduser().exists())

@@ -1,0 +1,84 @@
+"""What the window shows of a run: plain data, as RunModel has last read it from the run folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """One rank, as its own events and the supervisor tell of it.
+
+    device: such as "cuda:1" or "cpu"; "" while it is not known.
+    state: waiting, loading, caching, training, sampling or saving; at the end finished, stopped, failed, killed, hung
+    or ended.
+    loss: of the last step, None before it. memory_bytes, peak_memory_bytes: of its device, None where nobody counts.
+    data_seconds: how long its last step waited for data. heartbeat_seconds: since its last sign of life, None before
+    the first one.
+    """
+
+    rank: int
+    device: str = ""
+    state: str = "waiting"
+    step: int = 0
+    steps_per_second: float | None = None
+    samples_per_second: float | None = None
+    loss: float | None = None
+    memory_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    data_seconds: float | None = None
+    heartbeat_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class SamplePicture:
+    """A picture that the run has made after `step` steps."""
+
+    step: int
+    prompt: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One thing that was told. time: Unix seconds. rank: None for the supervisor. kind: the event's type."""
+
+    time: float
+    rank: int | None
+    kind: str
+    text: str
+
+
+@dataclass
+class RunState:
+    """A run from its start to its end.
+
+    folder: None before there is a run. phase: what is being done, for people. is_running: whether its processes are
+    there. is_stopping: whether it was asked to stop. total: the step at which it ends, 0 while that is not known.
+    smooth: the running mean of the loss. eta_seconds: to the last step, without what came before the first one; None
+    while it can't be told. samples_per_second: over all ranks. exit: the record of exit.json, None while it runs.
+    message: what keeps the window from reading the run, such as a folder that is gone; "" if nothing does.
+    """
+
+    folder: Path | None = None
+    phase: str = ""
+    is_running: bool = False
+    is_stopping: bool = False
+    epoch: int = 0
+    step: int = 0
+    total: int = 0
+    loss: float | None = None
+    smooth: float | None = None
+    lr: float | None = None
+    steps_per_second: float | None = None
+    samples_per_second: float | None = None
+    eta_seconds: float | None = None
+    ranks: list[RankRow] = field(default_factory=list)
+    warnings: list[LogLine] = field(default_factory=list)
+    samples: list[SamplePicture] = field(default_factory=list)
+    backups: list[Path] = field(default_factory=list)
+    saved: list[Path] = field(default_factory=list)
+    exit: dict[str, Any] | None = None
+    message: str = ""

@@ -1,0 +1,125 @@
+"""The search over all settings: an entry, and below it what was found."""
+
+from __future__ import annotations
+
+import tkinter
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.describe import SettingInfo, settings_by_path
+from modules.ui.theme import Theme
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+MAX_FOUND = 12
+
+
+class SettingsSearch(ctk.CTkEntry):
+    """Typing lists the settings found; Return or a click opens the tab of one and flashes its field."""
+
+    def __init__(self, parent: tkinter.Misc, app: App):
+        super().__init__(
+            parent, width=210, height=30, font=app.theme.font(), placeholder_text="Search settings (Ctrl+F)"
+        )
+        self.app = app
+        self.found: list[str] = []
+        self._list: tkinter.Listbox | None = None
+        self._frame: ctk.CTkFrame | None = None
+        self.bind("<KeyRelease>", self._typed)
+        self.bind("<Return>", lambda event: self._choose())
+        self.bind("<Escape>", lambda event: self.close())
+        self.bind("<Down>", lambda event: self._move(1))
+        self.bind("<Up>", lambda event: self._move(-1))
+        self.bind("<FocusOut>", lambda event: app.after(200, self._close_unless_used))
+
+    def close(self) -> None:
+        """Put the list away, and empty the entry."""
+        self.delete(0, "end")
+        self._hide()
+
+    def _typed(self, event: tkinter.Event) -> None:
+        if event.keysym in ("Return", "Escape", "Down", "Up", "Tab"):
+            return
+        self.found = find_settings(self.get())[:MAX_FOUND]
+        if not self.get().strip():
+            self._hide()
+            return
+        shown = self._open()
+        shown.delete(0, "end")
+        for path in self.found:
+            info = settings_by_path()[path]
+            place = info.section or info.group.replace("_", "-")
+            shown.insert("end", f"  {info.label}   ({place})")
+        if not self.found:
+            shown.insert("end", "  No setting has this in its name or help.")
+        shown.configure(height=max(1, len(self.found)))
+        shown.selection_clear(0, "end")
+        shown.selection_set(0)
+
+    def _open(self) -> tkinter.Listbox:
+        theme = self.app.theme
+        if self._list is None:
+            self._frame = ctk.CTkFrame(self.app, border_width=1, border_color=Theme.border, corner_radius=4)
+            self._list = tkinter.Listbox(
+                self._frame, width=46, borderwidth=0, highlightthickness=0, activestyle="none", exportselection=False
+            )
+            self._list.pack(padx=2, pady=2)
+            self._list.bind("<ButtonRelease-1>", lambda event: self._choose())
+        self._list.configure(
+            bg=theme.now(Theme.card),
+            fg=theme.now(Theme.text),
+            selectbackground=theme.now(Theme.selected),
+            selectforeground=theme.now(Theme.on_accent),
+            font=theme.plain_font(),
+        )
+        # CustomTkinter's place would scale pixels that are scaled already.
+        x = self.winfo_rootx() - self.app.winfo_rootx()
+        y = self.winfo_rooty() - self.app.winfo_rooty() + self.winfo_height() + 2
+        tkinter.Frame.place(self._frame, x=x, y=y)
+        tkinter.Misc.lift(self._frame)
+        return self._list
+
+    def _hide(self) -> None:
+        if self._frame is not None:
+            self._frame.place_forget()
+
+    def _close_unless_used(self) -> None:
+        if self._list is not None and self._list.winfo_exists() and self.app.focus_get() is not self._list:
+            self._hide()
+
+    def _move(self, step: int) -> None:
+        if self._list is None or not self.found:
+            return
+        chosen = self._list.curselection()
+        number = (chosen[0] + step if chosen else 0) % len(self.found)
+        self._list.selection_clear(0, "end")
+        self._list.selection_set(number)
+        self._list.see(number)
+
+    def _choose(self) -> None:
+        chosen = self._list.curselection() if self._list is not None else ()
+        if chosen and chosen[0] < len(self.found):
+            path = self.found[chosen[0]]
+            self.close()
+            self.app.flash(path)
+
+
+def find_settings(text: str) -> list[str]:
+    """Paths of the settings in which every word of `text` is found, those with it in their label or name first."""
+    words = text.lower().replace("_", " ").split()
+    if not words:
+        return []
+    found = []
+    for path, info in settings_by_path().items():
+        if path != "config_version" and all(word in _searched(info) for word in words):
+            in_name = all(word in f"{info.label} {path}".lower().replace("_", " ") for word in words)
+            starts = info.label.lower().startswith(words[0])
+            found.append((not starts, not in_name, len(found), path))
+    return [path for *_, path in sorted(found)]
+
+
+def _searched(info: SettingInfo) -> str:
+    choices = " ".join(info.choice_labels.values())
+    return f"{info.label} {info.path} {info.section} {info.help} {choices}".lower().replace("_", " ")

@@ -1,0 +1,106 @@
+"""A window with a list to choose from, and a search above it."""
+
+from __future__ import annotations
+
+import tkinter
+from collections.abc import Callable, Sequence
+from tkinter import ttk
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.ui.dialogs import focus_soon, place_over
+from modules.ui.theme import Theme
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+Row = tuple[str, tuple[str, ...]]
+"""Name of a row, which the buttons' functions get, and its cells."""
+
+
+class TableWindow(ctk.CTkToplevel):
+    """rows: what is listed; those in which every word of the search is found are shown.
+
+    columns: title -> width in pixels. actions: (text of a button, function), which gets the names of the rows chosen;
+    the first one is also what Return and a double click do. many: whether several rows can be chosen.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        title: str,
+        columns: dict[str, int],
+        rows: Sequence[Row],
+        actions: Sequence[tuple[str, Callable[[list[str]], None]]],
+        many: bool = False,
+    ):
+        super().__init__(app)
+        self.app, self._rows, self._actions = app, list(rows), list(actions)
+        self.title(title)
+        self.transient(app)
+        self.geometry("760x460")
+        self.grid_columnconfigure(0, weight=1)
+        self.grid_rowconfigure(1, weight=1)
+        self.search = ctk.CTkEntry(self, placeholder_text="Search", font=app.theme.font())
+        self.search.grid(row=0, column=0, sticky="ew", padx=14, pady=(14, 8))
+        self.table = self._make_table(columns, many)
+        bar = ctk.CTkFrame(self, fg_color="transparent")
+        bar.grid(row=2, column=0, sticky="e", padx=14, pady=(8, 14))
+        for number, (text, action) in enumerate(self._actions):
+            colours = {"fg_color": Theme.selected, "hover_color": Theme.selected_hover, "text_color": Theme.on_accent}
+            button = ctk.CTkButton(bar, text=text, font=app.theme.font(), command=lambda a=action: self._act(a))
+            button.configure(**(colours if number == 0 else {}))
+            button.grid(row=0, column=len(self._actions) - number, padx=(8, 0))
+        ctk.CTkButton(bar, text="Close", font=app.theme.font(), command=self.destroy).grid(row=0, column=0)
+        self._bind_keys()
+        self.show_rows()
+        place_over(app, self)
+        focus_soon(app, self.search)
+
+    def show_rows(self, event: object = None) -> None:
+        """List the rows that the search finds."""
+        words = self.search.get().lower().split()
+        self.table.delete(*self.table.get_children())
+        for name, cells in self._rows:
+            text = " ".join((name, *cells)).lower()
+            if all(word in text for word in words):
+                self.table.insert("", "end", iid=name, values=cells)
+        if found := self.table.get_children():
+            self.table.selection_set(found[0])
+            self.table.focus(found[0])
+
+    def _make_table(self, columns: dict[str, int], many: bool) -> ttk.Treeview:
+        frame = ctk.CTkFrame(self, fg_color=Theme.card)
+        frame.grid(row=1, column=0, sticky="nsew", padx=14)
+        frame.grid_columnconfigure(0, weight=1)
+        frame.grid_rowconfigure(0, weight=1)
+        mode = "extended" if many else "browse"
+        table = ttk.Treeview(frame, columns=list(columns), show="headings", selectmode=mode)
+        scrollbar = ctk.CTkScrollbar(frame, command=table.yview)
+        table.configure(yscrollcommand=scrollbar.set)
+        for title, width in columns.items():
+            table.heading(title, text=title, anchor="w")
+            table.column(title, width=self.app.theme.scaled(width), anchor="w")
+        table.grid(row=0, column=0, sticky="nsew", padx=(6, 0), pady=6)
+        scrollbar.grid(row=0, column=1, sticky="ns", pady=6)
+        return table
+
+    def _bind_keys(self) -> None:
+        first = self._actions[0][1]
+        self.search.bind("<KeyRelease>", self._typed)
+        self.search.bind("<Return>", lambda event: self._act(first))
+        self.search.bind("<Down>", lambda event: self.table.focus_set())
+        self.table.bind("<Return>", lambda event: self._act(first))
+        self.table.bind("<Double-1>", lambda event: self._act(first))
+        self.bind("<Escape>", lambda event: self.destroy())
+
+    def _typed(self, event: tkinter.Event) -> None:
+        if event.keysym not in ("Return", "Down", "Up", "Escape"):
+            self.show_rows()
+
+    def _act(self, action: Callable[[list[str]], None]) -> None:
+        chosen = list(self.table.selection())
+        if chosen:
+            self.destroy()
+            action(chosen)

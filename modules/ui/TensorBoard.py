@@ -1,0 +1,95 @@
+"""TensorBoard in a process of its own, for the curves of a run. No Tk."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from modules.config.errors import UserError
+
+START_SECONDS = 60.0
+STOP_SECONDS = 5.0
+SAID_LINES = 3
+
+
+class TensorBoard:
+    """One server, heard on this machine only. `start` takes seconds and is for a thread; `stop` ends it.
+
+    command: what starts it, for tests.
+    """
+
+    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "tensorboard.main")):
+        self._command = list(command)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen | None = None
+        self._folder: Path | None = None
+        self._url = ""
+
+    def start(self, folder: Path) -> str:
+        """The address under which the curves in `folder` are shown; the one there is, if it shows them already.
+
+        Raises UserError where there are none, or TensorBoard does not start.
+        """
+        if not folder.is_dir() or not any(folder.iterdir()):
+            raise UserError(f"{folder} holds nothing for TensorBoard: switch tensorboard on before a run starts.")
+        with self._lock:
+            if self._folder == folder and self._process is not None and self._process.poll() is None:
+                return self._url
+            self._end()
+            self._url = self._start(folder)
+            self._folder = folder
+            return self._url
+
+    def stop(self) -> None:
+        process = self._process
+        if process is not None:
+            process.terminate()  # even while another thread waits for it to start
+        with self._lock:
+            self._end()
+
+    def _start(self, folder: Path) -> str:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        with tempfile.TemporaryFile() as said:
+            self._process = subprocess.Popen(
+                [*self._command, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )
+            deadline = time.monotonic() + START_SECONDS
+            while not _answers(port):
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    self._end()
+                    said.seek(0)
+                    lines = said.read().decode("utf-8", "replace").strip().splitlines()[-SAID_LINES:]
+                    raise UserError(f"TensorBoard did not start ({' '.join(lines) or 'it said nothing'}).")
+                time.sleep(0.1)
+        return f"http://127.0.0.1:{port}/"
+
+    def _end(self) -> None:
+        process, self._process, self._folder = self._process, None, None
+        if process is None:
+            return
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+            return
+        process.kill()
+        process.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=0.5):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,79 @@
+"""The help that appears beside a field when the pointer rests on it."""
+
+from __future__ import annotations
+
+import tkinter
+from collections.abc import Callable
+
+from modules.ui.theme import Theme
+
+DELAY_MS = 450
+WIDTH = 420
+
+
+class Tooltip:
+    """Shows the text that `text()` gives beside `widget`. All tooltips share one window of plain Tk: a CTkToplevel
+    would add handlers to all widgets."""
+
+    _window: tkinter.Toplevel | None = None
+
+    def __init__(self, widget: tkinter.Misc, theme: Theme, text: Callable[[], str]):
+        self._widget, self._theme, self._text = widget, theme, text
+        self._waiting: str | None = None
+        widget.bind("<Enter>", self._enter, add="+")
+        for sequence in ("<Leave>", "<Button>", "<Unmap>", "<Destroy>"):  # a key here would make it a stop of Tab
+            widget.bind(sequence, self._leave, add="+")
+
+    def show(self) -> None:
+        """Show it now."""
+        self._waiting = None
+        text = self._text()
+        if not text or not self._widget.winfo_exists():
+            return
+        window, label = self._open()
+        theme = self._theme
+        window.configure(bg=theme.now(theme.border))
+        label.configure(
+            text=text,
+            bg=theme.now(theme.control),
+            fg=theme.now(theme.text),
+            font=theme.plain_font(12),
+            wraplength=theme.scaled(WIDTH),
+            padx=theme.scaled(10),
+            pady=theme.scaled(7),
+        )
+        window.update_idletasks()
+        x, y = self._place(window)
+        window.geometry(f"+{x}+{y}")
+        window.deiconify()
+        window.lift()
+
+    def _open(self) -> tuple[tkinter.Toplevel, tkinter.Label]:
+        window = Tooltip._window
+        if window is None or not window.winfo_exists():
+            window = tkinter.Toplevel(self._widget.winfo_toplevel())
+            window.withdraw()
+            window.overrideredirect(True)
+            tkinter.Label(window, justify="left").pack(padx=1, pady=1)
+            Tooltip._window = window
+        return window, window.winfo_children()[0]
+
+    def _place(self, window: tkinter.Toplevel) -> tuple[int, int]:
+        """Below the widget, or above it where the screen ends."""
+        widget, gap = self._widget, self._theme.scaled(6)
+        x = min(widget.winfo_rootx(), window.winfo_screenwidth() - window.winfo_reqwidth())
+        y = widget.winfo_rooty() + widget.winfo_height() + gap
+        if y + window.winfo_reqheight() > window.winfo_screenheight():
+            y = widget.winfo_rooty() - window.winfo_reqheight() - gap
+        return max(x, 0), max(y, 0)
+
+    def _enter(self, event: tkinter.Event) -> None:
+        self._leave(event)
+        self._waiting = self._widget.after(DELAY_MS, self.show)
+
+    def _leave(self, event: tkinter.Event) -> None:
+        if self._waiting is not None:
+            self._widget.after_cancel(self._waiting)
+            self._waiting = None
+        if Tooltip._window is not None and Tooltip._window.winfo_exists():
+            Tooltip._window.withdraw()

@@ -1,0 +1,296 @@
+"""The main window: a bar above, tabs, a bar below, and what holds for all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import tkinter
+from pathlib import Path
+
+import customtkinter as ctk
+
+from modules.config.describe import settings_by_path
+from modules.config.errors import UserError
+from modules.config.explain import generic_path
+from modules.session.following import RunInfo, find_runs, run_info
+from modules.session.RunLock import RunLock
+from modules.ui.App import App
+from modules.ui.BottomBar import BottomBar
+from modules.ui.dialogs import ask
+from modules.ui.form import SettingsForm, find_field
+from modules.ui.RunState import RunState
+from modules.ui.TabBar import TabBar
+from modules.ui.theme import Pair, Theme
+from modules.ui.TopBar import TopBar
+
+TABS = {
+    "general": "GeneralTab",
+    "model": "ModelTab",
+    "data": "DataTab",
+    "concepts": "ConceptsTab",
+    "training": "TrainingTab",
+    "multi-GPU": "MultiGpuTab",
+    "sampling": "SamplingTab",
+    "backup": "BackupTab",
+    "tools": "ToolsTab",
+}
+TAB_OF_GROUP = {
+    "general": "general",
+    "model": "model",
+    "method": "training",
+    "data": "data",
+    "training": "training",
+    "optimizer": "training",
+    "multi_gpu": "multi-GPU",
+    "sampling": "sampling",
+    "backup": "backup",
+    "output": "model",
+}
+TAB_OF_PATH = {"seed": "general"}
+MIN_SIZE = (900, 560)
+POLL_SECONDS = 0.1
+SAVE_SECONDS = 1.0
+INFO_MS = 8000
+
+
+class TrainUI(App):
+    """state_dir: where the last settings and the looks of the window are kept; None keeps nothing."""
+
+    def __init__(self, state_dir: Path | None = None):
+        self._lock = contextlib.ExitStack()
+        first_notice = ""
+        if state_dir is not None:
+            try:
+                state_dir.mkdir(parents=True, exist_ok=True)
+                self._lock.enter_context(RunLock(state_dir / "window.lock"))
+            except UserError:
+                first_notice = "Another window of Chorus is open here: the settings of this one are not kept."
+                state_dir = None
+            except OSError as error:
+                first_notice = f"{state_dir} can't be written ({error.strerror}): settings are not kept for next time."
+                state_dir = None
+        super().__init__(state_dir)
+        self.title("Chorus")
+        self.tabs: dict[str, ctk.CTkFrame] = {}
+        self._exit_seen: object = None
+        self._message_timer: str | None = None
+        self._save_failed = False
+        self._build()
+        self._bind_keys()
+        self.open_tab(self.preferences.tab if self.preferences.tab in TABS else "general")
+        self.every(POLL_SECONDS, self.run.poll)
+        self.every(SAVE_SECONDS, self._save_state)
+        self.run.subscribe(self._run_changed)
+        self.protocol("WM_DELETE_WINDOW", self.close)
+        self.after(300, self._find_run)
+        if notice := first_notice or self.settings.notice:
+            self.show_message(notice, "warning")
+
+    def open_tab(self, name: str) -> ctk.CTkFrame:
+        if name not in self.tabs:
+            module = importlib.import_module(f"modules.ui.{TABS[name]}")
+            self.tabs[name] = getattr(module, TABS[name])(self.content, self)
+        if name != self.tab_bar.selected:
+            if self.tab_bar.selected:
+                self.tabs[self.tab_bar.selected].grid_remove()
+            self.tabs[name].grid(row=0, column=0, sticky="nsew")
+            self.tab_bar.select(name)
+            self.preferences.tab = name
+        return self.tabs[name]
+
+    def flash(self, path: str) -> None:
+        tab = self.open_tab(tab_of(path))
+        show = getattr(tab, "show_setting", None)
+        if show is not None:
+            show(path)
+        found = find_field(tab, path)
+        if found is None:
+            return
+        if not found.is_shown:
+            if not self.settings.is_visible(path):
+                text = f"{found.info.label} does not matter with the family, method and settings chosen now."
+                self.show_message(text, "info")
+                return
+            self.set_show_all(True)
+        self.update_idletasks()
+        found.flash()
+
+    def show_message(self, text: str, kind: str = "info") -> None:
+        colours: dict[str, Pair] = {"info": Theme.text, "warning": Theme.warning, "error": Theme.error}
+        self.message.configure(text=text, text_color=colours[kind])
+        self.banner.grid(row=3, column=0, sticky="ew", padx=14, pady=(0, 6))
+        if self._message_timer is not None:
+            self.after_cancel(self._message_timer)
+            self._message_timer = None
+        if kind == "info":
+            self._message_timer = self.after(INFO_MS, self.banner.grid_remove)
+
+    def set_show_all(self, show_all: bool) -> None:
+        """Show all settings, or those that most runs need."""
+        self.preferences.show_all = show_all
+        self.filter.set("All" if show_all else "Basic")
+        for form in _forms_in(self.content):
+            form.refresh()
+
+    def close(self) -> None:
+        """Close the window; while a run goes on, ask what shall become of it."""
+        if self.run.state.is_running:
+            text = "The training goes on in a process of its own. Keep it going, or end its step, back up and save?"
+            answer = ask(self, "Close the window", text, ("Keep training", "Stop and save", "Cancel"))
+            if answer is None or answer == "Cancel":
+                return
+            if answer == "Stop and save":
+                try:
+                    self.run.stop()
+                except UserError as error:
+                    self.show_message(str(error), "error")
+                    return
+        self.destroy()
+
+    def destroy(self) -> None:
+        self._keep_geometry()
+        write = self.settings.pending_save()
+        with contextlib.suppress(OSError):  # nobody is left to tell, and the run folder has its own copy
+            if write is not None:
+                write()
+            self.preferences.save()
+        self.run.close()
+        self._lock.close()
+        super().destroy()
+
+    def _build(self) -> None:
+        self.minsize(*MIN_SIZE)
+        self.geometry(_fitting(self.preferences.geometry, self._available()))
+        self.grid_columnconfigure(0, weight=1)
+        self.grid_rowconfigure(2, weight=1)
+        self.top_bar = TopBar(self, self)
+        self.top_bar.grid(row=0, column=0, sticky="ew")
+        row = ctk.CTkFrame(self, fg_color="transparent")
+        row.grid(row=1, column=0, sticky="ew", padx=14, pady=(10, 4))
+        self.tab_bar = TabBar(row, self, list(TABS), self.open_tab)
+        self.tab_bar.pack(side="left")
+        self.filter = ctk.CTkSegmentedButton(
+            row, values=["Basic", "All"], font=self.theme.font(), command=lambda name: self.set_show_all(name == "All")
+        )
+        self.filter.set("All" if self.preferences.show_all else "Basic")
+        self.filter.pack(side="right")
+        self.content = ctk.CTkFrame(self, fg_color="transparent")
+        self.content.grid(row=2, column=0, sticky="nsew", padx=8)
+        self.content.grid_columnconfigure(0, weight=1)
+        self.content.grid_rowconfigure(0, weight=1)
+        self._build_banner()
+        self.bottom_bar = BottomBar(self, self)
+        self.bottom_bar.grid(row=4, column=0, sticky="ew")
+
+    def _build_banner(self) -> None:
+        self.banner = ctk.CTkFrame(self, border_width=1, border_color=Theme.border)
+        self.banner.grid_columnconfigure(0, weight=1)
+        self.message = ctk.CTkLabel(self.banner, text="", font=self.theme.font(), anchor="w", justify="left")
+        self.message.configure(wraplength=1100)
+        self.message.grid(row=0, column=0, sticky="ew", padx=12, pady=6)
+        close = ctk.CTkButton(self.banner, text="Close", width=60, height=26, command=self.banner.grid_remove)
+        close.grid(row=0, column=1, padx=8, pady=6)
+
+    def _bind_keys(self) -> None:
+        command = "Command" if self.tk.call("tk", "windowingsystem") == "aqua" else "Control"
+        keys = {
+            f"<{command}-s>": self.top_bar.save,
+            f"<{command}-Shift-S>": self.top_bar.save_as,
+            f"<{command}-o>": self.top_bar.choose_preset,
+            f"<{command}-z>": self.settings.undo,
+            f"<{command}-y>": self.settings.redo,
+            f"<{command}-Shift-Z>": self.settings.redo,
+            f"<{command}-f>": self.top_bar.search.focus_set,
+            "<F5>": self.bottom_bar.control.start,
+            "<Control-Tab>": lambda: self.tab_bar.choose_neighbour(1),
+            "<Control-Next>": lambda: self.tab_bar.choose_neighbour(1),
+            "<Control-Prior>": lambda: self.tab_bar.choose_neighbour(-1),
+        }
+        for sequence, action in keys.items():
+            self.bind(sequence, lambda event, action=action: self._press(event, action))
+
+    def _press(self, event: tkinter.Event, action) -> str | None:
+        if event.widget.winfo_toplevel() is not self:  # what is bound to the window is heard from its dialogs too
+            return None
+        action()
+        return "break"
+
+    def _available(self) -> tuple[float, float]:
+        """The screen's size in pixels without the scale."""
+        scale = ctk.ScalingTracker.get_window_scaling(self)
+        return self.winfo_screenwidth() / scale, self.winfo_screenheight() / scale
+
+    def _keep_geometry(self) -> None:
+        self.preferences.geometry = self.geometry().partition("+")[0]
+
+    def _save_state(self) -> None:
+        write = self.settings.pending_save()
+        if write is not None:
+            self.in_background(write, lambda _: None, self._tell_save_failed)
+
+    def _tell_save_failed(self, error: Exception) -> None:
+        if not isinstance(error, OSError):
+            raise error
+        if not self._save_failed:
+            self._save_failed = True
+            self.show_message(f"The settings can't be kept for next time: {error.strerror}.", "warning")
+
+    def _find_run(self) -> None:
+        """Show a run that goes on, or the last one in the run folder of the settings."""
+        own = Path(self.settings.get("workspace_dir")).expanduser().absolute()
+
+        def find() -> RunInfo | None:
+            running = [info for info in find_runs(own.parent) if info.status == "running"]
+            return running[0] if running else run_info(own)
+
+        self.in_background(find, self._attach)
+
+    def _attach(self, info: RunInfo | None) -> None:
+        if info is None or self.run.state.folder is not None:
+            return
+        try:
+            self.run.attach(info.folder)
+        except UserError as error:
+            self.show_message(str(error), "warning")
+            return
+        if info.status == "running":
+            self.show_message(f"The run {info.folder.name} goes on: the window follows it.", "info")
+
+    def _run_changed(self, state: RunState) -> None:
+        """Tell how a run has ended, once."""
+        was_running, self._exit_seen = self._exit_seen, state.is_running
+        if not was_running or state.is_running or state.exit is None:
+            return
+        status = state.exit.get("status")
+        if status == "failed":
+            from modules.ui.CrashReportWindow import CrashReportWindow
+
+            self.show_message(f"The run failed: {state.exit.get('text', '')}", "error")
+            CrashReportWindow(self, state.folder)
+        else:
+            self.show_message(f"The run is {status} after {state.step:,} steps.", "info")
+
+
+def tab_of(path: str) -> str:
+    """The name of the tab on which a setting is edited."""
+    generic = generic_path(path)
+    if generic.startswith("concepts"):
+        return "concepts"
+    info = settings_by_path().get(generic)
+    if info is None:
+        return "general"
+    return TAB_OF_PATH.get(path, TAB_OF_GROUP[info.group])
+
+
+def _forms_in(widget: tkinter.Misc) -> list[SettingsForm]:
+    found = [widget] if isinstance(widget, SettingsForm) else []
+    return found + [form for child in widget.winfo_children() for form in _forms_in(child)]
+
+
+def _fitting(geometry: str, available: tuple[float, float]) -> str:
+    """A size such as 1280x800, no larger than the screen."""
+    try:
+        width, height = (int(part) for part in geometry.split("x"))
+    except ValueError:
+        width, height = 1280, 800
+    return f"{int(min(width, available[0]))}x{int(min(height, available[1]))}"

@@ -1,0 +1,79 @@
+"""Questions that the window asks before it does something."""
+
+from __future__ import annotations
+
+import tkinter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.ui.theme import Theme
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+
+class Question(ctk.CTkToplevel):
+    """A question with an answer on each button. `answer` is the one chosen, None if the window was closed.
+
+    answers: the first one is the safe one: it has the focus. danger: the one that is shown in red.
+    """
+
+    def __init__(self, app: App, title: str, text: str, answers: Sequence[str], danger: str = ""):
+        super().__init__(app)
+        self.answer: str | None = None
+        self.title(title)
+        self.resizable(False, False)
+        self.transient(app)
+        label = ctk.CTkLabel(self, text=text, font=app.theme.font(14), justify="left", wraplength=440)
+        label.grid(row=0, column=0, padx=20, pady=(20, 12), sticky="w")
+        bar = ctk.CTkFrame(self, fg_color="transparent")
+        bar.grid(row=1, column=0, padx=20, pady=(0, 20), sticky="e")
+        self.buttons = {answer: self._make_button(app, bar, answer, answer == danger) for answer in answers}
+        for number, button in enumerate(self.buttons.values()):
+            button.grid(row=0, column=number, padx=(8 if number else 0, 0))
+        self.bind("<Escape>", lambda event: self.destroy())
+        focus_soon(app, self.buttons[answers[0]]._canvas)
+
+    def choose(self, answer: str) -> None:
+        self.answer = answer
+        self.destroy()
+
+    def _make_button(self, app: App, bar: tkinter.Misc, answer: str, is_danger: bool) -> ctk.CTkButton:
+        colours = {"fg_color": Theme.stop, "hover_color": Theme.stop_hover, "text_color": Theme.on_accent}
+        return ctk.CTkButton(
+            bar,
+            text=answer,
+            width=90,
+            font=app.theme.font(),
+            command=lambda: self.choose(answer),
+            **(colours if is_danger else {}),
+        )
+
+
+def ask(app: App, title: str, text: str, answers: Sequence[str], danger: str = "") -> str | None:
+    """Ask and wait for the answer, with the rest of the window held; None if the question was closed."""
+    question = Question(app, title, text, answers, danger)
+    place_over(app, question)
+    question.wait_visibility()
+    question.grab_set()
+    app.wait_window(question)
+    return question.answer
+
+
+def focus_soon(app: App, widget: tkinter.Misc) -> None:
+    """Give a widget of a new window the focus, when the window is there."""
+    app.after(60, lambda: widget.focus_set() if widget.winfo_exists() else None)
+
+
+def place_over(app: tkinter.Misc, window: tkinter.Toplevel) -> None:
+    """Put a window over the middle of the main one."""
+    window.update_idletasks()
+    # What the window asks for is not its size where that was set.
+    width, height = (int(part) for part in tkinter.Toplevel.geometry(window).partition("+")[0].split("x"))
+    width, height = (width, height) if width > 1 else (window.winfo_reqwidth(), window.winfo_reqheight())
+    x = app.winfo_rootx() + (app.winfo_width() - width) // 2
+    y = app.winfo_rooty() + (app.winfo_height() - height) // 3
+    x, y = min(x, app.winfo_screenwidth() - width), min(y, app.winfo_screenheight() - height)
+    tkinter.Toplevel.geometry(window, f"+{max(x, 0)}+{max(y, 0)}")  # CustomTkinter's would scale the place

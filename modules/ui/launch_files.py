@@ -1,0 +1,56 @@
+"""Writing what a command needs: its settings, and the command itself as a file. For threads; knows nothing of Tk."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from modules.config.errors import UserError
+from modules.config.files import save_config
+from modules.config.TrainConfig import TrainConfig
+from modules.session.atomic import write_bytes
+from modules.session.command_text import (
+    Command,
+    Places,
+    bash_script,
+    launch_settings_path,
+    powershell_script,
+)
+
+
+def write_settings(config: TrainConfig, places: Places) -> str:
+    """Writes the settings where the command looks for them; a sentence about it. Raises UserError.
+
+    A file that a person has named is never overwritten, and its folder may be one of other machines only.
+    """
+    default = Path(launch_settings_path(config.workspace_dir))
+    path = Path(places.folder, places.config_path)
+    if path != default and path.exists():
+        return f"It reads {path}, which stays as it is."
+    copy_to = ""
+    if path != default and not path.parent.is_dir():
+        path, copy_to = default, str(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path.parent} can't be made: {error.strerror}; choose another run folder.") from error
+    save_config(config, path)
+    return f"Copy {path} to {copy_to} on every machine." if copy_to else f"Its settings are in {path}."
+
+
+def write_script(path: str, commands: Sequence[Command]) -> str:
+    """Writes a file for bash, or for PowerShell if its name ends in .ps1; the path. Raises UserError."""
+    is_powershell = path.lower().endswith(".ps1")
+    if is_powershell:
+        data = powershell_script(commands).replace("\n", "\r\n").encode("utf-8-sig")
+    else:
+        data = bash_script(commands).encode()
+    try:
+        write_bytes(path, data)
+        if not is_powershell:
+            os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    except OSError as error:
+        raise UserError(f"{path} can't be written: {error.strerror}; choose another place.") from error
+    return path

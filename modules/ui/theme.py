@@ -1,0 +1,264 @@
+"""How the window looks: its colours in dark and light, its fonts, and sizes at the scale in use."""
+
+from __future__ import annotations
+
+import sys
+import tkinter
+from collections.abc import Callable
+from tkinter import font as tkfont
+from tkinter import ttk
+from typing import Literal
+
+import customtkinter as ctk
+import darkdetect
+
+Pair = tuple[str, str]
+"""A colour in light and in dark, in the order CustomTkinter takes them."""
+
+APPEARANCES = ("system", "light", "dark")
+MIN_SCALE, MAX_SCALE = 0.8, 2.0
+BORDER = 1.3  # pixels: a line of 1 is none at scale 0.8
+
+SANS = ("Inter", "Segoe UI", "SF Pro Text", "Roboto", "Noto Sans", "DejaVu Sans", "Helvetica")
+MONO = ("JetBrains Mono", "Cascadia Mono", "Menlo", "DejaVu Sans Mono", "Liberation Mono", "Consolas", "Courier")
+
+
+class Theme:
+    """Colours, fonts and sizes. Text on any of the surfaces has a contrast of at least 4.5:1 (WCAG 2.2, AA).
+
+    The colours are pairs: hand them to CustomTkinter as they are, and to a Canvas or ttk through `now`.
+    """
+
+    # surfaces, from the back to the front
+    page: Pair = ("#eceef1", "#202124")
+    bar: Pair = ("#ffffff", "#2a2c30")
+    card: Pair = ("#ffffff", "#2d2f34")
+    field: Pair = ("#ffffff", "#212226")
+    code: Pair = ("#f3f4f6", "#191a1c")
+    control: Pair = ("#e1e5ea", "#3d4047")
+    control_hover: Pair = ("#d2d8df", "#4a4e56")
+    selected: Pair = ("#1d5f9e", "#2c6fae")
+    selected_hover: Pair = ("#174d80", "#27639c")
+    border: Pair = ("#7b8490", "#868c95")
+    line: Pair = ("#d5dae0", "#44474d")
+
+    # text
+    text: Pair = ("#1a1c1f", "#e8eaed")
+    muted: Pair = ("#525962", "#bcc1c8")
+    on_accent: Pair = ("#ffffff", "#ffffff")
+    accent: Pair = ("#1a5a96", "#86bdf2")
+    error: Pair = ("#b3261e", "#ff9b92")
+    warning: Pair = ("#7d5300", "#f0b849")
+    success: Pair = ("#17653a", "#70d197")
+
+    # buttons with `on_accent` on them
+    start: Pair = ("#17724a", "#17724a")
+    start_hover: Pair = ("#115a3a", "#115a3a")
+    stop: Pair = ("#b3261e", "#b3261e")
+    stop_hover: Pair = ("#8c1d17", "#8c1d17")
+
+    focus: Pair = ("#0b66c3", "#9ccbff")
+
+    def __init__(self, root: tkinter.Misc, appearance: str = "system", scale: float | None = None):
+        """scale: of everything, 0.8 to 2.0; None takes the screen's resolution."""
+        self._root = root
+        self._listeners: list[Callable[[], None]] = []
+        self._fonts: dict[tuple[int, str, bool], ctk.CTkFont] = {}
+        families = set(tkfont.families(root))
+        self.sans = next((name for name in SANS if name in families), "TkDefaultFont")
+        self.mono = next((name for name in MONO if name in families), "TkFixedFont")
+        _restyle(self)
+        if ctk.DrawEngine.preferred_drawing_method == "font_shapes" and "CustomTkinter_shapes_font" not in families:
+            # Without its font (an unwritable home) CustomTkinter would draw round corners as letters of another one.
+            ctk.DrawEngine.preferred_drawing_method = "polygon_shapes"
+        self.appearance = appearance
+        self.scale = scale
+        self.set_scale(scale)
+        self.set_appearance(appearance)
+
+    @property
+    def is_dark(self) -> bool:
+        return ctk.get_appearance_mode() == "Dark"
+
+    def now(self, pair: Pair) -> str:
+        """The colour of a pair in the appearance of this moment, for a Canvas, a Menu or ttk."""
+        return pair[1] if self.is_dark else pair[0]
+
+    def scaled(self, pixels: float) -> int:
+        """Pixels on the screen of a length that CustomTkinter would scale by itself."""
+        return round(pixels * ctk.ScalingTracker.get_widget_scaling(self._root))
+
+    def font(self, size: int = 13, weight: Literal["normal", "bold"] = "normal", mono: bool = False) -> ctk.CTkFont:
+        """A font for CustomTkinter's widgets, which scale it. The same one for the same arguments."""
+        key = (size, weight, mono)
+        if key not in self._fonts:
+            family = self.mono if mono else self.sans
+            self._fonts[key] = ctk.CTkFont(family=family, size=size, weight=weight)
+        return self._fonts[key]
+
+    def plain_font(
+        self, size: int = 13, weight: Literal["normal", "bold"] = "normal", mono: bool = False
+    ) -> tuple[str, int, str]:
+        """The same for a Canvas, a Menu or ttk, scaled: ask again after a change."""
+        return (self.mono if mono else self.sans, -self.scaled(size), weight)
+
+    def set_appearance(self, appearance: str) -> None:
+        """appearance: "system", "light" or "dark"."""
+        self.appearance = appearance
+        if appearance == "system" and sys.platform.startswith("linux"):
+            # Asked once: to follow it, CustomTkinter would run a program 30 times a second, each 10 ms of the window's.
+            appearance = "dark" if darkdetect.theme() == "Dark" else "light"
+        ctk.set_appearance_mode(appearance)
+        self.refresh()
+
+    def set_scale(self, scale: float | None) -> None:
+        """scale: of everything, 0.8 to 2.0; None takes the screen's resolution."""
+        self.scale = scale
+        factor = self.screen_scale() if scale is None else scale
+        factor = min(max(factor, MIN_SCALE), MAX_SCALE)
+        if factor != ctk.ScalingTracker.widget_scaling:
+            ctk.set_window_scaling(factor)
+            ctk.set_widget_scaling(factor)
+        self.refresh()
+
+    def screen_scale(self) -> float:
+        """1 on a screen of 96 dots per inch. On Windows and macOS CustomTkinter scales for the screen by itself."""
+        if not sys.platform.startswith("linux"):
+            return 1.0
+        return round(self._root.winfo_fpixels("1i") / 96, 2)
+
+    def on_change(self, redraw: Callable[[], None]) -> Callable[[], None]:
+        """Call `redraw` after each change of colours or scale, for what CustomTkinter does not draw.
+
+        Returns a function that ends it: call it when the widget is destroyed.
+        """
+        self._listeners.append(redraw)
+        return lambda: self._listeners.remove(redraw) if redraw in self._listeners else None
+
+    def refresh(self) -> None:
+        """Bring what CustomTkinter does not draw to the colours and the scale of this moment."""
+        self._style_ttk()
+        for redraw in list(self._listeners):
+            redraw()
+
+    def style_menu(self, menu: tkinter.Menu) -> None:
+        """Give a tkinter.Menu the colours and the font of this moment."""
+        menu.configure(
+            tearoff=False,
+            relief="flat",
+            borderwidth=1,
+            activeborderwidth=0,
+            bg=self.now(self.control),
+            fg=self.now(self.text),
+            disabledforeground=self.now(self.muted),
+            activebackground=self.now(self.selected),
+            activeforeground=self.now(self.on_accent),
+            font=self.plain_font(),
+        )
+
+    def _style_ttk(self) -> None:
+        style = ttk.Style(self._root)
+        style.theme_use("clam")  # the only one of ttk's whose every colour can be set
+        background, text = self.now(self.card), self.now(self.text)
+        style.configure(
+            "Treeview",
+            background=background,
+            fieldbackground=background,
+            foreground=text,
+            bordercolor=self.now(self.line),
+            lightcolor=background,
+            darkcolor=background,
+            borderwidth=0,
+            rowheight=self.scaled(26),
+            font=self.plain_font(),
+        )
+        style.map(
+            "Treeview",
+            background=[("selected", self.now(self.selected))],
+            foreground=[("selected", self.now(self.on_accent))],
+        )
+        style.configure(
+            "Treeview.Heading",
+            background=self.now(self.control),
+            foreground=text,
+            relief="flat",
+            padding=(self.scaled(6), self.scaled(3)),
+            font=self.plain_font(weight="bold"),
+        )
+        style.map("Treeview.Heading", background=[("active", self.now(self.control_hover))])
+
+
+def _restyle(theme: Theme) -> None:
+    """CustomTkinter's stock colours have too little contrast: in light down to 2.1:1."""
+    button = {
+        "fg_color": theme.control,
+        "hover_color": theme.control_hover,
+        "border_color": theme.border,
+        "text_color": theme.text,
+        "text_color_disabled": theme.muted,
+    }
+    entry = {"fg_color": theme.field, "border_color": theme.border, "text_color": theme.text}
+    menu = {
+        "button_color": theme.control_hover,
+        "button_hover_color": theme.line,
+        "text_color": theme.text,
+        "text_color_disabled": theme.muted,
+    }
+    scrollbar = {"button_color": theme.border, "button_hover_color": theme.muted}
+    box = {
+        "fg_color": theme.selected,
+        "hover_color": theme.selected_hover,
+        "border_color": theme.border,
+        "text_color": theme.text,
+        "text_color_disabled": theme.muted,
+    }
+    bar = {"fg_color": theme.line, "progress_color": theme.selected}
+    changes = {
+        "CTk": {"fg_color": theme.page},
+        "CTkToplevel": {"fg_color": theme.page},
+        "CTkFrame": {"fg_color": theme.card, "top_fg_color": theme.card, "border_color": theme.line},
+        "CTkButton": button,
+        "CTkLabel": {"text_color": theme.text, "border_color": theme.line},
+        "CTkEntry": {**entry, "placeholder_text_color": theme.muted, "border_width": BORDER},
+        "CTkTextbox": {
+            **entry,
+            "border_width": BORDER,
+            "scrollbar_button_color": theme.border,
+            "scrollbar_button_hover_color": theme.muted,
+        },
+        "CTkCheckBox": {**box, "checkmark_color": theme.on_accent, "border_width": 2},
+        "CTkRadioButton": box,
+        "CTkSwitch": {
+            "fg_color": theme.border,
+            "progress_color": theme.selected,
+            "button_color": theme.text,  # it reaches beyond the bar: a white one is lost on a white card
+            "button_hover_color": theme.muted,
+            "text_color": theme.text,
+            "text_color_disabled": theme.muted,
+        },
+        "CTkProgressBar": {**bar, "border_color": theme.line},
+        "CTkSlider": {
+            **bar,
+            "progress_color": theme.border,
+            "button_color": theme.selected,
+            "button_hover_color": theme.selected_hover,
+        },
+        "CTkOptionMenu": {**menu, "fg_color": theme.control},
+        "CTkComboBox": {**menu, **entry, "border_width": BORDER},
+        "CTkScrollbar": scrollbar,
+        "CTkSegmentedButton": {
+            "fg_color": theme.control,
+            "unselected_color": theme.control,
+            "unselected_hover_color": theme.control_hover,
+            "selected_color": ("#ffffff", "#27639c"),
+            "selected_hover_color": ("#ffffff", "#27639c"),
+            "text_color": theme.text,
+            "text_color_disabled": theme.muted,
+        },
+        "CTkScrollableFrame": {"label_fg_color": theme.control},
+        "DropdownMenu": {"fg_color": theme.control, "hover_color": theme.control_hover, "text_color": theme.text},
+    }
+    for widget, colours in changes.items():
+        for name, value in colours.items():
+            ctk.ThemeManager.theme[widget][name] = list(value) if isinstance(value, tuple) else value
+    ctk.ThemeManager.theme["CTkFont"].update(family=theme.sans, size=13, weight="normal")

@@ -1,0 +1,44 @@
+"""Opens the window: python scripts/train_ui.py [--config FILE]"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+STATE_DIR = ROOT / "workspace" / ".window"
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse(argv)
+    config = args.config.expanduser().absolute() if args.config else None
+    state_dir = args.state.expanduser().absolute()
+    os.chdir(ROOT)  # a window has no folder that a person could see: relative paths in it are those of Chorus
+    import tkinter
+
+    from modules.ui.TrainUI import TrainUI
+
+    try:
+        window = TrainUI(state_dir)
+    except tkinter.TclError as error:
+        print(f"The window can't be opened ({error}): start it on a desktop, or use scripts/train.py.", file=sys.stderr)
+        return 1
+    if config is not None:
+        window.top_bar.open_file(config)
+    window.mainloop()
+    return 0
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Open the window of Chorus.")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="settings to open, YAML or JSON")
+    parser.add_argument(
+        "--state", metavar="FOLDER", type=Path, default=STATE_DIR, help="where the window keeps its last settings"
+    )
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

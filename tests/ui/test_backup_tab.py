@@ -1,0 +1,145 @@
+import pytest
+
+from modules.config.files import config_from_values
+from modules.session.manifest import write_manifest
+from modules.session.RunFolder import RunFolder
+from modules.ui import BackupTab as module
+from modules.ui.BackupTab import size_text
+
+
+@pytest.fixture
+def folder(app, tmp_path):
+    """The run folder of the settings, with three backups; the one of step 20 is damaged."""
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    for step in (5, 10, 20):
+        path = folder.backup_dir / f"step-{step:09d}"
+        path.mkdir()
+        (path / "state.json").write_text("{}")
+        write_manifest(path)
+    (folder.backup_dir / "step-000000020" / "state.json").write_text("[]")
+    app.settings.set("workspace_dir", str(folder.path))
+    return folder
+
+
+@pytest.fixture
+def tab(app, folder, wait_for):
+    tab = app.open_tab("backup")
+    wait_for(app, lambda: tab.backups and module.CHECKING not in tab.states.values())
+    return tab
+
+
+@pytest.fixture
+def started(app, monkeypatch):
+    """What the run was asked to start with, instead of a start."""
+    calls = []
+    monkeypatch.setattr(app.run, "start", lambda config, resume=False: calls.append((config, resume)))
+    return calls
+
+
+def rows(tab):
+    return [tab.table.item(name, "values") for name in tab.table.get_children()]
+
+
+def choose(tab, app, step):
+    tab.table.selection_set(f"step-{step:09d}")
+    app.update()
+
+
+def test_the_newest_is_first_and_damage_is_told(tab):
+    assert [row[0] for row in rows(tab)] == ["20", "10", "5"]
+    states = [row[3] for row in rows(tab)]
+    assert states[0].startswith("damaged: state.json")
+    assert states[1:] == ["whole", "whole"]
+
+
+def test_the_latest_whole_one_is_offered_and_the_damage_of_another_is_said_in_full(tab, app):
+    assert tab.chosen().step == 10
+    choose(tab, app, 20)
+    assert "other content than was written" in tab._detail.cget("text")
+
+
+def test_a_damaged_backup_can_not_be_chosen(tab, app, started):
+    choose(tab, app, 20)
+    assert tab._resume.cget("state") == "disabled"
+    tab.resume()
+    assert started == []
+    assert "is damaged" in app.message.cget("text")
+
+
+def test_going_on_from_an_earlier_one_puts_later_ones_aside_and_resumes(tab, app, started, wait_for, monkeypatch):
+    questions = []
+    monkeypatch.setattr(module, "ask", lambda *arguments: questions.append(arguments[2]) or "Resume")
+    choose(tab, app, 10)
+    assert tab._resume.cget("state") == "normal"
+    tab._resume.invoke()
+    wait_for(app, lambda: started)
+    ((config, resume),) = started
+    assert resume
+    assert config.workspace_dir == app.settings.get("workspace_dir")
+    assert "1 later backup is put aside" in questions[0]
+    wait_for(app, lambda: rows(tab)[0][3].endswith("put aside"))
+
+
+def test_a_person_who_thinks_again_changes_nothing(tab, app, folder, started, monkeypatch):
+    monkeypatch.setattr(module, "ask", lambda *arguments: None)
+    choose(tab, app, 5)
+    tab.resume()
+    app.update()
+    assert started == []
+    assert not list(folder.backup_dir.glob("aside-*"))
+
+
+def test_settings_with_a_mistake_are_not_resumed_with(tab, app, started, monkeypatch):
+    app.settings.set("batch_size", "x")
+    monkeypatch.setattr(module, "ask", lambda *arguments: "Resume")
+    choose(tab, app, 5)
+    tab.resume()
+    assert started == []
+    assert "batch_size" in app.message.cget("text") or "'x'" in app.message.cget("text")
+
+
+def test_a_run_elsewhere_is_resumed_with_its_own_settings(app, folder, started, tab, tmp_path, wait_for, monkeypatch):
+    folder.freeze_config(config_from_values({"workspace_dir": str(folder.path), "seed": 7}))
+    folder.event_path(0).write_text('{"time": 1.0, "type": "status", "rank": 0, "text": "x"}\n')
+    app.run.attach(folder.path)
+    app.settings.set("workspace_dir", str(tmp_path / "other"))
+    monkeypatch.setattr(module, "ask", lambda *arguments: "Resume")
+    wait_for(app, lambda: tab.chosen() is not None and app.run.state.exit is not None)
+    tab.resume()
+    wait_for(app, lambda: started)
+    assert started[0][0].seed == 7
+
+
+def test_a_new_backup_appears_by_itself(tab, app, folder, wait_for):
+    path = folder.backup_dir / "step-000000030"
+    path.mkdir()
+    write_manifest(path)
+    wait_for(app, lambda: rows(tab)[0][0] == "30" and rows(tab)[0][3] == "whole")
+
+
+def test_the_running_run_can_be_asked(tab, app, monkeypatch):
+    asked = []
+    monkeypatch.setattr(app.run, "command", asked.append)
+    assert tab._back_up.cget("state") == tab._save.cget("state") == "disabled"
+    app.run.state.is_running = True
+    tab._on_run(app.run.state)
+    tab._back_up.invoke()
+    tab._save.invoke()
+    app.run.state.is_running = False
+    assert asked == ["backup", "save"]
+
+
+def test_the_schedule_can_be_edited(tab, app):
+    from modules.ui.form import find_field
+
+    for name in ("every", "unit", "keep", "at_end"):
+        assert find_field(tab, f"backup.{name}") is not None
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (2048, "2.0 KiB"), (5 << 30, "5.0 GiB"), (1 << 40, "1024.0 GiB")],
+)
+def test_sizes_read_well(num_bytes, text):
+    assert size_text(num_bytes) == text

@@ -1,0 +1,338 @@
+"""The concepts tab, the window of a concept, what they show of the data, and the check of it."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.config.ConceptConfig import ConceptConfig
+from modules.config.errors import UserError
+from modules.config.files import config_from_values
+from modules.config.presets import ROOT
+from modules.config.TrainConfig import TrainConfig
+from modules.data.buckets import assign_buckets
+from modules.data.CaptionSource import CaptionSource
+from modules.data.concepts import captions, scan
+from modules.data.pictures import colour_picture, fit_picture, load_picture
+from modules.data.views import look_of, with_views
+from modules.ui.concept_preview import find_pictures, preview_captions, preview_looks, samples_per_epoch
+from modules.ui.DataCheck import DataCheck
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Six pictures, of which five have captions of three tags, and a damaged one."""
+    path = tmp_path / "foxes"
+    path.mkdir()
+    for number in range(6):
+        picture = Image.effect_mandelbrot((96, 64), (-2.2 + number / 10, -1.4, 0.9, 1.4), 40).convert("RGB")
+        picture.save(path / f"{number}.png")
+        if number:
+            (path / f"{number}.txt").write_text("fox, red, snow", encoding="utf-8")
+    (path / "broken.jpg").write_bytes(b"no picture")
+    return path
+
+
+def config_of(folder: Path, **settings) -> TrainConfig:
+    concept = {"path": str(folder), **settings}
+    return config_from_values({"concepts": [concept], "data": {"resolution": 64, "bucket_step": 8}})
+
+
+# --- what is shown, without a display ---------------------------------------------------------------------------------
+
+
+def test_the_counts_of_a_concept_name_what_is_missing_and_damaged(folder):
+    found = find_pictures(ConceptConfig(path=str(folder)), 0)
+    assert (len(found.paths), found.num_without_caption, found.num_unreadable) == (6, 1, 1)
+
+
+def test_a_disabled_concept_is_looked_at_too(folder):
+    assert len(find_pictures(ConceptConfig(path=str(folder), enabled=False), 3).paths) == 6
+
+
+def test_a_folder_that_is_gone_is_told_with_the_concepts_number():
+    assert find_pictures(ConceptConfig(path="/no/such/folder"), 2).error.startswith("concepts.2.path")
+
+
+def test_the_balance_is_that_of_the_training(folder):
+    one = ConceptConfig(path="a", repeats=2)
+    assert samples_per_epoch([one, ConceptConfig(path="b")], [10, 20]) == [20, 20]
+    assert samples_per_epoch([one, replace(one, share=0.75)], [10, 10]) == pytest.approx([20, 60])
+    assert samples_per_epoch([one, ConceptConfig(path="b", regularisation=True)], [10, 5]) == pytest.approx([20, 20])
+    assert samples_per_epoch([one, replace(one, enabled=False)], [10, 10]) == [20, 0]
+    assert samples_per_epoch([replace(one, validation=True)], [10]) == [0]
+    assert samples_per_epoch([], []) == []
+
+
+def test_the_previewed_looks_are_those_of_the_training(folder):
+    augmentation = {"flip": True, "rotation": 10.0, "hue": 0.1, "crop_jitter": True}
+    config = config_of(folder, augmentation=augmentation)
+    path = str(folder / "3.png")
+    shown = preview_looks(config, 0, path, 64)
+    assert len(shown) == 1 + config.data.augmentation_variants
+
+    dataset, resolution = with_views(scan(config.concepts), config.data, config.seed)
+    data = config.data
+    buckets = assign_buckets(
+        dataset.widths, dataset.heights, resolution, data.bucket_step, data.max_aspect, data.bucketing
+    )
+    trained = []
+    for sample in [sample for sample, name in enumerate(dataset.paths) if name == path]:
+        look, shape = look_of(dataset, sample), buckets.shapes[buckets.index[sample]]
+        trained.append(colour_picture(fit_picture(load_picture(path), *shape, look), look))
+    assert f"{trained[0].width} x {trained[0].height}" in shown[1].title
+    for look, image in zip(shown[1:], trained, strict=True):
+        image.thumbnail((64, 64), Image.Resampling.LANCZOS, reducing_gap=2.0)
+        assert look.image.tobytes() == image.tobytes()
+
+
+def test_without_augmentation_there_is_one_look(folder):
+    assert len(preview_looks(config_of(folder), 0, str(folder / "1.png"), 64)) == 1
+
+
+def test_the_previewed_captions_are_those_of_the_training(folder):
+    config = config_of(folder, shuffle_tags=True, keep_tags=1, tag_dropout=0.2)
+    path = str(folder / "2.png")
+    shown = preview_captions(config, 0, path)
+    assert len(shown) > 1
+    assert all(text.startswith("fox") for text in shown)
+
+    dataset = scan(config.concepts)
+    source = CaptionSource(dataset, captions(dataset), config.seed, config.data.caption_variants)
+    assert set(shown) <= set(source.all_texts())
+
+
+def test_a_picture_without_a_caption_is_shown_with_none(folder):
+    assert preview_captions(config_of(folder), 0, str(folder / "0.png")) == [""]
+
+
+def test_the_preview_of_a_damaged_picture_says_so(folder):
+    with pytest.raises(UserError, match=r"broken\.jpg"):
+        preview_looks(config_of(folder), 0, str(folder / "broken.jpg"), 64)
+
+
+def test_the_check_of_the_data_finds_what_the_script_finds(folder):
+    config = config_of(folder)
+    report = DataCheck(config).run()
+    assert report.num_pictures == 6
+    kinds = {finding.kind: finding for finding in report.findings}
+    assert kinds["unreadable"].paths == (str(folder / "broken.jpg"),)
+    assert kinds["missing_caption"].count == 1
+
+
+def test_a_cancelled_check_gives_nothing(folder):
+    check = DataCheck(config_of(folder))
+    check.cancel()
+    assert check.run() is None
+
+
+def test_what_the_window_imports_for_the_data_is_free_of_torch():
+    code = (
+        "import sys, json, modules.ui.concept_preview, modules.ui.decoding, modules.ui.DataCheck, "
+        "modules.ui.SampleTable; print(json.dumps(sorted(sys.modules)))"
+    )
+    output = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True).stdout
+    assert not {"torch", "diffusers", "transformers", "matplotlib", "tkinter"} & set(json.loads(output))
+
+
+# --- the tab ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tab(app, folder, wait_for):
+    while app.settings.get("concepts"):
+        app.settings.remove("concepts", 0)
+    app.settings.add("concepts", {"path": str(folder)})
+    app.settings.add("concepts", {"path": str(folder), "name": "again", "repeats": 3})
+    made = app.open_tab("concepts")
+    for _ in made._steps:
+        pass
+    wait_for(app, lambda: len(made.cards.cards) == 2 and all(card.found for card in made.cards.cards))
+    app.update()
+    return made
+
+
+def texts(canvas) -> str:
+    return "\n".join(canvas.itemcget(item, "text") for item in canvas.find_all() if canvas.type(item) == "text")
+
+
+def press(app, tab, key: str) -> None:
+    tab.cards.canvas.focus_force()
+    app.update()
+    tab.cards.canvas.event_generate(key)
+    app.update()
+
+
+def test_cards_show_counts_and_the_share_of_an_epoch(app, tab, wait_for):
+    shown = texts(tab.cards.canvas)
+    assert "6 pictures, 1 without a caption, 1 can't be read" in shown
+    assert "6 samples an epoch, 25%" in shown
+    assert "18 samples an epoch, 75%" in shown
+    assert tab._summary.cget("text") == "2 of 2 concepts enabled, 24 samples an epoch"
+    wait_for(app, lambda: len(tab.cards._photos) >= 4)
+
+
+def test_the_balance_follows_the_settings(app, tab):
+    app.settings.set("concepts.1.repeats", "1")
+    app.update()
+    assert texts(tab.cards.canvas).count("6 samples an epoch, 50%") == 2
+
+
+def test_space_disables_the_chosen_concept(app, tab):
+    tab.cards.choose(0)
+    press(app, tab, "<space>")
+    assert app.settings.get("concepts.0.enabled") is False
+    assert "not trained" in texts(tab.cards.canvas)
+
+
+def test_a_click_on_the_box_enables_and_disables(app, tab):
+    x, y = tab.cards.corner_of(1)
+    tab.cards.canvas.event_generate("<Button-1>", x=x + 20, y=y + 20)
+    app.update()
+    assert app.settings.get("concepts.1.enabled") is False
+    tab.cards.canvas.event_generate("<Button-1>", x=x + 200, y=y + 60)
+    app.update()
+    assert app.settings.get("concepts.1.enabled") is False
+
+
+def test_a_folder_is_added_and_chosen(app, tab, tmp_path, wait_for):
+    other = tmp_path / "birds"
+    other.mkdir()
+    tab.add_folder(str(other))
+    wait_for(app, lambda: tab.cards.cards[2].found is not None)
+    app.update()
+    assert tab.cards.chosen == 2
+    assert tab._form.paths[0] == "concepts.2.name"
+    assert "holds no pictures" in texts(tab.cards.canvas)
+
+
+def test_a_duplicate_stands_behind_the_concept(app, tab):
+    tab.cards.choose(0)
+    app.settings.set("concepts.0.name", "first")
+    tab.duplicate(0)
+    app.update()
+    assert [concept.name for concept in app.settings.get("concepts")] == ["first", "first", "again"]
+    assert tab.cards.chosen == 1
+
+
+def test_delete_removes_the_chosen_concept_and_undo_brings_it_back(app, tab):
+    tab.cards.choose(1)
+    press(app, tab, "<Delete>")
+    assert len(app.settings.get("concepts")) == 1
+    assert tab.cards.chosen is None
+    assert tab._form is None
+    app.settings.undo()
+    app.update()
+    assert len(tab.cards.cards) == 2
+
+
+def test_undo_of_an_added_concept_takes_its_form_away(app, tab, folder):
+    tab.add_folder(str(folder))
+    app.update()
+    app.settings.undo()
+    app.update()
+    assert tab._form is None
+
+
+def test_a_problem_of_a_concept_opens_its_form(app, tab):
+    app.settings.set("concepts.1.repeats", "many")
+    app.flash("concepts.1.repeats")
+    app.update()
+    assert tab.cards.chosen == 1
+    assert tab._form.fields["concepts.1.repeats"].is_shown
+
+
+def test_refresh_sees_new_pictures(app, tab, folder, wait_for):
+    Image.new("RGB", (64, 64)).save(folder / "new.png")
+    tab.refresh()
+    wait_for(app, lambda: tab.cards.cards[0].found is not None and len(tab.cards.cards[0].found.paths) == 7)
+
+
+def test_many_concepts_are_read_one_after_the_other(app, tab, tmp_path, wait_for):
+    for number in range(30):
+        app.settings.add("concepts", {"path": str(tmp_path / f"missing{number}")})
+    wait_for(app, lambda: len(tab.cards.cards) == 32 and all(card.found for card in tab.cards.cards))
+    assert sum(bool(card.found.error) for card in tab.cards.cards) == 30
+    assert texts(tab.cards.canvas).count("does not exist") < 30  # the others are out of sight
+
+
+# --- the windows ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def window(app, tab, wait_for):
+    tab.edit(0)
+    wait_for(app, lambda: len(tab._window.thumbnails.paths) == 6)
+    wait_for(app, lambda: tab._window.looks._looks)
+    return tab._window
+
+
+def test_the_window_of_a_concept_has_all_its_settings(app, window):
+    from modules.ui.part_paths import part_paths
+
+    shown = [path for card in window._cards for path in card.form.paths]
+    assert sorted(shown) == sorted(part_paths("concepts", 0))
+
+
+def test_the_preview_follows_the_augmentation(app, window, wait_for):
+    assert len(window.looks._looks) == 1
+    app.settings.set("concepts.0.augmentation.flip", True)
+    wait_for(app, lambda: len(window.looks._looks) == 1 + app.settings.get("data.augmentation_variants"))
+
+
+def test_the_preview_follows_the_captions(app, window, wait_for):
+    window.thumbnails.choose(1)
+    app.settings.set("concepts.0.shuffle_tags", True)
+    wait_for(app, lambda: "snow, red, fox" in window.captions.get("1.0", "end"))
+
+
+def test_the_preview_follows_the_chosen_picture(app, window, wait_for):
+    window.thumbnails.choose(0)
+    wait_for(app, lambda: "(no caption)" in window.captions.get("1.0", "end"))
+    window.thumbnails.choose(2)
+    wait_for(app, lambda: "fox, red, snow" in window.captions.get("1.0", "end"))
+
+
+def test_a_folder_that_goes_is_told_in_the_window(app, window, tmp_path, wait_for):
+    app.settings.set("concepts.0.path", str(tmp_path / "gone"))
+    wait_for(app, lambda: "does not exist" in window._state.cget("text"))
+    assert not window.thumbnails.paths
+
+
+def test_the_window_closes_when_concepts_come_or_go(app, window):
+    app.settings.remove("concepts", 0)
+    app.update()
+    assert window.state() == "withdrawn"
+    assert window._cards == []
+
+
+def test_the_window_is_used_again(app, tab, window, wait_for):
+    window.hide()
+    tab.edit(1)
+    wait_for(app, lambda: window.looks._looks)
+    assert window.title() == "Concept: again"
+    assert window.state() == "normal"
+
+
+def test_the_check_shows_what_it_found_and_its_pictures(app, tab, folder, wait_for):
+    tab.check_data()
+    health = tab._health
+    wait_for(app, lambda: health.report is not None, seconds=60)
+    app.update()
+    messages = [health.tree.item(item, "values")[1] for item in health.tree.get_children()]
+    assert any("can't be read" in message for message in messages)
+    number = next(n for n, finding in enumerate(health.report.findings) if finding.kind == "missing_caption")
+    health.tree.selection_set(str(number))
+    app.update()
+    assert [Path(path).name for path in health.thumbnails.paths] == ["0.png", "0.png"]
+
+
+def test_a_check_of_settings_that_are_refused_says_so(app, tab):
+    app.settings.set("concepts.0.repeats", "many")
+    tab.check_data()
+    app.update()
+    assert "mend it first" in tab._health._state.cget("text")

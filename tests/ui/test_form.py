@@ -1,0 +1,271 @@
+"""Forms made out of the settings' declarations."""
+
+import tkinter
+
+import customtkinter as ctk
+import pytest
+
+from modules.config.describe import settings_by_path
+from modules.ui import keyboard
+from modules.ui.fields import ChoiceField, EntryField, PathField, SwitchField, TextField
+from modules.ui.form import COLUMN_WIDTH, CardSpec, SettingsForm, SettingsPage
+from modules.ui.PartList import PartList
+from modules.ui.theme import Theme
+
+
+@pytest.fixture
+def make_form(app):
+    def make(*paths, **options) -> SettingsForm:
+        form = SettingsForm(app.content, app, paths, **options)
+        form.grid(row=0, column=0)
+        form.finish()
+        app.lift()
+        app.update()
+        return form
+
+    return make
+
+
+def type_into(app, entry: ctk.CTkEntry, text: str) -> None:
+    """As a person would: replace what is there, key by key at last."""
+    entry._entry.focus_force()
+    app.update()
+    entry._entry.delete(0, "end")
+    entry._entry.insert(0, text)
+    entry._entry.event_generate("<KeyRelease>", keysym="x")
+    app.update()
+
+
+def click(app, widget) -> None:
+    canvas = widget._canvas
+    canvas.event_generate("<Enter>")
+    canvas.event_generate("<Button-1>")
+    canvas.event_generate("<ButtonRelease-1>")
+    app.update()
+
+
+def test_every_setting_has_a_field_of_its_type(app, make_form):
+    app.settings.add("embeddings", {"placeholder": "new-word"})
+    kinds = {"bool": SwitchField, "choice": ChoiceField}
+    paths = [path.replace("[]", ".0") for path, info in settings_by_path().items() if info.type != "list"]
+    form = make_form(*paths)
+    assert list(form.fields) == paths
+    for field in form.fields.values():
+        kind = kinds.get(field.info.type, EntryField)
+        assert isinstance(field, (kind, PathField, TextField)), field.path
+        assert field.label.cget("text") == field.info.label
+        for text in (field.info.help, field.info.unit, f"Name: {field.path}"):
+            assert text in field.help_text()
+
+
+def test_a_list_of_parts_has_no_field(app, make_form):
+    with pytest.raises(ValueError, match="list of parts"):
+        make_form("concepts")
+
+
+def test_a_number_that_is_typed_reaches_the_settings(app, make_form):
+    form = make_form("epochs")
+    type_into(app, form.fields["epochs"].entry, "7")
+    assert app.settings.get("epochs") == 7
+
+
+def test_a_refused_number_is_kept_with_the_reason_below_it(app, make_form):
+    form = make_form("optimizer.beta1", all_importances=True)
+    field = form.fields["optimizer.beta1"]
+    type_into(app, field.entry, "1.2")
+    app.focus_force()
+    app.update()
+    assert field.entry.get() == "1.2"
+    assert field._problem.cget("text") == "Beta 1: must be at least 0 and below 1."
+    assert field._problem.winfo_ismapped()
+    assert field.entry.cget("border_color") == Theme.error
+    type_into(app, field.entry, "0.8")
+    assert not field._problem.winfo_ismapped()
+    assert field.entry.cget("border_color") != Theme.error
+
+
+def test_what_is_being_typed_is_not_rewritten_until_the_field_is_left(app, make_form):
+    form = make_form("optimizer.learning_rate", "epochs")
+    entry = form.fields["optimizer.learning_rate"].entry
+    type_into(app, entry, "1e-4")
+    assert entry.get() == "1e-4"
+    form.fields["epochs"].entry._entry.focus_force()
+    app.update()
+    assert entry.get() == "0.0001"
+
+
+def test_undo_shows_the_old_value_in_the_field(app, make_form):
+    form = make_form("epochs", "enable_multi_gpu", "method")
+    before = form.fields["epochs"].entry.get()
+    app.settings.set("epochs", "9")
+    click(app, form.fields["enable_multi_gpu"].editor)
+    form.fields["method"].commit("full")
+    assert app.settings.get("enable_multi_gpu") is False
+    for _ in range(3):
+        app.settings.undo()
+    app.update()
+    assert form.fields["epochs"].entry.get() == before
+    assert form.fields["enable_multi_gpu"].editor.get() == 1
+    assert form.fields["method"].editor.get() == "LoRA"
+
+
+def test_a_field_appears_when_its_setting_matters(app, make_form):
+    form = make_form("method", "lora.rank")
+    assert form.fields["lora.rank"].editor.winfo_ismapped()
+    app.settings.set("method", "full")
+    app.update()
+    assert not form.fields["lora.rank"].editor.winfo_ismapped()
+    assert not form.fields["lora.rank"].label.winfo_ismapped()
+
+
+def test_advanced_settings_are_shown_when_asked_for_or_changed(app, make_form):
+    form = make_form("optimizer.beta1", "optimizer.beta2")
+    assert form.num_shown() == 0
+    app.settings.set("optimizer.beta1", 0.5)
+    app.update()
+    assert [path for path, field in form.fields.items() if field.is_shown] == ["optimizer.beta1"]
+    app.set_show_all(True)
+    app.update()
+    assert form.num_shown() == 2
+
+
+def test_a_dot_tells_what_differs_from_the_preset_and_a_ring_what_from_the_default(app, make_form):
+    form = make_form("epochs", "model.weight_dtype")
+    epochs, dtype = form.fields["epochs"], form.fields["model.weight_dtype"]
+    assert epochs._dot.cget("text") == "○"
+    assert dtype._dot is None
+    app.settings.set("epochs", 3)
+    app.settings.set("model.weight_dtype", "bfloat16")
+    app.update()
+    assert (epochs._dot.cget("text"), dtype._dot.cget("text")) == ("●", "●")
+    app.settings.undo()
+    app.update()
+    assert not dtype._dot.winfo_ismapped()
+
+
+def test_a_field_is_reset_to_its_default_and_to_the_preset(app, make_form, monkeypatch):
+    form = make_form("epochs")
+    menus = []
+    monkeypatch.setattr(tkinter.Menu, "tk_popup", lambda menu, x, y: menus.append(menu))
+    app.settings.set("epochs", 3)
+    for entry, value in ((0, settings_by_path()["epochs"].default), (1, 100)):
+        form.fields["epochs"].label._label.event_generate("<Button-3>")
+        menus[-1].invoke(entry)
+        assert app.settings.get("epochs") == value
+
+
+def test_several_lines_can_be_typed_and_tab_leaves_the_field(app, make_form):
+    app.settings.add("sampling.samples", {})
+    number = len(app.settings.get("sampling.samples")) - 1
+    form = make_form(f"sampling.samples.{number}.prompt", f"sampling.samples.{number}.steps")
+    box = form.fields[f"sampling.samples.{number}.prompt"].editor
+    box._textbox.focus_force()
+    box.insert("1.0", "a fox\nin snow")
+    box._textbox.event_generate("<KeyRelease>", keysym="w")
+    assert app.settings.get(f"sampling.samples.{number}.prompt") == "a fox\nin snow"
+    box._textbox.event_generate("<Tab>")
+    app.update()
+    assert app.focus_get() is not box._textbox
+    assert app.settings.get(f"sampling.samples.{number}.prompt") == "a fox\nin snow"
+
+
+def test_a_form_that_is_not_seen_catches_up_when_it_is(app, make_form):
+    form = make_form("epochs")
+    form.grid_remove()
+    app.update()
+    app.settings.set("epochs", 3)
+    app.update()
+    assert form.fields["epochs"].entry.get() == "100"
+    form.grid()
+    app.update()
+    assert form.fields["epochs"].entry.get() == "3"
+
+
+def test_a_form_that_is_gone_listens_no_more(app, make_form):
+    form = make_form("epochs")
+    form.destroy()
+    app.settings.set("epochs", 3)
+    app.update()
+
+
+def test_a_form_that_goes_while_it_is_built_leaves_nothing_behind(app):
+    form = SettingsForm(app.content, app, list(settings_by_path())[:10])
+    form.destroy()
+    app.update()
+
+
+@pytest.mark.parametrize(("columns", "width"), [(1, 400), (2, 2.5 * COLUMN_WIDTH), (3, 4 * COLUMN_WIDTH)])
+def test_cards_stand_in_as_many_columns_as_there_is_room_for(app, wait_for, columns, width):
+    specs = [CardSpec(f"Card {number}", ("epochs", "batch_size")) for number in range(4)]
+    page = SettingsPage(app, app, specs)
+    page.finish()
+    page.place(x=0, y=0)
+    page._parent_frame.configure(width=width, height=500)
+    page._parent_frame.grid_propagate(False)
+    wait_for(app, lambda: len({card.winfo_rootx() for card in page.cards.values()}) == columns)
+
+
+def test_a_card_without_anything_to_show_is_not_there(app):
+    page = SettingsPage(app.content, app, [CardSpec("LoRA", ("lora.rank",)), CardSpec("Loop", ("epochs",))])
+    page.finish()
+    page.grid(row=0, column=0)
+    app.update()
+    app.settings.set("method", "full")
+    app.update()
+    assert not page.cards["LoRA"].winfo_ismapped()
+    assert page.cards["Loop"].winfo_ismapped()
+    app.settings.undo()
+    app.update()
+    assert page.cards["LoRA"].winfo_ismapped()
+
+
+def test_embeddings_are_added_edited_and_removed(app):
+    app.settings.set("method", "embedding")
+    cards = PartList(app.content, app, "embeddings", "Embeddings", "embedding")
+    cards.grid(row=0, column=0)
+    app.update()
+    assert "embeddings is empty" in cards._problem.cget("text")
+    cards._add.invoke()
+    app.update()
+    app.settings.set("embeddings.0.placeholder", "my-cat-1")
+    assert app.settings.error("embeddings") is None
+    assert len(cards._parts) == 1
+    next(child for child in cards._parts[0].winfo_children() if isinstance(child, ctk.CTkButton)).invoke()
+    app.update()
+    assert app.settings.get("embeddings") == []
+    assert cards._parts == []
+
+
+def test_every_field_is_reached_with_tab_and_used_with_space(app, make_form):
+    form = make_form("enable_multi_gpu", "method", "epochs", "model.base")
+    form.fields["enable_multi_gpu"].focus()
+    app.focus_force()
+    form.fields["enable_multi_gpu"].editor._canvas.focus_force()
+    app.update()
+    app.focus_get().event_generate("<space>")
+    app.update()
+    assert app.settings.get("enable_multi_gpu") is False
+    reached = set()
+    widget = form.fields["enable_multi_gpu"].editor._canvas
+    for _ in range(6):
+        widget = widget.tk_focusNext()
+        reached.add(widget)
+    editors = {form.fields["method"].editor._canvas, form.fields["epochs"].entry._entry}
+    path = form.fields["model.base"]
+    buttons = {child._canvas for child in path.editor.winfo_children() if isinstance(child, ctk.CTkButton)}
+    assert editors | {path.entry._entry} | buttons <= reached
+
+
+def test_return_opens_a_choice_and_the_focus_is_seen(app, make_form, monkeypatch):
+    form = make_form("method")
+    opened = []
+    monkeypatch.setattr(form.fields["method"].editor, "_open_dropdown_menu", lambda: opened.append(True))
+    canvas = form.fields["method"].editor._canvas
+    canvas.focus_force()
+    app.update()
+    assert canvas.find_withtag(keyboard.RING)
+    canvas.event_generate("<Return>")
+    assert opened
+    app.focus_force()
+    app.update()
+    assert not canvas.find_withtag(keyboard.RING)

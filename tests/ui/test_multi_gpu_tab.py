@@ -1,0 +1,302 @@
+"""The multi-GPU tab with a driver that is made up, and with none."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from modules.config.files import load_config
+from modules.ui.RunState import RankRow, RunState
+from tests.support.fake_nvml import GIB, FakeNvml, eight_gpus, real
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    fake = eight_gpus()
+    for gpu in fake.gpus:
+        gpu.used_bytes = GIB // 2
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND))
+
+
+@pytest.fixture
+def open_tab(app, wait_for):
+    """`open_tab()`: the tab, with the machine read and everything counted."""
+
+    def make(**settings):
+        for path, value in {"enable_multi_gpu": True, "distributed_backend": "auto", **settings}.items():
+            assert app.settings.set(path, value) is None
+        tab = app.open_tab("multi-GPU")
+        wait_for(app, lambda: app.devices.machine is not None and app.devices.num_samples is not None)
+        wait_for(app, lambda: app.devices.usage or not app.devices.gpus)
+        settle(app, wait_for, tab)
+        return tab
+
+    return make
+
+
+def settle(app, wait_for, tab):
+    wait_for(app, lambda: "show" not in tab._due)
+
+
+def ticked(tab):
+    return [bool(box.get()) for box in tab.device_table.boxes]
+
+
+def canvas_texts(canvas):
+    return [canvas.itemcget(item, "text") for item in canvas.find_all() if canvas.type(item) == "text"]
+
+
+def test_each_gpu_is_a_row_with_what_the_driver_says(nvml, open_tab):
+    gpu = nvml.gpus[4]
+    gpu.used_bytes, gpu.utilisation, gpu.temperature = 15 * GIB, 97, 71
+    gpu.processes = {4121: ("/usr/bin/python", 14 * GIB)}
+    texts = canvas_texts(open_tab().device_table)
+    assert {"RTX 4090", "15.0/24.0 GiB", "97 %", "71 °C", "python 4121"} <= set(texts)
+    assert texts.count("A100-SXM4-80GB") == 4
+
+
+def test_usage_is_asked_again_every_second(nvml, open_tab, app, wait_for):
+    tab = open_tab()
+    nvml.gpus[0].utilisation = 42
+    wait_for(app, lambda: "42 %" in canvas_texts(tab.device_table))
+
+
+def test_a_box_chooses_a_gpu_and_the_numbers_follow(nvml, open_tab, app, wait_for):
+    tab = open_tab(device_indexes=[0, 1], batch_size=4, batch_size_mode="per_device")
+    assert ticked(tab) == [True] * 2 + [False] * 6
+    tab.device_table.boxes[2].toggle()
+    assert app.settings.get("device_indexes") == [0, 1, 2]
+    settle(app, wait_for, tab)
+    assert tab.shape_card.text("Processes") == "3 on 1 machine"
+    assert tab.shape_card.text("Batch") == "4 per device x 3 devices x 1 accumulation = 12 pictures a step"
+
+
+def test_a_setting_that_changes_elsewhere_ticks_the_boxes(nvml, open_tab, app, wait_for):
+    tab = open_tab()
+    assert all(ticked(tab))
+    app.settings.set("device_indexes", "5, 6")
+    settle(app, wait_for, tab)
+    assert ticked(tab) == [False] * 5 + [True, True, False]
+    app.settings.undo()
+    settle(app, wait_for, tab)
+    assert all(ticked(tab))
+
+
+def test_no_chosen_gpu_is_a_problem_that_blocks_until_one_is(nvml, open_tab, app, wait_for):
+    tab = open_tab()
+    tab.choose(set())
+    settle(app, wait_for, tab)
+    assert app.settings.error("device_indexes") == "No GPU is chosen: tick at least one."
+    tab.device_table.boxes[3].toggle()
+    settle(app, wait_for, tab)
+    assert app.settings.error("device_indexes") is None
+    assert app.settings.get("device_indexes") == [3]
+
+
+def test_only_idle_leaves_out_what_computes_or_is_full(nvml, open_tab, app, wait_for):
+    nvml.gpus[0].utilisation, nvml.gpus[5].used_bytes = 90, 20 * GIB
+    tab = open_tab()
+    tab.choose_idle()
+    assert app.settings.get("device_indexes") == [1, 2, 3, 4, 6, 7]
+
+
+def test_all_chosen_is_the_empty_setting(nvml, open_tab, app):
+    tab = open_tab(device_indexes=[1])
+    tab.choose(set(range(8)))
+    assert app.settings.get("device_indexes") == []
+
+
+def test_a_gpu_that_does_not_exist_blocks_the_start(nvml, open_tab, app):
+    open_tab(device_indexes=[0, 9])
+    assert "only 0 to 7 exist" in app.settings.error("device_indexes")
+
+
+def test_warnings_of_the_devices_stand_below_the_numbers(nvml, open_tab):
+    nvml.gpus[4].used_bytes = 24 * GIB
+    nvml.gpus[4].processes = {4121: ("python", 23 * GIB)}
+    text = " ".join(open_tab(device_indexes=[0, 4]).shape_card.problem_texts())
+    assert "! Different devices" in text
+    assert "No direct link between GPUs 0 and 4" in text
+    assert "GPU 4 has 0.0 free (python 4121)" in text
+
+
+def test_links_are_a_matrix_and_a_test_adds_its_figures(nvml, open_tab, app):
+    tab = open_tab()
+    texts = canvas_texts(tab.links_card.matrix)
+    assert texts.count("NVLink") == 6
+    assert texts.count("PCIe") == 8
+    tab.links_card.matrix.show_speeds({frozenset((0, 1)): 41.7})
+    app.update()
+    assert canvas_texts(tab.links_card.matrix).count("41.7 GB/s") == 2
+
+
+def test_without_a_gpu_the_reason_is_told_and_cpu_ranks_are_counted(no_gpu, open_tab):
+    tab = open_tab(world_size=2)
+    assert canvas_texts(tab.device_table) == [
+        "No GPU found: CPU (gloo) ranks.",
+        "Reason: no NVIDIA driver is installed.",
+    ]
+    assert tab.shape_card.text("Processes") == "2 on 1 machine"
+    assert "gloo" in tab._backend_note.cget("text")
+
+
+def test_nccl_without_a_gpu_blocks_the_start(no_gpu, open_tab, app):
+    open_tab(world_size=2, distributed_backend="nccl")
+    assert "choose gloo" in app.settings.error("distributed_backend")
+
+
+def test_a_communication_test_runs_beside_the_window(no_gpu, open_tab, app, wait_for):
+    tab = open_tab(world_size=2)
+    tab.links_card.button.invoke()
+    assert tab.links_card.button.cget("text") == "Cancel the test"
+    wait_for(app, lambda: tab.links_card.measured is not None, 120)
+    assert not tab.links_card.measured.failed, tab.links_card.measured.text
+    assert "2 CPU ranks with gloo" in tab.links_card.measured.text
+
+
+def test_a_communication_test_can_be_cancelled(no_gpu, open_tab, app, wait_for):
+    tab = open_tab(world_size=2)
+    tab.links_card.toggle()
+    process = tab.links_card._test._process
+    tab.links_card.toggle()
+    wait_for(app, lambda: tab.links_card.measured is not None)
+    assert tab.links_card.measured.text == "Cancelled."
+    assert process.poll() is not None
+    assert tab.links_card.button.cget("text") == "Test communication"
+
+
+def test_what_the_probe_refuses_is_told_in_its_words(nvml, open_tab, app, wait_for):
+    tab = open_tab(device_indexes=[0])
+    tab.links_card.toggle()
+    wait_for(app, lambda: tab.links_card.measured is not None, 60)
+    assert tab.links_card.measured.failed
+    assert tab.links_card.measured.text.endswith(".")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="bash")
+def test_the_copied_command_runs_as_it_is(no_gpu, open_tab, app, wait_for, tmp_path):
+    hostile = tmp_path / "it's; touch X $(touch X)"
+    tab = open_tab(workspace_dir=str(hostile), world_size=2, use_torchrun=False)
+    app.clipboard_clear()
+    app.clipboard_append("")
+    tab.command_card.copy()
+    wait_for(app, lambda: app.clipboard_get())
+    line = app.clipboard_get()
+    assert load_config(f"{hostile}.yaml").workspace_dir == str(hostile)
+    done = subprocess.run(["bash", "-c", f"{line} --dry-run"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "32 per device x 2 devices" in done.stdout
+    assert not list(tmp_path.rglob("X"))
+
+
+def test_the_command_follows_the_settings(nvml, open_tab, app, wait_for):
+    tab = open_tab(device_indexes=[0, 1], use_torchrun=True)
+    text = tab.command_card.box.get("1.0", "end-1c")
+    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in text
+    assert "--standalone --nproc-per-node=2" in text
+    app.settings.set("epochs", "many")
+    settle(app, wait_for, tab)
+    assert tab.command_card.box.get("1.0", "end-1c") == ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="bits of a file's mode")
+def test_a_saved_file_holds_the_command(nvml, open_tab, app, wait_for, tmp_path):
+    tab = open_tab(device_indexes=[0, 1])
+    for name, start in (("run.sh", b"#!/usr/bin/env bash\n"), ("run.ps1", b"\xef\xbb\xbf# ")):
+        tab.command_card.save_script(str(tmp_path / name))
+        wait_for(app, (tmp_path / name).exists)
+        assert (tmp_path / name).read_bytes().startswith(start)
+    assert os.access(tmp_path / "run.sh", os.X_OK)
+    assert shlex.split((tmp_path / "run.sh").read_text().splitlines()[-1])[:2] == ["cd", "--"]
+
+
+def test_a_place_that_can_not_be_written_is_a_message(nvml, open_tab, app, wait_for, tmp_path, monkeypatch):
+    told = []
+    tab = open_tab(device_indexes=[0, 1])
+    monkeypatch.setattr(app, "show_message", lambda text, kind="info": told.append((text, kind)))
+    tab.command_card.save_script(str(tmp_path / "nowhere" / "run.sh"))
+    wait_for(app, lambda: told)
+    assert "can't be written" in told[0][0]
+    assert told[0][1] == "error"
+
+
+ROWS = [
+    RankRow(0, "cuda:0", "training", 140, 20.0, 80.0, 0.3, 17 * GIB, 18 * GIB, 0.002, 0.1),
+    RankRow(1, "cuda:1", "training", 140, 20.0, 80.0, 0.3, None, None, None, 0.2),
+    RankRow(2, "cuda:2", "training", 140, 16.0, 64.0, None, None, None, None, None),
+]
+
+
+def test_each_rank_is_a_row_and_the_title_sums_up(nvml, open_tab):
+    tab = open_tab()
+    tab._on_run(RunState(ranks=ROWS))
+    values = tab.rank_table.item("0", "values")
+    assert values[1:6] == ("cuda:0", "training", "140", "20.00", "80.0")
+    assert values[7:9] == ("17.0 (18.0)", "4 %")
+    assert tab._rank_card._title.cget("text") == "Ranks: 3 of 3 alive, slowest rank 2 (+25 %)"
+    killed = [*ROWS[:2], RankRow(2, "cuda:2", "killed", 140)]
+    tab._on_run(RunState(ranks=killed))
+    assert tab._rank_card._title.cget("text") == "Ranks: 2 of 3 alive, rank 2 killed"
+    assert tab.rank_table.item("2", "tags") == ("bad",)
+
+
+def test_a_chosen_row_filters_the_log_and_stays_chosen(nvml, open_tab, app):
+    tab = open_tab()
+    tab._on_run(RunState(ranks=ROWS))
+    tab.rank_table.selection_set("1")
+    app.update()
+    assert app.log_rank == 1
+    tab._on_run(RunState(ranks=[*ROWS[:1], RankRow(1, "cuda:1", "saving", 141), ROWS[2]]))
+    app.update()
+    assert tab.rank_table.selection() == ("1",)
+    tab.rank_table.selection_set(())
+    app.update()
+    assert app.log_rank is None
+
+
+def test_sixty_four_ranks_are_rows(nvml, open_tab, app):
+    tab = open_tab()
+    tab._on_run(RunState(ranks=[RankRow(rank, state="training", step=1) for rank in range(64)]))
+    app.update()
+    assert len(tab.rank_table.get_children()) == 64
+    assert int(str(tab.rank_table.cget("height"))) <= 12
+
+
+def test_a_narrow_window_has_one_column(nvml, open_tab, app, wait_for):
+    tab = open_tab()
+    assert tab._num_columns == 2
+    app.minsize(400, 300)
+    app.geometry("700x600")
+    wait_for(app, lambda: tab._num_columns == 1)
+    wait_for(app, lambda: tab._device_card.winfo_width() < 700)
+    cards = (tab._device_card, tab.links_card, tab._run_card, tab.shape_card, tab.command_card, tab._rank_card)
+    assert len({card.winfo_rootx() for card in cards}) == 1
+    assert all(card.winfo_rootx() + card.winfo_width() <= app.winfo_rootx() + app.winfo_width() for card in cards)
+
+
+def test_a_change_of_looks_draws_the_tables_anew(nvml, open_tab, app):
+    tab = open_tab()
+    for appearance in ("light", "dark"):
+        app.theme.set_appearance(appearance)
+        app.update()
+        for canvas in (tab.device_table, tab.links_card.matrix):
+            assert canvas.cget("bg") == app.theme.now(app.theme.card)
+
+
+def test_a_closed_tab_hears_nothing_any_more(nvml, open_tab, app):
+    """What is raised in a callback fails the test."""
+    open_tab().destroy()
+    app.settings.set("epochs", 3)
+    app.theme.set_appearance("light")
+    app.devices.take_usage(app.devices.usage)
+    app.update()

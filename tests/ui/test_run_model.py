@@ -1,0 +1,520 @@
+"""RunModel and RunReader on folders written by hand, and on real runs of a tiny model."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from modules.config.errors import UserError
+from modules.config.files import config_from_values
+from modules.session import crash_report as crash_report_module
+from modules.session.crash_report import crash_report, redact
+from modules.session.following import event_files, find_runs
+from modules.session.RunFolder import RunFolder
+from modules.session.RunLock import RunLock, holder_here
+from modules.ui.RunModel import RunModel
+from modules.ui.RunReader import GONE, NO_RECORD, RunReader
+from tests.support.StartedRun import free_port
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="these tests send signals and read /proc")
+SECONDS = 120.0
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    return folder
+
+
+@pytest.fixture
+def running(folder):
+    """The folder, while a run goes on there."""
+    with RunLock(folder.lock_path):
+        yield folder
+
+
+def tell(folder, kind, rank=0, at=1000.0, **fields):
+    path = folder.supervisor_event_path if rank is None else folder.event_path(rank)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"time": at, "type": kind, "rank": rank, **fields}) + "\n")
+
+
+def step(folder, number, rank=0, at=None, seconds=0.5, total=100, loss=0.5, **fields):
+    values = {"epoch": 1, "step": number, "steps_total": total, "loss": loss, "smooth_loss": loss, "lr": 1e-4}
+    values |= {"samples": 8, "seconds": seconds, "grad_norm": 0.1, "data_seconds": 0.01, "device": f"cuda:{rank}"}
+    values |= {"memory_bytes": 5, "peak_memory_bytes": 7, **fields}
+    tell(folder, "step", rank, 1000.0 + number if at is None else at, **values)
+
+
+def read(folder, **arguments):
+    reader = RunReader(folder, **arguments)
+    while reader.look():
+        pass
+    return reader
+
+
+def until(model, condition, seconds=SECONDS):
+    """Polls as the window does."""
+    deadline = time.monotonic() + seconds
+    while not condition(model.state):
+        if time.monotonic() > deadline:
+            log = model.state.folder / "log" / "window.log"
+            raise TimeoutError(f"{model.state}\n{log.read_text() if log.exists() else ''}")
+        time.sleep(0.05)
+        model.poll()
+    return model.state
+
+
+class TestReading:
+    def test_phase_step_and_speed_are_those_of_the_events(self, running):
+        tell(running, "status", text="Training: 100 steps of 8 samples")
+        for number in range(1, 11):
+            step(running, number, loss=1 / number)
+        state = read(running).state
+        assert (state.phase, state.step, state.total, state.epoch) == ("Training: 100 steps of 8 samples", 10, 100, 1)
+        assert (state.loss, state.lr, state.is_running, state.exit) == (0.1, 1e-4, True, None)
+        assert (state.steps_per_second, state.samples_per_second) == pytest.approx((2.0, 16.0))
+
+    def test_the_remaining_time_leaves_out_the_warm_up(self, running):
+        tell(running, "status", text="Loading the model")
+        tell(running, "status", text="Training")
+        for number in range(1, 4):
+            step(running, number, seconds=100.0)
+        assert read(running).state.eta_seconds is None
+        for number in range(4, 8):
+            step(running, number, seconds=0.5)
+        assert read(running).state.eta_seconds == pytest.approx((100 - 7) * 0.5)
+
+    def test_the_speed_before_a_resume_says_nothing_after_it(self, running):
+        for number in range(1, 20):
+            step(running, number, seconds=9.0)
+        for text in ("Loading libraries", "Loading the model", "Training"):
+            tell(running, "status", text=text)
+        assert read(running).state.eta_seconds is None
+        for number in range(15, 25):
+            step(running, number, seconds=0.5)
+        assert read(running).state.steps_per_second == pytest.approx(2.0)
+
+    def test_each_rank_has_a_row_of_its_own_figures(self, running):
+        for rank in (0, 1):
+            step(running, 7, rank=rank, memory_bytes=10 + rank, peak_memory_bytes=20 + rank)
+        rows = read(running).state.ranks
+        assert [(row.rank, row.device, row.step, row.memory_bytes, row.peak_memory_bytes) for row in rows] == [
+            (0, "cuda:0", 7, 10, 20),
+            (1, "cuda:1", 7, 11, 21),
+        ]
+        assert [row.state for row in rows] == ["training", "training"]
+
+    def test_the_heartbeats_of_the_supervisor_show_a_rank_that_writes_no_events(self, running):
+        step(running, 7, at=time.time() - 500)
+        beat = {"phase": "caching", "silent_seconds": 0.5, "limit_seconds": 600.0, "done": None}
+        record = {"time": time.time() - 1.0, "ranks": {"0": beat, "1": beat | {"done": "finished"}}}
+        running.heartbeats_path(0).write_text(json.dumps(record))
+        rows = read(running).state.ranks
+        assert [(row.rank, row.state) for row in rows] == [(0, "caching"), (1, "finished")]
+        assert rows[0].heartbeat_seconds == pytest.approx(1.5, abs=0.5)
+
+    def test_old_heartbeats_are_no_sign_of_life(self, running):
+        step(running, 7, at=time.time() - 500)
+        beat = {"phase": "caching", "silent_seconds": 0.5, "limit_seconds": 600.0, "done": None}
+        running.heartbeats_path(0).write_text(json.dumps({"time": time.time() - 400, "ranks": {"0": beat}}))
+        assert read(running).state.ranks[0].heartbeat_seconds == pytest.approx(500, abs=5)
+
+    def test_the_rank_that_was_killed_is_named(self, folder):
+        for rank in (0, 1):
+            step(folder, 7, rank=rank)
+        folder.write_exit("failed", rank=1, kind="killed", text="Rank 1 was killed by SIGKILL.", signal="SIGKILL")
+        state = read(folder).state
+        assert state.phase == "Failed: Rank 1 was killed by SIGKILL."
+        assert [row.state for row in state.ranks] == ["ended", "killed"]
+        assert not state.is_running
+
+    def test_samples_backups_warnings_and_validation_come_along(self, running):
+        picture = running.samples_dir / "step-000000012" / "0.png"
+        tell(running, "sample", path=str(picture), prompt="a fox", step=12)
+        tell(running, "backup", path=str(running.backup_dir / "step-000000012"), step=12)
+        tell(running, "warning", rank=1, text="slow disk")
+        tell(running, "validation", step=12, samples=4, loss=0.25, ema_loss=None)
+        reader = read(running)
+        (sample,) = reader.state.samples
+        assert (sample.step, sample.prompt, sample.path) == (12, "a fox", picture)
+        assert reader.state.backups == [running.backup_dir / "step-000000012"]
+        assert [(line.rank, line.text) for line in reader.state.warnings] == [(1, "slow disk")]
+        assert reader.history.validation == [(12, 0.25, None)]
+
+    @pytest.mark.parametrize("elsewhere", ["/data/other", "D:\\runs\\other"])
+    def test_a_run_that_was_moved_finds_its_pictures(self, running, elsewhere):
+        slash = "\\" if "\\" in elsewhere else "/"
+        tell(running, "sample", path=slash.join([elsewhere, "samples", "step-1", "0.png"]), prompt="a", step=1)
+        assert read(running).state.samples[0].path == running.samples_dir / "step-1" / "0.png"
+
+    def test_a_line_that_is_being_written_waits_for_its_end(self, running):
+        step(running, 1)
+        text = running.event_path(0).read_text()
+        with running.event_path(0).open("a") as file:
+            file.write(text.replace('"step": 1,', '"step": 2,')[:-20])
+        reader = read(running)
+        assert reader.state.step == 1
+        with running.event_path(0).open("a") as file:
+            file.write(text.replace('"step": 1,', '"step": 2,')[-20:])
+        reader.look()
+        assert reader.state.step == 2
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            '{"time": 1, "type": "step", "rank": 0, "st\n',
+            "\0\0\0\0\n",
+            '{"time": 1, "type": "step", "rank": 0}\n',
+            '{"time": 1, "type": "step", "rank": 0, "step": "x", "seconds": [], "samples": null, "loss": {}}\n',
+            '{"time": null, "type": "status", "rank": 0, "text": 5}\n',
+            '{"time": 1, "type": "sample", "rank": 0, "path": 5, "prompt": 7, "step": 1}\n',
+            '{"time": 1, "type": "validation", "rank": 0, "loss": null, "step": 1, "samples": 2}\n',
+            '{"time": 1, "type": "step", "rank": {}, "step": 1}\n',
+            "[]\n5\n\n",
+        ],
+    )
+    def test_a_damaged_line_is_passed_over(self, running, damage):
+        step(running, 1)
+        with running.event_path(0).open("a") as file:
+            file.write(damage)
+        step(running, 2)
+        assert read(running).state.step == 2
+
+    def test_a_folder_that_vanishes_is_told_and_found_again(self, running, tmp_path):
+        step(running, 3)
+        reader = read(running)
+        running.path.rename(tmp_path / "away")
+        reader._next_look_around = 0.0
+        reader.look()
+        assert reader.state.message == GONE.format(running.path)
+        assert reader.state.step == 3
+        (tmp_path / "away").rename(running.path)
+        step(running, 4)
+        reader.look()
+        assert (reader.state.message, reader.state.step) == ("", 4)
+
+    def test_a_run_killed_with_its_supervisor_has_ended_without_a_record(self, folder):
+        step(folder, 3)
+        state = read(folder).state
+        assert (state.is_running, state.exit["kind"], state.phase) == (False, "lost", f"Failed: {NO_RECORD}")
+
+    def test_a_long_run_is_read_in_pieces_and_wholly(self, running, monkeypatch):
+        monkeypatch.setattr("modules.session.following.CHUNK_BYTES", 4096)
+        for number in range(1, 201):
+            step(running, number, total=200)
+            step(running, number, rank=1, total=200)
+        reader = RunReader(running)
+        assert reader.look()
+        assert reader.state.step < 50
+        while reader.look():
+            pass
+        assert (len(reader.history), [row.step for row in reader.state.ranks]) == (200, [200, 200])
+
+    def test_a_state_that_was_handed_out_does_not_change(self, running):
+        tell(running, "warning", text="one")
+        reader = read(running)
+        before = reader.state
+        tell(running, "warning", text="two")
+        reader.look()
+        assert [len(before.warnings), len(reader.state.warnings)] == [1, 2]
+
+    def test_the_log_is_given_in_portions_and_not_flooded_with_steps(self, running):
+        tell(running, "status", text="Training")
+        for number in range(1, 31):
+            step(running, number, at=1000.0 + number * 0.1)
+        reader = read(running)
+        lines, count = reader.log_since(0)
+        assert [(line.rank, line.kind) for line in lines] == [(0, "status"), (0, "step")]
+        tell(running, "status", rank=None, text="Stopping")
+        reader.look()
+        assert [line.text for line in reader.log_since(count)[0]] == ["Stopping"]
+
+    def test_the_log_of_an_earlier_run_is_in_the_order_of_time(self, running):
+        for rank, at in ((0, 1.0), (1, 2.0), (0, 3.0), (None, 2.5), (1, 4.0)):
+            tell(running, "status", rank, at, text=f"{at}")
+        assert [line.text for line in read(running).log_since(0)[0]] == ["1.0", "2.0", "2.5", "3.0", "4.0"]
+
+    def test_the_traceback_of_a_failed_run_is_in_its_log_once(self, folder):
+        step(folder, 3)
+        folder.write_exit("failed", rank=0, kind="error", text="boom", traceback="ValueError: boom")
+        reader = read(folder)
+        reader._look_around()
+        assert [line.text for line in reader.log_since(0)[0] if line.kind == "traceback"] == ["ValueError: boom"]
+
+
+class TestFindRuns:
+    def test_running_ones_come_first_then_the_newest(self, tmp_path):
+        for number, name in enumerate(["old", "new", "alive"]):
+            folder = RunFolder(tmp_path / name)
+            folder.create()
+            step(folder, number + 1)
+            if name != "alive":
+                folder.write_exit("finished")
+        for number, path in enumerate([*sorted((tmp_path / "old").rglob("*")), *sorted((tmp_path / "new").rglob("*"))]):
+            os.utime(path, (number, number))
+        (tmp_path / "no run").mkdir()
+        with RunLock(tmp_path / "alive" / "run.lock"):
+            found = find_runs(tmp_path)
+        assert [(info.folder.name, info.status, info.step) for info in found] == [
+            ("alive", "running", 3),
+            ("new", "finished", 2),
+            ("old", "finished", 1),
+        ]
+
+    def test_a_workspace_that_is_not_there_has_none(self, tmp_path):
+        assert find_runs(tmp_path / "none") == []
+        assert event_files(RunFolder(tmp_path / "none")) == []
+
+
+class TestRefusals:
+    def test_a_folder_with_an_earlier_run_is_refused(self, folder):
+        (folder.models_dir / "model.safetensors").touch()
+        with pytest.raises(UserError, match="holds a run already"):
+            RunModel().start(config_from_values({"workspace_dir": str(folder.path)}))
+        assert not folder.config_path.exists()
+
+    def test_a_folder_in_use_is_refused(self, running):
+        with pytest.raises(UserError, match="in use by a run"):
+            RunModel().start(config_from_values({"workspace_dir": str(running.path)}))
+
+    def test_what_is_no_run_can_not_be_attached(self, tmp_path):
+        with pytest.raises(UserError, match="is not the folder of a run"):
+            RunModel().attach(tmp_path)
+
+    @pytest.mark.parametrize("name", ["stop", "sample"])
+    def test_commands_need_a_run(self, name):
+        with pytest.raises(UserError, match="No run is open"):
+            RunModel().command(name)
+
+    def test_a_run_of_another_machine_is_not_ended_by_force(self, running, monkeypatch):
+        step(running, 3)
+        model = RunModel()
+        model.attach(running.path)
+        until(model, lambda state: state.is_running)
+        monkeypatch.setattr("modules.session.RunLock.socket.gethostname", lambda: "elsewhere")
+        with pytest.raises(UserError, match="another machine"):
+            model.force_stop()
+        model.close()
+
+
+class TestCrashReport:
+    def test_it_names_rank_reason_and_remedy_with_the_last_lines(self, folder):
+        folder.log_path(1).write_text("\n".join(f"line {number}" for number in range(100)))
+        folder.write_exit("failed", rank=1, kind="killed", text="Rank 1 was killed by SIGKILL.", signal="SIGKILL")
+        report = crash_report(folder.path)
+        for part in ("rank: 1", "signal: SIGKILL", "resume from the last backup", "line 99", "line 60"):
+            assert part in report
+        assert "line 59\n" not in report
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("token hf_abcdefghijklmnop seen", "token <secret> seen"),
+            ("HF_TOKEN=abc123 x", "HF_TOKEN=<secret> x"),
+            ('{"api_key": "s3cr3t"}', '{"api_key": "<secret>"}'),
+            ("https://me:pw@host/x", "https://<secret>@host/x"),
+            ("Authorization: Bearer abcdef.ghijkl", "Authorization: Bearer <secret>"),
+            ("mail a.b@example.org", "mail <mail>"),
+            ("at 10.1.2.3:12355, not 127.0.0.1", "at <address>:12355, not 127.0.0.1"),
+            ("/home/jane/pictures", "/home/<user>/pictures"),
+            (r"C:\Users\jane\pictures", r"C:\Users\<user>\pictures"),
+            ("torch 2.13.0 at step 1,000", "torch 2.13.0 at step 1,000"),
+        ],
+    )
+    def test_it_can_be_passed_on(self, text, expected):
+        assert redact(text) == expected
+
+    def test_the_names_of_the_user_and_the_machine_are_left_out(self, monkeypatch):
+        monkeypatch.setattr(crash_report_module.getpass, "getuser", lambda: "janedoe")
+        monkeypatch.setattr(crash_report_module.socket, "gethostname", lambda: "janes-pc")
+        assert redact("janedoe on janes-pc") == "<user> on <machine>"
+
+    def test_a_run_without_any_record_has_a_report(self, tmp_path):
+        assert "no record" in crash_report(tmp_path)
+
+
+def test_the_run_model_needs_neither_tk_nor_torch():
+    code = (
+        "import sys, modules.ui.RunModel, modules.session.crash_report;"
+        "print({'torch', 'tkinter', 'diffusers', 'matplotlib'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+# --- real runs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def values(tiny_sd15, tmp_path_factory):
+    """Settings of a quick run; the runs of this module share the cache."""
+    place = tmp_path_factory.mktemp("runs")
+    pictures = place / "pictures"
+    pictures.mkdir()
+    random = np.random.default_rng(0)
+    for index in range(8):
+        Image.fromarray(random.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(pictures / f"{index}.png")
+        (pictures / f"{index}.txt").write_text(f"a cat, number {index}", encoding="utf-8")
+    return {
+        "cache_dir": str(place / "cache"),
+        "model": {"base": str(tiny_sd15)},
+        "concepts": [{"path": str(pictures)}],
+        "data": {"resolution": 32, "bucket_step": 8},
+        "lora": {"rank": 4, "alpha": 4.0},
+        "batch_size": 4,
+        "batch_size_mode": "global",
+        "epochs": 100_000,
+        "max_steps": 6,
+        "tensorboard": False,
+        "distributed_backend": "gloo",
+        "sampling": {
+            "every": 3,
+            "unit": "steps",
+            "samples": [{"prompt": "a cat", "width": 32, "height": 32, "steps": 1}],
+        },
+    }
+
+
+@pytest.fixture
+def open_model(values, tmp_path):
+    """Starts a run as the window does: open_model(resume=False, **changes). All that is left of it ends with the
+    test."""
+    models = []
+
+    def start(resume=False, **changes):
+        model = RunModel()
+        models.append(model)
+        workspace = {"workspace_dir": str(tmp_path / "run"), "initial_port": free_port()}
+        model.start(config_from_values({**values, **workspace, **changes}), resume)
+        return model
+
+    yield start
+    for model in models:
+        if model._reader is not None and (pid := model._reader.starting_pid()):
+            os.kill(pid, signal.SIGKILL)
+        model.close()
+
+
+TWO_RANKS = {"enable_multi_gpu": True, "world_size": 2}
+ENDLESS = {"max_steps": None, "sampling": {}}
+
+
+@linux
+def test_two_ranks_are_started_followed_to_their_end_and_shown_again(open_model):
+    """The window's Start ignores use_torchrun, which is on by default."""
+    model = open_model(**TWO_RANKS)
+    shown = []
+    model.subscribe(lambda state: shown.append((state.step, state.is_running)))
+    state = until(model, lambda state: state.exit is not None and not state.is_running)
+    assert (state.exit["status"], state.step, state.total) == ("finished", 6, 6)
+    assert [(row.rank, row.device, row.step, row.state) for row in state.ranks] == [
+        (0, "cpu", 6, "finished"),
+        (1, "cpu", 6, "finished"),
+    ]
+    assert [sample.step for sample in state.samples] == [3, 6]
+    assert all(sample.path.is_file() for sample in state.samples)
+    assert shown[-1] == (6, False)
+
+    again = RunModel()
+    again.attach(state.folder)
+    seen = until(again, lambda state: state.exit is not None)
+    assert again.history.points(100) == model.history.points(100)
+    assert len(again.history) == 6
+    assert (seen.phase, seen.samples, seen.backups) == (state.phase, state.samples, state.backups)
+    again.close()
+
+
+@linux
+def test_one_device_runs_under_the_supervisor_stops_and_goes_on(open_model):
+    model = open_model(**ENDLESS)
+    until(model, lambda state: state.step >= 2)
+    assert pid_of_rank(model, 0) != model._reader.starting_pid()
+    model.stop()
+    assert model.state.is_stopping
+    state = until(model, lambda state: not state.is_running)
+    assert state.exit["status"] == "stopped"
+    assert not state.is_stopping
+    assert state.backups
+
+    stopped_at = state.step
+    model = open_model(resume=True, max_steps=stopped_at + 3)
+    assert model.state.exit is None  # the end of the run before is not that of this one
+    state = until(model, lambda state: state.exit is not None and not state.is_running)
+    assert (state.exit["status"], state.step) == ("finished", stopped_at + 3)
+    assert len(model.history) == stopped_at + 3
+
+
+@linux
+def test_a_window_that_dies_leaves_the_run_to_the_next_one_which_can_end_it_by_force(values, tmp_path):
+    """The window is another process here, killed as a crash would; and the rank hangs when it is to end."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**values, **ENDLESS, "workspace_dir": str(tmp_path / "run")}))
+    code = (
+        "import sys, time; from modules.config.files import load_config; from modules.ui.RunModel import RunModel;"
+        f"RunModel().start(load_config({str(config)!r})); print('started', flush=True); time.sleep(600)"
+    )
+    window = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert window.stdout.readline() == "started\n"
+    os.killpg(window.pid, signal.SIGKILL)
+    window.wait()
+    folder = RunFolder(tmp_path / "run")
+    deadline = time.monotonic() + SECONDS
+    while not folder.event_path(0).exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    model = RunModel()
+    model.attach(folder.path)
+    until(model, lambda state: state.step >= 3)
+    assert len(model.history) >= 3
+    os.kill(pid_of_rank(model, 0), signal.SIGSTOP)
+    model.force_stop()
+    state = until(model, lambda state: not state.is_running, seconds=30)
+    assert state.exit["status"] == "stopped"
+    model.close()
+
+
+@linux
+def test_a_killed_rank_is_named_within_five_seconds(open_model):
+    model = open_model(**TWO_RANKS, **ENDLESS)
+    until(model, lambda state: state.step >= 2 and len(state.ranks) == 2)
+    killed = time.monotonic()
+    os.kill(pid_of_rank(model, 1), signal.SIGKILL)
+    state = until(model, lambda state: state.exit is not None)
+    assert time.monotonic() - killed < 5
+    assert (state.exit["rank"], state.exit["kind"]) == (1, "killed")
+    assert [row.state for row in state.ranks] == ["ended", "killed"]
+    assert "rank: 1" in crash_report(state.folder)
+
+
+@linux
+def test_a_start_that_is_refused_by_the_run_says_why(open_model):
+    model = open_model(concepts=[])
+    state = until(model, lambda state: state.exit is not None)
+    assert state.exit["kind"] == "user_error"
+    assert "concepts" in state.exit["text"]
+    assert not state.is_running
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def pid_of_rank(model, rank):
+    """The child of the supervisor that has the event file of the rank open."""
+    folder = RunFolder(model.state.folder)
+    wanted = str(folder.event_path(rank))
+    for pid in children(holder_here(folder.lock_path)):
+        for link in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{link}") == wanted:
+                    return pid
+    raise LookupError(rank)

@@ -1,0 +1,158 @@
+"""The sampling tab: prompts and their settings, and samples on request."""
+
+import dataclasses
+
+import pytest
+
+from modules.config.errors import UserError
+
+
+@pytest.fixture
+def tab(app):
+    made = app.open_tab("sampling")
+    for _ in made._steps:
+        pass
+    app.update()
+    return made
+
+
+def rows(tab) -> list[tuple]:
+    tree = tab.prompts.tree
+    return [tuple(str(value) for value in tree.item(item, "values")) for item in tree.get_children()]
+
+
+def prompts(app) -> list[str]:
+    return [sample.prompt for sample in app.settings.get("sampling.samples")]
+
+
+def press(app, widget, key: str) -> None:
+    widget.focus_force()
+    app.update()
+    widget.event_generate(key)
+    app.update()
+
+
+def test_every_prompt_is_listed(app, tab):
+    assert [row[1] for row in rows(tab)] == prompts(app)
+    assert rows(tab)[0] == ("✓", "a handwritten zero", "42", "32 x 32", "2")
+
+
+def test_a_choice_opens_the_settings_of_that_prompt(app, tab):
+    tab.prompts.choose(3)
+    app.update()
+    assert tab._edited.form.paths[0] == "sampling.samples.3.prompt"
+    fields = {path.rpartition(".")[2] for path in tab._edited.form.paths}
+    assert fields == {field.name for field in dataclasses.fields(app.settings.get("sampling.samples.3"))}
+
+
+def test_what_is_typed_is_seen_in_the_list(app, tab):
+    app.settings.set("sampling.samples.2.prompt", "a fox\nin snow")
+    app.settings.set("sampling.samples.2.width", 64)
+    assert rows(tab)[2][1:4] == ("a fox in snow", "42", "64 x 32")
+
+
+def test_a_new_prompt_takes_the_size_of_the_others(app, tab):
+    count = len(prompts(app))
+    tab.prompts.add()
+    app.update()
+    new = app.settings.get(f"sampling.samples.{count}")
+    assert (new.prompt, new.width, new.steps) == ("", 32, 20)
+    assert tab.prompts.chosen == count
+    assert rows(tab)[-1][1] == "(no prompt)"
+
+
+def test_the_first_prompt_of_all_can_be_added(app, tab):
+    while prompts(app):
+        app.settings.remove("sampling.samples", 0)
+    app.update()
+    assert rows(tab) == []
+    tab.prompts.add()
+    app.update()
+    assert len(prompts(app)) == 1
+
+
+def test_a_duplicate_stands_below_the_prompt_and_is_chosen(app, tab):
+    tab.prompts.choose(1)
+    app.update()
+    tab.prompts.duplicate()
+    app.update()
+    assert prompts(app)[:4] == ["a handwritten zero", "a handwritten one", "a handwritten one", "a handwritten two"]
+    assert tab.prompts.chosen == 2
+
+
+def test_prompts_can_be_moved(app, tab):
+    tab.prompts.choose(0)
+    app.update()
+    tab.prompts.move(-1)
+    tab.prompts.move(1)
+    app.update()
+    assert prompts(app)[:2] == ["a handwritten one", "a handwritten zero"]
+    assert tab.prompts.chosen == 1
+
+
+def test_space_switches_a_prompt_off_and_delete_removes_it(app, tab):
+    tab.prompts.choose(0)
+    press(app, tab.prompts.tree, "<space>")
+    assert app.settings.get("sampling.samples.0.enabled") is False
+    assert rows(tab)[0][0] == ""
+    press(app, tab.prompts.tree, "<Delete>")
+    assert prompts(app)[0] == "a handwritten one"
+
+
+def test_a_click_on_the_mark_switches_a_prompt_off(app, tab):
+    app.update()
+    x, y, width, height = tab.prompts.tree.bbox("1", "on")
+    tab.prompts.tree.event_generate("<Button-1>", x=x + width // 2, y=y + height // 2)
+    app.update()
+    assert app.settings.get("sampling.samples.1.enabled") is False
+
+
+def test_removing_the_last_prompts_one_by_one_leaves_an_empty_list(app, tab):
+    tab.prompts.choose(len(prompts(app)) - 1)
+    app.update()
+    while prompts(app):
+        tab.prompts.remove()
+        app.update()
+    assert tab._edited is None
+    assert tab.prompts._on_chosen[0].cget("state") == "disabled"
+
+
+def test_undo_of_an_added_prompt_takes_its_form_away(app, tab):
+    tab.prompts.add()
+    app.update()
+    app.settings.undo()
+    app.update()
+    assert tab.prompts.chosen is None
+    assert tab._edited is None
+
+
+def test_a_problem_of_a_prompt_opens_its_form(app, tab):
+    app.settings.set("sampling.samples.5.steps", "0")
+    app.flash("sampling.samples.5.steps")
+    app.update()
+    assert tab.prompts.chosen == 5
+    assert "sampling.samples.5.steps" in tab._edited.form.fields
+
+
+def test_samples_are_asked_for_only_while_a_run_goes_on(app, tab, monkeypatch):
+    asked = []
+    monkeypatch.setattr(app.run, "command", asked.append)
+    assert tab.sample_now.cget("state") == "disabled"
+    app.run.state.is_running = True
+    tab._on_run(app.run.state)
+    tab.sample_now.invoke()
+    assert asked == ["sample"]
+    app.run.state.is_stopping = True
+    tab._on_run(app.run.state)
+    assert tab.sample_now.cget("state") == "disabled"
+
+
+def test_a_run_folder_that_is_gone_is_told(app, tab, monkeypatch):
+    def refuse(name: str) -> None:
+        raise UserError("the folder is gone.")
+
+    told = []
+    monkeypatch.setattr(app.run, "command", refuse)
+    monkeypatch.setattr(app, "show_message", lambda text, kind="info": told.append((text, kind)))
+    tab._sample_now()
+    assert told == [("the folder is gone.", "error")]

@@ -1,0 +1,280 @@
+"""The model of the settings, without a display."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from modules.config.describe import walk_settings
+from modules.config.errors import ConfigError
+from modules.config.files import load_config, to_values
+from modules.config.presets import load_preset
+from modules.config.validation import Problem
+from modules.ui.SettingsModel import SettingsModel
+
+
+@pytest.fixture
+def model() -> SettingsModel:
+    return SettingsModel()
+
+
+def test_the_first_start_loads_the_demo(model):
+    assert model.preset_name == "demo"
+    assert model.get("optimizer.learning_rate") == load_preset("demo")["optimizer"]["learning_rate"]
+    assert model.problems() == []
+    assert model.modified_paths() == []
+
+
+def test_typed_text_becomes_a_value(model):
+    assert model.set("optimizer.learning_rate", "1e-4") is None
+    assert model.get("optimizer.learning_rate") == 1e-4
+    assert model.set("device_indexes", "0, 2") is None
+    assert model.get("device_indexes") == [0, 2]
+    assert model.set("max_steps", "") is None
+    assert model.get("max_steps") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "sentence"),
+    [
+        ("optimizer.learning_rate", "3e-x", "Learning rate: '3e-x' is not a number."),
+        ("optimizer.beta1", "1.2", "Beta 1: must be at least 0 and below 1."),
+        ("epochs", "2.5", "Epochs: '2.5' is not a whole number."),
+        ("epochs", "", "Epochs: it must not be empty."),
+        ("epochs", "nan", "Epochs: 'nan' is not a number."),
+        ("optimizer.learning_rate", "1e999", "Learning rate: '1e999' is too large."),
+        ("optimizer.learning_rate", "1,5", "Learning rate: '1,5' is not a number."),
+        ("device_indexes", "0, -1", "GPUs: each entry must be at least 0."),
+        ("initial_port", "99999", "a port number from 1 to 65535"),
+    ],
+)
+def test_refused_text_is_kept_beside_the_value_and_blocks(model, path, text, sentence):
+    before = model.get(path)
+    assert sentence in model.set(path, text)
+    assert model.get(path) == before
+    assert model.typed[path] == model.shown(path) == text
+    assert sentence in model.error(path)
+    assert [problem.path for problem in model.problems() if problem.blocking] == [path]
+    assert model.config() is None
+    assert model.set(path, before) is None
+    assert model.error(path) is None
+    assert model.config() is not None
+
+
+def test_refused_text_of_a_field_that_does_not_matter_blocks_nothing(model):
+    model.set("lora.rank", "many")
+    assert model.config() is None
+    model.set("method", "full")
+    assert not model.is_visible("lora.rank")
+    assert model.config() is not None
+    model.set("method", "lora")
+    assert model.typed == {"lora.rank": "many"}
+    assert model.config() is None
+
+
+def test_every_setting_survives_saving_and_loading_and_is_undone(model, tmp_path):
+    model.add("embeddings", {"placeholder": "new-word"})
+    before = {}
+    for info in walk_settings():
+        if info.type != "list" and info.path != "config_version":
+            path = info.path.replace("[]", ".0")
+            before[path] = model.get(path)
+            assert model.set(path, another_value(info, before[path])) is None, path
+            assert model.get(path) != before[path]
+    model.save(tmp_path / "settings.yaml")
+    assert load_config(tmp_path / "settings.yaml") == model.config()
+    for path in reversed(before):
+        assert model.undo(), path
+        assert model.get(path) == before[path]
+
+
+def another_value(info, value):
+    if info.type == "bool":
+        return not value
+    if info.type == "choice":
+        return next(choice for choice in info.choices if choice != value)
+    if info.type == "list[int]":
+        return [*value, 64]
+    if info.type == "str":
+        return "12399" if info.path == "initial_port" else f"{value}x"
+    if info.type == "int":
+        return 64 if value is None else value - 1 if info.le == value else value + 1
+    low = info.ge if info.ge is not None else info.gt
+    high = info.le if info.le is not None else info.lt
+    if low is None:
+        return (high or 0.0) - 1 / 3
+    return low + ((high if high is not None else low + 1) - low) / 3
+
+
+def test_undo_takes_a_typed_word_back_at_once_and_redo_brings_it_again(model):
+    before = model.get("output.name")
+    for text in ("c", "ca", "cat"):
+        model.set("output.name", text)
+    model.set("epochs", "7")
+    assert model.undo()
+    assert model.get("output.name") == "cat"
+    assert model.undo()
+    assert model.get("output.name") == before
+    assert not model.undo()
+    assert model.redo()
+    assert model.redo()
+    assert (model.get("output.name"), model.get("epochs")) == ("cat", 7)
+    assert not model.redo()
+
+
+def test_undo_brings_refused_text_back_with_its_sentence(model):
+    model.set("epochs", "x1")
+    sentence = model.error("epochs")
+    model.set("epochs", 3)
+    model.undo()
+    assert model.typed == {"epochs": "x1"}
+    assert model.error("epochs") == sentence
+
+
+def test_loading_a_preset_is_undone_as_one(model):
+    model.load_preset("sdxl-lora")
+    assert (model.get("family"), model.preset_name) == ("sdxl", "sdxl-lora")
+    assert model.modified_paths() == []
+    model.undo()
+    assert (model.get("family"), model.preset_name) == ("sd15", "demo")
+
+
+def test_changes_are_counted_from_the_preset_in_the_order_of_the_form(model):
+    model.set("optimizer.learning_rate", 1.0)
+    model.set("epochs", 3)
+    model.add("concepts", {"path": "more"})
+    assert model.modified_paths() == ["epochs", "concepts", "optimizer.learning_rate"]
+    assert model.preset_value("epochs") == load_preset("demo")["epochs"]
+    model.reset_to_preset(["epochs", "concepts"])
+    assert model.modified_paths() == ["optimizer.learning_rate"]
+
+
+def test_saving_makes_the_file_what_changes_are_counted_from(model, tmp_path):
+    model.set("epochs", 3)
+    model.save(tmp_path / "mine.yaml")
+    assert (model.preset_name, model.modified_paths()) == ("mine.yaml", [])
+    model.undo()
+    assert (model.preset_name, model.modified_paths()) == ("mine.yaml", ["epochs"])
+
+
+def test_what_is_refused_is_not_saved(model, tmp_path):
+    model.set("epochs", "x")
+    with pytest.raises(ConfigError, match="can't be saved: Epochs"):
+        model.save(tmp_path / "mine.yaml")
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+def test_a_file_from_a_newer_version_changes_nothing(model, tmp_path):
+    (tmp_path / "new.yaml").write_text("config_version: 99\nepochs: 3\n")
+    before = model.values
+    with pytest.raises(ConfigError, match="newer than this Chorus understands"):
+        model.load_file(tmp_path / "new.yaml")
+    assert model.values == before
+    assert not model.undo()
+
+
+def test_parts_come_go_and_move_with_what_was_typed_in_them(model):
+    count = len(model.get("sampling.samples"))
+    index = model.add("sampling.samples", {"prompt": "last"})
+    assert index == count
+    model.set(f"sampling.samples.{index}.steps", "few")
+    model.move("sampling.samples", index, 0)
+    assert model.get("sampling.samples.0.prompt") == "last"
+    assert model.typed == {"sampling.samples.0.steps": "few"}
+    model.remove("sampling.samples", 1)
+    assert len(model.get("sampling.samples")) == count
+    model.remove("sampling.samples", 0)
+    assert model.typed == {}
+    model.undo()
+    assert model.typed == {"sampling.samples.0.steps": "few"}
+
+
+def test_a_part_with_wrong_values_is_refused_whole(model):
+    before = model.values
+    with pytest.raises(ConfigError, match="repeats"):
+        model.add("concepts", {"repeats": -1})
+    assert model.values == before
+
+
+def test_listeners_hear_what_has_changed(model):
+    heard = []
+    stop = model.subscribe(heard.append)
+    model.set("epochs", 3)
+    model.set("epochs", 3)
+    assert heard == [{"epochs"}]
+    model.undo()
+    assert heard[1] == {"epochs"}
+    model.add("concepts", {"path": "p"})
+    assert {"concepts", "concepts.2.path"} <= heard[2]
+    stop()
+    model.set("epochs", 4)
+    assert len(heard) == 3
+
+
+def test_problems_that_others_find_are_counted_until_they_are_gone(model):
+    model.report("devices", [Problem("device_indexes", "Device 3 is chosen but only 0-2 exist.")])
+    assert model.error("device_indexes") == "Device 3 is chosen but only 0-2 exist."
+    model.report("devices", [])
+    assert model.problems() == []
+
+
+def test_the_last_state_comes_back_with_what_was_refused(tmp_path):
+    path = tmp_path / "state" / "settings.json"
+    model = SettingsModel(path)
+    assert not model.restored
+    model.load_preset("sd15-lora")
+    model.set("epochs", 3)
+    model.set("lora.rank", "many")
+    model.pending_save()()
+    assert model.pending_save() is None
+    again = SettingsModel(path)
+    assert again.restored
+    assert again.typed == {"lora.rank": "many"}
+    assert again.modified_paths() == model.modified_paths() == ["epochs", "lora.rank"]
+    assert (again.preset_name, again.values) == ("sd15-lora", model.values)
+    assert again.error("lora.rank") == model.error("lora.rank")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"values": {}}', '{"values": 3, "typed": []}'])
+def test_a_damaged_last_state_gives_the_demo_and_says_so(tmp_path, text):
+    path = tmp_path / "settings.json"
+    path.write_text(text)
+    model = SettingsModel(path)
+    assert (model.restored, model.preset_name) == (False, "demo")
+    assert "demo is loaded instead" in model.notice
+
+
+def test_a_last_state_of_a_newer_version_gives_the_demo_and_says_so(tmp_path):
+    path = tmp_path / "settings.json"
+    model = SettingsModel(path)
+    model.pending_save()()
+    state = json.loads(path.read_text())
+    state["values"]["config_version"] = 99
+    path.write_text(json.dumps(state))
+    again = SettingsModel(path)
+    assert again.preset_name == "demo"
+    assert "newer than this Chorus" in again.notice
+
+
+def test_a_run_gets_a_copy_that_later_changes_leave_alone(model):
+    config = model.config()
+    model.set("epochs", 3)
+    model.set("concepts.0.path", "elsewhere")
+    assert to_values(config) == to_values(SettingsModel().config())
+
+
+def test_a_setting_for_several_text_encoders_is_hidden_where_there_is_one(model):
+    assert not model.is_visible("text_encoder.only")
+    model.set("family", "sdxl")
+    assert model.is_visible("text_encoder.only")
+
+
+def test_the_models_of_the_window_load_neither_tk_nor_torch():
+    code = (
+        "import sys; import modules.ui.SettingsModel, modules.ui.RunModel;"
+        "unwanted = {'torch', 'diffusers', 'transformers', 'matplotlib', 'tkinter', 'customtkinter'};"
+        "print(sorted(unwanted & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

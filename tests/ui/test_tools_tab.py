@@ -1,0 +1,172 @@
+import json
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from modules.config.errors import UserError
+from modules.session.RunFolder import RunFolder
+from modules.ui import ToolsTab as module
+from modules.ui.CrashReportWindow import CrashReportWindow
+from modules.ui.LogPane import ALL, MAX_LINES, SUPERVISOR
+from modules.ui.RunSummaryWindow import RunSummaryWindow
+from modules.ui.TensorBoard import TensorBoard
+
+SERVER = """
+import http.server, sys
+address = sys.argv[sys.argv.index("--host") + 1], int(sys.argv[sys.argv.index("--port") + 1])
+http.server.HTTPServer(address, http.server.SimpleHTTPRequestHandler).serve_forever()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    return folder
+
+
+@pytest.fixture
+def tab(app, folder, wait_for):
+    """The tab, and the log of two ranks and a supervisor."""
+    for rank in (0, 1):
+        tell(folder, rank, *[f"line {number} of {rank}" for number in range(3)])
+    tell(folder, None, "Stopping")
+    app.run.attach(folder.path)
+    tab = app.open_tab("tools")
+    wait_for(app, lambda: shown(tab).count("\n") >= 7)
+    return tab
+
+
+def tell(folder, rank, *texts, kind="status"):
+    path = folder.supervisor_event_path if rank is None else folder.event_path(rank)
+    with path.open("a") as file:
+        for text in texts:
+            file.write(json.dumps({"time": time.time(), "type": kind, "rank": rank, "text": text}) + "\n")
+
+
+def shown(tab):
+    return tab.log.text.get("1.0", "end-1c")
+
+
+class TestLog:
+    def test_all_ranks_are_told(self, tab):
+        text = shown(tab)
+        assert text.count("Rank 0: line") == text.count("Rank 1: line") == 3
+        assert "Supervisor: Stopping" in text
+
+    def test_one_rank_can_be_picked(self, tab, app, wait_for):
+        assert tab.log.filter.cget("values") == [ALL, "Rank 0", "Rank 1", SUPERVISOR]
+        tab.log.choose(1)
+        wait_for(app, lambda: shown(tab).count("\n") == 3)
+        assert shown(tab).count("Rank 1: line") == 3
+        tab.log.choose(None)
+        wait_for(app, lambda: shown(tab).count("\n") >= 7)
+
+    def test_the_row_chosen_in_the_table_of_ranks_picks_it(self, tab, app, wait_for):
+        app.log_rank = 1
+        wait_for(app, lambda: "Rank 0" not in shown(tab) and shown(tab).count("Rank 1: line") == 3)
+
+    def test_new_lines_come_by_themselves_and_warnings_have_a_colour(self, tab, app, folder, wait_for):
+        tell(folder, 1, "slow disk", kind="warning")
+        wait_for(app, lambda: "slow disk" in shown(tab))
+        assert "warning" in tab.log.text.tag_names("end - 2 chars")
+
+    def test_a_flood_is_cut_and_keeps_the_last(self, tab, app, folder, wait_for):
+        tell(folder, 1, *[f"flood {number}" for number in range(MAX_LINES + 2000)])
+        wait_for(app, lambda: f"flood {MAX_LINES + 1999}\n" in shown(tab))
+        assert shown(tab).count("\n") == MAX_LINES
+
+    def test_a_portion_is_one_insert(self, tab, app, folder, wait_for, monkeypatch):
+        inserts = []
+        insert = tab.log.text.insert
+        monkeypatch.setattr(tab.log.text, "insert", lambda *arguments: inserts.append(1) or insert(*arguments))
+        tell(folder, 1, *[f"many {number}" for number in range(400)])
+        wait_for(app, lambda: "many 399\n" in shown(tab))
+        assert len(inserts) < 10
+
+    def test_another_run_has_another_log(self, tab, app, tmp_path, wait_for):
+        other = RunFolder(tmp_path / "other")
+        other.create()
+        tell(other, 0, "hello")
+        app.run.attach(other.path)
+        wait_for(app, lambda: "hello" in shown(tab))
+        assert "line 0" not in shown(tab)
+
+
+class TestTensorBoard:
+    @pytest.fixture
+    def board(self):
+        board = TensorBoard([sys.executable, "-c", SERVER])
+        yield board
+        board.stop()
+
+    def test_the_curves_are_served_on_this_machine_only(self, board, tmp_path):
+        (tmp_path / "events").touch()
+        url = board.start(tmp_path)
+        assert url.startswith("http://127.0.0.1:")
+        assert urllib.request.urlopen(url).status == 200
+        assert board.start(tmp_path) == url
+
+    def test_a_stop_ends_the_process(self, board, tmp_path):
+        (tmp_path / "events").touch()
+        board.start(tmp_path)
+        process = board._process
+        board.stop()
+        assert process.poll() is not None
+
+    def test_without_curves_there_is_nothing_to_open(self, board, tmp_path):
+        with pytest.raises(UserError, match="holds nothing for TensorBoard"):
+            board.start(tmp_path)
+
+    def test_a_start_that_fails_says_what_it_said(self, tmp_path):
+        (tmp_path / "events").touch()
+        with pytest.raises(UserError, match="no such luck"):
+            TensorBoard([sys.executable, "-c", "raise SystemExit('no such luck')"]).start(tmp_path)
+
+    def test_the_button_opens_the_browser(self, tab, app, folder, board, wait_for, monkeypatch):
+        opened = []
+        monkeypatch.setattr(module.webbrowser, "open", opened.append)
+        tab.tensorboard = board
+        (folder.tensorboard_dir / "events").touch()
+        tab._open.invoke()
+        wait_for(app, lambda: opened)
+        wait_for(app, lambda: tab._open.cget("state") == "normal")
+
+    def test_a_run_without_curves_is_told(self, tab, app, wait_for):
+        tab._open.invoke()
+        wait_for(app, lambda: "holds nothing for TensorBoard" in app.message.cget("text"))
+        assert tab._open.cget("state") == "normal"
+
+
+class TestWindows:
+    def test_the_report_is_read_and_copied(self, tab, app, folder, wait_for):
+        folder.write_exit("failed", rank=1, kind="killed", text="Rank 1 was killed by SIGKILL.", signal="SIGKILL")
+        wait_for(app, lambda: tab._report.cget("state") == "normal")
+        window = tab.show_report()
+        wait_for(app, lambda: "signal: SIGKILL" in window.box.get("1.0", "end"))
+        assert "Rank 1 was killed" in window.heading.cget("text")
+        window.copy()
+        assert "signal: SIGKILL" in app.clipboard_get()
+        window.destroy()
+
+    def test_a_report_closed_at_once_harms_nothing(self, app, folder, wait_for):
+        CrashReportWindow(app, folder.path).destroy()
+        end = time.monotonic() + 0.5
+        wait_for(app, lambda: time.monotonic() > end)
+
+    def test_the_summary_starts_once(self, app):
+        starts = []
+        window = RunSummaryWindow(app, "Steps: 5", lambda: starts.append(1))
+        app.update()
+        assert "Steps: 5" in window.box.get("1.0", "end")
+        window.start()
+        assert starts == [1]
+        assert not window.winfo_exists()
+
+    def test_a_mere_check_offers_no_start(self, app):
+        window = RunSummaryWindow(app, "Steps: 5")
+        app.update()
+        assert [button.cget("text") for button in window.bar.winfo_children()] == ["Close", "Copy"]
+        window.destroy()

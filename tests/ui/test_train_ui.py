@@ -1,0 +1,476 @@
+"""The main window: tabs, bars, keys, the last state, and starting a run."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from modules.config.describe import settings_by_path
+from modules.config.errors import UserError
+from modules.config.files import load_config, save_config
+from modules.ui import RunControl as run_control
+from modules.ui import dialogs
+from modules.ui.BottomBar import describe_progress, describe_seconds
+from modules.ui.form import find_field
+from modules.ui.GeneralTab import LookCard
+from modules.ui.RunControl import next_free_folder, run_check
+from modules.ui.RunState import RunState
+from modules.ui.SettingsSearch import find_settings
+from modules.ui.TableWindow import TableWindow
+from modules.ui.theme import Theme
+from modules.ui.TrainUI import TABS, tab_of
+
+FORM_TABS = ("general", "model", "data", "training")
+
+
+def press(app, keys: str) -> None:
+    app.focus_force()
+    app.update()
+    app.event_generate(keys)
+    app.update()
+
+
+@pytest.mark.parametrize("name", TABS)
+def test_every_tab_opens(app, name):
+    tab = app.open_tab(name)
+    app.update()
+    assert tab.winfo_ismapped()
+    assert [other for other, one in app.tabs.items() if one.winfo_ismapped()] == [name]
+    assert app.tab_bar.selected == name
+
+
+def test_a_tab_is_made_when_it_is_first_opened(app):
+    assert list(app.tabs) == ["general"]
+    first = app.open_tab("data")
+    app.open_tab("general")
+    assert app.open_tab("data") is first
+
+
+def test_every_setting_is_on_its_tab(app):
+    app.settings.set("method", "embedding")
+    app.settings.add("embeddings", {"placeholder": "new-word"})
+    missing = []
+    for path, info in settings_by_path().items():
+        if tab_of(path) in FORM_TABS and info.type != "list" and path != "config_version":
+            path = path.replace("[]", ".0")
+            if find_field(app.open_tab(tab_of(path)), path) is None:
+                missing.append(path)
+    assert missing == []
+
+
+def test_the_search_opens_the_tab_and_flashes_the_field(app, wait_for):
+    app.flash("optimizer.beta1")
+    field = find_field(app.tabs["training"], "optimizer.beta1")
+    assert app.tab_bar.selected == "training"
+    assert app.preferences.show_all
+    assert field.label.cget("fg_color") == Theme.selected
+    app.update()
+    assert field.editor.winfo_ismapped()
+    assert 0 <= field.label.winfo_rooty() - app.content.winfo_rooty() < app.content.winfo_height()
+    wait_for(app, lambda: field.label.cget("fg_color") == "transparent")
+
+
+def test_control_f_leads_to_the_search_and_return_to_the_field(app):
+    press(app, "<Control-f>")
+    entry = app.top_bar.search
+    assert app.focus_get() is entry._entry
+    for text in ("w", "war", "warm-up"):
+        entry.delete(0, "end")
+        entry.insert(0, text)
+        entry._entry.event_generate("<KeyRelease>", keysym="p")
+    assert entry.found[0] == "schedule.warmup"
+    entry._entry.event_generate("<Return>")
+    app.update()
+    assert app.tab_bar.selected == "training"
+    assert entry.get() == ""
+    assert app.focus_get() is find_field(app.tabs["training"], "schedule.warmup").entry._entry
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("learning rate", "optimizer.learning_rate"),
+        ("batch_size", "batch_size"),
+        ("EMA", "ema.enabled"),
+        ("nccl", "distributed_backend"),
+        ("resolution", "data.resolution"),
+    ],
+)
+def test_settings_are_found_by_label_name_and_choice(text, path):
+    assert path in find_settings(text)[:4]
+
+
+def test_a_search_for_nothing_finds_nothing():
+    assert find_settings("  ") == []
+    assert find_settings("no such words anywhere") == []
+
+
+def test_a_setting_that_does_not_matter_is_not_flashed_but_said_so(app):
+    app.settings.set("method", "full")
+    app.flash("lora.rank")
+    assert "does not matter" in app.message.cget("text")
+
+
+def test_problems_are_counted_and_a_click_leads_to_them(app):
+    app.settings.set("optimizer.learning_rate", "3e-x")
+    app.settings.set("optimizer.beta1", "1.2")
+    assert app.bottom_bar.problems.cget("text").startswith("2 problems: ")
+    app.bottom_bar.problems.invoke()
+    app.update()
+    first = app.settings.problems()[0].path
+    assert app.focus_get() is find_field(app.tabs["training"], first).entry._entry
+
+
+def test_start_is_refused_with_a_problem_and_leads_to_it(app, monkeypatch):
+    monkeypatch.setattr(run_control, "run_check", lambda config: pytest.fail("checked in spite of a problem"))
+    app.settings.set("optimizer.learning_rate", "3e-x")
+    press(app, "<F5>")
+    assert app.tab_bar.selected == "training"
+    assert "is not a number" in app.message.cget("text")
+    assert not app.bottom_bar.control.is_checking
+
+
+def test_f5_shows_the_summary_and_start_in_it_starts_the_run(app, wait_for, monkeypatch):
+    from modules.ui import RunSummaryWindow as module
+
+    shown, started = [], []
+    monkeypatch.setattr(run_control, "run_check", lambda config: f"seed {config.seed}")
+    monkeypatch.setattr(module, "RunSummaryWindow", lambda *arguments: shown.append(arguments))
+    monkeypatch.setattr(app.run, "start", lambda config, resume: started.append((config, resume)))
+    press(app, "<F5>")
+    assert app.bottom_bar.start.cget("text") == "Checking…"
+    wait_for(app, lambda: shown)
+    _, summary, start = shown[0]
+    assert summary == "seed 42"
+    assert started == []
+    start()
+    assert started[0][0] == app.settings.config()
+    assert started[0][1] is False
+    assert app.bottom_bar.start.cget("text") == "Start training"
+
+
+def test_check_shows_the_summary_without_a_start(app, wait_for, monkeypatch):
+    from modules.ui import RunSummaryWindow as module
+
+    shown = []
+    monkeypatch.setattr(run_control, "run_check", lambda config: "fine")
+    monkeypatch.setattr(module, "RunSummaryWindow", lambda *arguments: shown.append(arguments))
+    app.bottom_bar.check.invoke()
+    wait_for(app, lambda: shown)
+    assert shown[0][1:] == ("fine", None)
+
+
+def test_what_the_check_refuses_is_said(app, wait_for, monkeypatch):
+    def refuse(config):
+        raise UserError("concepts.0.path 'x': no such folder; choose another.")
+
+    monkeypatch.setattr(run_control, "run_check", refuse)
+    app.bottom_bar.check.invoke()
+    wait_for(app, lambda: "no such folder" in app.message.cget("text"))
+    assert app.message.cget("text_color") == Theme.error
+
+
+@pytest.mark.parametrize("answer", ["Resume", "New folder", "Cancel", None])
+def test_a_folder_that_holds_a_run_is_asked_about(app, wait_for, monkeypatch, tmp_path, answer):
+    (tmp_path / "run" / "models" / "model").mkdir(parents=True)
+    app.settings.set("workspace_dir", str(tmp_path / "run"))
+    summaries = []
+    monkeypatch.setattr(run_control, "ask", lambda *arguments: answer)
+    control = app.bottom_bar.control
+    monkeypatch.setattr(control, "_summarize", lambda resume, then_start: summaries.append(resume))
+    control.start()
+    assert summaries == {"Resume": [True], "New folder": [False]}.get(answer, [])
+    name = "run-2" if answer == "New folder" else "run"
+    assert app.settings.get("workspace_dir") == str(tmp_path / name)
+
+
+def test_the_first_stop_ends_the_step_and_the_second_forces(app, monkeypatch):
+    asked = []
+    monkeypatch.setattr(app.run, "stop", lambda: asked.append("stop"))
+    monkeypatch.setattr(app.run, "force_stop", lambda: asked.append("force"))
+    monkeypatch.setattr(run_control, "ask", lambda *arguments, **options: "Force stop")
+    for is_stopping, text in ((False, "Stop"), (True, "Force stop")):
+        app.run.state = RunState(is_running=True, is_stopping=is_stopping)
+        app.bottom_bar.show_run(app.run.state)
+        assert app.bottom_bar.start.cget("text") == text
+        app.bottom_bar.start.invoke()
+    assert asked == ["stop", "force"]
+
+
+def test_the_progress_says_step_loss_speed_and_time_left():
+    from pathlib import Path
+
+    state = RunState(
+        folder=Path("run"),
+        phase="Training",
+        is_running=True,
+        epoch=3,
+        step=1200,
+        total=2000,
+        smooth=0.1234,
+        steps_per_second=2.5,
+        samples_per_second=80,
+        eta_seconds=3723,
+    )
+    text = describe_progress(state)
+    assert text == "Training   epoch 3   step 1,200 of 2,000   loss 0.1234   2.50 it/s   80.0 img/s   ETA 1:02:03"
+    assert describe_progress(RunState()) == "No run yet"
+    assert describe_progress(RunState(message="The run folder is gone.")) == "The run folder is gone."
+    assert describe_seconds(59.6) == "01:00"
+
+
+def test_undo_and_redo_by_keys(app):
+    app.settings.set("epochs", 3)
+    press(app, "<Control-z>")
+    assert app.settings.get("epochs") == 100
+    press(app, "<Control-y>")
+    assert app.settings.get("epochs") == 3
+
+
+def test_save_asks_for_a_file_once_and_then_writes_it(app, tmp_path, monkeypatch):
+    asked = []
+    target = tmp_path / "mine.yaml"
+    monkeypatch.setattr("modules.ui.TopBar.filedialog.asksaveasfilename", lambda **options: asked.append(1) or target)
+    app.settings.set("epochs", 3)
+    press(app, "<Control-s>")
+    app.settings.set("epochs", 4)
+    assert app.top_bar.modified.cget("text") == "modified (1)"
+    press(app, "<Control-s>")
+    assert len(asked) == 1
+    assert load_config(target).epochs == 4
+    assert "mine.yaml" in app.top_bar.preset.cget("text")
+    assert not app.top_bar.modified.winfo_ismapped()
+
+
+def test_a_file_that_can_not_be_used_changes_nothing_and_says_why(app, tmp_path):
+    (tmp_path / "new.yaml").write_text("config_version: 99\n")
+    before = app.settings.values
+    app.top_bar.open_file(tmp_path / "new.yaml")
+    assert "newer than this Chorus" in app.message.cget("text")
+    assert app.settings.values == before
+
+
+def test_a_preset_is_found_by_search_and_taken(app):
+    window = app.top_bar.choose_preset()
+    app.update()
+    window.search.insert(0, "sdxl lora")
+    window.show_rows()
+    assert window.table.get_children() == ("preset:sdxl-lora",)
+    window.search._entry.focus_force()
+    app.update()
+    window.search._entry.event_generate("<Return>")
+    app.update()
+    assert not window.winfo_exists()
+    assert app.settings.preset_name == "sdxl-lora"
+    assert app.top_bar.family.get() == "Stable Diffusion XL"
+
+
+def test_changes_are_listed_and_taken_back(app):
+    app.settings.set("epochs", 3)
+    app.settings.set("batch_size", 8)
+    window = app.top_bar.show_changes()
+    assert isinstance(window, TableWindow)
+    assert set(window.table.get_children()) == {"epochs", "batch_size"}
+    assert window.table.item("epochs", "values")[1:] == ("100", "3")
+    window.table.selection_set("epochs")
+    window._act(dict(window._actions)["Take back"])
+    assert app.settings.modified_paths() == ["batch_size"]
+
+
+def test_family_and_method_follow_the_settings_and_set_them(app):
+    app.top_bar.family._command("Stable Diffusion XL")
+    assert app.settings.get("family") == "sdxl"
+    app.settings.set("method", "full")
+    assert app.top_bar.method.get() == "Full training"
+
+
+def test_control_tab_goes_around_the_tabs(app):
+    app.open_tab("tools")
+    press(app, "<Control-Tab>")
+    assert app.tab_bar.selected == "general"
+    press(app, "<Control-Prior>")
+    assert app.tab_bar.selected == "tools"
+
+
+def test_the_last_state_comes_back(make_app, tmp_path, wait_for):
+    window = make_app(tmp_path / "state")
+    window.settings.set("epochs", 3)
+    window.settings.set("batch_size", "four")
+    window.set_show_all(True)
+    window.open_tab("data")
+    wait_for(window, lambda: (tmp_path / "state" / "settings.json").exists())
+    window.destroy()
+    again = make_app(tmp_path / "state")
+    assert again.settings.get("epochs") == 3
+    assert again.settings.typed == {"batch_size": "four"}
+    assert again.tab_bar.selected == "data"
+    assert again.filter.get() == "All"
+
+
+def test_the_last_state_is_on_the_disk_before_the_window_closes(make_app, tmp_path, wait_for):
+    path = tmp_path / "state" / "settings.json"
+    window = make_app(tmp_path / "state")
+    window.settings.set("epochs", 3)
+    wait_for(window, lambda: path.exists() and json.loads(path.read_text())["values"]["epochs"] == 3)
+
+
+def test_a_second_window_says_so_and_keeps_nothing(make_app, tmp_path):
+    first = make_app(tmp_path / "state")
+    second = make_app(tmp_path / "state")
+    assert "Another window" in second.message.cget("text")
+    second.settings.set("epochs", 3)
+    second.destroy()
+    first.destroy()
+    assert make_app(tmp_path / "state").settings.get("epochs") == 100
+
+
+def test_a_place_that_can_not_be_written_is_a_message(make_app, tmp_path):
+    (tmp_path / "file").write_text("")
+    window = make_app(tmp_path / "file" / "state")
+    assert "can't be written" in window.message.cget("text")
+
+
+def test_closing_during_a_run_asks_and_keeps_it_going_or_stops_it(make_app, monkeypatch):
+    for answer, stopped, closed in (
+        ("Cancel", [], False),
+        (None, [], False),
+        ("Keep training", [], True),
+        ("Stop and save", [1], True),
+    ):
+        window, asked, destroyed = make_app(), [], []
+        monkeypatch.setattr("modules.ui.TrainUI.ask", lambda *arguments, answer=answer: answer)
+        monkeypatch.setattr(window.run, "stop", lambda asked=asked: asked.append(1))
+        monkeypatch.setattr(window, "destroy", lambda destroyed=destroyed: destroyed.append(1))
+        window.run.state = RunState(is_running=True)
+        window.close()
+        assert (asked, bool(destroyed)) == (stopped, closed)
+        monkeypatch.undo()
+
+
+def test_a_question_is_answered_by_its_buttons_and_closed_by_escape(app):
+    for answer in ("Yes", "No"):
+        app.after(100, lambda answer=answer: open_question(app).buttons[answer].invoke())
+        assert dialogs.ask(app, "Sure", "Really?", ("Yes", "No")) == answer
+    app.after(100, lambda: (open_question(app).focus_force(), open_question(app).event_generate("<Escape>")))
+    assert dialogs.ask(app, "Sure", "Really?", ("Yes", "No")) is None
+
+
+def open_question(app):
+    return next(child for child in app.winfo_children() if isinstance(child, dialogs.Question))
+
+
+def test_work_in_the_background_comes_back_on_the_thread_of_the_window(app, wait_for):
+    seen = []
+    app.in_background(threading.get_ident, lambda worker: seen.append((worker, threading.get_ident())))
+    wait_for(app, lambda: seen)
+    worker, window = seen[0]
+    assert window == threading.get_ident() != worker
+
+
+def test_what_fails_in_the_background_is_handed_over(app, wait_for):
+    seen = []
+    app.in_background(lambda: 1 / 0, lambda result: None, seen.append)
+    wait_for(app, lambda: seen)
+    assert isinstance(seen[0], ZeroDivisionError)
+
+
+def test_a_job_that_fails_does_not_keep_the_others_from_running(app, wait_for, monkeypatch):
+    faults, runs = [], []
+    monkeypatch.setattr(app, "report_callback_exception", lambda *fault: faults.append(fault))
+    app.every(0.01, lambda: 1 / 0)
+    cancel = app.every(0.01, lambda: runs.append(1))
+    wait_for(app, lambda: len(runs) > 3 and faults)
+    cancel()
+    count = len(runs)
+    end = time.monotonic() + 0.2
+    wait_for(app, lambda: time.monotonic() > end)
+    assert len(runs) == count
+
+
+def test_a_fault_is_shown_and_the_window_goes_on(app, capsys):
+    from modules.ui.App import App
+
+    try:
+        raise RuntimeError("broken")
+    except RuntimeError as error:
+        App.report_callback_exception(app, RuntimeError, error, error.__traceback__)
+    assert "broken" in app.message.cget("text")
+    assert "RuntimeError: broken" in capsys.readouterr().err
+
+
+def find_widget(widget, kind):
+    children = widget.winfo_children()
+    found = [child for child in children if isinstance(child, kind)]
+    return found[0] if found else next(filter(None, (find_widget(child, kind) for child in children)), None)
+
+
+def test_colours_and_size_are_changed_and_kept(make_app, wait_for, tmp_path):
+    window = make_app(tmp_path / "state")
+    wait_for(window, lambda: find_widget(window, LookCard))
+    look = find_widget(window, LookCard)
+    look.appearance._command("Light")
+    look.scale._command("125 %")
+    window.update()
+    assert window.theme.now(Theme.card) == Theme.card[0]
+    assert window.theme.scaled(100) == 125
+    look.scale._command("100 %")
+    look.appearance._command("Dark")
+    window.update()
+    window.destroy()
+    assert json.loads((tmp_path / "state" / "window.json").read_text())["appearance"] == "dark"
+
+
+def test_the_check_runs_in_a_process_of_its_own_and_says_what_the_run_would_do(app, tmp_path):
+    app.settings.set("workspace_dir", str(tmp_path / "run"))
+    app.settings.set("world_size", 1)
+    summary = run_check(app.settings.config())
+    assert "Steps:" in summary
+    assert "Pictures:" in summary
+
+
+def test_the_check_hands_on_the_sentence_of_a_mistake(app, tmp_path):
+    app.settings.set("concepts.0.path", str(tmp_path / "nothing"))
+    with pytest.raises(UserError, match=r"concepts\.0\.path"):
+        run_check(app.settings.config())
+
+
+def test_the_next_free_folder_has_the_next_number(tmp_path):
+    (tmp_path / "run").mkdir()
+    assert next_free_folder(str(tmp_path / "run")) == str(tmp_path / "run-2")
+    (tmp_path / "run-2").mkdir()
+    assert next_free_folder(str(tmp_path / "run-2")) == str(tmp_path / "run-3")
+    assert next_free_folder(str(tmp_path / "cats-and-dogs")) == str(tmp_path / "cats-and-dogs-2")
+
+
+def test_the_window_loads_no_model_code_on_any_tab(display, tmp_path):
+    code = (
+        "import sys; from modules.ui.TrainUI import TABS, TrainUI; window = TrainUI();"
+        "[(window.open_tab(name), window.update()) for name in TABS];"
+        "print(sorted({'torch', 'diffusers', 'transformers', 'peft', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_script_opens_a_file_and_keeps_its_state_where_it_is_told(display, tmp_path, make_app):
+    from scripts import train_ui
+
+    config = make_app().settings.config()
+    config.epochs = 3
+    save_config(config, tmp_path / "mine.yaml")
+    arguments = ["--config", str(tmp_path / "mine.yaml"), "--state", str(tmp_path / "state")]
+    seen = []
+
+    def stop_at_once(window):
+        window.update()
+        seen.append((window.settings.preset_name, window.settings.get("epochs")))
+        window.destroy()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("modules.ui.TrainUI.TrainUI.mainloop", stop_at_once)
+        assert train_ui.main(arguments) == 0
+    assert seen == [("mine.yaml", 3)]
+    assert (tmp_path / "state" / "settings.json").exists()
