@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.errors import RankLostError
+from modules.distributed.Supervisor import FAILED, FINISHED, STOPPED
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.FolderCommands import FolderCommands
@@ -31,7 +32,6 @@ from modules.trainer.TrainingError import StopRequested
 if TYPE_CHECKING:
     from modules.trainer.GenericTrainer import GenericTrainer
 
-FINISHED, FAILED, STOPPED = 0, 1, 130
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the second is how schedulers and systemd end what they run
 OUT_OF_MEMORY = (
     "The GPU's memory is full: lower batch_size (and raise gradient_accumulation_steps), switch "
