@@ -78,7 +78,7 @@ def comparisons(args: argparse.Namespace, folder: Path):
     """The comparisons asked for, each made when it is its turn."""
     for method in [args.method] if args.method else METHODS:
         for option in args.options:
-            yield compare_option(folder, method, args.device, args.blocks, args.steps_per_block, option)
+            yield from compare_option(folder, method, args.device, args.blocks, args.steps_per_block, option)
         if args.what in ("step", "all") and not args.options:
             yield from compare_steps(folder, method, args.device, args.blocks, args.steps_per_block)
         if args.what == "ranks":

@@ -67,25 +67,19 @@ def compare_steps(
     """
     arguments = WorkerArguments(folder, method, steps_per_block, blocks + 1)
     answers = _take_turns([(CHORUS, arguments), (REFERENCE, arguments)], blocks, device, num_ranks)
-
-    def of(key: str) -> list[tuple[float, float]]:
-        return [(ours[key] / steps_per_block, theirs[key] / steps_per_block) for ours, theirs in answers]
-
     what = f"step, {method}, {device}" + (f", {num_ranks} ranks" if num_ranks > 1 else "")
-    target = 1.05 if num_ranks > 1 else 1.03
-    return [
-        Comparison(what, "s", target, of("seconds")),
-        Comparison(f"{what}, processor time", "s", target, of("cpu_seconds")),
-    ]
+    return _of_turns(what, answers, steps_per_block, target=1.05 if num_ranks > 1 else 1.03)
 
 
-def compare_option(folder: Path, method: str, device: str, blocks: int, steps_per_block: int, name: str) -> Comparison:
-    """Seconds of a step of Chorus with an option of OPTIONS, and without; there is no target, it is for information."""
+def compare_option(
+    folder: Path, method: str, device: str, blocks: int, steps_per_block: int, name: str
+) -> list[Comparison]:
+    """The same of Chorus with an option of OPTIONS, and without; there is no target, it is for information."""
     plain = WorkerArguments(folder, method, steps_per_block, blocks + 1)
     with_option = replace(plain, settings=OPTIONS[name])
     answers = _take_turns([(CHORUS, with_option), (CHORUS, plain)], blocks, device, 1)
-    pairs = [(ours["seconds"] / steps_per_block, theirs["seconds"] / steps_per_block) for ours, theirs in answers]
-    return Comparison(f"step with {name}, {method}, {device}", "s", None, pairs, ("with it", "without"))
+    what = f"step with {name}, {method}, {device}"
+    return _of_turns(what, answers, steps_per_block, sides=("with it", "without"))
 
 
 def compare_memory(folder: Path, method: str, device: str, count: int, steps: int, cold: bool = False) -> Comparison:
@@ -112,6 +106,21 @@ def compare_start(folder: Path, method: str, device: str, count: int) -> Compari
         count + 1, lambda: _first_step_of_chorus(folder, method, device), lambda: _first_step(folder, method, device)
     )
     return Comparison(f"start to first step, {method}, {device}", "s", 1.30, pairs[1:])
+
+
+def _of_turns(
+    what: str, answers: list[tuple[dict[str, Any], dict[str, Any]]], steps_per_block: int,
+    target: float | None = None, sides: tuple[str, str] = ("Chorus", "by hand"),
+) -> list[Comparison]:  # fmt: skip
+    """What the turns of two sides say: seconds, and processor seconds, of a step."""
+
+    def of(key: str) -> list[tuple[float, float]]:
+        return [(ours[key] / steps_per_block, theirs[key] / steps_per_block) for ours, theirs in answers]
+
+    return [
+        Comparison(what, "s", target, of("seconds"), sides),
+        Comparison(f"{what}, processor time", "s", target, of("cpu_seconds"), sides),
+    ]
 
 
 def _take_turns(

@@ -14,4 +14,12 @@ OPTIONS = {
     "sgd": ("optimizer.name=sgd",),
     "rounding": ("model.weight_dtype=bfloat16", "optimizer.stochastic_rounding=true"),
     "compile": ("model.compile=blocks",),
+    "min_snr": ("loss.weighting=min_snr_gamma",),
+    "huber": ("loss.mse=0.5", "loss.mae=0.25", "loss.huber=0.25", "loss.huber_schedule=snr"),
+    "timesteps": ("diffusion.timesteps=logit_normal",),
+    "offset_noise": ("diffusion.offset_noise=0.1", "diffusion.offset_noise_random=true"),
+    "perturbation": ("diffusion.input_perturbation=0.1",),
+    "zero_terminal_snr": ("model.zero_terminal_snr=true", "model.prediction_type=v_prediction"),
+    "caption_dropout": ("data.caption_dropout=0.1",),
+    "frozen_prior": ("loss.prior_by_frozen_model=true", "concepts.0.regularisation=true"),
 }

@@ -44,9 +44,10 @@ def test_an_option_is_compared_to_the_same_run_without_it(material, tmp_path, ca
     figures = tmp_path / "figures.json"
     options = ["--method", "lora", "--blocks", str(BLOCKS), "--steps-per-block", "1", "--folder", str(material)]
     assert benchmark.main(["step", "--options", "lion", *options, "--json", str(figures)]) == 0
-    (comparison,) = json.loads(figures.read_text())["comparisons"]
-    assert (comparison["what"], comparison["target"]) == ("step with lion, lora, cpu", None)
-    assert len(comparison["pairs"]) == BLOCKS
+    wall, processor = json.loads(figures.read_text())["comparisons"]
+    assert (wall["what"], wall["target"]) == ("step with lion, lora, cpu", None)
+    assert processor["what"] == "step with lion, lora, cpu, processor time"
+    assert len(wall["pairs"]) == len(processor["pairs"]) == BLOCKS
     assert "; with it " in capsys.readouterr().out
 
 
@@ -57,7 +58,7 @@ def test_every_option_is_a_setting_that_a_run_takes(material):
     from scripts.benchmarks.options import OPTIONS
     from scripts.benchmarks.worker import WorkerArguments
 
-    values = run_values(WorkerArguments(material, "full", steps=1, turns=1))
+    values = run_values(WorkerArguments(material, "lora", steps=1, turns=1))
     for name, settings in OPTIONS.items():
         config = config_from_values(apply_overrides(values, settings))
         assert [problem for problem in find_problems(config) if problem.blocking] == [], name
