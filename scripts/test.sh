@@ -22,8 +22,8 @@ check() { # check NAME COMMAND...: runs it, and remembers a failure while the ot
     "$@" || failed="$failed, $name (exit code $?)"
 }
 
-slow_tests() {
-    "$python" -m pytest -m slow
+slow_tests() { # two at a time, for they wait for processes of their own more than they compute
+    "$python" -m pytest -n 2 --dist loadscope -m slow
     local code=$?
     [ $code -eq 5 ] && return 0 # no test is marked slow
     return $code

@@ -49,8 +49,18 @@ def part_path(family: Family, component: str) -> str:
 
 
 def trained_in(method: Method, base: BaseModel, config: TrainConfig) -> dict[str, PartConfig]:
-    """The method's components that this base has: Stable Diffusion 3, for one, also comes without T5."""
+    """The method's components that this base has: Stable Diffusion 3, for one, also comes without T5.
+
+    Raises UserError where text_encoder.only names one that this base goes without.
+    """
     parts = method.components(base.family, config)
+    encoders = base.family.text.encoders
+    for number in config.text_encoder.only if config.text_encoder.train else ():
+        if encoders[number - 1] not in base.component_names:
+            raise UserError(
+                f"text_encoder.only {number}: model.base {config.model.base!r} comes without that text encoder; leave "
+                f"{number} out, or choose a base that has it."
+            )
     return {name: part for name, part in parts.items() if name in base.component_names}
 
 

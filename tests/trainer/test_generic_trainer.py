@@ -672,8 +672,14 @@ def test_a_format_without_names_for_the_model_is_refused_before_training(method,
 
 def test_a_base_without_the_only_part_that_would_train_is_refused(make_config, start, tiny_sd35):
     settings = ("family=sd3", f"model.base={tiny_sd35}", "method=full", "data.bucket_step=16")
-    with pytest.raises(UserError, match="can't train the parts that are switched on"):
+    with pytest.raises(UserError, match="comes without that text encoder"):
         start(make_config(*settings, "denoiser.train=false", "text_encoder.train=true", "text_encoder.only=[3]"))
+
+
+def test_a_chosen_text_encoder_that_the_base_lacks_is_refused_though_others_train(make_config, start, tiny_sd35):
+    settings = ("family=sd3", f"model.base={tiny_sd35}", "method=full", "data.bucket_step=16")
+    with pytest.raises(UserError, match="text_encoder.only 3: .* comes without that text encoder; leave 3 out"):
+        start(make_config(*settings, "text_encoder.train=true", "text_encoder.only=[1, 3]"))
 
 
 def test_pictures_without_a_mask_are_counted_once_each(make_config, start):
