@@ -20,6 +20,7 @@ from modules.data.masks import unused_masks
 from modules.data.plan import count_samples, count_steps, few_samples
 from modules.data.prepare import prepare_data
 from modules.families.registry import FAMILIES
+from modules.session.byte_sizes import spoken_bytes
 from modules.session.RunFolder import RunFolder
 from modules.weights.inspect import BaseInfo, check_base
 from modules.weights.model_files import check_format
@@ -128,7 +129,7 @@ def step_warnings(config: TrainConfig, samples: int, batch: int, total_steps: in
 
 def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:
     for need in needs:
-        size, free = _size(need.needed_bytes), _size(need.free_bytes)
+        size, free = spoken_bytes(need.needed_bytes), spoken_bytes(need.free_bytes)
         yield "Disk", f"{need.setting} {need.folder}: about {size} needed, {free} free"
         if need.warning:
             yield "Warning", need.warning
@@ -179,14 +180,6 @@ class DiskNeed:
         if self.free_bytes >= self.needed_bytes:
             return None
         return (
-            f"{self.setting} {self.folder!r} has {_size(self.free_bytes)} free and needs about "
-            f"{_size(self.needed_bytes)}: free some space or choose another folder."
+            f"{self.setting} {self.folder!r} has {spoken_bytes(self.free_bytes)} free and needs about "
+            f"{spoken_bytes(self.needed_bytes)}: free some space or choose another folder."
         )
-
-
-def _size(size: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"

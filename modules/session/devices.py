@@ -79,7 +79,7 @@ def list_gpus(env: Mapping[str, str] = os.environ) -> list[Gpu]:
     Returns an empty list without a GPU, a driver or its NVML library.
     """
     visible = env.get("CUDA_VISIBLE_DEVICES")
-    with _open_nvml() as nvml:
+    with open_nvml() as nvml:
         if nvml is None:
             return []
         if visible is not None and visible.startswith("MIG-"):
@@ -93,11 +93,11 @@ def no_gpu_reason(env: Mapping[str, str] = os.environ) -> str:
     """Why `list_gpus` is empty: a clause for people, without a full stop."""
     import pynvml
 
-    with _open_nvml() as nvml:
+    with open_nvml() as nvml:
         if nvml is None:
             return _no_nvml_reason(pynvml)
         num_hidden = len(_list_all(nvml))
-        num_listed = _answer(nvml, nvml.nvmlDeviceGetCount) or 0
+        num_listed = ask(nvml, nvml.nvmlDeviceGetCount) or 0
     if num_hidden:
         return f"CUDA_VISIBLE_DEVICES is {env.get('CUDA_VISIBLE_DEVICES', '')!r} and hides the {num_hidden} that exist"
     return f"the driver lists {num_listed} but opens none" if num_listed else "the NVIDIA driver finds none"
@@ -105,7 +105,7 @@ def no_gpu_reason(env: Mapping[str, str] = os.environ) -> str:
 
 def read_usage(gpus: Sequence[Gpu]) -> list[GpuUsage]:
     """What each of the GPUs is doing now. Takes milliseconds, or a second where no process keeps the driver awake."""
-    with _open_nvml() as nvml:
+    with open_nvml() as nvml:
         return [UNKNOWN_USAGE if nvml is None else _usage(nvml, gpu) for gpu in gpus]
 
 
@@ -114,14 +114,14 @@ def link_between(a: Gpu, b: Gpu) -> Link:
 
     "unknown" where the driver does not answer: under WSL, for MIG instances, for a GPU that was lost meanwhile.
     """
-    with _open_nvml() as nvml:
+    with open_nvml() as nvml:
         return "unknown" if nvml is None else _link(nvml, a, b)
 
 
 def link_matrix(gpus: Sequence[Gpu]) -> list[list[Link | None]]:
     """`link_between` for all pairs, symmetric; None on the diagonal."""
     links: list[list[Link | None]] = [[None] * len(gpus) for _ in gpus]
-    with _open_nvml() as nvml:
+    with open_nvml() as nvml:
         for a, b in itertools.combinations(range(len(gpus)), 2):
             links[a][b] = links[b][a] = "unknown" if nvml is None else _link(nvml, gpus[a], gpus[b])
     return links
@@ -132,7 +132,7 @@ def slow_links_warning(gpus: Sequence[Gpu]) -> str | None:
 
     One that is named twice, as ranks with gloo may share it, counts once.
     """
-    with _open_nvml() as nvml:
+    with open_nvml() as nvml:
         if nvml is None:
             return None
         slow = [(a, b) for a, b in itertools.combinations(dict.fromkeys(gpus), 2) if _link(nvml, a, b) == "none"]
@@ -145,6 +145,14 @@ def slow_links_warning(gpus: Sequence[Gpu]) -> str | None:
         "through the CPU's memory, which is slow: choose linked GPUs with device_indexes, or set "
         "gradient_reduce_precision to bf16 to halve the traffic."
     )
+
+
+def driver_versions() -> tuple[str, tuple[int, int]] | None:
+    """(version of the driver, newest CUDA version that it knows); None without a driver that answers."""
+    with open_nvml() as nvml:
+        driver = ask(nvml, nvml.nvmlSystemGetDriverVersion) if nvml else None
+        cuda = ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2) if nvml else None
+    return None if driver is None or cuda is None else (driver, (cuda // 1000, cuda % 1000 // 10))
 
 
 def num_cores() -> int:
@@ -178,7 +186,7 @@ def default_num_ranks(config: TrainConfig, gpus: Sequence[Gpu], cores: int) -> i
 
 
 @contextlib.contextmanager
-def _open_nvml() -> Iterator[Any]:
+def open_nvml() -> Iterator[Any]:
     """The module pynvml, ready for queries; None where the driver can't be asked, and CUDA can't be used either."""
     import pynvml
 
@@ -194,7 +202,7 @@ def _open_nvml() -> Iterator[Any]:
             pynvml.nvmlShutdown()
 
 
-def _answer(nvml: Any, query: Callable[..., T], *arguments: Any) -> T | None:
+def ask(nvml: Any, query: Callable[..., T], *arguments: Any) -> T | None:
     """The query's answer; None where the driver refuses it, as consumer cards and WSL do for many."""
     try:
         return query(*arguments)
@@ -204,17 +212,17 @@ def _answer(nvml: Any, query: Callable[..., T], *arguments: Any) -> T | None:
 
 def _list_all(nvml: Any) -> list[Gpu]:
     gpus: list[Gpu] = []
-    for nvml_index in range(_answer(nvml, nvml.nvmlDeviceGetCount) or 0):
-        handle = _answer(nvml, nvml.nvmlDeviceGetHandleByIndex, nvml_index)
+    for nvml_index in range(ask(nvml, nvml.nvmlDeviceGetCount) or 0):
+        handle = ask(nvml, nvml.nvmlDeviceGetHandleByIndex, nvml_index)
         if handle is not None:
             gpus.append(_describe(nvml, handle, len(gpus), nvml_index))
     return gpus
 
 
 def _describe(nvml: Any, handle: Any, index: int, nvml_index: int) -> Gpu:
-    name = _answer(nvml, nvml.nvmlDeviceGetName, handle) or "NVIDIA GPU"
-    uuid = _answer(nvml, nvml.nvmlDeviceGetUUID, handle) or ""
-    memory = _answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    name = ask(nvml, nvml.nvmlDeviceGetName, handle) or "NVIDIA GPU"
+    uuid = ask(nvml, nvml.nvmlDeviceGetUUID, handle) or ""
+    memory = ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     return Gpu(index, name, uuid, memory.total if memory else None, nvml_index)
 
 
@@ -230,15 +238,15 @@ def _no_nvml_reason(nvml: Any) -> str:
 
 
 def _usage(nvml: Any, gpu: Gpu) -> GpuUsage:
-    handle = _answer(nvml, nvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
+    handle = ask(nvml, nvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
     if handle is None:
         return UNKNOWN_USAGE
-    memory = _answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    rates = _answer(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
-    temperature = _answer(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+    memory = ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    rates = ask(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+    temperature = ask(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
     running = {}  # by process: one that computes and draws is listed twice
     for query in (nvml.nvmlDeviceGetGraphicsRunningProcesses, nvml.nvmlDeviceGetComputeRunningProcesses):
-        for process in _answer(nvml, query, handle) or ():
+        for process in ask(nvml, query, handle) or ():
             running[process.pid] = GpuProcess(process.pid, _process_name(nvml, process.pid), process.usedGpuMemory)
     processes = sorted(running.values(), key=lambda process: -(process.memory_bytes or 0))
     return GpuUsage(
@@ -251,16 +259,16 @@ def _usage(nvml: Any, gpu: Gpu) -> GpuUsage:
 
 def _process_name(nvml: Any, pid: int) -> str:
     try:
-        path = _answer(nvml, nvml.nvmlSystemGetProcessName, pid) or ""  # unknown for those outside a container
+        path = ask(nvml, nvml.nvmlSystemGetProcessName, pid) or ""  # unknown for those outside a container
     except UnicodeDecodeError:  # pynvml takes every name for UTF-8
         return ""
     return PureWindowsPath(path).name  # it splits at / too
 
 
 def _list_mig_instance(nvml: Any, uuid: str) -> list[Gpu]:
-    handle = _answer(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
-    parent = _answer(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) if handle is not None else None
-    nvml_index = _answer(nvml, nvml.nvmlDeviceGetIndex, parent) if parent is not None else None
+    handle = ask(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
+    parent = ask(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) if handle is not None else None
+    nvml_index = ask(nvml, nvml.nvmlDeviceGetIndex, parent) if parent is not None else None
     return [] if nvml_index is None else [_describe(nvml, handle, 0, nvml_index)]
 
 
@@ -290,12 +298,12 @@ def _leading_number(entry: str) -> int:
 
 
 def _link(nvml: Any, a: Gpu, b: Gpu) -> Link:
-    handles = [_answer(nvml, nvml.nvmlDeviceGetHandleByUUID, gpu.uuid) for gpu in (a, b)]
+    handles = [ask(nvml, nvml.nvmlDeviceGetHandleByUUID, gpu.uuid) for gpu in (a, b)]
     if None in handles:
         return "unknown"
-    if _answer(nvml, nvml.nvmlDeviceGetP2PStatus, *handles, _P2P_NVLINK) == nvml.NVML_P2P_STATUS_OK:
+    if ask(nvml, nvml.nvmlDeviceGetP2PStatus, *handles, _P2P_NVLINK) == nvml.NVML_P2P_STATUS_OK:
         return "nvlink"
-    status = _answer(nvml, nvml.nvmlDeviceGetP2PStatus, *handles, _P2P_READ)
+    status = ask(nvml, nvml.nvmlDeviceGetP2PStatus, *handles, _P2P_READ)
     if status in (None, nvml.NVML_P2P_STATUS_UNKNOWN):
         return "unknown"
     return "pcie" if status == nvml.NVML_P2P_STATUS_OK else "none"

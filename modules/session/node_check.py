@@ -1,151 +1,243 @@
 """Whether the machines of a run reach each other and agree, before a start that would wait for minutes in silence.
 
-Machine 0 listens at the port of the run and tells everyone who asks its versions and a hash of its settings; the
-others ask, compare, and say what differs.
+Node 0 listens at the port of the run, the others come to it: `check_nodes`, on each of them. What node 0 hears and
+says are lines of JSON. It greets whoever comes; a node answers with its number and what has to be alike; then node 0
+says whom it waits for, about twice a second, and at last the verdict, which is the same on all nodes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import json
 import platform
 import socket
-import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from modules.config.errors import UserError
-from modules.config.files import to_values
 from modules.config.presets import ROOT
+from modules.config.shared_settings import shared_values
+from modules.session.NodeMeeting import MARK, NodeMeeting, plain, read_message, say
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
 PACKAGES = ("torch", "diffusers", "transformers", "peft")
-MARK = "chorus node check 1"
-MAX_ANSWER_BYTES = 4096
-SECONDS = 3.0  # for one attempt
+WAIT_SECONDS = 600.0  # for all nodes, which a person may start one after the other
+UNREACHABLE_SECONDS = 12.0  # for an address at which there is nobody
+CONNECT_SECONDS = 3.0  # for one attempt
+RETRY_SECONDS = 0.5
+SILENT_SECONDS = 10.0  # in which node 0 says a word
+TELL_SECONDS = 4.0  # between two lines for people who wait
 
-# What may differ between machines: their number, and folders on disks of their own.
-_OWN_SETTINGS = ("node_rank", "cache_dir", "workspace_dir")
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at. is_ok: None where it is only told."""
+class Place:
+    """Where node 0 listens."""
 
-    text: str
-    is_ok: bool | None
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+def check_nodes(
+    config: TrainConfig, tell: Tell, stopping: Callable[[], bool] = lambda: False, wait_seconds: float = WAIT_SECONDS
+) -> list[str]:
+    """Waits for all nodes of `config` and compares them. Returns what was found, for people; [] where it was stopped.
+
+    tell: told who is waited for, every few seconds. stopping: whether to wait no longer.
+    Raises UserError, one sentence: where a node can't be reached, is not like node 0, has the number of another one,
+    or does not come within `wait_seconds`.
+    """
+    if config.num_nodes == 1:
+        return ["There is one node, and nothing to compare"]
+    place = Place(config.master_addr, int(config.initial_port))
+    own = describe_node(config)
+    waiting = _Waiting(tell, stopping, wait_seconds)
+    if config.node_rank == 0:
+        return _lead(own, place, waiting)
+    with _reach(place, config.node_rank, waiting) as connection:
+        return [] if connection is None else _follow(connection, own, place, waiting)
 
 
 def describe_node(config: TrainConfig) -> dict[str, Any]:
-    """What has to be the same on all machines. Reads Chorus's own files; for a thread."""
-    settings = {name: value for name, value in to_values(config).items() if name not in _OWN_SETTINGS}
+    """What has to be alike on all machines, and the number of this one. Reads Chorus's own files."""
     return {
         "mark": MARK,
-        "settings": _hash(json.dumps(settings, sort_keys=True).encode()),
+        "node_rank": config.node_rank,
+        "num_nodes": config.num_nodes,
+        "settings": {name: _hash(repr(value).encode()) for name, value in _leaves(shared_values(config))},
         "Chorus": _hash(*(path.read_bytes() for path in sorted((ROOT / "modules").rglob("*.py")))),
-        "Python": platform.python_version(),
+        "Python": ".".join(platform.python_version_tuple()[:2]),
         **{name: _version(name) for name in PACKAGES},
     }
 
 
-def compare_nodes(own: dict[str, Any], other: dict[str, Any]) -> list[Finding]:
-    """What the other machine has that differs from this one."""
-    findings = []
-    for name in ("settings", "Chorus", "Python", *PACKAGES):
-        same = own[name] == other.get(name)
-        if name in ("settings", "Chorus"):
-            text = "the same" if same else "not the same as on machine 0: copy them from there"
-            findings.append(Finding(f"{'Settings' if name == 'settings' else 'Code of Chorus'}: {text}", same))
-        elif not same:
-            findings.append(Finding(f"{name}: {own[name]} here, {other.get(name)} on machine 0", False))
-    if all(finding.is_ok for finding in findings):
-        findings.append(Finding(f"Versions: the same (torch {own['torch']}, Python {own['Python']})", True))
-    return findings
+class _Waiting:
+    """How long this node has waited, and what it says meanwhile."""
+
+    def __init__(self, tell: Tell, stopping: Callable[[], bool], limit_seconds: float):
+        self.stopping = stopping
+        self.limit_seconds = limit_seconds
+        self._tell = tell
+        self._started = time.monotonic()
+        self._due = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def tell(self, whom: str) -> None:
+        """Every few seconds; `whom`: such as "node 1"."""
+        if self.seconds >= self._due:
+            self._tell(f"waiting for {whom} ({self.seconds:.0f} s)")
+            self._due = (self.seconds // TELL_SECONDS + 1) * TELL_SECONDS
 
 
-def ask_node(address: str, port: int, seconds: float = SECONDS) -> dict[str, Any] | None:
-    """What machine 0 says of itself; None where something answers that is no check.
+# --- node 0 -----------------------------------------------------------------------------------------------------------
 
-    Raises UserError where the address can't be found, OSError where nothing answers there (yet).
-    """
+
+def _lead(own: dict[str, Any], place: Place, waiting: _Waiting) -> list[str]:
+    with NodeMeeting(own, place.port, ":" in place.address) as meeting:
+        if not is_own_address(place.address):
+            _refuse_second_leader(own, place)
+        while meeting.missing and not meeting.refusal:
+            if waiting.stopping():
+                return []
+            if waiting.seconds > waiting.limit_seconds:
+                meeting.refuse(
+                    f"{meeting.whom.capitalize()} did not come within {waiting.limit_seconds:g} s: start its command, "
+                    f"and see that it reaches master_addr and initial_port, {place}."
+                )
+                break
+            waiting.tell(meeting.whom)
+            meeting.poll()
+        if meeting.refusal:
+            raise UserError(meeting.refusal)
+        return meeting.end()
+
+
+def _refuse_second_leader(own: dict[str, Any], place: Place) -> None:
+    """Another machine has the address; if that is node 0 already, both are told."""
+    with contextlib.suppress(OSError), socket.create_connection((place.address, place.port), CONNECT_SECONDS) as other:
+        stream = other.makefile("rb")
+        if read_message(stream).get("mark") == MARK:
+            say(other, own)
+            if refusal := read_message(stream).get("refusal"):
+                raise UserError(plain(refusal))
+    raise UserError(
+        f"master_addr {place.address!r} is not an address of this machine, which is node 0: write one that it has and "
+        "the others reach, or give it another node_rank."
+    )
+
+
+def is_own_address(address: str) -> bool:
+    """Whether `address` leads to this machine. Raises UserError where there is no such machine."""
+    for family, kind, protocol, _, found in _look_up(address):
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+            probe.bind((found[0], 0, *found[2:]))
+            return True
+    return False
+
+
+def _look_up(address: str) -> list[tuple]:
     try:
-        with socket.create_connection((address, port), timeout=seconds) as connection:
-            connection.settimeout(seconds)
-            data = b""
-            with contextlib.suppress(TimeoutError):
-                while len(data) < MAX_ANSWER_BYTES and (part := connection.recv(MAX_ANSWER_BYTES)):
-                    data += part
+        return socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
         raise UserError(
             f"master_addr {address!r}: there is no such machine ({error}); write its IP address."
         ) from error
-    try:
-        answer = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return answer if isinstance(answer, dict) and answer.get("mark") == MARK else None
 
 
-class NodeAnswerer:
-    """On machine 0: answers the others' checks at `port`, from `start` to `close`. asked: how many have asked."""
+# --- the others -------------------------------------------------------------------------------------------------------
 
-    def __init__(self, answer: dict[str, Any], port: int):
-        self._answer = json.dumps(answer).encode()
-        self._port = port
-        self._socket: socket.socket | None = None
-        self.asked: list[str] = []
 
-    def start(self) -> None:
-        """Raises UserError if the port is busy."""
+@contextlib.contextmanager
+def _reach(place: Place, node_rank: int, waiting: _Waiting) -> Iterator[socket.socket | None]:
+    """A connection to node 0, as soon as it is there; None where the waiting was stopped. Raises UserError."""
+    is_own = is_own_address(place.address)
+    silent_since = None
+    while not waiting.stopping():
         try:
-            self._socket = socket.create_server(("", self._port))
+            connection = socket.create_connection((place.address, place.port), CONNECT_SECONDS)
+        except ConnectionRefusedError:  # the machine is there, and does not listen yet; this one will never be node 0
+            reason, is_there = "nothing listens there", not is_own
         except OSError as error:
-            raise UserError(f"initial_port {self._port} is busy here ({error.strerror}): set another one.") from error
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
-        """Frees the port; nothing if it was not taken."""
-        if self._socket is None:
+            reason, is_there = error.strerror or str(error), False
+        else:
+            with connection:
+                yield connection
             return
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes `accept`, where closing alone does not
-        self._socket.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, address = self._socket.accept()
-            except OSError:  # it was closed
-                return
-            with connection, contextlib.suppress(OSError):
-                connection.settimeout(SECONDS)
-                connection.sendall(self._answer)
-                self.asked.append(address[0])
-
-
-def check_own_address(address: str) -> Finding:
-    """Whether `master_addr` leads to this machine, for machine 0."""
-    try:
-        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError) as error:
-        return Finding(f"Address {address}: no such machine ({error})", False)
-    for family, kind, protocol, _, place in found:
-        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
-            probe.bind((place[0], 0, *place[2:]))
-            return Finding(f"Address {address}: this machine's", True)
-    return Finding(f"Address {address}: not this machine's, which is number 0", False)
+        if is_there:
+            silent_since = None
+        elif silent_since is None:
+            silent_since = waiting.seconds
+        elif waiting.seconds - silent_since > UNREACHABLE_SECONDS:
+            raise UserError(_unreachable(place, node_rank, reason, is_own))
+        if waiting.seconds > waiting.limit_seconds:
+            raise UserError(
+                f"Node 0 did not come to {place} within {waiting.limit_seconds:g} s: start its command, or correct "
+                "master_addr and initial_port."
+            )
+        waiting.tell("node 0")
+        time.sleep(RETRY_SECONDS)
+    yield None
 
 
-def next_free_port(port: int, attempts: int = 100) -> int | None:
-    """The first port from `port` on that nothing on this machine uses; None if there is none near."""
-    for candidate in range(port, min(port + attempts, 65536)):
-        with contextlib.suppress(OSError), socket.create_server(("", candidate)):
-            return candidate
-    return None
+def _unreachable(place: Place, node_rank: int, reason: str, is_own: bool) -> str:
+    if is_own:
+        return (
+            f"master_addr {place.address!r} is this machine itself, which is node {node_rank}, and {reason}: write the "
+            "address of node 0."
+        )
+    return (
+        f"Node 0 can't be reached at {place} from here ({reason}): correct master_addr, or see that the machine is on "
+        "and no firewall is in the way."
+    )
+
+
+def _follow(connection: socket.socket, own: dict[str, Any], place: Place, waiting: _Waiting) -> list[str]:
+    connection.settimeout(SILENT_SECONDS / 2)
+    stream = connection.makefile("rb")
+    if read_message(stream).get("mark") != MARK:
+        raise UserError(
+            f"Something else than node 0's check answers at {place}: end it there, such as an earlier run, or set "
+            "another initial_port on all nodes."
+        )
+    connection.settimeout(SILENT_SECONDS)
+    with contextlib.suppress(OSError):  # what node 0 has said before it went is still to be read
+        say(connection, {**own, "time": time.time()})
+    while not waiting.stopping():
+        message = read_message(stream)
+        if "refusal" in message:
+            raise UserError(plain(message["refusal"]))
+        if "found" in message:
+            return [plain(line) for line in message["found"]]
+        if "waiting" not in message:
+            raise UserError(
+                f"Node 0 at {place} has gone while this node waited: look there for why, then start both again."
+            )
+        waiting.tell(plain(message["waiting"]))
+    return []
+
+
+# --- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of every setting."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not isinstance(value, dict | list) or not value:
+        yield name, value
+    for key, inner in items:
+        yield from _leaves(inner, f"{name}.{key}" if name else str(key))
 
 
 def _hash(*parts: bytes) -> str:

@@ -1,20 +1,22 @@
 from __future__ import annotations
 
-import os
+import json
+import queue
 import socket
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
-from modules.session.node_check import (
-    NodeAnswerer,
-    ask_node,
-    check_own_address,
-    compare_nodes,
-    describe_node,
-    next_free_port,
-)
+from modules.session import NodeMeeting, node_check
+from modules.session.node_check import check_nodes, describe_node, is_own_address
+from modules.session.ports import next_free_port
+
+JOIN_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -23,80 +25,207 @@ def port():
         return probe.getsockname()[1]
 
 
-def test_another_machine_gets_what_machine_0_says(port):
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(node_check, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(NodeMeeting, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(NodeMeeting, "LINGER_SECONDS", 0.2)
+
+
+class Checking:
+    """`check_nodes` in a thread of its own, as on a machine of its own."""
+
+    def __init__(self, config, **options):
+        self.told: queue.Queue[str] = queue.Queue()
+        self.found: list[str] | None = None
+        self.refusal = ""
+        self._thread = threading.Thread(target=self._run, args=(config,), kwargs=options, daemon=True)
+        self._thread.start()
+
+    def _run(self, config, **options):
+        try:
+            self.found = check_nodes(config, self.told.put, **options)
+        except UserError as error:
+            self.refusal = str(error)
+
+    def wait(self) -> Checking:
+        self._thread.join(JOIN_SECONDS)
+        assert not self._thread.is_alive()
+        return self
+
+
+@pytest.fixture
+def start(port) -> Callable[..., Checking]:
+    """A function that starts the check of one node: start(node_rank, nodes=2, **settings and options)."""
+
+    def start(node_rank: int, num_nodes: int = 2, wait_seconds: float = JOIN_SECONDS, stopping=None, **settings):
+        places = {"master_addr": "127.0.0.1", "initial_port": str(port)}
+        values = {"enable_multi_gpu": True, "node_rank": node_rank, "num_nodes": num_nodes, **places, **settings}
+        options = {"stopping": stopping} if stopping else {}
+        return Checking(config_from_values(values), wait_seconds=wait_seconds, **options)
+
+    return start
+
+
+def refusals(*nodes: Checking) -> set[str]:
+    return {node.wait().refusal for node in nodes}
+
+
+def test_nodes_that_are_alike_go_on_together_in_whatever_order_they_came(start, port):
+    last = start(2, 3, cache_dir="/c")
+    assert last.told.get(timeout=JOIN_SECONDS) == "waiting for node 0 (0 s)"
+    first = start(0, 3, cache_dir="/a", workspace_dir="/w")
+    assert first.told.get(timeout=JOIN_SECONDS) == "waiting for node 1 and 1 more (0 s)"
+    second = start(1, 3, world_size=7, concepts=[])
+    found = first.wait().found
+    assert found == second.wait().found == last.wait().found
+    assert found[:2] == ["Node 1: 127.0.0.1", "Node 2: 127.0.0.1"]
+    assert found[2].startswith("3 nodes, alike: settings, Chorus, Python 3.")
+    socket.create_server(("", port)).close()  # the training can have it
+
+
+@pytest.mark.parametrize(("ahead", "words"), [(40, "is 40 s ahead of"), (-90, "is 90 s behind"), (1, "")])
+def test_a_clock_that_differs_is_told_to_all_and_refuses_nothing(ahead, words, start, monkeypatch):
+    clocks = SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep, time=lambda: time.time() + ahead)
+    monkeypatch.setattr(node_check, "time", clocks)  # of the others: that of node 0 is read in NodeMeeting
+    found = [node.wait().found for node in (start(0), start(1))]
+    assert found[0] == found[1]
+    assert [line for line in found[0] if "clock" in line] == (
+        [f"The clock of node 1 {words} that of node 0: have both set by NTP"] if words else []
+    )
+
+
+def test_other_settings_are_named_on_all_nodes(start):
+    nodes = [start(0, 3, seed=1), start(1, 3, seed=1), start(2, 3, seed=2, optimizer={"learning_rate": 0.5})]
+    assert refusals(*nodes) == {
+        "Node 2 (127.0.0.1) has other settings (optimizer.learning_rate, seed): bring it to what node 0 has, and start "
+        "all again."
+    }
+
+
+def test_other_versions_are_named_on_all_nodes(start, monkeypatch):
+    first = start(0)
+    first.told.get(timeout=JOIN_SECONDS)
     own = describe_node(config_from_values({}))
-    answerer = NodeAnswerer(own, port)
-    answerer.start()
-    try:
-        assert ask_node("127.0.0.1", port) == own
-        assert answerer.asked == ["127.0.0.1"]
-    finally:
-        answerer.close()
-    with pytest.raises(OSError):
-        ask_node("127.0.0.1", port)
-    socket.create_server(("", port)).close()  # it is free again
+    monkeypatch.setattr(node_check, "_version", lambda package: "1.0" if package == "torch" else own[package])
+    monkeypatch.setattr(node_check, "ROOT", node_check.ROOT / "resources")
+    second = start(1)
+    [text] = refusals(first, second)
+    assert f"has another version of Chorus, torch 1.0 instead of {own['torch']}: " in text
 
 
-def test_machines_that_agree_differ_in_nothing():
-    config = config_from_values({"num_nodes": 2, "cache_dir": "/a"})
-    other = config_from_values({"num_nodes": 2, "cache_dir": "/b", "node_rank": 1})
-    findings = compare_nodes(describe_node(config), describe_node(other))
-    assert all(finding.is_ok for finding in findings)
+def test_a_node_rank_that_is_used_twice_is_told_to_all(start):
+    first, second = start(0, 3), start(1, 3)
+    second.told.get(timeout=JOIN_SECONDS)
+    assert refusals(first, second, start(1, 3)) == {
+        "node_rank 1 was given twice, to 127.0.0.1 and to 127.0.0.1: give every machine its own, 0 to 2."
+    }
 
 
-def test_what_differs_is_named():
-    own = describe_node(config_from_values({"seed": 1}))
-    other = {**describe_node(config_from_values({"seed": 2})), "torch": "1.0", "Chorus": "0"}
-    bad = " ".join(finding.text for finding in compare_nodes(own, other) if finding.is_ok is False)
-    assert "Settings: not the same" in bad
-    assert "Code of Chorus: not the same" in bad
-    assert f"torch: {own['torch']} here, 1.0 on machine 0" in bad
+def test_two_machines_that_are_both_node_0_are_told_so(start, monkeypatch):
+    first = start(0)
+    first.told.get(timeout=JOIN_SECONDS)
+    monkeypatch.setattr(NodeMeeting.socket, "create_server", lambda place, family: socket.socket(family))  # elsewhere
+    monkeypatch.setattr(node_check, "is_own_address", lambda address: False)
+    [text] = refusals(first, start(0))
+    assert text.startswith("node_rank 0 was given twice, to the machine that has master_addr and to 127.0.0.1: ")
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n", b"[1]", b'{"mark": "other"}', b"\xff" * 9000])
-def test_something_else_at_the_port_is_no_machine(answer):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        import threading
-
-        def serve():
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(answer)
-
-        threading.Thread(target=serve, daemon=True).start()
-        assert ask_node("127.0.0.1", server.getsockname()[1]) is None
+def test_another_number_of_nodes_is_told_to_both(start):
+    [text] = refusals(start(0, 2), start(1, 3))
+    assert "was started for 3 nodes and node 0 for 2" in text
 
 
-def test_a_machine_that_says_nothing_is_not_waited_for_long():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        assert ask_node("127.0.0.1", server.getsockname()[1], seconds=0.05) is None
+def test_a_node_that_does_not_come_is_named_to_those_that_have(start):
+    [text] = refusals(start(0, 3, wait_seconds=0.3), start(1, 3))
+    assert text.startswith("Node 2 did not come within 0.3 s: start its command, and see that it reaches ")
 
 
-def test_a_name_that_nobody_has_is_a_mistake():
-    with pytest.raises(UserError, match=r"master_addr 'no\.such\.invalid'"):
-        ask_node("no.such.invalid", 1)
-    with pytest.raises(UserError, match="no such machine"):
-        ask_node("a" * 300, 1)
+def test_node_0_does_not_come(start, monkeypatch):
+    monkeypatch.setattr(node_check, "is_own_address", lambda address: False)  # as on another machine
+    assert "Node 0 did not come to 127.0.0.1:" in start(1, wait_seconds=0.1).wait().refusal
 
 
-def test_a_busy_port_is_refused_and_the_next_free_one_found():
-    with socket.create_server(("", 0)) as server:
-        port = server.getsockname()[1]
-        with pytest.raises(UserError, match=f"initial_port {port} is busy"):
-            NodeAnswerer({}, port).start()
-        assert next_free_port(port) > port
+def test_a_node_that_has_left_can_come_again(start):
+    leaves = threading.Event()
+    first, second = start(0, 3), start(1, 3, stopping=leaves.is_set)
+    second.told.get(timeout=JOIN_SECONDS)
+    leaves.set()
+    assert second.wait().found == []
+    again, last = start(1, 3), start(2, 3)
+    assert first.wait().found == again.wait().found == last.wait().found != []
 
 
-def test_the_address_of_machine_0_has_to_be_its_own():
-    assert check_own_address("127.0.0.1").is_ok
-    assert check_own_address("192.0.2.1").is_ok is False  # TEST-NET-1, nobody's
-    assert check_own_address("no.such.invalid").is_ok is False
+def test_a_check_can_be_stopped_while_it_waits(start, port):
+    leaves = threading.Event()
+    node = start(0, stopping=leaves.is_set)
+    node.told.get(timeout=JOIN_SECONDS)
+    leaves.set()
+    assert (node.wait().found, node.refusal) == ([], "")
+    socket.create_server(("", port)).close()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="the driver may keep the port")
-def test_a_check_can_be_closed_at_once_and_twice(port):
-    answerer = NodeAnswerer({}, port)
-    answerer.start()
-    answerer.close()
-    answerer.close()
-    NodeAnswerer({}, port).close()
+def test_those_who_wait_are_told_when_node_0_has_gone(start, monkeypatch):
+    monkeypatch.setattr(node_check, "TELL_SECONDS", 0.01)
+    leaves = threading.Event()
+    first, second = start(0, 3, stopping=leaves.is_set), start(1, 3)
+    while "node 2" not in second.told.get(timeout=JOIN_SECONDS):
+        pass
+    leaves.set()
+    first.wait()
+    assert "has gone while this node waited" in second.wait().refusal
+
+
+def test_a_busy_port_is_refused_on_both_sides(start, port):
+    with socket.create_server(("", port)) as server:
+        text = start(0).wait().refusal
+        assert text.startswith(f"initial_port {port} is busy here (")
+        assert f"such as {next_free_port(port + 1)}." in text
+        node = start(1)
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n")
+            assert "Something else than node 0's check answers at 127.0.0.1:" in node.wait().refusal
+
+
+@pytest.mark.parametrize("words", [b"", b"\n", b"[1]\n", b'{"node_rank": 1}\n', b"[" * 100_000, b"\xff" * 9000])
+def test_visitors_do_not_disturb(words, start, port, monkeypatch):
+    monkeypatch.setattr(NodeMeeting, "HELLO_SECONDS", 0.1)
+    first = start(0)
+    first.told.get(timeout=JOIN_SECONDS)
+    with socket.create_connection(("127.0.0.1", port)) as visitor:
+        visitor.sendall(words)
+        assert json.loads(visitor.makefile().readline())["mark"]
+        assert start(1).wait().found == first.wait().found != []
+
+
+def test_a_message_can_not_write_to_the_terminal_as_it_likes():
+    assert NodeMeeting.plain("a\x1b[31m\nb") == "a?[31m?b"
+
+
+def test_an_address_that_nobody_has_is_given_up_soon(start, monkeypatch):
+    monkeypatch.setattr(node_check, "UNREACHABLE_SECONDS", 0.05)
+    text = start(1).wait().refusal
+    assert text.startswith("master_addr '127.0.0.1' is this machine itself, which is node 1, and nothing listens there")
+    monkeypatch.setattr(node_check.socket, "create_connection", _unreachable)
+    text = start(1, master_addr="192.0.2.1").wait().refusal
+    assert text.startswith("Node 0 can't be reached at 192.0.2.1:")
+    assert "(No route to host)" in text
+
+
+def _unreachable(place, timeout):
+    raise OSError(113, "No route to host")
+
+
+def test_a_name_that_nobody_has_is_a_mistake(start):
+    for node_rank in (0, 1):
+        assert "master_addr 'no.such.invalid'" in start(node_rank, master_addr="no.such.invalid").wait().refusal
+    assert "there is no such machine" in start(1, master_addr="a" * 300).wait().refusal
+
+
+def test_the_address_of_node_0_has_to_be_its_own(start, monkeypatch):
+    assert is_own_address("127.0.0.1")
+    assert not is_own_address("192.0.2.1")  # TEST-NET-1, nobody's
+    monkeypatch.setattr(node_check.socket, "create_connection", _unreachable)
+    text = start(0, master_addr="192.0.2.1").wait().refusal
+    assert text.startswith("master_addr '192.0.2.1' is not an address of this machine, which is node 0")

@@ -35,8 +35,11 @@ class FakeNvml:
 
     links: for pairs of NVML indexes "nvlink" or "pcie"; all other pairs have none.
     init_error: the NVML_ERROR_* with which nvmlInit fails; None: it does not.
-    unopened: NVML indexes whose handle can't be had.
+    unopened: NVML indexes whose handle can't be had. driver, cuda: its version, and that of CUDA as NVML codes it.
+    All GPUs sit in PCIe slots of generation 4 with 16 lanes; a pair by NVLink has four links of 25 GB/s.
     """
+
+    links_of_a_pair = 4
 
     def __init__(
         self,
@@ -44,11 +47,14 @@ class FakeNvml:
         links: Mapping[tuple[int, int], str] | None = None,
         init_error: int | None = None,
         unopened: Sequence[int] = (),
+        driver: str = "580.65.06",
+        cuda: int = 13000,
     ):
         self.gpus = list(gpus)
         self.links = {frozenset(pair): link for pair, link in (links or {}).items()}
         self.init_error = init_error
         self.unopened = frozenset(unopened)
+        self.driver, self.cuda = driver, cuda
         self.times_open = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -64,6 +70,14 @@ class FakeNvml:
     def nvmlShutdown(self) -> None:
         self._check("nvmlShutdown")
         self.times_open -= 1
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        self._check("nvmlSystemGetDriverVersion")
+        return self.driver
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        self._check("nvmlSystemGetCudaDriverVersion_v2")
+        return self.cuda
 
     def nvmlDeviceGetCount(self) -> int:
         self._check("nvmlDeviceGetCount")
@@ -136,6 +150,45 @@ class FakeNvml:
         link = self.links.get(frozenset((self._index(a), self._index(b))))
         linked = link == "nvlink" if capability == real.NVML_P2P_CAPS_INDEX_NVLINK else link is not None
         return real.NVML_P2P_STATUS_OK if linked else real.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: FakeGpu) -> int:
+        self._check("nvmlDeviceGetMaxPcieLinkGeneration", handle)
+        return 4
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: FakeGpu) -> int:
+        self._check("nvmlDeviceGetMaxPcieLinkWidth", handle)
+        return 16
+
+    def nvmlDeviceGetPciInfo(self, handle: FakeGpu) -> SimpleNamespace:
+        self._check("nvmlDeviceGetPciInfo", handle)
+        return SimpleNamespace(bus=self._index(handle), busId=f"00000000:{self._index(handle):02X}:00.0")
+
+    def nvmlDeviceGetNvLinkState(self, handle: FakeGpu, link: int) -> int:
+        self._check("nvmlDeviceGetNvLinkState", handle)
+        self._far_end(handle, link)
+        return real.NVML_FEATURE_ENABLED
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: FakeGpu, link: int) -> int:
+        self._check("nvmlDeviceGetNvLinkRemoteDeviceType", handle)
+        return real.NVML_NVLINK_DEVICE_TYPE_GPU
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: FakeGpu, link: int) -> SimpleNamespace:
+        self._check("nvmlDeviceGetNvLinkRemotePciInfo", handle)
+        return self.nvmlDeviceGetPciInfo(self.gpus[self._far_end(handle, link)])
+
+    def nvmlDeviceGetFieldValues(self, handle: FakeGpu, fields: Sequence[tuple[int, int]]) -> list[SimpleNamespace]:
+        self._check("nvmlDeviceGetFieldValues", handle)
+        assert [field for field, _ in fields] == [real.NVML_FI_DEV_NVLINK_GET_SPEED] * len(fields)
+        return [SimpleNamespace(nvmlReturn=real.NVML_SUCCESS, value=SimpleNamespace(uiVal=25_000)) for _ in fields]
+
+    def _far_end(self, handle: FakeGpu, link: int) -> int:
+        """The NVML index at the other end of an NVLink."""
+        own = self._index(handle)
+        pairs = [pair for pair, kind in self.links.items() if own in pair and kind == "nvlink"]
+        others = sorted(other for pair in pairs for other in pair - {own})
+        if link >= len(others) * self.links_of_a_pair:
+            raise real.NVMLError(real.NVML_ERROR_INVALID_ARGUMENT)
+        return others[link // self.links_of_a_pair]
 
     def _check(self, function: str, *handles: FakeGpu) -> None:
         if not self.times_open:

@@ -1,0 +1,80 @@
+"""What PyTorch says of itself and of the GPUs, in a process of its own: a broken one harms nobody else.
+
+    python -m modules.distributed.torch_facts
+
+The last line of stdout is JSON, and the exit code 0:
+
+    {"version": "2.13.0+cu130", "file": ".../torch/__init__.py", "cuda": "13.0", "nccl": "2.27.7", "has_gloo": true,
+     "has_nccl": true, "reason": "", "devices": [{"name": "NVIDIA A100-SXM4-80GB", "error": ""}, ...]}
+
+cuda: version that it was built for; null of a build without. nccl: null without. reason: why it can't use CUDA; empty
+where it can, or was not built to. devices: as CUDA counts them; error: why a small sum on it failed, or empty.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from typing import Any
+
+
+def main() -> int:
+    print(json.dumps(read_facts()))
+    return 0
+
+
+def read_facts() -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    reason = _no_cuda_reason()
+    can_use = torch.version.cuda is not None and not reason
+    has_nccl = dist.is_available() and dist.is_nccl_available()
+    return {
+        "version": torch.__version__,
+        "file": torch.__file__,
+        "cuda": torch.version.cuda,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if has_nccl else None,
+        "has_gloo": dist.is_available() and dist.is_gloo_available(),
+        "has_nccl": has_nccl,
+        "reason": reason,
+        "devices": [_try_device(index) for index in range(torch.cuda.device_count())] if can_use else [],
+    }
+
+
+def _no_cuda_reason() -> str:
+    import torch
+
+    if torch.version.cuda is None:
+        return ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # `init` raises what `is_available` warns of
+        if torch.cuda.is_available():
+            return ""
+        try:
+            torch.cuda.init()
+        except (RuntimeError, AssertionError) as error:
+            return _first_line(error)
+    return "CUDA finds no device"
+
+
+def _try_device(index: int) -> dict[str, str]:
+    """A sum of a few numbers needs memory, a kernel for this chip, and an answer."""
+    import torch
+
+    error = ""
+    try:
+        if torch.ones(8, device=f"cuda:{index}").sum().item() != 8:
+            error = "it adds wrongly"
+    except RuntimeError as failure:
+        error = _first_line(failure)
+    return {"name": torch.cuda.get_device_name(index), "error": error}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Programs that a check starts, so that what they do to themselves, or wait for, happens to them alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class ChildAnswer:
+    """code: its exit code; None where it was ended because its time was over."""
+
+    code: int | None
+    output: str
+    errors: str
+
+    @property
+    def last_words(self) -> str:
+        """The last line it has written that says anything, its complaints first; without a full stop."""
+        lines = [line.strip() for text in (self.errors, self.output) for line in text.splitlines()[::-1]]
+        return next((line.rstrip(".") for line in lines if line), f"it ended with exit code {self.code}")
+
+
+def run_child(command: Sequence[str], seconds: float, folder: str | os.PathLike = ROOT) -> ChildAnswer:
+    """Runs `command` in `folder` to its end, or for `seconds`; without a keyboard."""
+    env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, "PYTHONUNBUFFERED": "1"}  # GPUs as devices.py counts them
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=seconds,
+            encoding="utf-8",
+            errors="replace",
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
+    except subprocess.TimeoutExpired as expired:
+        return ChildAnswer(None, _text(expired.stdout), _text(expired.stderr))
+    return ChildAnswer(done.returncode, done.stdout, done.stderr)
+
+
+def _text(data: bytes | str | None) -> str:
+    """What a child had said when its time was over: bytes on POSIX, also where text was asked for."""
+    return data.decode("utf-8", "replace") if isinstance(data, bytes) else data or ""

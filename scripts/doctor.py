@@ -1,0 +1,121 @@
+"""Looks for what would keep this machine from training, or slow it down: python scripts/doctor.py [--config run.yaml]
+
+With --json one object goes to stdout:
+
+    {"can_train": true, "verdict": "Training can start: 13 checks, 1 warning.",
+     "checks": [{"name": "GPUs", "state": "warning", "text": "...", "remedy": "...", "details": ["..."], "values": {}}]}
+
+state is "ok", "warning" or "fails"; remedy is a sentence, empty where all is well; details are lines that belong below
+the text; values holds the figures that the check has read, which differ from check to check and may grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from modules.session.doctor.CheckResult import CheckResult
+from modules.session.doctor.packages import check_packages, check_python
+from modules.session.doctor.report import as_values, can_train, result_lines, verdict
+
+# Where no settings are given: a run on everything that there is.
+WHOLE_MACHINE = {"enable_multi_gpu": True, "distributed_backend": "auto"}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 where training can start, 1 where it would fail."""
+    args = parse(argv)
+    sys.stdout.reconfigure(errors="backslashreplace")  # a file name that the terminal can't show ends nothing
+    results = []
+    for result in make_checks(args):
+        results.append(result)
+        if not args.json:
+            show("\n".join(result_lines(result)))
+    show(json.dumps(as_values(results), indent=2) if args.json else f"\n{verdict(results)}")
+    return 0 if can_train(results) else 1
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Look for what would keep this machine from training.")
+    parser.add_argument("--config", metavar="FILE", help="settings of a run to check as well")
+    parser.add_argument("--preset", metavar="NAME", help="start from a preset (docs/presets.md lists them)")
+    parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
+    parser.add_argument("--quick", action="store_true", help="do not measure how fast the ranks exchange gradients")
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    nodes = parser.add_argument_group("several machines")
+    nodes.add_argument("--nodes", metavar="N", type=int, help="how many train together")
+    nodes.add_argument("--node-rank", metavar="R", type=int, help="number of this one; it then waits for the others")
+    nodes.add_argument("--master-addr", metavar="HOST", help="address of machine 0")
+    nodes.add_argument("--master-port", metavar="PORT", type=int, help="port on machine 0")
+    return parser.parse_args(argv)
+
+
+def make_checks(args: argparse.Namespace) -> Iterator[CheckResult]:
+    """The results, each as soon as it is there. Where Python or packages are not what Chorus needs, only these."""
+    for result in (check_python(), check_packages()):
+        yield result
+        if result.state == "fails":
+            return
+    from modules.config.errors import UserError
+    from modules.config.TrainConfig import TrainConfig
+    from modules.session.doctor.examine import examine
+
+    arguments = train_arguments(args)
+    try:
+        config = read_config(args)
+    except UserError as error:
+        problems = tuple(str(error).splitlines())
+        yield CheckResult("settings", "fails", "they can't be used", "Mend what is named above.", problems)
+        config, arguments = TrainConfig(**WHOLE_MACHINE), []
+    yield from examine(config, arguments, args.quick, None if args.node_rank is None else tell)
+
+
+def read_config(args: argparse.Namespace):
+    """The TrainConfig of the run to come; without settings one on the whole machine."""
+    from modules.config.files import apply_overrides, config_from_values
+    from scripts import train
+
+    if arguments := train_arguments(args):
+        return train.read_config(train.parse(arguments))
+    return config_from_values(apply_overrides(dict(WHOLE_MACHINE), overrides(args)))
+
+
+def overrides(args: argparse.Namespace) -> list[str]:
+    """The options for several machines as `--set` would say them, and those of --set."""
+    nodes = {
+        "num_nodes": args.nodes,
+        "node_rank": args.node_rank,
+        "master_addr": args.master_addr,
+        "initial_port": args.master_port,
+    }
+    return [f"{path}={value}" for path, value in nodes.items() if value is not None] + args.set
+
+
+def train_arguments(args: argparse.Namespace) -> list[str]:
+    """What scripts/train.py has to be given for the same settings; nothing where no settings are given."""
+    given = [f"--{name}={value}" for name in ("config", "preset") if (value := getattr(args, name))]
+    return [*given, *(f"--set={change}" for change in overrides(args))] if given else []
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """Prints it to whoever still reads: of `| head` only a few lines are wanted."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that started processes end, too
+    sys.exit(main())
