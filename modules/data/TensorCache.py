@@ -70,16 +70,16 @@ class TensorCache:
         record = {name: tensor.detach().cpu().contiguous() for name, tensor in record.items()}
         data = save(record, metadata={"sha256": _digest(save(record))})
         path = self._own / key[:2] / f"{key}{SUFFIX}"
-        temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # no fsync, which would cost more than encoding: what a power cut leaves behind fails its digest
-            temporary.write_bytes(data)
-            os.replace(temporary, path)
+            try:
+                _write(path, data)
+            except FileNotFoundError:
+                # a run that has just started on another machine with the same cache takes the temporary for a dead
+                # writer's and sweeps it; it does so once
+                _write(path, data)
         except OSError as error:
             reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else error.strerror
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             raise DataError(
                 f"cache_dir {str(self._root)!r}: an entry of {len(data)} bytes can't be written ({reason}); free some "
                 "space or choose another folder. What is cached already is kept."
@@ -91,6 +91,18 @@ class TensorCache:
         """Where the record is; where that is damaged, another rank may have made it again in its own folder."""
         yield self._paths[key]
         yield from sorted(self._root.glob(f"rank-*/{self.kind}/{key[:2]}/{key}{SUFFIX}"))
+
+
+def _write(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        # no fsync, which would cost more than encoding: what a power cut leaves behind fails its digest
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def _read(path: Path) -> dict[str, Tensor] | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from modules.config.errors import UserError
+from modules.session.slurm import is_task
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -26,7 +27,6 @@ STARTED_VARIABLE = "CHORUS_STARTED"  # Unix time at which the supervisor was sta
 
 _LOOPBACK = "127.0.0.1"
 _ACCELERATE_MARK = "ACCELERATE_MIXED_PRECISION"  # what `accelerate launch` sets whatever it launches with
-_SLURM_SPECIAL_STEPS = 0xFFFFFFF0  # slurm.h: from here on no srun step but pending, interactive, batch and extern ones
 _SLURM_PORTS = range(20000, 40000)
 
 
@@ -76,9 +76,14 @@ def find_environment(env: Env = os.environ) -> RankEnvironment | None:
     return None
 
 
+def is_by_accelerate(env: Env = os.environ) -> bool:
+    """Whether `accelerate launch` started this process, or the one that did."""
+    return _ACCELERATE_MARK in env
+
+
 def lone_accelerate(env: Env = os.environ) -> bool:
     """Whether `accelerate launch` started one process only, as it silently does for distributed_type MULTI_CPU."""
-    return _ACCELERATE_MARK in env and find_environment(env) is None
+    return is_by_accelerate(env) and find_environment(env) is None
 
 
 def spawn_variables(
@@ -149,7 +154,7 @@ class AccelerateEnvironment(TorchrunEnvironment):
 
     @staticmethod
     def is_active(env: Env) -> bool:
-        return _ACCELERATE_MARK in env and TorchrunEnvironment.is_active(env)
+        return is_by_accelerate(env) and TorchrunEnvironment.is_active(env)
 
 
 class SlurmEnvironment(RankEnvironment):
@@ -162,11 +167,7 @@ class SlurmEnvironment(RankEnvironment):
 
     @staticmethod
     def is_active(env: Env) -> bool:
-        # a batch script has SLURM_PROCID as well, and the job's SLURM_NTASKS, but runs once
-        step = env.get("SLURM_STEP_ID", "")
-        if "SLURM_PROCID" not in env or not step.isdecimal() or int(step) >= _SLURM_SPECIAL_STEPS:
-            return False
-        return _number(env, _first_set(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), 1) > 1
+        return is_task(env) and _number(env, _first_set(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), 1) > 1
 
     @classmethod
     def read(cls, env: Env) -> SlurmEnvironment:

@@ -12,10 +12,16 @@ class TrainCommands:
         # reentrant: a signal handler asks for a stop while the same thread may be taking commands
         self._lock = threading.RLock()
         self._pending: set[str] = set()
+        self.requeues = False  # whether the stop was asked for by `requeue`
 
     def stop(self) -> None:
         """End the training after the current step."""
         self._request("stop")
+
+    def requeue(self) -> None:
+        """End the training after the current step, with a backup that the same job will go on from."""
+        self.requeues = True
+        self.stop()
 
     def sample(self) -> None:
         """Make the samples now."""

@@ -75,6 +75,11 @@ class BackupStore:
             self._thread.join()
             self._thread = None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last backup could not be written; to be asked after `wait`."""
+        return self._failures > 0
+
     def newest(self) -> Backup | None:
         """The newest backup that is whole; damaged ones are passed over with a warning."""
         for path in self.paths():

@@ -24,7 +24,7 @@ import torch
 
 from modules.config.batch_size import accumulation_steps, describe_scaling, global_batch, learning_rate_factor
 from modules.config.errors import ConfigError
-from modules.config.files import to_values
+from modules.config.shared_settings import shared_values
 from modules.data.batches import SampleSource, prefetch
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
@@ -68,17 +68,6 @@ if TYPE_CHECKING:
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
 
-# settings that the machines of a run may each have of their own
-OF_EACH_MACHINE = (
-    "workspace_dir",
-    "cache_dir",
-    "world_size",
-    "node_rank",
-    "device_indexes",
-    "initial_port",
-    "master_addr",
-)
-OF_EACH_DISK = frozenset({"base", "config_folder", "path", "caption_table", "start_from"})
 COMPILING_SECONDS = 900.0  # of a step that meets a new shape
 AVERAGED_ENDING = "_ema"  # of a model's name, where the weights as trained are saved beside it
 
@@ -102,6 +91,7 @@ class GenericTrainer(TrainingEngine):
         super().__init__(engine_settings(config, runtime.world_size), callbacks, commands, runtime)
         self.config = config
         self.resume = resume
+        self.requeues = False  # whether this rank is to have SLURM run the job again
         self.family = FAMILIES[config.family]
         self.method = METHODS[config.method]
         self.run_folder = RunFolder(config.workspace_dir)
@@ -149,13 +139,22 @@ class GenericTrainer(TrainingEngine):
                 self.fit(steps)
 
     def end(self) -> None:
-        """Backs up, saves and shows what was trained."""
+        """Backs up, saves and shows what was trained; before the job's next turn it only backs up."""
+        # a signal may have reached some ranks only
+        goes_on = self.stopped and any(self.runtime.gather(self.commands.requeues, "ending"))
+        self.requeues = goes_on and self.runtime.is_main
         if self.config.backup.at_end or self.stopped:
             self._together("saving", self.backup)
         if self.config.sampling.at_end and not self.stopped:
             self._together("sampling", self.sample)
-        self._together("saving", partial(self.save, final=True))
+        if not goes_on:
+            self._together("saving", partial(self.save, final=True))
         self._together("saving", self.backups.wait)
+        if self.requeues and self.backups.has_failed:
+            raise TrainingError(  # else the job would come back for ever to do the same steps
+                f"The job is not queued again, for its backup could not be written to {self.run_folder.backup_dir}: "
+                "free some space there, then submit its script with --resume."
+            )
 
     # --- what is done between steps -------------------------------------------------------------------------------
 
@@ -539,17 +538,8 @@ class GenericTrainer(TrainingEngine):
 
 
 def settings_digest(config: TrainConfig) -> str:
-    """Of all settings that decide what is trained, which on each machine come from a file of its own.
-
-    Paths may differ; pictures, captions and weights are compared by what they hold.
-    """
-    values = to_values(config)
-    for name in OF_EACH_MACHINE:
-        del values[name]
-    for part in (values["model"], values["lora"], *values["concepts"]):
-        for name in OF_EACH_DISK & part.keys():
-            del part[name]
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    """Of what all machines have to be told alike."""
+    return hashlib.sha256(json.dumps(shared_values(config), sort_keys=True).encode()).hexdigest()
 
 
 def engine_settings(config: TrainConfig, num_ranks: int) -> EngineSettings:

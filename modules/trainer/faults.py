@@ -1,7 +1,8 @@
 """Faults on demand, to try what a run does when a rank fails: FAULT=kind@rank:step, such as FAULT=kill@1:3.
 
-Off unless the environment asks. kind: kill (SIGKILL), stop (SIGSTOP), exit (ends with code 0), raise, oom, nan (the
-loss), sleep (for ever), perturb (a trained weight). step: the optimizer step before which it happens, from 1.
+Off unless the environment asks. kind: kill (SIGKILL), stop (SIGSTOP), preempt (SIGUSR1), exit (ends with code 0),
+raise, oom, nan (the loss), sleep (for ever), perturb (a trained weight). step: the optimizer step before which it
+happens, from 1.
 It happens in the first start only, so that a restart can be tried: not where CHORUS_ATTEMPT is above 0.
 """
 
@@ -18,7 +19,8 @@ from modules.config.errors import UserError
 if TYPE_CHECKING:
     from modules.trainer.TrainingEngine import TrainingEngine
 
-KINDS = ("kill", "stop", "exit", "raise", "oom", "nan", "sleep", "perturb")
+SIGNALS = {"kill": "SIGKILL", "stop": "SIGSTOP", "preempt": "SIGUSR1"}
+KINDS = (*SIGNALS, "exit", "raise", "oom", "nan", "sleep", "perturb")
 
 
 class Fault:
@@ -40,8 +42,8 @@ class Fault:
             return
         import torch
 
-        if self.kind in ("kill", "stop"):
-            os.kill(os.getpid(), signal.SIGKILL if self.kind == "kill" else signal.SIGSTOP)
+        if self.kind in SIGNALS:
+            os.kill(os.getpid(), getattr(signal, SIGNALS[self.kind]))
         elif self.kind == "exit":
             os._exit(0)
         elif self.kind == "raise":

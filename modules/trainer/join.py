@@ -18,8 +18,9 @@ from modules.distributed.lifeline import LOST_EXIT_CODE, Lifeline, LifelineServe
 from modules.distributed.RankWatch import watch_in_thread
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
+from modules.session.slurm import remember_requeue_signals
 from modules.trainer.rank import end_process, train_as_rank
-from modules.trainer.run import STOP_SIGNALS, Outcome
+from modules.trainer.run import STOP_SIGNALS, Outcome, record_end, stop_signals
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -41,6 +42,9 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
     Raises UserError for what can be said before the ranks have met.
     """
     started = float(os.environ.get(STARTED_VARIABLE, time.time()))
+    # another launcher, which may run inside a job of SLURM too, would not survive that signal itself
+    signals = stop_signals() if environment.name == "slurm" else STOP_SIGNALS
+    remember_requeue_signals(signals)
     config = _as_found(config, environment)
     folder = RunFolder(config.workspace_dir)
     lifeline = Lifeline.from_environment(environment.rank)
@@ -54,15 +58,14 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
         launcher.folder = folder
     for number in STOP_SIGNALS:  # outside the training: torchrun's SIGTERM to all others must not forestall the verdict
         signal.signal(number, signal.SIG_IGN)
-    outcome = train_as_rank(config, environment, lifeline, resume, started, STOP_SIGNALS)
+    outcome = train_as_rank(config, environment, lifeline, resume, started, signals)
     if outcome.status == "failed":
         if not outcome.is_symptom:  # torchrun takes the earliest that it is told for the cause
             _tell_torchrun(outcome)
         if not is_supervised:  # the verdict over the run ends this process, and is given by one of its threads perhaps
             time.sleep(VERDICT_SECONDS)
     elif not is_supervised and environment.rank == 0:
-        with contextlib.suppress(OSError):  # on a full disk the words on the terminal have to do
-            folder.write_exit(outcome.status, rank=0)
+        record_end(folder, outcome)
     end_process(outcome, lifeline)
 
 

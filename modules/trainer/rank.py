@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from modules.distributed.lifeline import dump_stacks_on_request
 from modules.session.RunFolder import RunFolder
-from modules.trainer.run import FAILED, FINISHED, Outcome, train_rank
+from modules.trainer.run import FINISHED, STOPPED, Outcome, train_rank
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -66,4 +66,4 @@ def end_process(outcome: Outcome, lifeline: Lifeline) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     # Not sys.exit: after an error a collective may be open, on which the exit would wait for the other ranks.
-    os._exit(FAILED if outcome.status == "failed" else FINISHED)
+    os._exit(FINISHED if outcome.exit_code == STOPPED else outcome.exit_code)

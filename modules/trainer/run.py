@@ -23,6 +23,14 @@ from modules.session.FolderCommands import FolderCommands
 from modules.session.OtherRankCallbacks import OtherRankCallbacks
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
+from modules.session.slurm import (
+    REQUEUE_SIGNALS,
+    REQUEUED,
+    EarlySignal,
+    is_task,
+    remember_requeue_signals,
+    requeue,
+)
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
@@ -46,7 +54,7 @@ class Outcome:
     """How a rank ended. step: optimizer steps done. text: why it failed, one sentence.
 
     is_user_error: whether the user can mend it, so that trying again is of no use. is_symptom: whether the cause is
-    likely another rank's end.
+    likely another rank's end. requeues: whether this rank is to have SLURM run the job again.
     """
 
     status: Literal["finished", "stopped", "failed"]
@@ -55,19 +63,23 @@ class Outcome:
     traceback: str = ""
     is_user_error: bool = False
     is_symptom: bool = False
+    requeues: bool = False
     error: Exception | None = None
 
     @property
     def exit_code(self) -> int:
-        return {"finished": FINISHED, "stopped": STOPPED, "failed": FAILED}[self.status]
+        stopped = REQUEUED if self.requeues else STOPPED
+        return {"finished": FINISHED, "stopped": stopped, "failed": FAILED}[self.status]
 
 
 def run_training(config: TrainConfig, resume: bool = False) -> int:
-    """Trains on one device in this process and returns its exit code: 0 finished, 1 failed, 130 stopped before the end.
+    """Trains on one device in this process and returns its exit code, as of `Outcome`.
 
     Raises UserError where the run folder can't be used; everything later is written there.
     """
     started = time.time()
+    signals = stop_signals()
+    remember_requeue_signals(signals)
     folder = RunFolder(config.workspace_dir)
     if not resume:
         folder.refuse_earlier_run()  # before its record of how it ended is touched
@@ -80,10 +92,26 @@ def run_training(config: TrainConfig, resume: bool = False) -> int:
 
     with RunLock(folder.lock_path):
         folder.clear_exit()
-        outcome = train_rank(config, folder, make_trainer, started=started, signals=STOP_SIGNALS)
-        with contextlib.suppress(OSError):  # on a full disk the message on the screen has to do
-            folder.write_exit(outcome.status, rank=0, **({"text": outcome.text} if outcome.text else {}))
+        outcome = train_rank(config, folder, make_trainer, started=started, signals=signals)
+        record_end(folder, outcome)
     return outcome.exit_code
+
+
+def stop_signals() -> tuple[int, ...]:
+    """What asks this process to stop; as a task of SLURM also what announces the end of the job's time."""
+    return (*STOP_SIGNALS, *(REQUEUE_SIGNALS if is_task() else ()))
+
+
+def record_end(folder: RunFolder, outcome: Outcome) -> None:
+    """The last that rank 0 does, where no supervisor does it: exit.json, and where it is to be, the job's next turn."""
+    text = outcome.text
+    if outcome.requeues:
+        for number in stop_signals():  # SLURM sends them when it queues the job again: the words come first
+            signal.signal(number, signal.SIG_IGN)
+        text = requeue()
+        print(text, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # on a full disk the words on the terminal have to do
+        folder.write_exit(outcome.status, rank=0, **({"text": text} if text else {}))
 
 
 def train_rank(
@@ -100,7 +128,7 @@ def train_rank(
 
     started: Unix time at which the run was started; older commands are not for it. tells_failure: whether the terminal
     hears of a failure from here. signals: the first of them ends the step, backs up and saves; a second one of SIGINT
-    ends at once.
+    ends at once; one of REQUEUE_SIGNALS backs up only, for the job goes on later.
     """
     with contextlib.ExitStack() as stack:
         # backslashreplace: a file name that is no text must not end the run that tells of it
@@ -114,7 +142,7 @@ def train_rank(
         except (StopRequested, KeyboardInterrupt):
             if rank == 0:
                 callbacks.on_status("Stopped at once, without a backup")
-            return Outcome("stopped")
+            return Outcome("stopped", requeues=commands.requeues and rank == 0)
         except Exception as error:
             outcome = _failure(error)
             if not outcome.is_user_error:
@@ -134,7 +162,7 @@ def _train(make_trainer: MakeTrainer, callbacks: TrainCallbacks, commands: Train
         trainer.train()
         trainer.end()
     callbacks.on_finished(trainer.step)
-    return Outcome("stopped" if trainer.stopped else "finished", trainer.step)
+    return Outcome("stopped" if trainer.stopped else "finished", trainer.step, requeues=trainer.requeues)
 
 
 def _failure(error: Exception) -> Outcome:
@@ -182,6 +210,10 @@ def _stop_on(signals: tuple[int, ...], commands: TrainCommands, callbacks: Train
     """Inside, the first of `signals` asks for a stop; a second Ctrl-C ends at once."""
 
     def stop(number, frame) -> None:
+        if number in REQUEUE_SIGNALS:
+            commands.requeue()
+            callbacks.on_status("The job's time is nearly over: backing up after this step")
+            return
         commands.stop()
         hint = ""
         if number == signal.SIGINT:
@@ -193,6 +225,9 @@ def _stop_on(signals: tuple[int, ...], commands: TrainCommands, callbacks: Train
         signals = ()
     before = {number: signal.signal(number, stop) for number in signals}
     try:
+        for number, handler in before.items():
+            if isinstance(handler, EarlySignal) and handler.has_come:
+                stop(number, None)
         yield
     finally:
         for number, handler in before.items():

@@ -176,6 +176,22 @@ def test_temporaries_of_a_dead_writer_are_no_entries_and_are_swept(tmp_path):
     assert alive.exists()
 
 
+def test_a_temporary_that_another_run_has_swept_is_written_again(tmp_path, monkeypatch):
+    cache = TensorCache(tmp_path, "latents", 0)
+    replace, swept = os.replace, []
+
+    def sweep_before(source, target):
+        if not swept:
+            swept.append(source)
+            os.unlink(source)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", sweep_before)
+    cache.put(KEY, record())
+    assert len(swept) == 1
+    assert_same(TensorCache(tmp_path, "latents", 0).get(KEY), record())
+
+
 def test_memory_keeps_what_fits_and_no_more():
     memory = BoundedMemory(max_bytes=64)
     memory.keep("first", {"a": torch.zeros(8)})

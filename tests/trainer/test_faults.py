@@ -51,6 +51,7 @@ def test_a_fault_happens_at_its_step_only(kind, deeds):
     [
         ("kill", ("kill", os.getpid(), getattr(signal, "SIGKILL", None))),
         ("stop", ("kill", os.getpid(), getattr(signal, "SIGSTOP", None))),
+        ("preempt", ("kill", os.getpid(), getattr(signal, "SIGUSR1", None))),
         ("exit", ("exit", 0)),
         ("sleep", ("sleep",)),
     ],

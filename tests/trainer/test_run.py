@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from modules.config.errors import UserError
+from modules.session.RunFolder import RunFolder
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.run import run_training
+from modules.trainer.start import start_training
 
 
 @pytest.fixture
@@ -129,3 +131,73 @@ def test_a_backup_that_is_being_written_is_finished_and_told_of_though_the_run_f
     assert run_training(config) == 1
     assert "backup" in last_events(config)
     assert last_events(config)[-1] == "failed"
+
+
+# --- as a task of SLURM -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slurm_task(monkeypatch, in_step):
+    """The calls of scontrol by a run that is a job's only task, and gets the signal in its third step."""
+    calls = []
+    for name, value in {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("modules.trainer.run.requeue", lambda: calls.append("requeue") or "Job 4711 is queued again.")
+    in_step(lambda trainer: os.kill(os.getpid(), signal.SIGUSR1) if trainer.step == 2 else None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    yield calls
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+posix_only = pytest.mark.skipif(os.name != "posix", reason="SLURM's signal is not known on Windows")
+
+
+@pytest.mark.parametrize(("count", "resumes"), [(None, False), ("0", False), ("2", True)])
+def test_a_job_that_slurm_runs_again_resumes(count, resumes, make_config, monkeypatch):
+    if count is not None:
+        monkeypatch.setenv("SLURM_RESTART_COUNT", count)
+    monkeypatch.setattr("modules.trainer.start.run_training", lambda config, resume: resume)
+    assert start_training(make_config()) is resumes
+
+
+@posix_only
+def test_at_the_end_of_its_time_a_job_of_slurm_backs_up_and_is_queued_again(make_config, slurm_task, capfd):
+    config = make_config("max_steps=50")
+    assert run_training(config) == 75
+    assert slurm_task == ["requeue"]
+    assert (record(config)["status"], record(config)["text"]) == ("stopped", "Job 4711 is queued again.")
+    assert "Job 4711 is queued again." in capfd.readouterr().err
+    run = Path(config.workspace_dir)
+    assert not list((run / "models").iterdir())
+    (backup,) = (run / "backup").iterdir()
+    assert backup.name in ("step-000000003", "step-000000004")
+
+
+@posix_only
+def test_a_job_whose_time_ends_before_anything_is_trained_is_queued_again(
+    make_config, slurm_task, monkeypatch
+):
+    clear_exit = RunFolder.clear_exit
+
+    def signal_comes(folder: RunFolder) -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        clear_exit(folder)
+
+    monkeypatch.setattr(RunFolder, "clear_exit", signal_comes)
+    config = make_config("max_steps=50")
+    assert run_training(config) == 75
+    assert slurm_task == ["requeue"]
+    assert record(config)["status"] == "stopped"
+
+
+@posix_only
+def test_a_job_whose_backup_can_not_be_written_is_not_queued_again(make_config, slurm_task, monkeypatch):
+    def fail(path, tensors, metadata=None):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("modules.trainer.BackupStore.save_tensors", fail)
+    config = make_config("max_steps=50")
+    assert run_training(config) == 1
+    assert slurm_task == []
+    assert "not queued again" in record(config)["text"]
