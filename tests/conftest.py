@@ -12,12 +12,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch obeys it; tiny models are
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support import tiny_models
+from tests.support.network_namespaces import Host, NamespacesNotAllowed, make_two_hosts
 from tests.support.RankPool import RankPool
 
 PICTURE_SIZES = ((32, 32), (32, 32), (48, 32), (32, 48))
@@ -76,6 +78,17 @@ def four_ranks(tmp_path_factory) -> Iterator[RankPool]:
     pool = RankPool(4, tmp_path_factory.mktemp("four_ranks"))
     yield pool
     pool.close()
+
+
+@pytest.fixture
+def two_hosts() -> Iterator[tuple[Host, Host]]:
+    """Two hosts on this machine, joined by a network of their own; skips where that is not allowed."""
+    with contextlib.ExitStack() as stack:
+        try:
+            hosts = stack.enter_context(make_two_hosts())
+        except NamespacesNotAllowed as reason:
+            pytest.skip(str(reason))
+        yield hosts
 
 
 @pytest.fixture

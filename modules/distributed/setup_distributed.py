@@ -24,6 +24,7 @@ from modules.distributed.errors import RanksError
 from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.Runtime import Runtime, default_device
 from modules.session.devices import list_gpus, num_cores, slow_links_warning
+from modules.session.interfaces import interface_towards
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -140,8 +141,11 @@ def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
         torch.cuda.set_device(device)
     elif "OMP_NUM_THREADS" not in os.environ:  # else every rank would take all cores, and they wait for each other
         torch.set_num_threads(max(1, num_cores() // environment.local_world_size))
-    if environment.num_nodes == 1 and sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host's name need not lead to an address that works
+    if sys.platform == "linux":
+        # gloo would go by the host's name, which need not lead to an address that works
+        interface = "lo" if environment.num_nodes == 1 else interface_towards(environment.master_addr)
+        if interface:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     seconds = float(os.environ.get(JOIN_VARIABLE, JOIN_SECONDS))
     with _bounded(seconds), _explained(environment):
         store = dist.PrefixStore(environment.run_id, _open_store(environment, seconds))

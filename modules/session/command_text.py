@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
@@ -53,7 +53,7 @@ class Places:
             ("The working folder", self.folder),
             ("The network interface", self.interface),
         ):
-            _check_text(label, value)
+            check_text(label, value)
             if not value.strip() and label != "The network interface":
                 raise UserError(f"{label} is empty: write where it is on every machine.")
             if value.startswith("~"):
@@ -65,12 +65,16 @@ class Places:
 
 @dataclass(frozen=True)
 class Command:
-    """What one machine runs. variables: for the environment. folder: to run in."""
+    """What one machine runs. variables: for the environment. folder: to run in.
+
+    check: what it runs before, with success, if anything: torchrun would wait for other machines in silence.
+    """
 
     node_rank: int
     arguments: tuple[str, ...]
     variables: tuple[tuple[str, str], ...]
     folder: str
+    check: tuple[str, ...] = ()
 
 
 def launch_settings_path(workspace_dir: str) -> str:
@@ -87,7 +91,7 @@ def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resu
     Raises UserError for an address that can't stand in a command, or a missing one.
     """
     num_nodes = config.num_nodes if config.enable_multi_gpu else 1
-    _check_text("master_addr", config.master_addr)
+    check_text("master_addr", config.master_addr)
     if num_nodes > 1 and not config.master_addr.strip():
         raise UserError("master_addr is empty: write the address of machine 0, as the others reach it.")
     variables = []
@@ -96,18 +100,30 @@ def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resu
     if places.interface.strip():
         variables += [(f"{library}_SOCKET_IFNAME", places.interface.strip()) for library in ("NCCL", "GLOO")]
     return [
-        Command(rank, tuple(_arguments(config, ranks_per_node, rank, places, resume)), tuple(variables), places.folder)
+        Command(
+            rank,
+            tuple(_arguments(config, ranks_per_node, rank, places, resume)),
+            tuple(variables),
+            places.folder,
+            tuple(_check_arguments(config, ranks_per_node, rank, places)),
+        )
         for rank in range(num_nodes)
     ]
+
+
+def commands_text(commands: Sequence[Command], master_addr: str, line: Callable[[Command], str]) -> str:
+    """All commands with a comment above each, for people. line: `bash_line` or `powershell_line`."""
+    address = f" ({master_addr})" if len(commands) > 1 else ""
+    headings = [f"# node {command.node_rank}{'' if command.node_rank else address}" for command in commands]
+    return "\n\n".join(f"{heading}\n{line(command)}" for heading, command in zip(headings, commands, strict=True))
 
 
 def bash_line(command: Command) -> str:
     """One line for bash and other POSIX shells."""
     variables = [f"{name}={shlex.quote(value)}" for name, value in command.variables]
-    program, *arguments = command.arguments
-    # a program's name with = in it would be an assignment, unless it is quoted
-    words = [_bash_quote(program) if "=" in program else shlex.quote(program), *map(shlex.quote, arguments)]
-    return f"cd -- {shlex.quote(command.folder)} && {' '.join([*variables, *words])}"
+    parts = [f"cd -- {shlex.quote(command.folder)}"]
+    parts += [" ".join(_bash_words(command.check))] if command.check else []
+    return " && ".join([*parts, " ".join([*variables, *_bash_words(command.arguments)])])
 
 
 def powershell_line(command: Command) -> str:
@@ -116,15 +132,17 @@ def powershell_line(command: Command) -> str:
     Raises UserError for what its versions hand over in different ways: double quotes, and a backslash at the end of a
     text with spaces (about_Native_Command_Parsing, "PSNativeCommandArgumentPassing").
     """
-    for argument in command.arguments:
+    for argument in (*command.check, *command.arguments):
         if '"' in argument or (argument.endswith("\\") and re.search(r"\s", argument)):
             raise UserError(
                 f"{argument!r} can't be written for every PowerShell: leave out double quotes, and a backslash at the "
                 "end."
             )
     variables = [f"$env:{name} = {_powershell_quote(value)}" for name, value in command.variables]
-    run = " ".join(["&", *map(_powershell_quote, command.arguments)])
+    run = _powershell_call(command.arguments)
     folder = f"Set-Location -LiteralPath {_powershell_quote(command.folder)} -ErrorAction Stop"
+    if command.check:  # 5.1 has no &&
+        run = f"{_powershell_call(command.check)}; if ($LASTEXITCODE -eq 0) {{ {run} }}"
     return "; ".join([folder, *variables, run])
 
 
@@ -179,7 +197,25 @@ def _arguments(config: TrainConfig, ranks_per_node: int, node_rank: int, places:
     ]
 
 
-def _check_text(label: str, value: str) -> None:
+def _check_arguments(config: TrainConfig, ranks_per_node: int, node_rank: int, places: Places) -> list[str]:
+    """Without torchrun the training makes this check itself."""
+    if not (config.enable_multi_gpu and config.use_torchrun and config.num_nodes > 1):
+        return []
+    return [
+        places.python,
+        f"{places.chorus.rstrip('/')}/scripts/multi_node.py",
+        "--check",
+        f"--config={places.config_path}",
+        f"--nodes={config.num_nodes}",
+        f"--node-rank={node_rank}",
+        f"--processes-per-node={ranks_per_node}",
+        f"--master-addr={config.master_addr}",
+        f"--master-port={config.initial_port}",
+    ]
+
+
+def check_text(label: str, value: str) -> None:
+    """Raises UserError for what has no place in a command, whatever its quoting."""
     for place, character in enumerate(value):
         if unicodedata.category(character) in _UNPRINTED or character in _BIDI_MARKS:
             raise UserError(
@@ -188,9 +224,19 @@ def _check_text(label: str, value: str) -> None:
             )
 
 
+def _bash_words(arguments: Sequence[str]) -> list[str]:
+    program, *others = arguments
+    # a program's name with = in it would be an assignment, unless it is quoted
+    return [_bash_quote(program) if "=" in program else shlex.quote(program), *map(shlex.quote, others)]
+
+
 def _bash_quote(text: str) -> str:
     """In quotes even where shlex sees no need."""
     return "'" + text.replace("'", "'\"'\"'") + "'"
+
+
+def _powershell_call(arguments: Sequence[str]) -> str:
+    return " ".join(["&", *map(_powershell_quote, arguments)])
 
 
 def _powershell_quote(text: str) -> str:

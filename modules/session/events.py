@@ -30,6 +30,7 @@ EVENT_TYPES = (
 MAX_STEP_BYTES = 1024
 MAX_TEXT_BYTES = 16 * 1024
 
+_STEP = b'"type": "step"'  # as EventWriter writes it; in a text the quotes are escaped
 _MAX_WAITING_LINES = 10_000  # kept in memory while the disk takes nothing; then the oldest go
 _RETRY_SECONDS = 1.0
 _CLOSE_SECONDS = 10.0
@@ -137,11 +138,12 @@ class EventWriter:
 
 
 def read_events(
-    path: str | os.PathLike, offset: int = 0, max_bytes: int | None = None
+    path: str | os.PathLike, offset: int = 0, max_bytes: int | None = None, only_last_step: bool = False
 ) -> tuple[list[dict[str, Any]], int]:
     """The events in the file at `path` from byte `offset` on, and the offset to go on from.
 
     max_bytes: read no more than that and leave the rest to the next call; more than any line has. None: all there is.
+    only_last_step: pass over all steps but the last one that is read; in a long run most of the time goes into them.
     A last line still being written is left for the next read; lines that are no events are passed over. A file that
     became shorter than `offset` is read from its start; one that does not exist gives ([], 0).
     """
@@ -156,7 +158,10 @@ def read_events(
     end = data.rfind(b"\n") + 1
     if not end and len(data) == max_bytes:
         end = len(data)  # no line is that long: a damaged stretch, such as zeros after a power cut
-    events = [event for line in data[:end].split(b"\n") if (event := _parse(line)) is not None]
+    lines = data[:end].split(b"\n")
+    if only_last_step:
+        lines = _without_old_steps(lines)
+    events = [event for line in lines if (event := _parse(line)) is not None]
     return events, offset + end
 
 
@@ -204,6 +209,11 @@ def _lines_after(lines: list[bytes], written_bytes: int) -> list[bytes]:
         if written_bytes < -1:  # at -1 only the line end is missing, and the next opening writes that
             return lines[index:]
     return []
+
+
+def _without_old_steps(lines: list[bytes]) -> list[bytes]:
+    last = next((line for line in reversed(lines) if _STEP in line), None)
+    return [line for line in lines if _STEP not in line or line is last]
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,15 +50,16 @@ class RunFollower:
         Of a rank other than 0 only the last of the steps that are read together is given: they are those of rank 0.
         A file that was replaced by a shorter one is read from its start. Raises OSError where the disk refuses.
         """
-        found: list[Iterable[dict[str, Any]]] = []
+        found: list[list[dict[str, Any]]] = []
         has_more = False
         self.is_missing = not self.folder.path.is_dir()
         for path in event_files(self.folder):
             before = self._offsets.get(path, 0)
-            events, offset = read_events(path, before, CHUNK_BYTES)
+            is_main = path == self.folder.event_path(0)
+            events, offset = read_events(path, before, CHUNK_BYTES, only_last_step=not is_main)
             self._offsets[path] = offset
             has_more |= abs(offset - before) > CHUNK_BYTES // 2
-            found.append(events if path == self.folder.event_path(0) else _without_old_steps(events))
+            found.append(events)
         # each file stays in its own order, also where a clock was set back
         return list(heapq.merge(*found, key=_time_of)), has_more
 
@@ -155,11 +155,6 @@ def _last_step(path: Path) -> int:
 def _time_of(event: dict[str, Any]) -> float:
     time = event.get("time")
     return time if isinstance(time, int | float) else 0.0
-
-
-def _without_old_steps(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    last = next((event for event in reversed(events) if event["type"] == "step"), None)
-    return (event for event in events if event["type"] != "step" or event is last)
 
 
 def _modified(path: Path) -> float:

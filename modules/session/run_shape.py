@@ -20,16 +20,10 @@ from modules.config.batch_size import (
 from modules.config.errors import UserError
 from modules.config.validation import Problem, check_batch
 from modules.session.devices import Gpu, GpuUsage, Link, default_num_ranks
+from modules.session.memory_estimate import GIB
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
-
-GIB = 2**30
-BYTES_OF = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-
-# What optimizers keep for each trained weight, in its own precision or in bytes; the factored ones keep little.
-_STATES = {"adamw": 2, "schedule_free": 2, "prodigy": 4, "lion": 1, "came": 1, "sgd": 1}
-_STATE_BYTES = {"adamw_8bit": 2, "lion_8bit": 1}
 
 
 @dataclass(frozen=True)
@@ -120,20 +114,6 @@ def chosen_gpus(config: TrainConfig, gpus: Sequence[Gpu]) -> list[Gpu]:
 def ranks_here(config: TrainConfig, gpus: Sequence[Gpu], cores: int) -> int:
     """Ranks on this machine. Raises UserError as `default_num_ranks`."""
     return default_num_ranks(config, gpus, cores) if config.enable_multi_gpu else 1
-
-
-def model_bytes(config: TrainConfig, size_bytes: float) -> float:
-    """About what weights, gradients and the optimizer's states take on each device; activations come on top.
-
-    size_bytes: of the model in float32.
-    """
-    num_weights = size_bytes / 4
-    own = BYTES_OF[config.model.weight_dtype]
-    if config.method != "full":  # what else trains is small beside the model
-        return num_weights * own
-    states = _STATES.get(config.optimizer.name, 0) * own + _STATE_BYTES.get(config.optimizer.name, 0)
-    average = own if config.ema.enabled else 0
-    return num_weights * (own + own + states + average)
 
 
 def find_device_problems(
@@ -259,7 +239,7 @@ def _memory_problems(chosen: Sequence[Gpu], usage: Sequence[GpuUsage], needed_by
             continue
         by = ", ".join(f"{process.name or 'process'} {process.pid}" for process in usage[gpu.index].processes[:2])
         message = (
-            f"The model alone needs about {needed_bytes / GIB:.1f} GiB and GPU {gpu.index} has "
+            f"The run needs about {needed_bytes / GIB:.1f} GiB and GPU {gpu.index} has "
             f"{(gpu.memory_bytes - used) / GIB:.1f} free{f' ({by})' if by else ''}: choose another, "
             "or a smaller precision."
         )

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import TYPE_CHECKING
 
-from modules.distributed.environments import find_environment, lone_accelerate
+from modules.config.errors import ConfigError
+from modules.distributed.accelerate import check_accelerate
+from modules.distributed.environments import find_environment, is_by_accelerate, lone_accelerate
 from modules.session.devices import default_num_ranks, list_gpus, num_cores
-from modules.trainer.join import join_training
+from modules.session.slurm import was_requeued
+from modules.trainer.join import REFUSED, join_training
 from modules.trainer.run import run_training
 from modules.trainer.supervise import supervise_training
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
+    from modules.distributed.environments import RankEnvironment
+
+REFUSAL_SECONDS = 2.0  # for one rank to say what is wrong, before the launcher ends it because of the others
 
 
 def start_training(config: TrainConfig, resume: bool = False, supervise: bool = False) -> int:
-    """Trains to the end and returns the exit code: 0 finished, 1 failed, 130 stopped before the end.
+    """Trains to the end and returns the exit code: 0 finished, 1 failed, 130 stopped, 75 to be run again by SLURM.
 
     In this process; as one of the ranks that a launcher has started; or above ranks of its own, from the main thread.
     supervise: always the last of these, on one device too, and without torchrun: what the window wants.
@@ -29,7 +36,9 @@ def start_training(config: TrainConfig, resume: bool = False, supervise: bool = 
         alone = not config.enable_multi_gpu
         return supervise_training(config, 1 if alone else default_num_ranks(config, list_gpus(), num_cores()), resume)
     environment = find_environment()
-    resume = resume or (environment is not None and environment.attempt > 0)
+    if is_by_accelerate():
+        _check_accelerate(config, environment)
+    resume = resume or was_requeued() or (environment is not None and environment.attempt > 0)
     if environment is not None and environment.world_size > 1:
         return join_training(config, environment, resume)
     if lone_accelerate():
@@ -45,3 +54,14 @@ def start_training(config: TrainConfig, resume: bool = False, supervise: bool = 
         print("Warning: enable_multi_gpu is on, but there is one device, which trains alone.", file=sys.stderr)
         return run_training(config, resume)
     return supervise_training(config, num_ranks, resume, by_torchrun=config.use_torchrun)
+
+
+def _check_accelerate(config: TrainConfig, environment: RankEnvironment | None) -> None:
+    """All ranks find the same; the first of each machine says it."""
+    try:
+        check_accelerate(config, has_gpu=bool(list_gpus()))
+    except ConfigError:
+        if environment is None or environment.local_rank == 0:
+            raise
+        time.sleep(REFUSAL_SECONDS)
+        raise SystemExit(REFUSED) from None

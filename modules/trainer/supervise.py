@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -25,17 +24,21 @@ from modules.distributed.Supervisor import Supervisor
 from modules.session.devices import list_gpus, num_cores
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
+from modules.session.FolderCommands import FolderCommands
+from modules.session.node_check import check_nodes
+from modules.session.ports import PORTS_TO_TRY, next_free_port
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
+from modules.session.TrainCommands import TrainCommands
 from modules.trainer.rank import end_process, train_as_rank
-from modules.trainer.run import STOP_SIGNALS
+from modules.trainer.run import STOP_SIGNALS, STOPPED
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
-PORTS_TO_TRY = 100
+LOOPBACK = "127.0.0.1"
 
 
 def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False, by_torchrun: bool = False) -> int:
@@ -62,6 +65,10 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
             stack.enter_context(RunLock(folder.lock_path))
             folder.clear_exit()
         callbacks = _callbacks(folder, stack)
+        if machines.num_nodes > 1 and not _meet_nodes(machines, folder, callbacks, started):
+            if leads:
+                folder.write_exit("stopped", rank=0)
+            return STOPPED
         settings_file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "config.yaml"
         save_config(config, settings_file)
 
@@ -132,24 +139,29 @@ def _check_backend(config: TrainConfig) -> None:
     choose_backend(config.distributed_backend, has_gpu=bool(list_gpus()))
 
 
+def _meet_nodes(config: TrainConfig, folder: RunFolder, callbacks: TrainCallbacks, started: float) -> bool:
+    """Waits for the other machines, which make the same check; False where a stop was asked for. Raises UserError."""
+    # on a shared disk a stop is for machine 0 to take
+    commands = FolderCommands(folder, callbacks, started) if config.node_rank == 0 else TrainCommands()
+    before = {number: signal.signal(number, lambda *_: commands.stop()) for number in STOP_SIGNALS}
+    try:
+        found = check_nodes(config, callbacks.on_status, lambda: commands.stopping)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for line in found:
+        callbacks.on_status(line)
+    return bool(found)
+
+
 def _free_port(config: TrainConfig, callbacks: TrainCallbacks) -> int:
     """initial_port; where it is busy the next free one, if no other machine has to know it."""
     wanted = int(config.initial_port)
-    if config.num_nodes > 1:
-        if config.node_rank == 0 and not _is_free(wanted, ""):
-            raise UserError(f"initial_port {wanted} is busy: end what uses it, or set another one on every machine.")
+    if config.num_nodes > 1:  # the check of the machines has had it just now
         return wanted
-    for port in range(wanted, min(wanted + PORTS_TO_TRY, 65536)):
-        if _is_free(port, "127.0.0.1"):
-            if port != wanted:
-                callbacks.on_warning(f"Port {wanted} is busy: using {port}.")
-            return port
-    raise UserError(f"initial_port {wanted} and the {PORTS_TO_TRY} after it are busy: set another one.")
-
-
-def _is_free(port: int, host: str) -> bool:
-    try:
-        with socket.create_server((host, port)):
-            return True
-    except OSError:
-        return False
+    port = next_free_port(wanted, LOOPBACK)
+    if port is None:
+        raise UserError(f"initial_port {wanted} and the {PORTS_TO_TRY} after it are busy: set another one.")
+    if port != wanted:
+        callbacks.on_warning(f"Port {wanted} is busy: using {port}.")
+    return port

@@ -18,6 +18,7 @@ from modules.session.command_text import (
     Places,
     bash_line,
     bash_script,
+    commands_text,
     node_commands,
     powershell_line,
     powershell_script,
@@ -66,7 +67,7 @@ def recorder(tmp_path):
     folder = tmp_path / "it's; touch X $(touch X)" / "A=1"
     folder.mkdir(parents=True)
     path = folder / "-python"
-    path.write_text('#!/bin/sh\nprintf "%s\\0" "$(pwd)" "$NCCL_SOCKET_IFNAME" "$GLOO_SOCKET_IFNAME" "$@"\n')
+    path.write_text('#!/bin/sh\nprintf "%s\\0" "$(pwd)" "$NCCL_SOCKET_IFNAME" "$GLOO_SOCKET_IFNAME" "$@"; echo\n')
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 
@@ -79,11 +80,15 @@ class Seen:
 
 
 def run_bash(*words, cwd=None):
+    """What was run: the check, where there is one, and the training."""
     env = {name: value for name, value in os.environ.items() if not name.endswith("_SOCKET_IFNAME")}
     done = subprocess.run([BASH, *words], cwd=cwd, env=env, capture_output=True, timeout=30)
     assert done.returncode == 0, done.stderr
-    folder, nccl, gloo, *arguments = done.stdout.decode().split("\0")[:-1]
-    return Seen(folder, {nccl, gloo}, tuple(arguments))
+    seen = []
+    for record in done.stdout.decode().split("\0\n")[:-1]:
+        folder, nccl, gloo, *arguments = record.split("\0")
+        seen.append(Seen(folder, {nccl, gloo}, tuple(arguments)))
+    return seen
 
 
 @needs_bash
@@ -93,8 +98,9 @@ def test_no_value_is_read_by_bash(value, use_torchrun, recorder, tmp_path):
     config = two_nodes(master_addr=value, use_torchrun=use_torchrun, device_indexes=[0])
     places = Places(value, str(recorder), f"/opt/{value}", str(recorder.parent), value)
     for command in node_commands(config, 2, places):
-        seen = run_bash("-c", bash_line(command), cwd=tmp_path)
-        assert seen == Seen(str(recorder.parent), {value}, command.arguments[1:])
+        *checks, run = run_bash("-c", bash_line(command), cwd=tmp_path)
+        assert run == Seen(str(recorder.parent), {value}, command.arguments[1:])
+        assert checks == ([Seen(str(recorder.parent), {""}, command.check[1:])] if use_torchrun else [])
     assert not list(tmp_path.rglob("X"))
 
 
@@ -102,7 +108,8 @@ def test_no_value_is_read_by_bash(value, use_torchrun, recorder, tmp_path):
 def test_a_relative_program_with_an_equals_sign_is_no_assignment(recorder, tmp_path):
     places = Places("run.yaml", "A=1/-python", "/opt", str(recorder.parent.parent))
     [command] = node_commands(multi_gpu(), 2, places)
-    assert run_bash("-c", bash_line(command), cwd=tmp_path).arguments == command.arguments[1:]
+    [run] = run_bash("-c", bash_line(command), cwd=tmp_path)
+    assert run.arguments == command.arguments[1:]
 
 
 @needs_bash
@@ -110,10 +117,11 @@ def test_the_saved_file_runs_the_command_of_its_machine(recorder, tmp_path):
     commands = node_commands(two_nodes(), 2, Places("run.yaml", str(recorder), "/opt", str(tmp_path)))
     path = tmp_path / "start.sh"
     path.write_text(bash_script(commands))
-    assert "--node-rank=1" in run_bash(str(path), "1").arguments
+    assert ["--node-rank=1" in seen.arguments for seen in run_bash(str(path), "1")] == [True, True]
     assert subprocess.run([BASH, str(path)], capture_output=True, timeout=30).returncode == 2
     path.write_text(bash_script(node_commands(multi_gpu(), 2, Places("run.yaml", str(recorder), "/opt"))))
-    assert "--nproc-per-node=2" in run_bash(str(path)).arguments
+    [run] = run_bash(str(path))
+    assert "--nproc-per-node=2" in run.arguments
 
 
 @pytest.mark.parametrize("character", ["\n", "\r", "\0", "\x1b", "\t", "\x85", "\u2028", "\u202e", "\ud800"])
@@ -152,6 +160,33 @@ def test_several_machines_are_numbered_by_torchrun_itself():
     ]
 
 
+def test_torchrun_is_started_after_a_check_of_the_machines():
+    config = two_nodes(device_indexes=[0])
+    for command in node_commands(config, 4, Places("run.yaml", "python", "/opt/chorus", "/shared", "eth0")):
+        assert command.check == (
+            *("python", "/opt/chorus/scripts/multi_node.py", "--check", "--config=run.yaml", "--nodes=2"),
+            *(f"--node-rank={command.node_rank}", "--processes-per-node=4"),
+            *("--master-addr=10.0.0.1", "--master-port=29500"),
+        )
+    assert [command.check for command in node_commands(multi_gpu(), 2, Places("run.yaml"))] == [()]
+
+
+@needs_bash
+def test_nothing_is_started_after_a_check_that_fails(recorder, tmp_path):
+    recorder.write_text(recorder.read_text() + '[ "$2" != --check ] || exit 7\n')
+    command, _ = node_commands(two_nodes(), 2, Places("run.yaml", str(recorder), "/opt", str(tmp_path)))
+    for line in (bash_line(command), bash_script([command])):
+        done = subprocess.run([BASH, "-c", line], capture_output=True, timeout=30)
+        assert (done.returncode, done.stdout.count(b"\n")) == (7, 1)
+    assert "; if ($LASTEXITCODE -eq 0) { & " in powershell_line(command)
+
+
+def test_all_commands_are_shown_under_the_number_of_their_machine():
+    commands = node_commands(two_nodes(), 2, Places("run.yaml"))
+    text = commands_text(commands, "10.0.0.1", bash_line)
+    assert text == f"# node 0 (10.0.0.1)\n{bash_line(commands[0])}\n\n# node 1\n{bash_line(commands[1])}"
+
+
 def test_without_torchrun_the_command_says_what_differs_between_machines():
     commands = node_commands(two_nodes(use_torchrun=False), 4, Places("run.yaml", "python"))
     assert "torch.distributed.run" not in commands[1].arguments
@@ -177,7 +212,7 @@ def test_chosen_gpus_are_counted_as_the_window_counts_them():
 def test_powershell_reads_no_value():
     places = Places("it's ’; $(touch X) `.yaml", "C:\\Program Files\\python.exe", "C:\\chorus", "D:\\", "eth0")
     line = powershell_line(node_commands(two_nodes(), 2, places)[0])
-    assert "& 'C:\\Program Files\\python.exe' '-m'" in line
+    assert "{ & 'C:\\Program Files\\python.exe' '-m'" in line
     assert "'--config=it''s ’’; $(touch X) `.yaml'" in line
     assert line.startswith("Set-Location -LiteralPath 'D:\\' ")
     assert "$env:NCCL_SOCKET_IFNAME = 'eth0'; " in line
@@ -196,6 +231,7 @@ def test_no_value_is_read_by_powershell(value, tmp_path):
     recorder.write_text("import json, sys\nprint(json.dumps(sys.argv[1:]))\n", encoding="utf-8")
     command = node_commands(two_nodes(master_addr=value), 2, Places(value, "python", "/opt", str(tmp_path)))[0]
     places = command.arguments[3:]
+    assert "'--check'" in powershell_line(command)
     command = type(command)(0, (sys.executable, str(recorder), *places), command.variables, command.folder)
     path = tmp_path / "start.ps1"
     path.write_text(powershell_script([command]), encoding="utf-8-sig")

@@ -1,0 +1,98 @@
+"""What `accelerate launch` was told about the training itself, which Chorus's own settings decide.
+
+It hands this to the processes it starts by environment variables, which only programs that train by accelerate's
+`Accelerator` obey. Chorus does not, and so refuses what it would ignore. (Names and values: accelerate 1.15,
+utils/launch.py.)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modules.config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+Env = Mapping[str, str]
+
+# what Chorus has of its own, or goes without
+_NOT_USED = {
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism_config",
+    "ACCELERATE_CPU_AFFINITY": "CPU affinity",
+}
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Something that a setting of Chorus decides too.
+
+    name: accelerate's for it. told: what accelerate was told. neutral: what tells it nothing, beside no word at all.
+    setting, own: ours, and its value. ours: what to set it to for the same; empty where nothing is.
+    """
+
+    name: str
+    told: str
+    neutral: str
+    setting: str
+    own: str
+    ours: str
+
+
+def check_accelerate(config: TrainConfig, has_gpu: bool, env: Env = os.environ) -> None:
+    """Raises ConfigError, one sentence, for what accelerate was told otherwise than `config` says.
+
+    What it was not told, and what both say alike, is fine.
+    """
+    for variable, what in _NOT_USED.items():
+        if _is_true(env, variable):
+            raise ConfigError(
+                f"accelerate was told to use {what}, which Chorus does not: switch it off (accelerate config), as "
+                "resources/accelerate_config.yaml has it."
+            )
+    if has_gpu and _is_true(env, "ACCELERATE_USE_CPU"):
+        raise ConfigError(
+            "accelerate was told use_cpu, and Chorus trains on the GPUs that it sees: set CUDA_VISIBLE_DEVICES to an "
+            "empty text as well, or use_cpu to false."
+        )
+    for choice in _choices(config, env):
+        if choice.told in ("", choice.neutral) or choice.ours == choice.own:
+            continue
+        alike = f"set {choice.setting} to {choice.ours} as well, or " if choice.ours else ""
+        apart = f"set accelerate's to {choice.neutral}" if choice.neutral else "leave accelerate's out"
+        raise ConfigError(
+            f"accelerate was told {choice.name} {choice.told} and {choice.setting} is {choice.own}, which Chorus goes "
+            f"by: {alike}{apart}."
+        )
+
+
+def _choices(config: TrainConfig, env: Env) -> Iterator[_Choice]:
+    told = _told(env, "MIXED_PRECISION")
+    ours = told if told in ("bf16", "fp16") else ""
+    yield _Choice("mixed_precision", told, "no", "model.mixed_precision", config.model.mixed_precision, ours)
+
+    name = "gradient_accumulation_steps"
+    told = _told(env, name.upper())
+    yield _Choice(name, told, "", name, str(config.gradient_accumulation_steps), told if told.isdecimal() else "")
+
+    backend = _told(env, "DYNAMO_BACKEND")
+    ours = "blocks" if backend == "inductor" else ""
+    yield _Choice("dynamo_backend", backend, "no", "model.compile", config.model.compile, ours)
+    if backend not in ("", "no"):
+        for part, neutral in {"mode": "default", "use_fullgraph": "false", "use_dynamic": "false"}.items():
+            told = _told(env, f"DYNAMO_{part.upper()}")
+            yield _Choice(f"dynamo_{part}", told, neutral, "model.compile", config.model.compile, "")
+
+
+def _told(env: Env, name: str) -> str:
+    return env.get(f"ACCELERATE_{name}", "").lower()
+
+
+def _is_true(env: Env, variable: str) -> bool:
+    return env.get(variable, "").lower() in ("1", "true", "yes", "on")

@@ -1,0 +1,92 @@
+"""Questions in a terminal: defaults in brackets, wrong answers asked again, the last answers kept for the next time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from modules.config.errors import UserError
+from modules.session.atomic import write_json
+
+Read = Callable[[str], str]  # an answer as typed -> as it is meant and kept; raises UserError with the reason if wrong
+
+
+class Questions:
+    """Asks on the terminal of this process.
+
+    given: answers that need no question any more, by its name; wrong ones are refused, not asked again.
+    last: those of the last time, which become the defaults as far as they are still right.
+    answers: all so far, as `Read` gave them.
+    """
+
+    def __init__(self, given: Mapping[str, str], last: Mapping[str, str] | None = None):
+        self.answers: dict[str, str] = {}
+        self.last = dict(last or {})
+        self.given = given
+
+    def ask(self, name: str, text: str, read: Read, default: str | None = None) -> str:
+        """The answer to the question `text`; an empty one is the default, where there is one.
+
+        Raises UserError for a wrong answer among those given, and where there is nobody to answer.
+        """
+        if name in self.given:
+            answer = read(self.given[name])
+        else:
+            default = self._kept(name, read) or default
+            prompt = f"{text} [{default}]: " if default else f"{text}: "
+            answer = _until_right(prompt, default or "", read)
+        self.answers[name] = answer
+        return answer
+
+    def ask_whether(self, name: str, text: str, default: bool) -> bool:
+        """As `ask`, for a question that yes or no answers."""
+        return self.ask(name, text, read_choice("yes", "no"), "yes" if default else "no") == "yes"
+
+    def _kept(self, name: str, read: Read) -> str | None:
+        try:
+            return read(self.last[name]) if name in self.last else None
+        except UserError:  # what it named is gone
+            return None
+
+
+def read_choice(*choices: str) -> Read:
+    """Takes one of the choices, or the start of it alone."""
+
+    def read(text: str) -> str:
+        matches = [choice for choice in choices if text and choice.startswith(text.lower())]
+        if len(matches) != 1:
+            raise UserError(f"{text!r} is none of the answers: write {', '.join(choices[:-1])} or {choices[-1]}.")
+        return matches[0]
+
+    return read
+
+
+def load_answers(path: Path) -> dict[str, str]:
+    """What `save_answers` kept; nothing where there is no such file, or none that can be read."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {name: text for name, text in values.items() if isinstance(text, str)} if isinstance(values, dict) else {}
+
+
+def save_answers(path: Path, answers: Mapping[str, str]) -> None:
+    """Keeps the answers for the next time. Raises OSError if the file can't be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, dict(answers))
+
+
+def _until_right(prompt: str, default: str, read: Read) -> str:
+    while True:
+        try:
+            text = input(prompt).strip()
+        except EOFError:
+            print()
+            raise UserError(
+                "The questions got no answer: answer them in a terminal, or by options with --yes (--help lists them)."
+            ) from None
+        try:
+            return read(text or default)
+        except UserError as error:
+            print(error)

@@ -1,0 +1,33 @@
+"""The network interfaces of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+
+_SIOCGIFADDR = 0x8915  # linux/sockios.h
+
+
+def interface_towards(address: str) -> str | None:
+    """The interface by which this machine reaches `address`, which may be its own; None if that can't be told.
+
+    Linux and IPv4 only. None also where a name leads to the loopback, as Debian's installer has a machine's own name
+    do (127.0.1.1 in /etc/hosts): others do not reach it there.
+    """
+    with contextlib.suppress(OSError, UnicodeError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))  # sends nothing, but has the kernel choose a way
+        own = probe.getsockname()[0]
+        if own.startswith("127.") and not (address.startswith("127.") or address == "localhost"):
+            return None
+        return next((name for _, name in socket.if_nameindex() if _address_of(name, probe) == own), None)
+    return None
+
+
+def _address_of(name: str, probe: socket.socket) -> str | None:
+    import fcntl
+
+    request = struct.pack("256s", name.encode()[:15])
+    with contextlib.suppress(OSError):  # an interface without an IPv4 address
+        return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
+    return None

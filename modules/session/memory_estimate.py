@@ -1,0 +1,234 @@
+"""About how much of a GPU's memory a run takes, from its settings alone: sums over weights and tensors of real models.
+
+Estimates, not measurements. `scripts/count_memory.py` counts the numbers of `ARCHITECTURES`; docs/presets.md has the
+rule in words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+GIB = 2**30
+BYTES_OF = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+SYSTEM_BYTES = GIB
+"""Of each GPU, left to its display and other programs: what a preset for a class of memory may not count on."""
+
+# What optimizers keep for each trained weight, in its own precision or in bytes; the factored ones keep little.
+_STATES = {"adamw": 2, "schedule_free": 2, "prodigy": 4, "lion": 1, "came": 1, "sgd": 1}
+_STATE_BYTES = {"adamw_8bit": 2, "lion_8bit": 1}
+_FUSED = ("adamw", "sgd", "adamw_8bit", "lion_8bit")  # step in place; the others hold their updates beside the weights
+_ROUNDED_WEIGHTS = 2**26  # stochastic rounding has so many in float32 at a time, in about four copies
+
+_ALLOCATOR = 1.1  # activations come and go in many sizes, between which the allocator leaves gaps
+_CUDA_BYTES = 0.5 * GIB  # kernels and workspaces of torch and cuDNN in a process
+_NCCL_BYTES = 0.25 * GIB  # its buffers between ranks
+_TEXT_LAYERS = 24  # of T5: without gradients the activations of one layer at a time are there
+_VAE_WIDTH = 4 * 128  # values for each pixel at the encoder's widest, while a picture is encoded
+
+
+@dataclass(frozen=True)
+class Activations:
+    """What a step keeps for its backward pass, in bytes for each pixel of a picture; part: with checkpointing."""
+
+    whole: float
+    part: float
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A family's model as it is published.
+
+    denoiser, text_encoders, vae: numbers of weights. adapter: those of a LoRA of rank 1 by `lora.targets`;
+    text_adapters: likewise on each text encoder's attention, 0 where there can be none.
+    lora, full: activations of the denoiser in mixed precision. vae_activations: in float32.
+    text_bytes: activations of each text encoder for a caption.
+    """
+
+    denoiser: int
+    text_encoders: tuple[int, ...]
+    adapter: Mapping[str, int]
+    text_adapters: tuple[int, ...]
+    lora: Activations
+    full: Activations
+    text_bytes: tuple[int, ...]
+    vae: int = 83_653_863
+    vae_activations: Activations = Activations(35_067, 14_958)
+
+
+_CLIP_L, _CLIP_G, _T5_XXL = 123_060_480, 694_659_840, 4_762_310_656
+_CLIP_L_BYTES, _CLIP_G_BYTES, _T5_XXL_BYTES = 35_888_392, 133_568_328, 1_644_743_680
+
+ARCHITECTURES = {
+    "sd15": Architecture(
+        denoiser=859_520_964,
+        text_encoders=(_CLIP_L,),
+        adapter={"attention": 199_296, "attention_mlp": 374_016, "linear": 422_336, "linear_conv": 1_050_816},
+        text_adapters=(73_728,),
+        lora=Activations(4_373, 976),
+        full=Activations(4_923, 1_053),
+        text_bytes=(_CLIP_L_BYTES,),
+    ),
+    "sdxl": Architecture(
+        denoiser=2_567_463_684,
+        text_encoders=(_CLIP_L, _CLIP_G),
+        adapter={"attention": 1_451_520, "attention_mlp": 2_616_320, "linear": 2_695_360, "linear_conv": 3_074_240},
+        text_adapters=(73_728, 327_680),
+        lora=Activations(7_375, 761),
+        full=Activations(8_671, 861),
+        text_bytes=(_CLIP_L_BYTES, _CLIP_G_BYTES),
+    ),
+    "sd3": Architecture(  # 3.5 medium, the larger one of the two sizes
+        denoiser=2_243_171_520,
+        text_encoders=(_CLIP_L, _CLIP_G, _T5_XXL),
+        adapter={"attention": 586_752, "attention_mlp": 1_308_672, "linear": 2_038_272, "linear_conv": 2_038_272},
+        text_adapters=(73_728, 327_680, 0),
+        lora=Activations(8_344, 744),
+        full=Activations(13_632, 1_034),
+        text_bytes=(_CLIP_L_BYTES, _CLIP_G_BYTES, _T5_XXL_BYTES),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes on one GPU.
+
+    weights, gradients, optimizer, average: there for the whole training. activations: while a step is computed.
+    stepping: while the optimizer changes the weights, when no activations are there. caching: in all, while pictures
+    and captions are encoded before the training. process: of torch itself.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    average: float
+    activations: float
+    stepping: float
+    caching: float
+    process: float
+
+    @property
+    def training(self) -> float:
+        lasting = self.weights + self.gradients + self.optimizer + self.average
+        return lasting + max(self.activations, self.stepping) + self.process
+
+    @property
+    def peak(self) -> float:
+        return max(self.training, self.caching)
+
+
+def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> MemoryEstimate:
+    """num_ranks: over all machines; None: as many as the settings name, or one."""
+    model = ARCHITECTURES[config.family]
+    ranks = num_ranks or _named_ranks(config)
+    trained, loaded = _trained_weights(config, model), _loaded_weights(config, model)
+    is_small = config.method in ("lora", "embedding")  # what trains is beside the model, in float32 at least
+    own = BYTES_OF[config.model.weight_dtype]
+    trained_bytes = max(4, own) if is_small else own
+    weights = loaded * own + (trained * trained_bytes if is_small else 0)
+    if config.model.mixed_precision != "no" and own >= 4:
+        weights += loaded * 2  # autocast's copies
+    process = _CUDA_BYTES + (_NCCL_BYTES if ranks > 1 else 0)
+    return MemoryEstimate(
+        weights=weights,
+        gradients=trained * trained_bytes,
+        optimizer=trained * _optimizer_bytes(config, trained_bytes),
+        average=trained * max(4, trained_bytes) if config.ema.enabled else 0,
+        activations=_activations(config, model, ranks) * _ALLOCATOR,
+        stepping=_stepping(config, trained, trained_bytes),
+        caching=_caching(config, model) + process,
+        process=process,
+    )
+
+
+def _optimizer_bytes(config: TrainConfig, weight_bytes: int) -> int:
+    """What the optimizer keeps for each trained weight. weight_bytes: of that weight."""
+    name = config.optimizer.name
+    state_bytes = 4 if _rounds_by_chance(config) else weight_bytes
+    return _STATES.get(name, 0) * state_bytes + _STATE_BYTES.get(name, 0)
+
+
+def _trained_text_encoders(config: TrainConfig) -> list[int]:
+    """Indexes of the text encoders that train, from 0."""
+    count = len(ARCHITECTURES[config.family].text_encoders)
+    if config.method == "embedding":
+        return list(range(count))
+    if config.method == "vae" or not config.text_encoder.train:
+        return []
+    return [number - 1 for number in config.text_encoder.only if number <= count] or list(range(count))
+
+
+def _trained_weights(config: TrainConfig, model: Architecture) -> int:
+    """An upper bound where only some layers train."""
+    if config.method == "vae":
+        return model.vae
+    if config.method == "embedding":
+        return 0  # some thousand
+    encoders = _trained_text_encoders(config)
+    if config.method == "lora":
+        denoiser = model.adapter[config.lora.targets] if config.denoiser.train else 0
+        return config.lora.rank * (denoiser + sum(model.text_adapters[index] for index in encoders))
+    denoiser = model.denoiser if config.denoiser.train else 0
+    return denoiser + sum(model.text_encoders[index] for index in encoders)
+
+
+def _loaded_weights(config: TrainConfig, model: Architecture) -> int:
+    """Of the model, while it trains: text encoders have left where all captions are encoded before."""
+    if config.method == "vae":
+        return model.vae
+    return model.denoiser + (sum(model.text_encoders) if _trained_text_encoders(config) else 0)
+
+
+def _activations(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
+    sizes = [*config.data.resolutions, config.data.resolution]
+    kinds = {"vae": model.vae_activations, "full": model.full}
+    kept = kinds.get(config.method, model.lora)
+    precision = 1.0
+    if config.method != "vae" and config.model.mixed_precision == "no" and config.model.weight_dtype == "float32":
+        precision = 2.0
+    each = max(sizes) ** 2 * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
+    each += sum(model.text_bytes[index] for index in _trained_text_encoders(config))
+    return each * _micro_batch(config, num_ranks)
+
+
+def _micro_batch(config: TrainConfig, num_ranks: int) -> int:
+    if config.batch_size_mode == "per_device":
+        return config.batch_size
+    return math.ceil(config.batch_size / (num_ranks * config.gradient_accumulation_steps))
+
+
+def _named_ranks(config: TrainConfig) -> int:
+    if not config.enable_multi_gpu:
+        return 1
+    return (config.world_size or len(config.device_indexes) or 1) * config.num_nodes
+
+
+def _stepping(config: TrainConfig, trained: int, weight_bytes: int) -> float:
+    if _rounds_by_chance(config):
+        working = 4 * 4 * min(trained, _ROUNDED_WEIGHTS)
+    else:
+        working = 0 if config.optimizer.name in _FUSED else trained * weight_bytes
+    averaging = trained * 4 if config.ema.enabled and weight_bytes < 4 else 0  # of weights made precise
+    return max(working, averaging)
+
+
+def _caching(config: TrainConfig, model: Architecture) -> float:
+    """The text encoders together, or the VAE with one picture, whichever takes more."""
+    if config.method == "vae":
+        return 0
+    own = BYTES_OF[config.model.weight_dtype]
+    is_cached = not _trained_text_encoders(config)
+    text = sum(model.text_encoders) * own + max(model.text_bytes) / _TEXT_LAYERS if is_cached else 0
+    pixels = max([*config.data.resolutions, config.data.resolution]) ** 2
+    return max(text, (model.vae + pixels * _VAE_WIDTH) * own)
+
+
+def _rounds_by_chance(config: TrainConfig) -> bool:
+    is_wanted = config.optimizer.stochastic_rounding and config.model.weight_dtype == "bfloat16"
+    return is_wanted and config.method in ("full", "vae")

@@ -1,0 +1,35 @@
+"""The demo: teaches a small model two new digits, then shows what it drew before and after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.session.RunFolder import RunFolder
+from modules.trainer.picture_grid import save_sample_grid
+from modules.trainer.run import FINISHED
+from modules.trainer.start import start_training
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+
+def run_demo(config: TrainConfig) -> int:
+    """Trains as the preset demo says, or a change of it, and says where to look; the exit code of `start_training`."""
+    print("A small model that draws handwritten digits, but only zero to seven, learns eight and nine.", flush=True)
+    code = start_training(config)
+    if code != FINISHED:
+        return code
+    folder = RunFolder(config.workspace_dir)
+    print(f"\nBefore and after: {save_before_and_after(folder)}")
+    print(f"Samples:          {folder.samples_dir}")
+    for path in sorted(folder.models_dir.iterdir()):
+        print(f"LoRA:             {path}")
+    return code
+
+
+def save_before_and_after(folder: RunFolder) -> Path:
+    """One picture of the run's first and last samples."""
+    rounds = sorted(folder.samples_dir.iterdir())
+    return save_sample_grid({"before": rounds[0], "after": rounds[-1]}, folder.path / "before_after.png")
+

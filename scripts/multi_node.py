@@ -1,0 +1,113 @@
+"""Writes the commands that train on several machines, one for each; each begins with a check, which is here too.
+
+    python scripts/multi_node.py --config run.yaml --nodes 2 --processes-per-node 8 --master-addr 10.0.0.1
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from modules.config.errors import UserError
+from modules.config.files import apply_overrides, config_from_values, load_values
+from modules.config.presets import ROOT
+from modules.config.TrainConfig import TrainConfig
+from modules.config.validation import check_settings
+from modules.session.command_text import (
+    Places,
+    bash_line,
+    bash_script,
+    commands_text,
+    node_commands,
+    powershell_line,
+    powershell_script,
+)
+from modules.session.node_check import WAIT_SECONDS, check_nodes
+
+REFUSED, STOPPED = 2, 130  # as of scripts/train.py
+SHELLS = {"bash": (bash_line, bash_script), "powershell": (powershell_line, powershell_script)}
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse(argv)
+    sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        config = read_config(args)
+        if args.check:
+            check_here(config, args.wait)
+        else:
+            print(commands_for(config, args))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return REFUSED
+    except KeyboardInterrupt:
+        return STOPPED
+    return 0
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Write the commands that train on several machines (nodes).")
+    parser.add_argument("--config", metavar="FILE", required=True, help="settings, at the same path on every machine")
+    nodes = parser.add_argument_group("nodes (each changes a setting)")
+    nodes.add_argument("--nodes", metavar="N", help="how many machines")
+    nodes.add_argument("--processes-per-node", metavar="N", help="GPUs of each; all of this machine by default")
+    nodes.add_argument("--master-addr", metavar="ADDRESS", help="of node 0, as the others reach it")
+    nodes.add_argument("--master-port", metavar="PORT", help="that node 0 listens at")
+    nodes.add_argument("--no-torchrun", action="store_true", help="let Chorus start the ranks itself")
+    places = parser.add_argument_group("where things are on every machine")
+    places.add_argument("--interface", default="", help="network interface between them, such as eth0")
+    places.add_argument("--python", metavar="PATH", default=sys.executable, help="this one by default")
+    places.add_argument("--chorus", metavar="FOLDER", default=str(ROOT), help="this one by default")
+    places.add_argument("--folder", metavar="FOLDER", default=os.getcwd(), help="to run in; this one by default")
+    parser.add_argument("--shell", choices=SHELLS, default="powershell" if os.name == "nt" else "bash")
+    parser.add_argument("--script", action="store_true", help="one file that takes the number of its machine")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest backup")
+    check = parser.add_argument_group("the check that each command begins with")
+    check.add_argument("--check", action="store_true", help="wait for all nodes, compare them, and end")
+    check.add_argument("--node-rank", metavar="R", help="which node this machine is, from 0")
+    check.add_argument("--wait", metavar="SECONDS", type=float, default=WAIT_SECONDS, help="for all; 600 by default")
+    return parser.parse_args(argv)
+
+
+def read_config(args: argparse.Namespace) -> TrainConfig:
+    """Raises UserError for settings that can't be trained on several machines, or at all."""
+    overrides = {
+        "enable_multi_gpu": "true",
+        "num_nodes": args.nodes,
+        "node_rank": args.node_rank,
+        "world_size": args.processes_per_node,
+        "master_addr": args.master_addr,
+        "initial_port": args.master_port,
+        "use_torchrun": "false" if args.no_torchrun else None,
+    }
+    given = [f"{path}={value}" for path, value in overrides.items() if value is not None]
+    config = config_from_values(apply_overrides(load_values(args.config), given), source=args.config)
+    warnings = [problem.message for problem in check_settings(config) if not args.check]
+    if config.num_nodes == 1:
+        warnings.append("num_nodes 1: these are the commands for one machine; give --nodes.")
+    for text in warnings:
+        print(f"Warning: {text}", file=sys.stderr)
+    return config
+
+
+def commands_for(config: TrainConfig, args: argparse.Namespace) -> str:
+    """What to run on each machine, for a person or a shell."""
+    from modules.session.devices import default_num_ranks, list_gpus, num_cores
+
+    if config.world_size is None:
+        config.world_size = default_num_ranks(config, list_gpus(), num_cores())
+    places = Places(args.config, args.python, args.chorus, args.folder, args.interface)
+    commands = node_commands(config, config.world_size, places, args.resume)
+    line, script = SHELLS[args.shell]
+    return script(commands) if args.script else commands_text(commands, config.master_addr, line)
+
+
+def check_here(config: TrainConfig, wait_seconds: float) -> None:
+    for line in check_nodes(config, lambda text: print(text, flush=True), wait_seconds=wait_seconds):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
