@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Look for what is wrong with the pictures and captions of a run.")
     parser.add_argument("--config", metavar="FILE", help="settings, YAML or JSON (docs/settings.md lists them)")
-    parser.add_argument("--preset", metavar="NAME", help="start from resources/presets/NAME.yaml")
+    parser.add_argument("--preset", metavar="NAME", help="start from a preset (docs/presets.md lists them)")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
     parser.add_argument("--ranks", metavar="N", type=positive, default=1, help="GPUs that will train together")
     parser.add_argument("--decode", action="store_true", help="decode every picture: finds all that are damaged")

@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a diffusion model.")
     parser.add_argument("--config", metavar="FILE", help="settings, YAML or JSON (docs/settings.md lists them)")
-    parser.add_argument("--preset", metavar="NAME", help="start from resources/presets/NAME.yaml")
+    parser.add_argument("--preset", metavar="NAME", help="start from a preset (docs/presets.md lists them)")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
     parser.add_argument("--resume", action="store_true", help="go on from the newest backup in workspace_dir")
     parser.add_argument(

@@ -1,11 +1,33 @@
-"""Presets: each is a valid start, and a name leads nowhere else."""
+"""Presets: each is a valid start, for every size and number of GPUs, and a name leads nowhere else."""
+
+import math
 
 import pytest
 
+from modules.config.batch_size import global_batch, learning_rate_factor
 from modules.config.errors import ConfigError
 from modules.config.files import config_from_values
-from modules.config.presets import list_presets, load_preset, merge_values
+from modules.config.presets import (
+    GPU_COUNTS,
+    MEMORY_SIZES,
+    has_variants,
+    list_presets,
+    load_preset,
+    merge_values,
+    variant_name,
+    why_not_offered,
+)
 from modules.config.validation import find_problems
+
+VARIED = [preset.name for preset in list_presets() if has_variants(preset.name)]
+
+
+def config_of(name: str):
+    return config_from_values(load_preset(name), name)
+
+
+def sizes_of(name: str) -> list[int]:
+    return [memory for memory in MEMORY_SIZES if not why_not_offered(name, memory)]
 
 
 @pytest.mark.parametrize("preset", list_presets(), ids=lambda preset: preset.name)
@@ -22,14 +44,80 @@ def test_the_presets_of_stable_diffusion_15_are_there():
 
 
 @pytest.mark.parametrize("family", ["sd15", "sdxl", "sd3"])
-def test_each_family_has_a_preset_for_lora_and_for_full_training(family):
-    for method in ("lora", "full"):
+def test_each_family_has_a_preset_for_each_method(family):
+    for method in ("lora", "full", "embedding", "vae"):
         preset = load_preset(f"{family}-{method}")
         assert (preset["family"], preset["method"]) == (family, method)
 
 
 def test_presets_train_flow_models_with_the_timesteps_of_their_makers():
-    assert {load_preset(f"sd3-{method}")["diffusion"]["timesteps"] for method in ("lora", "full")} == {"family"}
+    timesteps = {load_preset(f"sd3-{method}")["diffusion"]["timesteps"] for method in ("lora", "full", "embedding")}
+    assert timesteps == {"family"}
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_every_variant_needs_nothing_but_pictures(name):
+    for memory in (None, *sizes_of(name)):
+        for num_gpus in (1, *GPU_COUNTS):
+            variant = variant_name(name, memory, num_gpus)
+            assert {problem.path for problem in find_problems(config_of(variant))} <= {"concepts"}, variant
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_the_memory_of_a_gpu_changes_neither_batch_nor_rate_nor_steps(name):
+    def learnt(config) -> tuple:
+        return global_batch(config, 1), config.optimizer.learning_rate, config.epochs, config.max_steps, config.data
+
+    whole = learnt(config_of(name))
+    assert sizes_of(name)
+    for memory in sizes_of(name):
+        assert learnt(config_of(variant_name(name, memory))) == whole
+
+
+@pytest.mark.parametrize("name", VARIED)
+@pytest.mark.parametrize("num_gpus", GPU_COUNTS)
+def test_on_several_gpus_a_run_goes_through_as_many_pictures(name, num_gpus):
+    for memory in (None, *sizes_of(name)):
+        one, several = (config_of(variant_name(name, memory, count)) for count in (1, num_gpus))
+        assert (several.enable_multi_gpu, several.world_size, several.epochs) == (True, num_gpus, one.epochs)
+        if one.batch_size_mode == "global":
+            assert global_batch(several, num_gpus) == global_batch(one, 1)
+            assert learning_rate_factor(several, num_gpus) == 1
+        else:
+            assert global_batch(several, num_gpus) == num_gpus * global_batch(one, 1)
+            assert learning_rate_factor(several, num_gpus) == math.sqrt(num_gpus)
+            if one.max_steps:
+                seen = several.max_steps * global_batch(several, num_gpus)
+                assert 0 <= seen - one.max_steps * global_batch(one, 1) < global_batch(several, num_gpus)
+
+
+def test_a_variant_lies_over_its_preset():
+    assert load_preset("sdxl-lora-12gb") == load_preset("sdxl-lora")
+    small = load_preset("sdxl-lora-8gb-x4")
+    assert (small["batch_size"], small["gradient_accumulation_steps"], small["max_steps"]) == (1, 2, 500)
+    assert small["model"] == load_preset("sdxl-lora")["model"]
+    assert load_preset("sdxl-lora-24gb")["model"]["gradient_checkpointing"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sd3-full-8gb", "preset sd3-full-8gb is not offered: The text encoders need"),
+        ("sd3-lora-12gb-x2", "preset sd3-lora-12gb is not offered: The text encoders need"),
+        ("sdxl-lora-10gb", "not made for GPUs of 10 GB: use one of 8gb, 12gb, 16gb, 24gb."),
+        ("sdxl-lora-x3", "not made for 3 GPUs: use one of x2, x4, x8 and set world_size."),
+        ("demo-8gb", "preset demo is made for no size of GPU: use it as demo."),
+        ("sdxl-lroa-8gb", "unknown preset 'sdxl-lroa-8gb': did you mean sdxl-lora?"),
+    ],
+)
+def test_a_variant_that_is_not_offered_says_why(name, message):
+    with pytest.raises(ConfigError) as caught:
+        load_preset(name)
+    assert message in str(caught.value)
+
+
+def test_every_preset_has_variants_but_the_demo():
+    assert {preset.name for preset in list_presets()} - set(VARIED) == {"demo"}
 
 
 @pytest.mark.parametrize("name", ["../secret", "secret", "/etc/hosts", "", ".", "sd15-lora.yaml", "a\0b"])

@@ -268,6 +268,17 @@ def test_a_long_file_can_be_read_in_pieces(path):
     assert texts(found) == list("abcdefgh")
 
 
+def test_of_many_steps_the_last_alone_can_be_asked_for_and_nothing_else_is_left_out(path):
+    with EventWriter(path, rank=1) as writer:
+        for step in range(5):
+            writer.emit("step", step=step)
+            writer.emit("warning", text=f'no {step} has "type": "step"')
+    events, offset = read_events(path, only_last_step=True)
+    assert [event["step"] for event in events if event["type"] == "step"] == [4]
+    assert len([event for event in events if event["type"] == "warning"]) == 5
+    assert offset == path.stat().st_size
+
+
 def test_a_damaged_stretch_does_not_stop_reading_in_pieces(path):
     path.write_bytes(bytes(1000))
     write(path, "a")

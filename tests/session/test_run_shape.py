@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 
+from modules.config.batch_size import scientific
 from modules.config.files import config_from_values
+from modules.config.presets import ROOT
 from modules.session.devices import UNKNOWN_USAGE, GpuProcess, GpuUsage, link_matrix, list_gpus
 from modules.session.run_shape import (
     auto_backend,
     chosen_gpus,
     find_device_problems,
-    model_bytes,
     ranks_here,
     run_shape,
     shape_lines,
@@ -145,8 +147,13 @@ def test_fewer_samples_than_a_step_and_a_batch_that_grew_are_said():
     assert "grew 6x and lr_scaling is none" in text
 
 
-def test_full_training_needs_a_multiple_of_what_a_lora_needs():
-    lora = config_from_values({"method": "lora", "model": {"weight_dtype": "bfloat16"}})
-    full = config_from_values({"method": "full", "model": {"weight_dtype": "float32"}})
-    assert model_bytes(lora, 4e9) == 2e9
-    assert model_bytes(full, 4e9) == 16e9  # weights, gradients and two moments
+def test_the_page_about_several_gpus_has_the_numbers_that_are_calculated():
+    page = (ROOT / "docs" / "multi_gpu.md").read_text(encoding="utf-8")
+    settings = multi_gpu(batch_size=4, gradient_accumulation_steps=2, epochs=10)
+    for ranks in (1, 2, 4, 8):
+        shapes = [run_shape(replace(settings, lr_scaling=rule), ranks, 800) for rule in ("sqrt", "linear", "none")]
+        rates = " | ".join(scientific(shape.rates[0].after) for shape in shapes)
+        assert f"\n| {ranks} | 4 x {ranks} x 2 = {shapes[0].batch} | {shapes[0].steps:,} | {rates} |\n" in page
+        shape = run_shape(replace(settings, batch_size=32, batch_size_mode="global"), ranks, 800)
+        rate = scientific(shape.rates[0].after)
+        assert f"\n| {ranks} | {shape.batch} | {shape.local_batch:g} | {shape.steps} | {rate} |\n" in page

@@ -1,0 +1,191 @@
+"""Write docs/presets.md from the presets, or check that it is up to date.
+
+    python scripts/presets_reference.py --write
+    python scripts/presets_reference.py --check
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from modules.config.batch_size import global_batch, learning_rate_factor, scientific  # noqa: E402
+from modules.config.files import config_from_values  # noqa: E402
+from modules.config.presets import (  # noqa: E402
+    GPU_COUNTS,
+    MEMORY_SIZES,
+    Preset,
+    has_variants,
+    list_presets,
+    load_preset,
+    variant_name,
+    why_not_offered,
+)
+from modules.config.TrainConfig import TrainConfig  # noqa: E402
+from modules.session.memory_estimate import ARCHITECTURES, GIB, estimate_memory  # noqa: E402
+
+FILE = ROOT / "docs" / "presets.md"
+SIZE_TITLES = ("preset", "micro-batch x accumulation", "checkpointing", "weights", "optimizer", "estimate")
+ARCHITECTURE_TITLES = (
+    "family",
+    "denoiser, weights",
+    "text encoders, weights",
+    "LoRA, bytes a pixel (checkpointing)",
+    "full, bytes a pixel (checkpointing)",
+)
+INTRODUCTION = """\
+# Presets
+
+<!-- Made by scripts/presets_reference.py from resources/presets and resources/preset_sizes.yaml: change those. -->
+
+A preset is a start for a family and a method; it lacks only your pictures. The button at the top left of the window
+lists them, for the memory and the number of GPUs that are chosen above the list, and *Compare…* shows what one would
+change. On a terminal the name says all of it:
+
+```
+python scripts/train.py --preset sdxl-lora --config run.yaml            # as the file has it
+python scripts/train.py --preset sdxl-lora-16gb --config run.yaml       # for a GPU with 16 GB
+python scripts/train.py --preset sdxl-lora-16gb-x4 --config run.yaml    # for four of them
+```
+
+Your own settings lie over it. `resources/presets/NAME.yaml` holds a preset, `resources/preset_sizes.yaml` what it
+changes by the memory; a name with `-x2`, `-x4` or `-x8` adds `enable_multi_gpu`, `world_size`, and what is said below.
+
+"""
+MEMORY_RULE = """\
+## Where the memory figures come from
+
+**They are calculated, not measured.** What a run takes on your GPU also depends on its driver, on the versions of torch
+and its libraries, and on what else uses it. The sum, for one GPU, is the larger one of training and caching:
+
+- training: the weights that a step needs (text encoders leave once all captions are encoded), with gradients, the
+  optimizer's state and the average of what trains; then the activations of a micro-batch, with a tenth on top for gaps
+  in the allocator, or what the optimizer needs while it steps, whichever is more; and 0.5 GiB for torch itself, on
+  several GPUs 0.25 more for what NCCL holds.
+- caching: the text encoders together, or the autoencoder with one picture.
+
+Weights and activations are counted by `scripts/count_memory.py` on the real architectures, without their weights:
+
+{table}
+
+Activations are what autograd keeps for the backward pass in bf16 mixed precision, and grow with the number of pixels
+and of pictures. The autoencoder (84 million weights) is counted in float32: 35,067 and 14,958 bytes a pixel.
+
+A preset is offered for a size if on one GPU and on several the sum stays 1 GiB below it, which is for the system.
+**Samples need more**: all parts of the model come onto the GPU beside what trains. Where that is too much, a run says
+so and goes on without them; lower `sampling.batch_size` first. Stable Diffusion 3.5 with T5 takes 14.7 GiB for its
+weights alone, so that samples from it want 24 GB.
+"""
+BY_MEMORY = """\
+## By memory
+
+A size never changes how many pictures make a step, nor the learning rate: in less memory a step is computed in more
+parts (micro-batch x accumulation), or its activations a second time in place of being kept (gradient checkpointing).
+Only full training of Stable Diffusion 1.5 goes down in precision, too, and does without the average of the weights
+below 24 GB. A size that is not in the table is as the next smaller one.
+"""
+BY_GPUS = """\
+## By number of GPUs
+
+Where the batch size is per GPU, N GPUs make steps of N times as many pictures: `lr_scaling: sqrt` raises the learning
+rate by the root of N, and `max_steps` is divided by N, so that a run goes through as many pictures. Full training has
+a global batch: several GPUs share it, with fewer accumulation steps, and the result is that of one. The table has the
+pictures of a step, the learning rate and the most steps.
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--write", action="store_true", help="write docs/presets.md")
+    action.add_argument("--check", action="store_true", help="exit with 1 if docs/presets.md is out of date")
+    arguments = parser.parse_args()
+    text = reference_text()
+    if arguments.write:
+        FILE.write_text(text, encoding="utf-8", newline="\n")
+        return 0
+    if FILE.is_file() and FILE.read_text(encoding="utf-8") == text:
+        return 0
+    print("docs/presets.md is out of date: run python scripts/presets_reference.py --write", file=sys.stderr)
+    return 1
+
+
+def reference_text() -> str:
+    """The whole page."""
+    presets = list_presets()
+    listed = [f"| `{preset.name}` | {preset.description} |" for preset in presets]
+    varied = [preset for preset in presets if has_variants(preset.name)]
+    sizes = [row for preset in varied for row in _size_rows(preset)]
+    counts = ("1 GPU", *(f"{count} GPUs" for count in GPU_COUNTS))
+    parts = [
+        INTRODUCTION + _table("preset", "for", rows=listed),
+        BY_MEMORY,
+        _table(*SIZE_TITLES, rows=sizes),
+        "".join(f"- {reason}\n" for reason in _reasons(varied)),
+        BY_GPUS,
+        _table("preset", *counts, rows=[_gpus_row(preset) for preset in varied]),
+        MEMORY_RULE.format(table=_table(*ARCHITECTURE_TITLES, rows=list(_architecture_rows())).rstrip()),
+    ]
+    return "\n".join(parts)
+
+
+def _table(*titles: str, rows: list[str]) -> str:
+    return "\n".join([f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *rows, ""])
+
+
+def _size_rows(preset: Preset) -> Iterator[str]:
+    before = None
+    for memory in MEMORY_SIZES:
+        if why_not_offered(preset.name, memory):
+            continue
+        name = variant_name(preset.name, memory)
+        config = _config(name)
+        if config == before:
+            continue
+        before = config
+        batch = config.batch_size // (config.gradient_accumulation_steps if config.batch_size_mode == "global" else 1)
+        cells = (
+            f"`{name}`",
+            f"{batch} x {config.gradient_accumulation_steps}",
+            "on" if config.model.gradient_checkpointing else "off",
+            config.model.weight_dtype,
+            config.optimizer.name,
+            f"{estimate_memory(config).peak / GIB:.1f} GiB",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def _reasons(presets: list[Preset]) -> Iterator[str]:
+    for preset in presets:
+        reasons = {memory: why_not_offered(preset.name, memory) for memory in MEMORY_SIZES}
+        names = [f"`{variant_name(preset.name, memory)}`" for memory, reason in reasons.items() if reason]
+        if names:
+            yield f"{', '.join(names)}: not offered. {reasons[MEMORY_SIZES[0]]}"
+
+
+def _gpus_row(preset: Preset) -> str:
+    cells = []
+    for count in (1, *GPU_COUNTS):
+        config = _config(variant_name(preset.name, None, count))
+        rate = scientific(config.optimizer.learning_rate * learning_rate_factor(config, count))
+        steps = f", {config.max_steps}" if config.max_steps else ""
+        cells.append(f"{global_batch(config, count)}, {rate}{steps}")
+    return f"| `{preset.name}` | {' | '.join(cells)} |"
+
+
+def _architecture_rows() -> Iterator[str]:
+    for name, model in ARCHITECTURES.items():
+        encoders = " + ".join(f"{count / 1e6:,.0f} M" for count in model.text_encoders)
+        kept = (f"{kind.whole:,} ({kind.part:,})" for kind in (model.lora, model.full))
+        yield f"| {name} | {model.denoiser / 1e6:,.0f} M | {encoders} | {' | '.join(kept)} |"
+
+
+def _config(name: str) -> TrainConfig:
+    return config_from_values(load_preset(name), f"preset {name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,15 @@
+"""The page about presets is the one that today's presets give."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "presets_reference.py"
+
+
+def test_the_page_is_up_to_date(tmp_path):
+    # From another folder: the script finds the repository by itself.
+    command = [sys.executable, SCRIPT, "--check"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
