@@ -3,7 +3,15 @@
 # bash 3.2 (macOS) must understand it. The current folder stays, so that relative paths in the options hold.
 set -eu
 
-chorus="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)"
+script="${BASH_SOURCE[0]}"
+while [ -L "$script" ]; do # readlink -f is missing on older macOS
+    link="$(readlink -- "$script")"
+    case "$link" in
+    /*) script="$link" ;;
+    *) script="$(dirname -- "$script")/$link" ;;
+    esac
+done
+chorus="$(CDPATH='' cd -- "$(dirname -- "$script")" && pwd -P)"
 . "$chorus/scripts/find_python.sh"
 
 python="$(find_python)"

@@ -1,69 +1,175 @@
-"""Starts a training from a terminal: the demo, or what scripts/train.py takes."""
+"""Asks what to train, on which GPUs and how, then does what scripts/train.py does; start-multi-gpu.sh and .bat run it.
 
+Every question has an option, and what is asked ends in options of scripts/train.py: the line that is printed before the
+start is what is run.
+"""
+
+import argparse
+import contextlib
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from modules.config.errors import UserError
-from modules.config.files import config_from_values
-from modules.config.presets import ROOT, load_preset
+from modules.config.presets import ROOT
+from modules.session.command_text import Command, bash_line, powershell_line
+from modules.session.Questions import Questions, load_answers, save_answers
+from modules.session.run_shape import ranks_here, run_shape, shape_lines
 from scripts import train
+from scripts.starting.devices_to_use import (
+    Machine,
+    ask_devices,
+    ask_variant,
+    device_arguments,
+    fitting_ranks,
+    this_machine,
+)
+from scripts.starting.what_to_train import (
+    ask_resume,
+    ask_settings,
+    next_run_folder,
+    pictures_arguments,
+    read_config,
+    settings_arguments,
+)
 
-USAGE = "usage: start-multi-gpu [--demo | options of scripts/train.py]"
+STATE_DIR = ROOT / "workspace" / ".terminal"
+KEPT = ("settings", "pictures", "gpus", "backend", "data_loading", "launcher")  # answers worth keeping for next time
 
 
 def main(argv: list[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
-    if argv == ["--demo"]:
-        try:
-            return run_demo(next_demo_folder(ROOT / "workspace"))
-        except UserError as error:
-            print(error, file=sys.stderr)
-            return 2
-    if not argv or "--demo" in argv:
-        print(USAGE, file=sys.stderr)
+    args = parse(argv)
+    for stream in (sys.stdin, sys.stdout):  # a file name that is no text must not end the questions about it
+        with contextlib.suppress(AttributeError):  # replaced by something that is no file
+            stream.reconfigure(errors="surrogateescape" if stream is sys.stdin else "backslashreplace")
+    try:
+        if args.demo:
+            return start_demo(args)
+        machine = this_machine()
+        arguments = unasked_arguments(args, machine) if args.yes else asked_arguments(args, machine)
+        if not args.dry_run and "--resume" not in arguments:  # which says more itself, and has the batch of the backup
+            show_shape(arguments, machine)
+        print(f"\nThe same in one line:\n{command_line(arguments)}\n", flush=True)
+        return train.main([*arguments, *(["--dry-run"] if args.dry_run else [])])
+    except UserError as error:
+        print(error, file=sys.stderr)
         return 2
-    return train.main(argv)
+    except KeyboardInterrupt:
+        print("\nStopped before the training began.", file=sys.stderr)
+        return 130
 
 
-def run_demo(folder: Path) -> int:
-    """Teaches the demo model two new digits in `folder`, then says where to look."""
-    from modules.trainer.run import FINISHED
-    from modules.trainer.start import start_training
-
-    folders = {"workspace_dir": str(folder), "cache_dir": str(folder.parent / "cache")}
-    config = config_from_values({**load_preset("demo"), **folders}, source="preset demo")
-    config.world_size = fitting_ranks(config.batch_size, train.count_ranks(config))
-    print("A small model that draws handwritten digits, but only zero to seven, learns eight and nine.", flush=True)
-    code = start_training(config)
-    if code != FINISHED:
-        return code
-    grid = save_before_and_after(folder)
-    print(f"\nBefore and after: {grid}")
-    print(f"Samples:          {folder / 'samples'}")
-    for path in sorted((folder / "models").iterdir()):
-        print(f"LoRA:             {path}")
-    return code
-
-
-def fitting_ranks(batch_size: int, available: int) -> int:
-    """As many ranks as can share a step's samples evenly."""
-    return next(ranks for ranks in range(min(available, batch_size), 0, -1) if batch_size % ranks == 0)
-
-
-def save_before_and_after(folder: Path) -> Path:
-    """One picture of the run's first and last samples."""
-    from modules.trainer.picture_grid import save_sample_grid
-
-    rounds = sorted((folder / "samples").iterdir())
-    return save_sample_grid({"before": rounds[0], "after": rounds[-1]}, folder / "before_after.png")
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="start-multi-gpu", description="Train a diffusion model on several GPUs; asks what no option says."
+    )
+    parser.add_argument("--config", metavar="FILE", help="settings, YAML or JSON, or the name of a preset")
+    parser.add_argument("--preset", metavar="NAME", help="preset to lay under the settings of --config")
+    parser.add_argument("--pictures", metavar="FOLDER", help="what to train on, where the settings name no pictures")
+    parser.add_argument("--run-folder", metavar="FOLDER", help="where everything of the run is written")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest backup in the run folder")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--gpus", metavar="N|all", help="how many GPUs of this machine to use")
+    which.add_argument("--devices", metavar="0,2", help="numbers of the GPUs to use")
+    parser.add_argument("--backend", metavar="NAME", help="how the GPUs talk to each other: nccl, gloo or auto")
+    parser.add_argument(
+        "--single-gpu-data-loading", action="store_true", help="the first GPU of each machine prepares all pictures"
+    )
+    parser.add_argument("--no-torchrun", action="store_true", help="start the ranks without torchrun")
+    parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
+    parser.add_argument("--yes", action="store_true", help="ask nothing: what no option says is as the settings say")
+    parser.add_argument("--demo", action="store_true", help="teach a small model two digits in a few minutes")
+    parser.add_argument("--dry-run", action="store_true", help="say what the run would do, and end")
+    parser.add_argument(
+        "--state", metavar="FOLDER", type=Path, default=STATE_DIR, help="where the last answers are kept"
+    )
+    return parser.parse_args(argv)
 
 
-def next_demo_folder(workspace: Path) -> Path:
-    """A folder of its own for each time the demo runs: no run's work is touched by the next."""
-    names = ("demo" if number == 1 else f"demo-{number}" for number in range(1, 10_000))
-    return next(workspace / name for name in names if not (workspace / name / "models").exists())
+def unasked_arguments(args: argparse.Namespace, machine: Machine) -> list[str]:
+    """Options of scripts/train.py for what the options here say; the settings have the rest."""
+    given = given_answers(args)
+    if "settings" not in given:
+        raise UserError("--yes asks nothing: name the settings with --config.")
+    arguments = settings_arguments(given["settings"], args)
+    if args.pictures:
+        arguments += pictures_arguments(args.pictures, read_config(arguments))
+    arguments += ["--resume"] if args.resume else []
+    arguments += device_arguments(given, arguments, machine)
+    if machine.has_one_device:
+        print(machine.describe())
+    return arguments
+
+
+def asked_arguments(args: argparse.Namespace, machine: Machine) -> list[str]:
+    """The same with the answers of a person. Raises UserError where there is nobody to answer."""
+    if not sys.stdin.isatty():
+        raise UserError("The questions need a terminal: answer them by options, with --yes (--help lists them).")
+    path = args.state / "answers.json"
+    questions = Questions(given_answers(args), load_answers(path))
+    arguments = ask_settings(questions, args)
+    arguments += ask_resume(questions, arguments, args.resume)
+    print(machine.describe())
+    ask_devices(questions, arguments, machine)
+    arguments = ask_variant(questions, arguments, machine)
+    arguments += device_arguments(questions.answers, arguments, machine)
+    try:
+        save_answers(path, {name: questions.answers[name] for name in KEPT if name in questions.answers})
+    except OSError as error:
+        print(f"{path} can't be written ({error.strerror}): the answers are not kept for next time.")
+    return arguments
+
+
+def given_answers(args: argparse.Namespace) -> dict[str, str]:
+    """The options here as answers to the questions."""
+    given = {
+        "settings": args.config or args.preset,
+        "pictures": args.pictures,
+        "gpus": f"{args.devices.strip(' ,')}," if args.devices else args.gpus,
+        "backend": args.backend,
+        "data_loading": "no" if args.single_gpu_data_loading else None,
+        "launcher": "spawn" if args.no_torchrun else None,
+    }
+    return {name: answer for name, answer in given.items() if answer is not None}
+
+
+def start_demo(args: argparse.Namespace) -> int:
+    refused = ("config", "preset", "pictures", "resume", "dry_run")
+    if named := [f"--{name.replace('_', '-')}" for name in refused if getattr(args, name)]:
+        raise UserError(f"--demo brings its own settings: leave out {' and '.join(named)}.")
+    folder = Path(args.run_folder or next_run_folder(ROOT / "workspace" / "demo"))
+    folders = [f"--set=workspace_dir={folder}", f"--set=cache_dir={folder.parent / 'cache'}"]
+    arguments = ["--preset=demo", *folders, *(f"--set={change}" for change in args.set)]
+    machine = this_machine()
+    given = {"gpus": fitting_ranks(read_config(arguments), machine)} | given_answers(args)
+    config = read_config(arguments + device_arguments(given, arguments, machine))
+    from modules.trainer.demo import run_demo
+
+    return run_demo(config)
+
+
+def show_shape(arguments: list[str], machine: Machine) -> None:
+    config = read_config(arguments)
+    shape = run_shape(config, ranks_here(config, machine.gpus, machine.cores))
+    print()
+    for label, text in shape_lines(shape, config):
+        if label != "Steps":  # the pictures are not counted yet
+            print(f"{label + ':':<15}{text}")
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """The run in one line for the shell of this system, from any folder."""
+    script = str(ROOT / "scripts" / "train.py")
+    command = Command(0, (sys.executable, script, *arguments), (), os.getcwd())
+    if os.name != "nt":
+        return bash_line(command)
+    try:
+        return powershell_line(command)
+    except UserError as error:
+        return str(error)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -13,11 +14,22 @@ STATE_DIR = ROOT / "workspace" / ".window"
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
+    try:
+        return open_window(args)
+    except KeyboardInterrupt:  # while it opens
+        return 130
+
+
+def open_window(args: argparse.Namespace) -> int:
+    """Returns when it is closed, with the exit code."""
     config = args.config.expanduser().absolute() if args.config else None
     state_dir = args.state.expanduser().absolute()
     os.chdir(ROOT)  # a window has no folder that a person could see: relative paths in it are those of Chorus
     import tkinter
 
+    from modules.ui.toolkit import load_toolkit
+
+    load_toolkit()
     from modules.ui.TrainUI import TrainUI
 
     try:
@@ -27,7 +39,12 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     if config is not None:
         window.top_bar.open_file(config)
-    window.mainloop()
+    # Ctrl-C in the terminal is the cross in the title bar: Tk would print a traceback, and go on
+    before = signal.signal(signal.SIGINT, lambda number, frame: window.after_idle(window.close))
+    try:
+        window.mainloop()
+    finally:
+        signal.signal(signal.SIGINT, before)
     return 0
 
 

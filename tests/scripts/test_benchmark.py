@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 
@@ -82,6 +83,13 @@ def test_a_program_that_fails_is_told_with_its_last_lines(material, capsys):
     error = capsys.readouterr().err
     assert error.startswith("chorus_run ended before its time")
     assert "unet" in error
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a window of this system always has a display")
+def test_the_window_is_not_measured_without_a_display(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    assert benchmark.main(["ui", "--folder", str(tmp_path)]) == 2
+    assert "DISPLAY is not set" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("count", "left_out"), [(1, 0), (5, 0), (6, 0), (9, 1), (20, 5), (100, 39)])

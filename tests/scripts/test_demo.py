@@ -165,9 +165,8 @@ def test_the_demo_teaches_eight_and_nine_and_keeps_zero_to_seven(tmp_path, recog
         return float(np.mean(recognise(pictures) == digit))
 
     before = [share_right(digit) for digit in range(10)]
-    # what `start-multi-gpu.sh --demo` runs, in another folder
-    demo = "import sys; from pathlib import Path; from scripts.start_multi_gpu import run_demo"
-    printed = run_python("-c", f"{demo}; sys.exit(run_demo(Path(sys.argv[1])))", tmp_path / "run")
+    # what `start-multi-gpu.sh --yes --demo` runs, in another folder
+    printed = run_python(ROOT / "scripts/start_multi_gpu.py", "--yes", "--demo", "--run-folder", tmp_path / "run")
     for file in ("before_after.png", "models/digits.safetensors", "models/digits_kohya.safetensors"):
         assert str(tmp_path / "run" / file) in printed
         assert (tmp_path / "run" / file).is_file()

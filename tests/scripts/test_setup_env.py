@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from scripts.setup_env import SetupError, is_ready, set_up
 REPOSITORY = Path(setup_env.__file__).resolve().parent.parent
 BASE = ["requirements.txt"]
 WITH_TESTS = ["requirements.txt", "requirements-test.txt"]
+START_SCRIPTS = ("start-multi-gpu.sh", "start-ui.sh", "scripts/train_distributed.sh")
 needs_posix = pytest.mark.skipif(os.name == "nt", reason="stands in for Python with a shell script")
 
 
@@ -336,12 +338,12 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 @pytest.fixture
 def odd_checkout(tmp_path) -> Path:
     """A checkout in a folder with an awkward name, that requires nothing and whose start script tells what it got."""
-    root = tmp_path / "a b'cd&e"
+    root = tmp_path / "a b'cd&e%f!ü"
     (root / "scripts").mkdir(parents=True)
-    for name in ("start-multi-gpu.sh", "start-ui.sh", "scripts/setup_env.py", "scripts/find_python.sh"):
+    for name in (*START_SCRIPTS, "scripts/setup_env.py", "scripts/find_python.sh"):
         shutil.copy(REPOSITORY / name, root / name)
     (root / "requirements.txt").write_text("# nothing\n")
-    for name in ("start_multi_gpu.py", "train_ui.py"):
+    for name in ("start_multi_gpu.py", "train_ui.py", "train_distributed.py"):
         (root / "scripts" / name).write_text(
             "import json, os, sys\nprint(json.dumps([sys.prefix, os.getcwd(), sys.argv[1:]]))\nsys.exit(7)\n"
         )
@@ -387,16 +389,30 @@ def test_a_real_environment_is_made_once_and_found_at_once(odd_checkout, capsys)
 
 
 @needs_posix
-@pytest.mark.parametrize("script", ["start-multi-gpu.sh", "start-ui.sh"])
+@pytest.mark.parametrize("script", START_SCRIPTS)
 def test_the_start_script_works_from_any_folder_and_hands_on_arguments_and_exit_code(odd_checkout, tmp_path, script):
     make_environment(odd_checkout)
-    done = run_start_script(odd_checkout, "--config", 'my run\'s "$HOME".yaml', cwd=tmp_path, script=script)
+    arguments = ["--config", 'my run\'s "$HOME" & 5% `x`!ü.yaml', ""]
+    told = [str(odd_checkout / ".venv"), str(tmp_path), arguments]
+    done = run_start_script(odd_checkout, *arguments, cwd=tmp_path, script=script)
     assert done.returncode == 7, done.stderr
-    assert json.loads(done.stdout) == [
-        str(odd_checkout / ".venv"),
-        str(tmp_path),
-        ["--config", 'my run\'s "$HOME".yaml'],
-    ]
+    assert json.loads(done.stdout) == told
+    links = tmp_path / "my links"
+    links.mkdir()
+    (links / "first").symlink_to(Path("..") / odd_checkout.name / script)
+    (links / "second").symlink_to("first")
+    done = run_start_script(links, *arguments, cwd=tmp_path, script="second")
+    assert (done.returncode, json.loads(done.stdout)) == (7, told), done.stderr
+
+
+@pytest.mark.parametrize("script", [*START_SCRIPTS, "scripts/find_python.sh"])
+def test_the_start_script_has_nothing_that_the_bash_of_macos_does_not_know(script):
+    text = (REPOSITORY / script).read_text(encoding="utf-8")
+    newer = r"mapfile|readarray|declare -A|local -n|readlink -f|realpath|\$\{\w+(\^|,|@[A-Z])|&>>|\|&|coproc|wait -n"
+    code = "\n".join(line.partition("# ")[0] for line in text.splitlines())
+    assert re.findall(newer, code) == []
+    if shutil.which("bash"):
+        assert subprocess.run(["bash", "-n", str(REPOSITORY / script)]).returncode == 0
 
 
 @needs_posix

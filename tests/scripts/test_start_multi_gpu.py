@@ -1,28 +1,394 @@
-"""What the start script makes of its arguments; the demo itself is in test_demo.py."""
+"""What start-multi-gpu asks and what it makes of the answers; the demo itself is in test_demo.py."""
 
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from scripts import start_multi_gpu
+import pytest
+import yaml
+
+from modules.session.devices import Gpu
+from scripts import start_multi_gpu, train
+from scripts.starting import devices_to_use
+from scripts.starting.devices_to_use import Machine
+
+SCRIPT = Path(start_multi_gpu.__file__)
+FOUR = Machine([Gpu(index, "NVIDIA Test", f"GPU-{index}", 24 << 30, index) for index in range(4)], cores=16)
+ONE = Machine(FOUR.gpus[:1], cores=16)
+NONE = Machine([], cores=8)
+MAC = Machine([], cores=8, is_mac=True)
 
 
-def test_without_arguments_it_says_how_it_is_used(capsys):
-    assert start_multi_gpu.main([]) == 2
-    assert "--demo" in capsys.readouterr().err
+@pytest.fixture
+def settings(tmp_path) -> Path:
+    """A settings file that lacks nothing."""
+    (tmp_path / "pictures").mkdir()
+    return write_settings(tmp_path / "run.yaml", tmp_path, concepts=[{"path": str(tmp_path / "pictures")}])
 
 
-def test_the_demo_takes_no_other_options(capsys):
-    assert start_multi_gpu.main(["--demo", "--resume"]) == 2
-    assert "usage" in capsys.readouterr().err
+def write_settings(path: Path, folder: Path, **values) -> Path:
+    base = {"workspace_dir": str(folder / "run"), "cache_dir": str(folder / "cache"), "model": {"base": "some/model"}}
+    path.write_text(yaml.safe_dump({**base, **values}), encoding="utf-8")
+    return path
 
 
-def test_other_arguments_go_to_the_training(tmp_path, capsys):
-    assert start_multi_gpu.main(["--config", str(tmp_path / "none.yaml")]) == 2
-    assert "none.yaml" in capsys.readouterr().err
+@pytest.fixture
+def start(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, list[str], str]]:
+    """A function that starts with options on a machine and gives (exit code, options of train.py, what was printed).
+
+    answers: what a person types; without them nobody is at the terminal.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(devices_to_use, "no_gpu_reason", lambda: "no NVIDIA driver is installed")
+
+    def start(*options: str, machine: Machine = FOUR, answers: list[str] | None = None) -> tuple[int, list[str], str]:
+        trained: list[list[str]] = []
+        monkeypatch.setattr(start_multi_gpu, "this_machine", lambda: machine)
+        monkeypatch.setattr(train, "main", lambda arguments: trained.append(arguments) or 0)
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: answers is not None, raising=False)
+        left = list(answers or [])
+
+        def answer(prompt: str) -> str:
+            print(prompt)
+            if not left:
+                raise EOFError
+            return left.pop(0)
+
+        monkeypatch.setattr("builtins.input", answer)
+        code = start_multi_gpu.main([*options, "--state", str(tmp_path / "state")])
+        assert not left, "not all answers were asked for"
+        output = capsys.readouterr()
+        return code, trained[0] if trained else [], output.out + output.err
+
+    return start
 
 
-def test_each_demo_gets_a_folder_of_its_own(tmp_path):
-    first = start_multi_gpu.next_demo_folder(tmp_path)
-    assert first == tmp_path / "demo"
-    (first / "models").mkdir(parents=True)
-    second = start_multi_gpu.next_demo_folder(tmp_path)
-    assert second == Path(tmp_path / "demo-2")
+# --- without questions ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "machine", "arguments"),
+    [
+        ([], FOUR, ["--multi_gpu"]),
+        (["--gpus", "all"], FOUR, ["--multi_gpu"]),
+        (["--gpus", "2"], FOUR, ["--multi_gpu", "--world_size=2"]),
+        (["--devices", "1, 3"], FOUR, ["--multi_gpu", "--devices=1,3"]),
+        (["--devices", "3"], FOUR, ["--devices=3", "--set=enable_multi_gpu=false"]),
+        (["--gpus", "1"], FOUR, ["--set=enable_multi_gpu=false"]),
+        ([], ONE, ["--set=enable_multi_gpu=false"]),
+        ([], MAC, ["--set=enable_multi_gpu=false"]),
+        (["--backend", "gloo"], NONE, ["--multi_gpu", "--backend=gloo"]),
+        (["--gpus", "3", "--backend", "auto"], NONE, ["--multi_gpu", "--world_size=3", "--backend=auto"]),
+        (
+            ["--no-torchrun", "--single-gpu-data-loading", "--resume"],
+            FOUR,
+            ["--resume", "--multi_gpu", "--single_gpu_data_loading", "--no_torchrun"],
+        ),
+    ],
+)
+def test_yes_asks_nothing_and_options_say_what_differs_from_the_settings(options, machine, arguments, start, settings):
+    code, trained, _ = start("--yes", "--config", str(settings), *options, machine=machine)
+    assert (code, trained) == (0, [f"--config={settings}", *arguments])
+
+
+def test_what_the_settings_say_of_gpus_holds_until_an_option_says_otherwise(start, tmp_path):
+    path = write_settings(tmp_path / "two.yaml", tmp_path, device_indexes=[1, 2])
+    assert start("--yes", "--config", str(path))[1][1:] == ["--multi_gpu", "--devices=1,2"]
+    all_of_them = start("--yes", "--config", str(path), "--gpus", "all")[1][1:]
+    assert all_of_them == ["--multi_gpu", "--set=device_indexes=[]"]
+
+
+def test_a_preset_lies_under_the_settings_and_changes_lie_over_them(start, settings, tmp_path):
+    options = ["--preset", "sd15-lora", "--run-folder", str(tmp_path / "other"), "--set", "epochs=3"]
+    _, trained, _ = start("--yes", "--config", str(settings), *options)
+    config = train.read_config(train.parse(trained))
+    assert (config.model.base, config.epochs, config.workspace_dir) == ("some/model", 3, str(tmp_path / "other"))
+    assert trained[0] == "--preset=sd15-lora"
+
+
+def test_pictures_make_a_preset_trainable(start, tmp_path):
+    _, trained, _ = start("--yes", "--config", "sd15-lora", "--pictures", str(tmp_path))
+    assert trained[:2] == ["--preset=sd15-lora", f"--set=concepts.0.path={tmp_path}"]
+
+
+@pytest.mark.parametrize(
+    ("options", "machine", "sentence"),
+    [
+        (["--yes"], FOUR, "--yes asks nothing: name the settings with --config."),
+        (["--yes", "--config", "none.yaml"], FOUR, "none.yaml can't be read"),
+        (["--yes", "--config", "sd15-lara"], FOUR, "unknown preset 'sd15-lara': did you mean sd15-lora?"),
+        (["--yes", "--config", "demo", "--preset", "sd15-lora"], FOUR, "'demo' is a preset too; name one of them"),
+        (["--yes", "--config", "run.yaml", "--gpus", "0"], FOUR, "'0': write how many"),
+        (["--yes", "--config", "run.yaml", "--gpus", "5"], FOUR, "this machine has 4; use 4 or less"),
+        (["--yes", "--config", "run.yaml", "--devices", "0,7"], FOUR, "device_indexes [0, 7]: only 0 to 3 exist"),
+        (["--yes", "--config", "run.yaml", "--gpus", "2"], MAC, "on macOS there is one device"),
+        (["--yes", "--config", "run.yaml", "--backend", "mpi"], FOUR, "'mpi' is none of the answers"),
+        (["--yes", "--config", "run.yaml", "--pictures", "."], FOUR, "the settings name pictures already"),
+        (["--yes", "--config", "run.yaml", "--set", "epoch=3"], FOUR, "epoch"),
+        (["--demo", "--resume", "--config", "run.yaml"], FOUR, "leave out --config and --resume"),
+        (["--config", "run.yaml"], FOUR, "The questions need a terminal"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence_before_anything_starts(options, machine, sentence, start, settings):
+    code, trained, said = start(*options, machine=machine)
+    assert (code, trained) == (2, [])
+    assert sentence in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_one_device_is_said_to_train_alone(start, settings):
+    assert "There is one GPU (NVIDIA Test): it trains alone." in start("--yes", "--config", "run.yaml", machine=ONE)[2]
+    assert "On macOS there is one device" in start("--yes", "--config", "run.yaml", machine=MAC)[2]
+
+
+def test_the_line_that_is_printed_starts_the_same_run_from_anywhere(start, tmp_path):
+    folder = tmp_path / "a b'cd&e%f!ü"
+    folder.mkdir()
+    path = write_settings(folder / "run.yaml", tmp_path, epochs=7)
+    _, trained, said = start("--yes", "--config", str(path), "--gpus", "2")
+    line = said.split("The same in one line:\n")[1].splitlines()[0]
+    script = str(SCRIPT.parent / "train.py")
+    assert shlex.split(line) == ["cd", "--", str(tmp_path), "&&", sys.executable, script, *trained]
+
+
+# --- with questions ---------------------------------------------------------------------------------------------------
+
+
+def test_each_question_becomes_an_option(start, settings, tmp_path):
+    code, trained, said = start(answers=["1", "0, 2", "gloo", "no", "spawn"])
+    assert code == 0
+    assert "   1  " + str(settings) in said
+    assert "GPU 3: NVIDIA Test, 24 GiB" in said
+    assert "Batch:         4 per device x 2 devices x 1 accumulation = 8 pictures a step" in said
+    assert trained == [
+        f"--config={settings}",
+        *("--multi_gpu", "--devices=0,2", "--backend=gloo", "--single_gpu_data_loading", "--no_torchrun"),
+    ]
+
+
+def test_files_of_other_programs_are_not_listed(start, settings, tmp_path):
+    (tmp_path / "package.json").write_text('{"name": "other", "version": 3}')
+    (tmp_path / "notes.yaml").write_text("no mapping")
+    _, _, said = start(answers=["run.yaml", "", "", "", ""])
+    assert str(settings) in said
+    assert not any(name in said for name in ("package.json", "notes.yaml"))
+
+
+def test_answers_are_the_defaults_of_the_next_time_for_the_same_settings(start, settings, tmp_path):
+    _, first, _ = start(answers=[str(settings), "3", "gloo", "no", "spawn"])
+    _, second, said = start(answers=[""] * 5)
+    assert second == first
+    assert "GPUs: how many, all, or which ones as 0,2 [3]" in said
+    other = write_settings(tmp_path / "other.yaml", tmp_path, concepts=[{"path": str(tmp_path / "pictures")}])
+    _, third, _ = start(answers=[str(other), *[""] * 4])
+    assert third[1:] == ["--multi_gpu", "--backend=nccl"]
+
+
+def test_what_was_answered_for_other_hardware_is_no_default(start, settings):
+    start(answers=["run.yaml", "4", "nccl", "", ""])
+    _, trained, said = start(answers=["", "", "", "", ""], machine=NONE)
+    assert "Processes: how many [4]" in said  # any number of processes can share the cores
+    assert "Backend: nccl, gloo or auto [auto]" in said
+    assert trained[1:4] == ["--multi_gpu", "--world_size=4", "--backend=auto"]
+
+
+@pytest.mark.parametrize("kept", ["", "[1]", '{"settings": 3}', '{"settings": "gone.yaml", "gpus": "9"}'])
+def test_a_damaged_memory_is_no_memory(kept, start, settings, tmp_path):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "answers.json").write_text(kept)
+    assert start(answers=["run.yaml", "", "", "", ""])[0] == 0
+    assert json.loads((tmp_path / "state" / "answers.json").read_text())["gpus"] == "all"
+
+
+def test_options_are_not_asked_for(start, settings):
+    options = ["--config", "run.yaml", "--gpus", "2", "--backend", "nccl", "--no-torchrun", "--single-gpu-data-loading"]
+    code, trained, said = start(*options, answers=[])
+    assert (code, "[" in said) == (0, False)
+    assert trained[1:] == [
+        "--multi_gpu", "--world_size=2", "--backend=nccl", "--single_gpu_data_loading", "--no_torchrun"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", [ONE, MAC])
+def test_one_device_needs_no_questions_about_several(machine, start, settings):
+    code, trained, _ = start(answers=["run.yaml"], machine=machine)
+    assert (code, trained[1:]) == (0, ["--set=enable_multi_gpu=false"])
+
+
+def test_a_wrong_answer_is_asked_again_with_the_reason(start, settings, tmp_path):
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("batch_size: many\n")
+    shared = write_settings(
+        tmp_path / "global.yaml", tmp_path, batch_size=6, batch_size_mode="global",
+        concepts=[{"path": str(tmp_path / "pictures")}],
+    )  # fmt: skip
+    answers = ["", "99", "nothing", "none.yaml", str(broken), str(shared)]
+    answers += ["two", "1 2", "010", "9", "0,9", "4", "2"]
+    answers += ["", "maybe", "yes", "x", "t"]
+    code, trained, said = start(answers=answers)
+    for reason in (
+        "Answer with a number or a name from the list",
+        "99 is not in the list",
+        "unknown preset 'nothing'",
+        "none.yaml can't be read",
+        "batch_size",
+        "'two': write how many",
+        "'1 2': write how many",
+        "'010': write how many",
+        "this machine has 4; use 4 or less",
+        "device_indexes [0, 9]: only 0 to 3 exist",
+        "batch_size 6 (global) on 4 GPUs: 6 is not a multiple of 4; use 4 or 8.",
+        "'maybe' is none of the answers: write yes or no.",
+        "'x' is none of the answers: write spawn or torchrun.",
+    ):
+        assert reason in said
+    assert (code, trained[1:3]) == (0, ["--multi_gpu", "--world_size=2"])
+
+
+def test_settings_without_pictures_ask_for_them(start, tmp_path):
+    (tmp_path / "cats").mkdir()
+    answers = ["sd15-lora", "dogs", "cats", "2", "", "", "", "no"]
+    _, trained, said = start(answers=answers)
+    assert "'dogs' is no folder" in said
+    assert f"--set=concepts.0.path={tmp_path / 'cats'}" in trained
+
+
+@pytest.mark.parametrize(
+    ("gpus", "num_gpus", "gib", "preset"),
+    [("2", 2, 24, "sdxl-lora-24gb-x2"), ("3", 3, 16, "sdxl-lora-16gb"), ("0,1,2,3", 4, 80, "sdxl-lora-24gb-x4")],
+)
+def test_a_preset_made_for_the_chosen_gpus_is_offered(gpus, num_gpus, gib, preset, start, tmp_path):
+    (tmp_path / "cats").mkdir()
+    machine = Machine([replace(gpu, memory_bytes=gib << 30) for gpu in FOUR.gpus], cores=16)
+    _, trained, said = start(machine=machine, answers=["sdxl-lora", "cats", gpus, "", "", "", ""])
+    assert f"{preset} is made for these GPUs" in said
+    assert trained[0] == f"--preset={preset}"
+    config = train.read_config(train.parse(trained))
+    assert (config.world_size or len(config.device_indexes)) == num_gpus
+    _, again, said = start(machine=machine, answers=[""] * 6)
+    assert (again, "is made for these" in said) == (trained, False)
+
+
+def test_a_preset_that_does_not_fit_the_gpus_says_why(start, tmp_path):
+    small = Machine([replace(gpu, memory_bytes=8 << 30) for gpu in FOUR.gpus[:1]], cores=16)
+    _, trained, said = start(machine=small, answers=["sdxl-full", str(tmp_path)])
+    assert "sdxl-full for a GPU with 8 GB: Weights and gradients" in said
+    assert trained[0] == "--preset=sdxl-full"
+
+
+def earlier_run(folder: Path, with_backup: bool) -> None:
+    (folder / "models").mkdir(parents=True)
+    (folder / "models" / "model.safetensors").touch()
+    if with_backup:
+        (folder / "backup" / "step-000000120").mkdir(parents=True)
+
+
+def test_a_run_with_a_backup_is_offered_to_go_on(start, settings, tmp_path):
+    earlier_run(tmp_path / "run", with_backup=True)
+    _, trained, said = start(answers=["run.yaml", "", "", "", "", ""])
+    assert "has a backup of step 120" in said
+    assert trained[1] == "--resume"
+
+
+def test_who_does_not_go_on_gets_a_folder_that_holds_no_run(start, settings, tmp_path):
+    earlier_run(tmp_path / "run", with_backup=True)
+    earlier_run(tmp_path / "run-2", with_backup=False)
+    _, trained, _ = start(answers=["run.yaml", "no", "", "", "", "", ""])
+    assert trained[1] == f"--set=workspace_dir={tmp_path / 'run-3'}"
+    _, trained, said = start(answers=["run.yaml", "no", str(tmp_path / "run-2"), "new", "", "", "", ""])
+    assert "holds a run already" in said
+    assert trained[1] == f"--set=workspace_dir={tmp_path / 'new'}"
+
+
+def test_nobody_who_answers_any_more_ends_it_in_a_sentence(start, settings):
+    code, trained, said = start(answers=["run.yaml"])
+    assert (code, trained) == (2, [])
+    assert said.strip().splitlines()[-1].startswith("The questions got no answer: answer them in a terminal, or by")
+
+
+# --- from another program ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def terminal(tmp_path, settings):
+    """A function that starts the script in a terminal, which another program answers."""
+    pexpect = pytest.importorskip("pexpect", reason="pexpect answers in a terminal")
+    if os.name == "nt":
+        pytest.skip("Windows has no pseudo-terminals for pexpect")
+    started = []
+
+    def spawn(*options: str):
+        arguments = [str(SCRIPT), "--state", str(tmp_path / "state"), "--dry-run", *options]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        child = pexpect.spawn(
+            sys.executable, arguments, cwd=str(tmp_path), env=environment, encoding="utf-8", timeout=60
+        )
+        started.append(child)
+        return child
+
+    yield spawn
+    for child in started:
+        child.close(force=True)
+
+
+def end_of(child) -> tuple[int, str]:
+    import pexpect
+
+    child.expect(pexpect.EOF)
+    child.close()
+    return child.exitstatus, child.before
+
+
+def test_another_program_can_answer_every_question(terminal, tmp_path):
+    earlier_run(tmp_path / "first", with_backup=True)
+    (tmp_path / "cats & dögs").mkdir()
+    child = terminal("--run-folder", str(tmp_path / "first"))
+    for prompt, answer in (
+        ("Settings: .*: ", "no such preset"),
+        ("unknown preset .*Settings: .*: ", "sd15-lora"),
+        ("Folder with your pictures: ", "cats & dögs"),
+        ("go on from it.*: ", "n"),
+        ("folder for the new one.*: ", ""),
+        ("Processes: .*: ", "-1"),
+        ("write how many.*Processes: .*: ", "2"),
+        ("Backend: .*: ", "nccl"),
+        ("there is no GPU; .*Backend: .*: ", "gloo"),
+        ("share of the pictures.*: ", "perhaps"),
+        ("write yes or no.*: ", "no"),
+        ("Launcher: .*: ", "spawn"),
+    ):
+        child.expect(prompt)
+        child.sendline(answer)
+    code, said = end_of(child)
+    line = said.replace("\r\n", "\n").split("The same in one line:\n")[1].splitlines()[0]
+    assert shlex.split(line)[6:] == [
+        "--preset=sd15-lora",
+        f"--set=workspace_dir={tmp_path / 'first'}",
+        f"--set=concepts.0.path={tmp_path / 'cats & dögs'}",
+        f"--set=workspace_dir={tmp_path / 'first-2'}",
+        *("--multi_gpu", "--world_size=2", "--backend=gloo", "--single_gpu_data_loading", "--no_torchrun"),
+    ]
+    # the dry run, which the options end in: it looks at the model or at the pictures first, and has neither
+    assert (code, "Traceback" in said) == (2, False)
+
+
+def test_ctrl_c_at_a_question_ends_it_without_a_traceback(terminal):
+    child = terminal()
+    child.expect("Settings: .*: ")
+    child.sendintr()
+    code, said = end_of(child)
+    assert (code, "Traceback" in said) == (130, False)
+    assert "Stopped before the training began." in said
+
+
+def test_without_a_terminal_it_says_how_to_answer_and_never_waits(tmp_path):
+    done = subprocess.run([sys.executable, SCRIPT], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "The questions need a terminal: answer them by options, with --yes (--help lists them).\n"

@@ -84,16 +84,7 @@ class StartedRun:
 
     def pids(self, **variables: str) -> list[int]:
         """The processes of this run that are there; of them those that were started with `variables`."""
-        wanted = {f"{name}={value}".encode() for name, value in {MARK: self._mark, **variables}.items()}
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                is_ours = wanted <= set((folder / "environ").read_bytes().split(b"\0"))
-            except OSError:  # it has ended just now, or is somebody else's
-                continue
-            if is_ours:
-                found.append(int(folder.name))
-        return found
+        return find_processes({MARK: self._mark, **variables})
 
     def wait_for(self, condition: Callable[[], Any], seconds: float = 120.0) -> None:
         """Raises TimeoutError, with the output, where `condition` does not come true."""
@@ -110,6 +101,20 @@ class StartedRun:
         for process in self.processes:  # reaps those that have ended
             self.wait_for(lambda process=process: process.poll() is not None, seconds)
         self.wait_for(lambda: not self.pids(), seconds)
+
+
+def find_processes(variables: Mapping[str, str]) -> list[int]:
+    """The processes of this machine that were started with these environment variables."""
+    wanted = {f"{name}={value}".encode() for name, value in variables.items()}
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            is_ours = wanted <= set((folder / "environ").read_bytes().split(b"\0"))
+        except OSError:  # it has ended just now, or is somebody else's
+            continue
+        if is_ours:
+            found.append(int(folder.name))
+    return found
 
 
 Command = tuple[list[str], dict[str, str]]

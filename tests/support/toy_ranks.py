@@ -15,8 +15,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from modules.config.files import load_config
 from modules.distributed.lifeline import Lifeline, dump_stacks_on_request
+from modules.session.EventCallbacks import EventCallbacks
+from modules.session.events import EventWriter
 from modules.session.RunFolder import RunFolder
+from modules.session.StepInfo import StepInfo
 
 
 def toy_rank(rank: int, variables: dict[str, str], scenario: dict[str, Any]) -> None:
@@ -84,6 +88,31 @@ def _work_until_stopped(line: Lifeline, folder: RunFolder) -> None:
     line.done("stopped", 5)
 
 
+def _train(line: Lifeline, folder: RunFolder) -> None:
+    """Tells of steps up to max_steps of the folder's settings, of samples and backups, as a rank that trains."""
+    total = load_config(folder.config_path).max_steps or 1_000_000
+    done = max((int(path.name[5:]) for path in folder.backup_dir.glob("step-*")), default=0)
+    with EventWriter(folder.event_path(line.rank), line.rank) as events:
+        callbacks = EventCallbacks(events)
+        callbacks.on_status("Training")
+        for step in range(done + 1, total + 1):
+            callbacks.on_step(StepInfo(1, step, total, 1 / step, 1 / step, 1e-4, 4, 0.05, 0.1, device="cpu"))
+            line.beat()
+            time.sleep(0.05)
+            if line.rank == 0 and step % 3 == 0:
+                sample = folder.samples_dir / f"step-{step:09d}" / "000_a cat_seed42.png"
+                sample.parent.mkdir(parents=True)
+                sample.touch()
+                callbacks.on_sample(sample, "a cat", step)
+            if list(folder.commands_dir.glob("*.stop.cmd")):
+                if line.rank == 0:
+                    backup = folder.backup_dir / f"step-{step:09d}"
+                    backup.mkdir(parents=True)
+                    callbacks.on_backup(backup, step)
+                return line.done("stopped", step)
+    line.done("finished", total)
+
+
 def _kill_itself(line: Lifeline, folder: RunFolder) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -106,6 +135,7 @@ ACTIONS = {
     "hang": _hang_in_this_function,
     "work": _work,
     "work_until_stopped": _work_until_stopped,
+    "train": _train,
     "kill_itself": _kill_itself,
     "stop_itself": _stop_itself,
     "be_deaf": _be_deaf,

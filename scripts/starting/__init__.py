@@ -1,0 +1,1 @@
+"""The questions that start_multi_gpu.py asks."""

@@ -1,0 +1,149 @@
+"""The questions of start_multi_gpu.py about settings, pictures and run folder, as options of train.py."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import time
+from pathlib import Path
+
+from modules.config.errors import ConfigError, UserError
+from modules.config.files import load_values
+from modules.config.parse import JSON_ENDINGS, YAML_ENDINGS
+from modules.config.presets import ROOT, list_presets
+from modules.config.TrainConfig import TrainConfig
+from modules.config.validation import find_problems
+from modules.session.backups import list_backups
+from modules.session.Questions import Questions
+from modules.session.RunFolder import RunFolder
+from scripts import train
+
+MAX_LISTED_FILES = 12
+MAX_READ_FILES = 50  # a folder may be full of other programs' JSON
+
+
+def ask_settings(questions: Questions, args: argparse.Namespace) -> list[str]:
+    """Which settings, and which pictures where they name none; as options of train.py. args: of start_multi_gpu.py."""
+    files, presets = find_settings(), list_presets()
+    names = [*files, *(preset.name for preset in presets)]
+
+    def read(text: str) -> str:
+        if text.isdecimal():
+            if not 1 <= int(text) <= len(names):
+                raise UserError(f"{text} is not in the list, which ends at {len(names)}: choose another number.")
+            text = names[int(text) - 1]
+        if not text:
+            raise UserError("Answer with a number or a name from the list, or with the path of a settings file.")
+        check_alone(read_config(settings_arguments(text, args)))
+        return os.path.abspath(os.path.expanduser(text)) if is_file_name(text) else text
+
+    if "settings" not in questions.given:
+        notes = [*("" for _ in files), *(preset.description for preset in presets)]
+        for number, (name, note) in enumerate(zip(names, notes, strict=True), start=1):
+            print(f"{number:>4}  {name:<16} {note}".rstrip())
+        print("      Presets also come for a GPU's memory, such as sdxl-lora-16gb.")
+    before = questions.last.get("settings")
+    settings = questions.ask("settings", "Settings: number, name, or a file", read)
+    if settings != before:
+        questions.last.clear()  # what was answered for other settings
+    arguments = settings_arguments(settings, args)
+    config = read_config(arguments)
+    if not config.concepts or args.pictures:
+        pictures = questions.ask("pictures", "Folder with your pictures", read_folder)
+        arguments += pictures_arguments(pictures, config)
+    return arguments
+
+
+def find_settings() -> list[str]:
+    """Settings files here and in the folder where the window writes them, the newest first."""
+    known = {field.name for field in dataclasses.fields(TrainConfig)}
+    folders = dict.fromkeys((Path.cwd(), ROOT / "workspace"))
+    paths = [path for folder in folders for path in folder.glob("*") if is_file_name(path.name) and path.is_file()]
+    found = []
+    for path in sorted(paths, key=lambda path: -path.stat().st_mtime)[:MAX_READ_FILES]:
+        with contextlib.suppress(ConfigError):  # another program's file
+            if known.issuperset(load_values(path)):
+                found.append(str(path))
+    return found[:MAX_LISTED_FILES]
+
+
+def is_file_name(text: str) -> bool:
+    return Path(text).suffix.lower() in YAML_ENDINGS + JSON_ENDINGS or os.path.basename(text) != text
+
+
+def settings_arguments(settings: str, args: argparse.Namespace) -> list[str]:
+    """settings: the path of a file, or the name of a preset. Raises UserError for two presets."""
+    changes = [f"--set=workspace_dir={args.run_folder}"] if args.run_folder else []
+    changes += [f"--set={change}" for change in args.set]
+    if not is_file_name(settings):
+        if args.preset not in (None, settings):
+            raise UserError(f"--preset {args.preset}: {settings!r} is a preset too; name one of them.")
+        return [f"--preset={settings}", *changes]
+    below = [f"--preset={args.preset}"] if args.preset else []
+    return [*below, f"--config={os.path.expanduser(settings)}", *changes]
+
+
+def pictures_arguments(folder: str, config: TrainConfig) -> list[str]:
+    if config.concepts:
+        raise UserError(f"--pictures {folder}: the settings name pictures already; leave it out, or change them there.")
+    return [f"--set=concepts.0.path={read_folder(folder)}"]
+
+
+def read_config(arguments: list[str]) -> TrainConfig:
+    """The settings that scripts/train.py would have from these options. Raises ConfigError."""
+    return train.read_config(train.parse(arguments))
+
+
+def check_alone(config: TrainConfig) -> None:
+    """Raises ConfigError for what is wrong in the settings, but for what the other questions may mend."""
+    problems = find_problems(dataclasses.replace(config, enable_multi_gpu=False))
+    if messages := [one.message for one in problems if one.blocking and one.path != "concepts"]:
+        raise ConfigError(messages)
+
+
+def read_folder(text: str) -> str:
+    path = os.path.abspath(os.path.expanduser(text))
+    if not text or not os.path.isdir(path):
+        raise UserError(f"{text!r} is no folder: name the one that your pictures are in.")
+    return path
+
+
+def ask_resume(questions: Questions, arguments: list[str], is_asked_for: bool) -> list[str]:
+    """Whether to go on with an earlier run, or where else to begin a new one."""
+    if is_asked_for:
+        return ["--resume"]
+    folder = RunFolder(read_config(arguments).workspace_dir)
+    backups = [backup for backup in list_backups(folder) if not backup.is_aside]
+    if backups:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(backups[0].time))
+        text = f"{folder.path} has a backup of step {backups[0].step}, of {when}: go on from it?"
+        if questions.ask_whether("resume", text, default=True):
+            return ["--resume"]
+    free = next_run_folder(folder.path)
+    if free == folder.path:
+        return []
+    text = f"{folder.path} holds a run: folder for the new one"
+    chosen = questions.ask("run_folder", text, read_run_folder, str(free))
+    return [f"--set=workspace_dir={chosen}"]
+
+
+def next_run_folder(folder: Path) -> Path:
+    """`folder`, or one named after it that holds no run yet: no run's work is touched by the next."""
+    names = (folder if number == 1 else folder.with_name(f"{folder.name}-{number}") for number in range(1, 10_000))
+    return next(path for path in names if not holds_run(path))
+
+
+def holds_run(path: Path) -> bool:
+    try:
+        RunFolder(path).refuse_earlier_run()
+    except UserError:
+        return True
+    return False
+
+
+def read_run_folder(text: str) -> str:
+    folder = RunFolder(text)
+    folder.refuse_earlier_run()
+    return str(folder.path)

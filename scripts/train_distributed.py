@@ -1,0 +1,71 @@
+"""Trains by torchrun on the GPUs of this machine: scripts/train_distributed.sh [NUM_GPUS|all] CONFIG [options]."""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from modules.config.errors import UserError
+from modules.config.presets import ROOT
+from modules.config.TrainConfig import TrainConfig
+from modules.session.devices import default_num_ranks, list_gpus, no_gpu_reason, num_cores
+from scripts import train
+
+USAGE = """usage: train_distributed.sh [NUM_GPUS|all] CONFIG [options of scripts/train.py]
+CONFIG is a settings file; without a number the settings say how many GPUs train, or all do."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Replaces this process by torchrun; returns the exit code where there is nothing to start."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    wanted = argv.pop(0) if argv and (argv[0] == "all" or argv[0].isdecimal()) else ""
+    if not argv or argv[0].startswith("-"):
+        print(USAGE, file=sys.stderr)
+        return 0 if argv and argv[0] in ("-h", "--help") else 2
+    arguments = [f"--config={argv[0]}", "--multi_gpu", *ranks_wanted(wanted), *argv[1:]]
+    args = train.parse(arguments)
+    try:
+        config = train.read_config(args)
+        num_ranks, has_gpu = count_ranks(config)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if not has_gpu:
+        print(f"There is no GPU ({no_gpu_reason()}): {num_ranks} processes train on the CPU.", file=sys.stderr)
+        arguments.insert(0, "--backend=auto")  # nccl, the default, is for GPUs alone; a later option wins
+    if args.dry_run:
+        return train.main(arguments)
+    # torchrun would give each rank one thread, whatever there is
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_ranks)))
+    # not the command `torchrun`: its first line names the folder of Chorus, which breaks for odd names and when moved
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+    sys.stderr.flush()
+    os.execv(sys.executable, [*torchrun, str(ROOT / "scripts" / "train.py"), *arguments])
+
+
+def ranks_wanted(wanted: str) -> list[str]:
+    """Options for what is written before CONFIG: a number, "all", or "" for what the settings say."""
+    if wanted == "all":
+        return ["--set=world_size=null", "--set=device_indexes=[]"]
+    return [f"--world_size={wanted}"] if wanted else []
+
+
+def count_ranks(config: TrainConfig) -> tuple[int, bool]:
+    """(ranks to start, whether there is a GPU). Raises UserError for GPUs that do not exist."""
+    if config.num_nodes > 1:
+        raise UserError(f"num_nodes {config.num_nodes}: this is for one machine; scripts/multi_node.py is for several.")
+    gpus = list_gpus()
+    if not gpus and (num_gpus := count_by_torch()):  # those that NVIDIA's driver does not know
+        return config.world_size or len(config.device_indexes) or num_gpus, True
+    return default_num_ranks(config, gpus, num_cores()), bool(gpus)
+
+
+def count_by_torch() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""What train_distributed.sh makes of its arguments; torchrun itself runs in test_odd_folder.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from modules.session.devices import Gpu
+from scripts import train_distributed
+
+FOUR = [Gpu(index, "NVIDIA Test", f"GPU-{index}", 24 << 30, index) for index in range(4)]
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch, capsys):
+    """A function that starts it with arguments and gives (exit code, what it would become, what it said)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(train_distributed, "num_cores", lambda: 8)
+    monkeypatch.setattr(train_distributed, "no_gpu_reason", lambda: "no NVIDIA driver is installed")
+    (tmp_path / "run.yaml").write_text("device_indexes: [1, 2]\n")
+    (tmp_path / "all.yaml").write_text("family: sd15\n")
+
+    def start(*arguments: str, gpus=FOUR, gpus_of_torch: int = 0) -> tuple[int | None, list[str], str]:
+        become: list[list[str]] = []
+        monkeypatch.setattr(train_distributed, "list_gpus", lambda: gpus)
+        monkeypatch.setattr(train_distributed, "count_by_torch", lambda: gpus_of_torch)
+        monkeypatch.setattr(os, "execv", lambda program, command: become.append(command))
+        code = train_distributed.main(list(arguments))
+        return code, become[0] if become else [], capsys.readouterr().err
+
+    return start
+
+
+def ranks_of(command: list[str]) -> str:
+    assert command[:4] == [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return command[4].removeprefix("--nproc-per-node=")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ranks"),
+    [
+        (["all", "run.yaml"], "4"),
+        (["2", "run.yaml"], "2"),
+        (["run.yaml"], "2"),
+        (["all.yaml"], "4"),
+        (["3", "all.yaml"], "3"),
+        (["1", "all.yaml"], "1"),
+    ],
+)
+def test_the_number_wins_over_the_settings_and_all_over_both(arguments, ranks, start):
+    _, command, said = start(*arguments)
+    assert (ranks_of(command), said) == (ranks, "")
+
+
+def test_all_takes_back_what_the_settings_choose_in_the_ranks_too(start):
+    _, command, _ = start("all", "run.yaml", "--resume")
+    assert command[6:] == [
+        "--config=run.yaml", "--multi_gpu", "--set=world_size=null", "--set=device_indexes=[]", "--resume"
+    ]  # fmt: skip
+
+
+def test_without_a_gpu_ranks_on_the_cpu_train_and_it_says_so(start):
+    _, command, said = start("all", "all.yaml", gpus=[])
+    assert ranks_of(command) == "2"
+    assert "--backend=auto" in command
+    assert said == "There is no GPU (no NVIDIA driver is installed): 2 processes train on the CPU.\n"
+    assert os.environ["OMP_NUM_THREADS"] == "4"
+
+
+def test_a_backend_of_ones_own_wins_over_that_for_the_cpu(start):
+    _, command, _ = start("all.yaml", "--backend", "gloo", gpus=[])
+    assert command.index("--backend=auto") < command.index("--backend")
+
+
+def test_gpus_that_the_driver_of_nvidia_does_not_know_are_counted_by_torch(start):
+    _, command, said = start("all", "all.yaml", gpus=[], gpus_of_torch=3)
+    assert (ranks_of(command), said, "--backend=auto" in command) == ("3", "", False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "usage: train_distributed.sh"),
+        (["2"], "usage: train_distributed.sh"),
+        (["2", "--resume"], "usage: train_distributed.sh"),
+        (["2", "none.yaml"], "none.yaml can't be read"),
+        (["5", "all.yaml"], "this machine has 4; use 4 or less"),
+        (["0", "all.yaml"], "world_size"),
+        (["all.yaml", "--set", "num_nodes=2"], "num_nodes 2: this is for one machine"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_a_rank_starts(arguments, sentence, start):
+    code, command, said = start(*arguments)
+    assert (code, command) == (2, [])
+    assert sentence in said
