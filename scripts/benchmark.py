@@ -1,9 +1,12 @@
-"""Measures Chorus against a training loop written by hand; docs/benchmarks.md says how and what came out.
+"""Measures Chorus against a training loop written by hand, and the speed of its window.
+
+docs/benchmarks.md says how, and what came out.
 
     python scripts/benchmark.py step --method lora
     python scripts/benchmark.py step --options ema lion
     python scripts/benchmark.py ranks --ranks 2
     python scripts/benchmark.py all --json figures.json
+    python scripts/benchmark.py ui --parts paint tabs
 """
 
 import argparse
@@ -18,10 +21,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from modules.config.errors import UserError
-from scripts.benchmarks.compare import compare_memory, compare_option, compare_start, compare_steps
+from scripts.benchmarks.compare import Comparison, compare_memory, compare_option, compare_start, compare_steps
 from scripts.benchmarks.material import make_material
 from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.planning import describe, measure_planning
+from scripts.benchmarks.ui import PARTS, Figure, measure_ui
 
 METHODS = ("lora", "full")
 
@@ -31,10 +35,12 @@ def main(argv: list[str] | None = None) -> int:
     folder = args.folder.resolve()
     results: dict[str, Any] = {"machine": machine(args.device), "comparisons": []}
     try:
-        make_material(folder)
+        if args.what == "ui":
+            results["window"] = [show(figure) for figure in measure_ui(folder, args.parts or list(PARTS))]
+        else:
+            make_material(folder)
         for comparison in comparisons(args, folder):
-            print(comparison, flush=True)
-            results["comparisons"].append(comparison.as_values())
+            results["comparisons"].append(show(comparison))
         if args.what in ("plan", "all"):
             results["plan"] = measure_planning(folder)
             print(describe(results["plan"]))
@@ -46,9 +52,15 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def show(found: Comparison | Figure) -> dict[str, Any]:
+    """Prints what was found, and gives it as it goes into the file."""
+    print(found, flush=True)
+    return found.as_values()
+
+
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Chorus against a training loop written by hand.")
-    parser.add_argument("what", choices=("step", "memory", "start", "plan", "all", "ranks"))
+    parser.add_argument("what", choices=("step", "memory", "start", "plan", "all", "ranks", "ui"))
     parser.add_argument("--method", choices=METHODS, help="what is trained; both if left out")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument(
@@ -58,11 +70,14 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps-per-block", type=positive, default=5, help="steps of a turn, and of a memory run")
     parser.add_argument("--pairs", type=positive, default=8, help="pairs of runs of the start and memory comparisons")
     parser.add_argument("--ranks", type=positive, default=2, help="of the ranks comparison")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help="of ui: what of the window; all if left out")
     parser.add_argument("--folder", type=Path, default=Path("workspace/benchmark"), help="for model and caches")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every measurement to FILE")
     args = parser.parse_args(argv)
     if args.options and args.what != "step":
         parser.error(f"--options with {args.what}: they are of step")
+    if args.parts and args.what != "ui":
+        parser.error(f"--parts with {args.what}: they are of ui")
     if args.json and not args.json.parent.is_dir():
         parser.error(f"--json {args.json}: there is no folder {args.json.parent}")  # now, not after an hour
     return args

@@ -132,8 +132,8 @@ class _Found:
     has_caption: bool
 
 
-def scan(concepts: Sequence[ConceptConfig]) -> Dataset:
-    """Find the pictures of all enabled concepts and read their sizes.
+def scan(concepts: Sequence[ConceptConfig], num_readers: int = NUM_READERS) -> Dataset:
+    """Find the pictures of all enabled concepts and read their sizes, in `num_readers` threads.
 
     Raises DataError if no concept is enabled, or an enabled one has no folder, no readable picture or no table of
     captions where it should have one.
@@ -145,7 +145,7 @@ def scan(concepts: Sequence[ConceptConfig]) -> Dataset:
     sizes: list[tuple[int, int]] = []
     unreadable: list[tuple[str, str]] = []
     missing_captions = num_masks = 0
-    with ThreadPoolExecutor(NUM_READERS) as readers:
+    with ThreadPoolExecutor(num_readers) as readers:
         for number, concept in enumerate(concepts):
             if not concept.enabled:
                 continue

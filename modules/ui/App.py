@@ -13,6 +13,7 @@ import queue
 import sys
 import threading
 import time
+import tkinter
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ import customtkinter as ctk
 from customtkinter.windows.widgets.core_rendering import CTkCanvas
 
 from modules.ui import keyboard
+from modules.ui.BackgroundChecks import BackgroundChecks
 from modules.ui.DeviceModel import DeviceModel
 from modules.ui.LaunchModel import LaunchModel
 from modules.ui.Preferences import Preferences
@@ -34,7 +36,9 @@ T = TypeVar("T")
 PUMP_MS = 50
 BUDGET_SECONDS = 0.008  # of one round of the pump: what does not fit waits for the next
 SLICE_SECONDS = 0.012  # of building a form; what is asked of the window meanwhile waits no longer
+SWITCH_SECONDS = 0.001  # after which a thread that computes lets the window go on, which asks anew at each call of Tk
 COLLECT_SECONDS = 2.0
+COLLECT_ALL_MS = 60_000
 END = object()
 
 
@@ -56,12 +60,15 @@ class App(ctk.CTk):
         self.configure(fg_color=Theme.page)
         keyboard.install(self)
         _lay_out_when_idle()
+        _draw_to_the_pixel()
         self.settings = SettingsModel(state_dir / "settings.json" if state_dir else None)
         self.run = RunModel()
         self.log_rank: int | None = None  # whose lines of the log are wanted; None: everybody's
         self.devices = DeviceModel()
         self.launch = LaunchModel()
+        self.checks = BackgroundChecks(self)
         self._collect_garbage_here()
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._pump()
 
     def in_background(
@@ -108,6 +115,11 @@ class App(ctk.CTk):
         if len(self._steps) == 1:
             self.after(1, self._run_slice)
 
+    @property
+    def is_building(self) -> bool:
+        """Whether something is being built in slices."""
+        return bool(self._steps)
+
     def show_message(self, text: str, kind: str = "info") -> None:
         """Tell the person something in the window. kind: "info", "warning" or "error"."""
         raise NotImplementedError
@@ -124,6 +136,16 @@ class App(ctk.CTk):
         """Called by Tk for what a callback raised: a fault of Chorus, which the person can report."""
         traceback.print_exception(kind, error, trace, file=sys.stderr)
         self.show_message(f"Something went wrong in the window ({kind.__name__}: {error}). Please report it.", "error")
+
+    def winfo_children(self) -> list[tkinter.Misc]:
+        """Without the windows that Tk has made by itself, such as that for a file: tkinter knows none of them."""
+        return list(self.children.values())
+
+    def focus_get(self) -> tkinter.Misc | None:
+        try:
+            return super().focus_get()
+        except KeyError:  # it is in one of those
+            return None
 
     def destroy(self) -> None:
         for timer in self.tk.splitlist(self.tk.call("after", "info")):
@@ -176,10 +198,16 @@ class App(ctk.CTk):
         that must run in the main one ("main thread is not in main loop")."""
         gc.disable()
         self.every(COLLECT_SECONDS, lambda: gc.collect(1))
-        self.every(60, gc.collect)
+        self.after(COLLECT_ALL_MS, lambda: self.every(COLLECT_ALL_MS / 1000, gc.collect))
 
 
 def _lay_out_when_idle() -> None:
     """CustomTkinter's scrollbars and option menus lay out the whole window each time they are drawn, one within the
     other: 125 ms of stall when a tab is opened, against 20 without. Tk does it by itself when it is idle."""
     CTkCanvas.update_idletasks = lambda canvas: None
+
+
+def _draw_to_the_pixel() -> None:
+    """CustomTkinter rounds the unscaled sizes of its widgets down: at scale 0.8 an entry of 22 pixels would be drawn
+    with 20, and its text would cover the line below it."""
+    ctk.CTkBaseClass._reverse_widget_scaling = lambda widget, pixels: pixels / widget._get_widget_scaling()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 import tkinter
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from tkinter import ttk
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,9 @@ from modules.session.backups import BackupInfo, damage, go_back_to, list_backups
 from modules.session.RunFolder import RunFolder
 from modules.ui.Card import Card
 from modules.ui.dialogs import ask
+from modules.ui.fitting import fit_columns, share_width
 from modules.ui.form import CardSpec, SettingsCard
+from modules.ui.scrolling import make_scrollbar
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
@@ -43,18 +47,14 @@ class BackupTab(ctk.CTkFrame):
         self.grid_columnconfigure(1, weight=1)
         self.grid_rowconfigure(0, weight=1)
         self._build_side()
-        self._build_list()
-        self._unsubscribe = app.run.subscribe(self._on_run)
-        self._stop_looking = app.every(LOOK_SECONDS, self.look)
-        self._end_theme = app.theme.on_change(self._restyle)
-        self._restyle()
-        self._on_run(app.run.state)
-        self.bind("<Map>", lambda event: self.look(), add="+")
+        self._ends: list[Callable[[], None]] = []
+        self._steps = self._build()
+        app.in_slices(self._steps)
 
     def destroy(self) -> None:
-        self._unsubscribe()
-        self._stop_looking()
-        self._end_theme()
+        for end in self._ends:
+            end()
+        self._steps.close()
         super().destroy()
 
     # --- the list -----------------------------------------------------------------------------------------------------
@@ -79,7 +79,8 @@ class BackupTab(ctk.CTkFrame):
         self._is_looking = False
         if not self.winfo_exists():
             return
-        self._note.configure(text=f"{folder.path}" if found else f"{folder.path} holds no backup yet.")
+        place = shown_path(folder.path)
+        self._note.configure(text=place if found else f"{place} holds no backup yet.")
         if found != self.backups or self._folder is None or folder.path != self._folder.path:
             self._folder, self.backups = folder, found
             self.states = {info: self.states.get(info, CHECKING) for info in found}
@@ -226,10 +227,25 @@ class BackupTab(ctk.CTkFrame):
 
     # --- widgets ------------------------------------------------------------------------------------------------------
 
+    def _build(self) -> Iterator[None]:
+        """In slices, so that opening the tab never stalls the window."""
+        yield from self._build_list()
+        self._ends = [
+            self.app.run.subscribe(self._on_run),
+            self.app.every(LOOK_SECONDS, self.look),
+            self.app.theme.on_change(self._restyle),
+        ]
+        self._restyle()
+        self._on_run(self.app.run.state)
+        self.bind("<Map>", lambda event: self.look(), add="+")
+
     def _build_side(self) -> None:
         side = ctk.CTkFrame(self, fg_color="transparent")
         side.grid(row=0, column=0, sticky="new", padx=(4, 0))
-        side.grid_columnconfigure(0, minsize=self.app.theme.scaled(SIDE_WIDTH))
+        theme = self.app.theme
+        share_width(
+            self, SIDE_WIDTH, theme, lambda width: side.grid_columnconfigure(0, minsize=theme.scaled(width), weight=1)
+        )
         SettingsCard(side, self.app, SCHEDULE, lambda: None).grid(row=0, column=0, sticky="ew", padx=4, pady=4)
         now = Card(side, self.app, "Now")
         now.grid(row=1, column=0, sticky="ew", padx=4, pady=4)
@@ -240,11 +256,12 @@ class BackupTab(ctk.CTkFrame):
             ("Save model now", lambda: self._ask_run("save", "The model is saved after this step.")),
         )
 
-    def _build_list(self) -> None:
+    def _build_list(self) -> Iterator[None]:
         card = Card(self, self.app, "Backups")
         card.grid(row=0, column=1, sticky="nsew", padx=(4, 8), pady=(4, 8))
         card.grid_rowconfigure(2, weight=1)
         self._note = card.add_note(1)
+        yield
         names = [name for name, _, _ in COLUMNS]
         frame = ctk.CTkFrame(card, fg_color="transparent")
         frame.grid(row=2, column=0, sticky="nsew", padx=12, pady=4)
@@ -253,22 +270,28 @@ class BackupTab(ctk.CTkFrame):
         self.table = ttk.Treeview(frame, columns=names, show="headings", selectmode="browse", height=8)
         for name, title, _ in COLUMNS:
             self.table.heading(name, text=title, anchor="w")
-        scrollbar = ctk.CTkScrollbar(frame, command=self.table.yview)
-        self.table.configure(yscrollcommand=scrollbar.set)
         self.table.grid(row=0, column=0, sticky="nsew")
-        scrollbar.grid(row=0, column=1, sticky="ns")
+        make_scrollbar(frame, self.table, row=0, column=1)
+        widths = {name: width for name, _, width in COLUMNS}
+        self._fit_columns = fit_columns(self.table, widths, self.app.theme, stretched="state")
         self.table.bind("<<TreeviewSelect>>", lambda event: self._show_chosen())
         self.table.bind("<Return>", lambda event: self.resume())
         self.table.bind("<Double-1>", lambda event: self.resume())
+        yield
         self._detail = card.add_note(3)
         (self._resume,) = card.add_buttons(4, ("Resume from here", self.resume))
 
     def _restyle(self) -> None:
         theme = self.app.theme
-        for name, _, width in COLUMNS:
-            self.table.column(name, width=theme.scaled(width), minwidth=theme.scaled(50), anchor="w")
+        self._fit_columns()
         self.table.tag_configure("damaged", foreground=theme.now(Theme.error))
         self.table.tag_configure("aside", foreground=theme.now(Theme.muted))
+
+
+def shown_path(path: Path) -> str:
+    """As the settings name it: from the folder in which the window runs, where it is in there."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def size_text(num_bytes: int) -> str:

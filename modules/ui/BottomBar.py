@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.ui.fitting import FittedButton, FittedLabel
 from modules.ui.RunControl import RunControl
 from modules.ui.RunState import RunState
 from modules.ui.theme import Theme
@@ -15,7 +16,7 @@ from modules.ui.Tooltip import Tooltip
 if TYPE_CHECKING:
     from modules.ui.App import App
 
-MAX_PROBLEM = 110
+NARROW = 1080  # unscaled pixels: progress, what the run does, and the buttons beside each other
 
 
 class BottomBar(ctk.CTkFrame):
@@ -25,16 +26,18 @@ class BottomBar(ctk.CTkFrame):
         self.control = RunControl(app)
         self.grid_columnconfigure(1, weight=1)
         self._next_problem = 0
-        self.problems = ctk.CTkButton(
+        self._is_narrow: bool | None = None
+        self.problems = FittedButton(
             self, text="", height=26, anchor="w", fg_color="transparent", font=app.theme.font(), command=self.jump
         )
-        self.problems.grid(row=0, column=0, columnspan=2, sticky="w", padx=8, pady=(6, 0))
+        self.problems.grid(row=0, column=0, columnspan=2, sticky="ew", padx=8, pady=(6, 0))
         Tooltip(self.problems, app.theme, self._all_problems)
         self.progress = ctk.CTkProgressBar(self, width=260, height=9)
         self.progress.set(0)
-        self.progress.grid(row=1, column=0, sticky="w", padx=14, pady=(2, 9))
-        self.status = ctk.CTkLabel(self, text="", font=app.theme.font(12), anchor="w")
-        self.status.grid(row=1, column=1, sticky="ew", pady=(2, 9))
+        self.status = FittedLabel(self, text="", font=app.theme.font(12), anchor="w")
+        Tooltip(self.status, app.theme, lambda: self.status.cget("text") if self.status.is_cut else "")
+        self._canvas.bind("<Configure>", lambda event: self._arrange(), add="+")
+        self._arrange()
         self.loss = self._button("Loss", self.control.show_loss, 2)
         self.check = self._button("Check", self.control.check, 3)
         self.start = self._button("Start training", self.control.start_or_stop, 4, width=140)
@@ -81,17 +84,29 @@ class BottomBar(ctk.CTkFrame):
         if found:
             kinds = [_count(blocking, "problem")] if blocking else []
             kinds += [_count(len(found) - blocking, "warning")] if len(found) > blocking else []
-            first = found[0].message
-            text = f"{', '.join(kinds)}: {first if len(first) <= MAX_PROBLEM else first[:MAX_PROBLEM] + '…'}"
+            text = f"{', '.join(kinds)}: {found[0].message}"
             colour = Theme.error if blocking else Theme.warning
         self.problems.configure(text=text, text_color=colour)
 
     def _all_problems(self) -> str:
         return "\n".join(problem.message for problem in self.app.settings.problems()[:20])
 
+    def _arrange(self) -> None:
+        """What the run does stands beside the bar of its progress, or below it where there is too little room."""
+        is_narrow = 1 < self.winfo_width() < self.app.theme.scaled(NARROW)
+        if is_narrow == self._is_narrow:
+            return
+        self._is_narrow = is_narrow
+        if is_narrow:
+            self.progress.grid(row=1, column=0, columnspan=2, sticky="ew", padx=14, pady=(4, 0))
+            self.status.grid(row=2, column=0, columnspan=2, sticky="ew", padx=14, pady=(0, 4))
+        else:
+            self.progress.grid(row=1, column=0, columnspan=1, sticky="w", padx=14, pady=(2, 9))
+            self.status.grid(row=1, column=1, columnspan=1, sticky="ew", padx=0, pady=(2, 9))
+
     def _button(self, text: str, command, column: int, width: int = 80) -> ctk.CTkButton:
         button = ctk.CTkButton(self, text=text, command=command, width=width, height=36, font=self.app.theme.font(14))
-        button.grid(row=0, column=column, rowspan=2, padx=(0, 14 if column == 4 else 6))
+        button.grid(row=0, column=column, rowspan=3, padx=(0, 14 if column == 4 else 6))
         return button
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.ui.fitting import lay_in_rows, wrap_to
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Card(ctk.CTkFrame):
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(99, minsize=8)  # below the last row
         self._title = ctk.CTkLabel(self, text=title, font=app.theme.font(15, "bold"), anchor="w")
-        self._title.grid(row=0, column=0, sticky="ew", padx=12, pady=(8, 2))
+        self._title.grid(row=0, column=0, sticky="w", padx=12, pady=(8, 2))
 
     def show_title(self, text: str) -> None:
         if self._title.cget("text") != text:
@@ -32,26 +33,16 @@ class Card(ctk.CTkFrame):
         """A text that takes as many lines as it needs."""
         note = ctk.CTkLabel(self, text="", font=self.app.theme.font(12), text_color=colour, anchor="w", justify="left")
         note.grid(row=row, column=0, sticky="ew", padx=12, pady=2)
-        self.wrap(note)
+        wrap_to(self, note, self.app.theme)
         return note
-
-    def wrap(self, label: ctk.CTkLabel, taken: int = 24) -> None:
-        """Break the label's lines at the card's width. taken: by what stands beside it, before scaling."""
-
-        def fit(event: tkinter.Event) -> None:
-            width = max(80, round(event.width / self.app.theme.scaled(100) * 100) - taken)
-            if label.cget("wraplength") != width:
-                label.configure(wraplength=width)
-
-        self.bind("<Configure>", fit, add="+")
 
     def add_buttons(self, row: int, *buttons: tuple[str, object]) -> list[ctk.CTkButton]:
         """Buttons side by side, of (text, command)."""
         bar = ctk.CTkFrame(self, fg_color="transparent")
-        bar.grid(row=row, column=0, sticky="ew", padx=8, pady=(4, 2))
-        made = []
-        for text, command in buttons:
-            button = ctk.CTkButton(bar, text=text, width=20, height=26, font=self.app.theme.font(12), command=command)
-            button.pack(side="left", padx=4)
-            made.append(button)
+        bar.grid(row=row, column=0, sticky="ew", padx=12, pady=(4, 2))
+        font = self.app.theme.font(12)
+        made = [
+            ctk.CTkButton(bar, text=text, width=20, height=26, font=font, command=command) for text, command in buttons
+        ]
+        lay_in_rows(bar, made, self.app.theme, gap=8)
         return made

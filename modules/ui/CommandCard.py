@@ -12,7 +12,7 @@ import customtkinter as ctk
 
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
-from modules.session.command_text import Command, Places, bash_line, powershell_line
+from modules.session.command_text import Command, Places, bash_line, commands_text, powershell_line
 from modules.ui.Card import Card
 from modules.ui.launch_files import write_script, write_settings
 from modules.ui.Textbox import Textbox
@@ -115,18 +115,13 @@ class CommandCard(Card):
         line = powershell_line if self._shell.get() == "PowerShell" else bash_line
         try:
             if self._shows_all:
-                text = "\n\n".join(f"{self._heading(command)}\n{line(command)}" for command in self._commands)
+                text = commands_text(self._commands, self._config.master_addr, line)
             else:
                 text = line(self._commands[min(self._config.node_rank, len(self._commands) - 1)])
         except UserError as error:
             self.refuse(str(error))
             return
         _show_text(self.box, text)
-
-    def _heading(self, command: Command) -> str:
-        """A comment, in both shells."""
-        address = f" ({self._config.master_addr})" if command.node_rank == 0 and self._config.num_nodes > 1 else ""
-        return f"# machine {command.node_rank}{address}"
 
 
 def _make_read_only(box: ctk.CTkTextbox) -> None:

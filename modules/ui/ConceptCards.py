@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from modules.ui.App import App
     from modules.ui.concept_preview import ConceptPictures
 
-CARD_WIDTH, CARD_HEIGHT = 400, 206  # unscaled pixels; cards grow to fill the width
+CARD_WIDTH = 400  # unscaled pixels; cards grow to fill the width
+HEAD_HEIGHT, SIDE, BAR_HEIGHT = 42, 80, 6  # of title and path, of a picture, of the balance's bar
 GAP, PAD, BOX = 8, 12, 18
 NUM_PICTURES = 4
 
@@ -59,7 +60,8 @@ class ConceptCard:
 class ConceptCards(PictureCanvas):
     """Cards of all concepts; however many there are, only those in sight are drawn.
 
-    Space or a click on the box enables a concept, Delete removes it, Return or a double click opens it.
+    Space or a click on the box enables a concept, Delete removes it, Return or a double click opens it, Alt+Up and
+    Alt+Down move it.
     """
 
     def __init__(
@@ -70,15 +72,20 @@ class ConceptCards(PictureCanvas):
         on_open: Callable[[int], None],
         on_toggle: Callable[[int], None],
         on_remove: Callable[[int], None],
+        on_move: Callable[[int, int], None],
     ):
         self.cards: Sequence[ConceptCard] = ()
         self._on_toggle, self._on_remove = on_toggle, on_remove
+        self._text_heights: tuple[tuple, int] | None = None
         super().__init__(parent, app, on_choose, on_open)
         self.canvas.bind("<space>", lambda event: self._act(self._on_toggle))
         self.canvas.bind("<Delete>", lambda event: self._act(self._on_remove))
+        for key, by in (("<Alt-Up>", -1), ("<Alt-Down>", 1)):
+            self.canvas.bind(key, lambda event, by=by: self._act(lambda number: on_move(number, by)))
 
     def show(self, cards: Sequence[ConceptCard]) -> None:
         self.cards = cards
+        self._text_heights = None
         self.show_count(len(cards))
 
     def empty_text(self) -> str:
@@ -88,7 +95,22 @@ class ConceptCards(PictureCanvas):
         return max(1, self.canvas.winfo_width() // self.app.theme.scaled(CARD_WIDTH))
 
     def cell_size(self) -> tuple[int, int]:
-        return max(1, self.canvas.winfo_width() // self.num_columns()), self.app.theme.scaled(CARD_HEIGHT)
+        scaled = self.app.theme.scaled
+        width = max(1, self.canvas.winfo_width() // self.num_columns())
+        fixed = scaled(HEAD_HEIGHT) + scaled(SIDE) + scaled(BAR_HEIGHT) + 2 * scaled(PAD) + scaled(GAP) + scaled(16)
+        return width, fixed + self._height_of_texts(width - scaled(GAP) - 2 * scaled(PAD))
+
+    def _height_of_texts(self, width: int) -> int:
+        """Of the lines that the longest counts and balance take, at this width and with the font that there is."""
+        depends_on = width, self.app.theme.scaled(100)
+        if self._text_heights is None or self._text_heights[0] != depends_on:
+            heights = []
+            for size, texts in ((12, {card.counts for card in self.cards}), (11, {one.balance for one in self.cards})):
+                font = self.font_of(self.app.theme.plain_font(size))
+                lines = max((_num_lines(text, width, font.measure) for text in texts), default=1)
+                heights.append(lines * font.metrics("linespace"))
+            self._text_heights = depends_on, sum(heights)
+        return self._text_heights[1]
 
     def draw_cell(self, number: int, x: int, y: int) -> None:
         card, theme, scaled = self.cards[number], self.app.theme, self.app.theme.scaled
@@ -106,7 +128,7 @@ class ConceptCards(PictureCanvas):
         colour = theme.text if card.concept.enabled else theme.muted
         self.draw_text(text_left, top, card.title, text_width, 14, colour, "bold")
         self.draw_text(text_left, top + scaled(20), card.concept.path, text_width, 11, theme.muted)
-        top += scaled(42)
+        top += scaled(HEAD_HEIGHT)
         if card.found is not None and card.found.error:
             font = theme.plain_font(12)
             self.canvas.create_text(
@@ -114,13 +136,13 @@ class ConceptCards(PictureCanvas):
             )
             return
         top = self._draw_pictures(card, left, top, width)
-        self.draw_text(left, top, card.counts, width, 12, theme.text)
-        self.draw_text(left, top + scaled(17), card.balance, width, 11, theme.muted)
-        self._draw_bar(card, left, top + scaled(36), width)
+        top = self.draw_lines(left, top, card.counts, width, 12, theme.text)
+        top = self.draw_lines(left, top, card.balance, width, 11, theme.muted)
+        self._draw_bar(card, left, top + scaled(4), width)
 
     def _draw_pictures(self, card: ConceptCard, left: int, top: int, width: int) -> int:
         """The first pictures beside each other. Returns where to go on below them."""
-        side = self.app.theme.scaled(80)
+        side = self.app.theme.scaled(SIDE)
         room = width // NUM_PICTURES
         for place, path in enumerate(card.found.paths[:NUM_PICTURES] if card.found else ()):
             self.draw_picture(path, left + place * room, top, min(side, room - 4), side)
@@ -138,7 +160,7 @@ class ConceptCards(PictureCanvas):
             self.canvas.create_line(*tick, fill=theme.now(theme.on_accent), width=max(2, theme.scaled(2)))
 
     def _draw_bar(self, card: ConceptCard, left: int, top: int, width: int) -> None:
-        theme, height = self.app.theme, self.app.theme.scaled(6)
+        theme, height = self.app.theme, self.app.theme.scaled(BAR_HEIGHT)
         self.canvas.create_rectangle(left, top, left + width, top + height, fill=theme.now(theme.line), width=0)
         filled = round(width * min(1.0, card.share))
         if filled and card.concept.enabled:
@@ -160,6 +182,17 @@ class ConceptCards(PictureCanvas):
         if self.chosen is not None:
             action(self.chosen)
         return "break"
+
+
+def _num_lines(text: str, width: int, measure: Callable[[str], int]) -> int:
+    """How many lines a Canvas makes of a text."""
+    count, line = 1, ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if line and measure(longer) > width:
+            count, longer = count + 1, word
+        line = longer
+    return count + max(0, measure(line) - 1) // max(1, width)  # a word that is too long for a line is broken
 
 
 def _number_of(number: int, what: str) -> str:

@@ -20,8 +20,11 @@ from modules.ui.concept_preview import (
     preview_looks,
     scan_key,
 )
+from modules.ui.dialogs import set_size
+from modules.ui.fitting import wrap_to
 from modules.ui.form import CardSpec, SettingsCard
 from modules.ui.part_paths import part_paths
+from modules.ui.scrolling import make_scrollbar, quiet_page
 from modules.ui.Textbox import Textbox
 from modules.ui.Thumbnails import Thumbnails
 
@@ -56,13 +59,13 @@ class ConceptWindow(ctk.CTkToplevel):
         self._scan_key: tuple | None = None
         self._preview_job: str | None = None
         self._version = 0  # of the preview: an older one that is ready late is not shown
-        self.geometry(f"{WIDTH}x{HEIGHT}")
-        self.minsize(640, 480)
+        set_size(self, f"{WIDTH}x{HEIGHT}", (640, 480))
         self.grid_rowconfigure(0, weight=1)
         self.grid_columnconfigure(0, weight=2, uniform="concept")
         self.grid_columnconfigure(1, weight=3, uniform="concept")
         self._settings = ctk.CTkScrollableFrame(self, fg_color="transparent")
         self._settings.grid(row=0, column=0, sticky="nsew", padx=(8, 2), pady=8)
+        quiet_page(self._settings)
         self._build_pictures()
         self.bind("<Escape>", lambda event: self.hide())
         self.protocol("WM_DELETE_WINDOW", self.hide)
@@ -178,8 +181,9 @@ class ConceptWindow(ctk.CTkToplevel):
         side.grid_columnconfigure(0, weight=1)
         side.grid_rowconfigure((1, 3), weight=3)
         side.grid_rowconfigure(5, weight=1)
-        self._state = ctk.CTkLabel(side, text="", anchor="w", justify="left", wraplength=600, text_color=theme.muted)
+        self._state = ctk.CTkLabel(side, text="", anchor="w", justify="left", text_color=theme.muted)
         self._state.grid(row=0, column=0, sticky="ew", padx=12, pady=(8, 2))
+        wrap_to(side, self._state, theme)
         self.thumbnails = Thumbnails(side, self.app, side=88, on_choose=lambda number: self._make_preview())
         self.looks = LooksView(side, self.app)
         self.captions = Textbox(side, height=60, wrap="word", state="disabled")
@@ -220,9 +224,7 @@ class LooksView(ctk.CTkFrame):
         self.grid_columnconfigure(0, weight=1)
         self.canvas = tk.Canvas(self, width=10, height=10, bd=0, highlightthickness=2, takefocus=True)
         self.canvas.grid(row=0, column=0, sticky="nsew")
-        scrollbar = ctk.CTkScrollbar(self, command=self.canvas.yview)
-        scrollbar.grid(row=0, column=1, sticky="ns")
-        self.canvas.configure(yscrollcommand=scrollbar.set)
+        make_scrollbar(self, self.canvas, row=0, column=1)
         for event, units in (("<Button-4>", -1), ("<Button-5>", 1), ("<Up>", -1), ("<Down>", 1)):
             self.canvas.bind(event, lambda event, units=units: self.canvas.yview_scroll(units, "units"))
         self.canvas.bind("<MouseWheel>", lambda event: self.canvas.yview_scroll(-1 if event.delta > 0 else 1, "units"))

@@ -14,14 +14,18 @@ import customtkinter as ctk
 from modules.ui.concept_preview import ConceptPictures, find_pictures, samples_per_epoch, scan_key
 from modules.ui.ConceptCards import ConceptCard, ConceptCards
 from modules.ui.ConceptWindow import ConceptWindow
+from modules.ui.dialogs import open_window
+from modules.ui.fitting import lay_in_rows, share_width, wrap_to
 from modules.ui.form import SettingsForm
 from modules.ui.HealthWindow import HealthWindow
 from modules.ui.part_paths import part_paths
+from modules.ui.scrolling import quiet_page
 
 if TYPE_CHECKING:
     from modules.ui.App import App
 
 SIDE_WIDTH = 370
+READ_MS = 150  # by then the tab is laid out: while threads read, each call of Tk may wait a millisecond
 
 
 class ConceptsTab(ctk.CTkFrame):
@@ -35,11 +39,11 @@ class ConceptsTab(ctk.CTkFrame):
         self._form: SettingsForm | None = None
         self._form_number: int | None = None
         self._window: ConceptWindow | None = None
-        self._health: HealthWindow | None = None
         self._update_job: str | None = None
+        self._read_job: str | None = None
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(1, weight=1)
-        self.cards = ConceptCards(self, app, self._on_choose, self.edit, self.toggle, self.remove)
+        self.cards = ConceptCards(self, app, self._on_choose, self.edit, self.toggle, self.remove, self.move)
         self.cards.grid(row=1, column=0, sticky="nsew", padx=(8, 4), pady=(0, 8))
         self._on_chosen: list[ctk.CTkButton] = []
         self._is_built = False
@@ -89,10 +93,16 @@ class ConceptsTab(ctk.CTkFrame):
         self.cards.forget_pictures()
         self.show_concepts()
 
+    def move(self, number: int, by: int) -> None:
+        """Change the order; nothing at its ends."""
+        target = number + by
+        if 0 <= target < len(self.app.settings.get("concepts")):
+            self.app.settings.move("concepts", number, target)
+            self.show_concepts()
+            self.cards.choose(target)
+
     def check_data(self) -> None:
-        if self._health is None:
-            self._health = HealthWindow(self, self.app)
-        self._health.show()
+        open_window(self.app, HealthWindow).check()
 
     # --- what is shown -----------------------------------------------------------------------------------------------
 
@@ -114,10 +124,12 @@ class ConceptsTab(ctk.CTkFrame):
         for button in self._on_chosen:
             button.configure(state="normal" if self.cards.chosen is not None else "disabled")
         self._show_form()
-        self._read_next()
+        if self._read_job is None:
+            self._read_job = self.after(READ_MS, self._read_next)
 
     def _read_next(self) -> None:
-        """Look into one folder after the other: each search reads with several threads already."""
+        """Look into one folder after the other."""
+        self._read_job = None
         todo = [
             (number, copy.deepcopy(concept))
             for number, concept in enumerate(self.app.settings.get("concepts"))
@@ -171,28 +183,34 @@ class ConceptsTab(ctk.CTkFrame):
         """In slices, so that opening the tab never stalls the window."""
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=0, column=0, columnspan=2, sticky="ew", padx=8, pady=8)
+        font = self.app.theme.font()
         actions = (
             ("Add folder …", self.add_folder, False),
             ("Edit …", lambda: self.edit(self.cards.chosen), True),
             ("Duplicate", lambda: self.duplicate(self.cards.chosen), True),
             ("Remove", lambda: self.remove(self.cards.chosen), True),
+            ("Move up", lambda: self.move(self.cards.chosen, -1), True),
+            ("Move down", lambda: self.move(self.cards.chosen, 1), True),
             ("Refresh", self.refresh, False),
             ("Check data …", self.check_data, False),
         )
+        made: list[ctk.CTkBaseClass] = []
         for text, command, needs_choice in actions:
-            button = ctk.CTkButton(bar, text=text, width=80, command=command)
-            button.pack(side="left", padx=(0, 6))
+            made.append(ctk.CTkButton(bar, text=text, width=70, font=font, command=command))
             if needs_choice:
-                self._on_chosen.append(button)
+                self._on_chosen.append(made[-1])
             yield
-        self._summary = ctk.CTkLabel(bar, text="", text_color=self.app.theme.muted)
-        self._summary.pack(side="right", padx=6)
+        self._summary = ctk.CTkLabel(bar, text="", font=font, text_color=self.app.theme.muted)
+        lay_in_rows(bar, [*made, self._summary], self.app.theme)
         yield
         self._side = ctk.CTkScrollableFrame(self, width=SIDE_WIDTH, fg_color=self.app.theme.card)
         self._side.grid(row=1, column=1, sticky="nsew", padx=(4, 8), pady=(0, 8))
         self._side.grid_columnconfigure(0, weight=1)
+        quiet_page(self._side)
+        share_width(self, SIDE_WIDTH, self.app.theme, lambda width: self._side.configure(width=width))
         hint = "Choose a concept to see its settings."
-        self._hint = ctk.CTkLabel(self._side, text=hint, text_color=self.app.theme.muted)
+        self._hint = ctk.CTkLabel(self._side, text=hint, font=font, text_color=self.app.theme.muted)
+        wrap_to(self._side, self._hint, self.app.theme)
         self._hint.grid(row=0, column=0, padx=10, pady=20)
         yield
         self._is_built = True
@@ -201,6 +219,7 @@ class ConceptsTab(ctk.CTkFrame):
     def destroy(self) -> None:
         self._unsubscribe()
         self._steps.close()
-        if self._update_job is not None:
-            self.after_cancel(self._update_job)
+        for job in (self._update_job, self._read_job):
+            if job is not None:
+                self.after_cancel(job)
         super().destroy()

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import tempfile
-import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.config.errors import UserError
-from modules.config.files import save_config
-from modules.config.presets import ROOT
+from modules.ui.ScriptRun import ScriptRun
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
-
-SCRIPT = ROOT / "scripts" / "check_data.py"
-LAST_LETTERS = 500  # of what a failed check has said
 
 
 @dataclass(frozen=True)
@@ -49,41 +39,17 @@ class DataCheck:
     """
 
     def __init__(self, config: TrainConfig, num_ranks: int = 1, decode: bool = False):
-        self._config = config
-        self._options = ["--json", "--ranks", str(num_ranks), *(["--decode"] if decode else [])]
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen | None = None
-        self._is_cancelled = False
+        options = ["--json", "--ranks", str(num_ranks), *(["--decode"] if decode else [])]
+        self._script = ScriptRun("check_data.py", config, options)
 
     def run(self) -> DataReport | None:
         """What was found, None if it was cancelled. Raises UserError if the check can't be made."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "config.yaml"
-            save_config(self._config, path)
-            with self._lock:
-                if self._is_cancelled:
-                    return None
-                self._process = subprocess.Popen(
-                    [sys.executable, str(SCRIPT), "--config", str(path), *self._options],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-                )
-            output, errors = self._process.communicate()
-        if self._is_cancelled:
-            return None
-        if self._process.returncode not in (0, 1):
-            text = errors.decode("utf-8", "replace").strip()[-LAST_LETTERS:]
-            raise UserError(text or f"the check of the data ended with exit code {self._process.returncode}.")
-        return _read_report(output)
+        output = self._script.run()
+        return None if output is None else _read_report(output)
 
     def cancel(self) -> None:
         """End the check; `run` then returns None."""
-        with self._lock:
-            self._is_cancelled = True
-            if self._process is not None:
-                self._process.terminate()
+        self._script.cancel()
 
 
 def _read_report(output: bytes) -> DataReport:

@@ -10,11 +10,11 @@ from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem
 from modules.session.devices import Gpu, GpuUsage, Link, link_matrix, list_gpus, no_gpu_reason, num_cores, read_usage
+from modules.session.memory_estimate import GIB, estimate_memory
 from modules.session.run_shape import (
     RunShape,
     chosen_gpus,
     find_device_problems,
-    model_bytes,
     ranks_here,
     run_shape,
 )
@@ -114,17 +114,17 @@ class DeviceModel:
         return run_shape(config, ranks, self.num_samples)
 
     def needed_bytes(self, config: TrainConfig) -> float:
-        """About what the model takes on each device."""
-        size = load_families()[config.family].typical_bytes
-        if self.base_bytes:
-            size = min(size, 2 * self.base_bytes)  # what was saved in half precision is twice as large in float32
-        return model_bytes(config, size)
+        """About what the run takes on each device; of a base that is smaller than its family's model, a share of it."""
+        typical = load_families()[config.family].typical_bytes
+        # what was saved in half precision is twice as large in float32
+        share = min(1.0, 2 * self.base_bytes / typical) if self.base_bytes else 1.0
+        shape = self.shape(config)
+        return share * estimate_memory(config, shape.num_ranks if shape else None).peak
 
     def memory_text(self, config: TrainConfig) -> str:
-        """What the model needs on each device against the least that one of the chosen has free."""
-        size = self.needed_bytes(config) / 2**30
-        amount = f"about {size:.1f} GiB" if size >= 0.1 else "less than 0.1 GiB"
-        needed = f"{amount} for the model, activations on top"
+        """What the run needs on each device against the least that one of the chosen has free."""
+        size = self.needed_bytes(config) / GIB
+        needed = f"{f'about {size:.1f} GiB' if size >= 0.1 else 'less than 0.1 GiB'} by estimate"
         free = [
             (gpu.memory_bytes - self.usage[gpu.index].memory_used_bytes, gpu.index)
             for gpu in chosen_gpus(config, self.gpus)
@@ -133,7 +133,7 @@ class DeviceModel:
         if not free:
             return needed
         least, index = min(free)
-        return f"{needed}; GPU {index} has {least / 2**30:.1f} free"
+        return f"{needed}; GPU {index} has {least / GIB:.1f} free"
 
     def problems(self, config: TrainConfig, with_memory: bool = True) -> list[Problem]:
         """What is wrong with the settings on this machine. with_memory: whether the model fits at this moment too."""

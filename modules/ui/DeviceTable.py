@@ -11,6 +11,7 @@ import customtkinter as ctk
 from modules.session.devices import UNKNOWN_USAGE, Gpu, GpuUsage
 from modules.session.run_shape import GIB
 from modules.ui.DeviceModel import DeviceModel, worst_link
+from modules.ui.fitting import cut_text
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class DeviceTable(tkinter.Canvas):
             for column, text in row.items():
                 is_heavy = column == 5 and used.memory_used_bytes and _share(gpu, used) >= BUSY_SHARE
                 colour = theme.warning if is_heavy or (column == 8 and text == "none") else theme.text
-                self._write(lefts[column], y, self._elide(text, widths[column]), colour)
+                self._write(lefts[column], y, cut_text(text, widths[column], self._measure), colour)
             self._draw_bar(lefts[3], y, widths[3], gpu, used)
         self._set_height(theme.scaled(HEADER + ROW * len(gpus) + 4))
 
@@ -182,14 +183,6 @@ class DeviceTable(tkinter.Canvas):
         if text not in self._widths:
             self._widths[text] = int(self.tk.call("font", "measure", self._app.theme.plain_font(), text))
         return self._widths[text]
-
-    def _elide(self, text: str, width: int) -> str:
-        """The text as far as it fits."""
-        if self._measure(text) <= width:
-            return text
-        while text and self._measure(text + "…") > width:
-            text = text[:-1]
-        return text + "…"
 
     def _set_height(self, height: int) -> None:
         if int(self.cget("height")) != height:

@@ -11,6 +11,7 @@ import customtkinter as ctk
 from modules.config.errors import UserError
 from modules.data.pictures import load_picture
 from modules.ui.BeforeAfter import BeforeAfter
+from modules.ui.fitting import lay_in_rows, wrap_to
 from modules.ui.PictureCanvas import PictureCanvas
 from modules.ui.SampleTable import SampleRow, SampleTable, arrange_samples
 
@@ -134,19 +135,25 @@ class Gallery(ctk.CTkFrame):
         side = ctk.CTkFrame(self, fg_color="transparent")
         side.grid(row=1, column=1, sticky="nsew", padx=(4, 8), pady=(0, 8))
         side.grid_rowconfigure(2, weight=1)
-        side.grid_columnconfigure((1, 3), weight=1)
-        menus = []
-        for column, text in ((0, "Before: step"), (2, "After: step")):
-            ctk.CTkLabel(side, text=text, text_color=theme.muted).grid(row=0, column=column, padx=6, sticky="w")
-            menu = ctk.CTkOptionMenu(side, values=[""], width=80, command=self._compare_chosen_steps)
-            menu.grid(row=0, column=column + 1, sticky="ew")
-            menus.append(menu)
+        side.grid_columnconfigure(0, weight=1)
+        bar = ctk.CTkFrame(side, fg_color="transparent")
+        bar.grid(row=0, column=0, sticky="ew", padx=6)
+        menus: list[ctk.CTkOptionMenu] = []
+        pairs: list[ctk.CTkFrame] = []
+        for text in ("Before", "After"):
+            pair = ctk.CTkFrame(bar, fg_color="transparent")
+            ctk.CTkLabel(pair, text=text, width=44, anchor="w", font=theme.font(), text_color=theme.muted).grid()
+            menus.append(ctk.CTkOptionMenu(pair, values=[""], width=84, command=self._compare_chosen_steps))
+            menus[-1].grid(row=0, column=1)
+            pairs.append(pair)
             yield
+        lay_in_rows(bar, pairs, theme)
         self._before, self._after = menus
-        self._prompt = ctk.CTkLabel(side, text="", anchor="w", justify="left", wraplength=300, text_color=theme.muted)
-        self._prompt.grid(row=1, column=0, columnspan=4, sticky="ew", padx=6, pady=4)
+        self._prompt = ctk.CTkLabel(side, text="", anchor="w", justify="left", text_color=theme.muted)
+        self._prompt.grid(row=1, column=0, sticky="ew", padx=6, pady=4)
+        wrap_to(side, self._prompt, theme)
         self._comparison = BeforeAfter(side, self.app)
-        self._comparison.grid(row=2, column=0, columnspan=4, sticky="nsew")
+        self._comparison.grid(row=2, column=0, sticky="nsew")
         yield
 
     def destroy(self) -> None:
@@ -186,7 +193,8 @@ class SampleGrid(PictureCanvas):
 
     def margins(self) -> tuple[int, int]:
         scaled = self.app.theme.scaled
-        return (scaled(NAMES_WIDTH), scaled(STEPS_HEIGHT)) if self.count else (0, 0)
+        names = min(scaled(NAMES_WIDTH), self.canvas.winfo_width() // 3)
+        return (names, scaled(STEPS_HEIGHT)) if self.count else (0, 0)
 
     def draw_cell(self, number: int, x: int, y: int) -> None:
         side = self.app.theme.scaled(self.side)

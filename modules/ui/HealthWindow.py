@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tkinter as tk
 from tkinter import ttk
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,8 @@ import customtkinter as ctk
 from modules.config.errors import UserError
 from modules.data.pictures import EXTENSIONS
 from modules.ui.DataCheck import DataCheck, DataFinding, DataReport
+from modules.ui.dialogs import set_size
+from modules.ui.fitting import fit_columns, wrap_to
 from modules.ui.Thumbnails import Thumbnails
 
 if TYPE_CHECKING:
@@ -21,19 +22,18 @@ LEVELS = {"error": "must be mended", "warning": "worth a look", "note": "good to
 
 
 class HealthWindow(ctk.CTkToplevel):
-    """Each `show` makes a check; it can be made again, with every picture read to its end, or cancelled.
+    """`check` makes a check; it can be made again, with every picture read to its end, or cancelled.
 
     Closing hides the window: CustomTkinter never frees all of one.
     """
 
-    def __init__(self, parent: tk.Misc, app: App):
-        super().__init__(parent, fg_color=app.theme.page)
+    def __init__(self, app: App):
+        super().__init__(app, fg_color=app.theme.page)
         self.app = app
         self.report: DataReport | None = None
         self._check: DataCheck | None = None
         self.title("Check of the data")
-        self.geometry("980x640")
-        self.minsize(600, 400)
+        set_size(self, "980x640", (600, 400))
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure((1, 2), weight=1)
         self._build_bar()
@@ -42,12 +42,9 @@ class HealthWindow(ctk.CTkToplevel):
         self.thumbnails.grid(row=2, column=0, sticky="nsew", padx=10, pady=(0, 10))
         self.bind("<Escape>", lambda event: self.hide())
         self.protocol("WM_DELETE_WINDOW", self.hide)
-        self.withdraw()
 
-    def show(self) -> None:
-        self.deiconify()
-        self.lift()
-        self.tree.focus_set()
+    def check(self) -> None:
+        """Make a check, unless one is going on."""
         if self._check is None:
             self.start()
 
@@ -129,17 +126,19 @@ class HealthWindow(ctk.CTkToplevel):
         self.tree = ttk.Treeview(card, columns=("level", "message"), show="headings", selectmode="browse", height=6)
         self.tree.heading("level", text="How bad", anchor="w")
         self.tree.heading("message", text="What", anchor="w")
-        self.tree.column("level", width=self.app.theme.scaled(130), stretch=False)
-        self.tree.column("message", width=self.app.theme.scaled(600))
+        widths = {"level": 130, "message": 400}
+        self._fit_columns = fit_columns(self.tree, widths, self.app.theme, stretched="message")
         self.tree.grid(row=0, column=0, sticky="nsew", padx=8, pady=8)
         self.tree.bind("<<TreeviewSelect>>", lambda event: self._on_select())
-        self._detail = ctk.CTkLabel(card, text="", anchor="w", justify="left", wraplength=900)
+        self._detail = ctk.CTkLabel(card, text="", anchor="w", justify="left")
+        wrap_to(card, self._detail, self.app.theme)
         self._detail.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 8))
         self._stop_listening = self.app.theme.on_change(self._restyle)
         self._restyle()
 
     def _restyle(self) -> None:
         theme = self.app.theme
+        self._fit_columns()
         for level, colour in (("error", theme.error), ("warning", theme.warning), ("note", theme.text)):
             self.tree.tag_configure(level, foreground=theme.now(colour))
 

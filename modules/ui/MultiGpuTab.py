@@ -19,13 +19,16 @@ from modules.data.plan import count_samples
 from modules.session.run_shape import RunShape, auto_backend, shape_lines
 from modules.ui.Card import Card
 from modules.ui.CommandCard import CommandCard
+from modules.ui.concept_preview import NUM_READERS
 from modules.ui.DeviceModel import read_machine
 from modules.ui.DeviceTable import DeviceTable
+from modules.ui.dialogs import open_window
 from modules.ui.form import SettingsForm
 from modules.ui.LinksCard import LinksCard
 from modules.ui.MultiNodeWindow import MultiNodeWindow
 from modules.ui.RankTable import RankTable, summary
 from modules.ui.RunState import RunState
+from modules.ui.scrolling import quiet_page
 from modules.ui.ShapeCard import ShapeCard
 
 if TYPE_CHECKING:
@@ -52,9 +55,9 @@ class MultiGpuTab(ctk.CTkFrame):
         self._indexes = list(app.settings.get("device_indexes"))
         self._is_reading = False
         self._num_columns = 0
-        self._nodes: MultiNodeWindow | None = None
         self._page = ctk.CTkScrollableFrame(self, fg_color="transparent")
         self._page.pack(fill="both", expand=True)
+        quiet_page(self._page)
         # Made before the cards: what is packed into a frame has to be above it.
         self._columns = [ctk.CTkFrame(self._page, fg_color="transparent") for _ in range(2)]
         self._ends = [
@@ -104,10 +107,7 @@ class MultiGpuTab(ctk.CTkFrame):
 
     def open_nodes(self) -> None:
         """Open the window for several machines."""
-        if self._nodes is None or not self._nodes.winfo_exists():
-            self._nodes = MultiNodeWindow(self.app)
-        self._nodes.lift()
-        self._nodes.focus_set()
+        open_window(self.app, MultiNodeWindow)
 
     def show(self) -> None:
         """Bring all cards to the settings and the machine as they are now."""
@@ -116,8 +116,7 @@ class MultiGpuTab(ctk.CTkFrame):
         self._backend_note.configure(text=self._launch_text(config))
         lines = shape_lines(shape, config) if shape else []
         self.shape_card.show([*lines, ("Memory", self.devices.memory_text(config))], self.devices.problems(config))
-        # Free memory changes every second: it is for this tab, and no reason to go over all fields.
-        self.app.settings.report("devices", self.devices.problems(config, with_memory=False))
+        self.app.checks.report_devices()
         self._show_command(self.app.settings.config(), shape)
 
     # --- what happens ------------------------------------------------------------------------------------------------
@@ -258,7 +257,7 @@ class MultiGpuTab(ctk.CTkFrame):
         self.show()
         yield
         self.refresh_machine()
-        self._count()
+        self._soon("count", COUNT_MS, self._count)  # not while all this is laid out: threads take turns with it
 
     def _build_links(self) -> None:
         self.links_card = LinksCard(self._page, self.app, self.devices)
@@ -327,7 +326,7 @@ class MultiGpuTab(ctk.CTkFrame):
 
 def count_pictures(config: TrainConfig) -> int:
     """Samples of an epoch, repeats counted. Reads the headers of all pictures; for a thread. Raises UserError."""
-    dataset = hold_out(scan(config.concepts), config.data.validation_share)
+    dataset = hold_out(scan(config.concepts, NUM_READERS), config.data.validation_share)
     return count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
 
 

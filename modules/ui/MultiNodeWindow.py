@@ -12,8 +12,10 @@ from modules.session.command_text import Places, launch_settings_path
 from modules.ui.Card import Card
 from modules.ui.CommandCard import CommandCard
 from modules.ui.DeviceModel import read_machine
+from modules.ui.dialogs import set_size
 from modules.ui.form import SettingsForm
 from modules.ui.NodeCheckCard import NodeCheckCard
+from modules.ui.scrolling import quiet_page
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
@@ -40,10 +42,10 @@ class MultiNodeWindow(ctk.CTkToplevel):
         self.app, self._devices, self._launch = app, app.devices, app.launch
         self._waiting: str | None = None
         self.title("Several machines")
-        self.geometry("880x780")
-        self.minsize(480, 400)
+        set_size(self, "880x780", (480, 400))
         self.page = ctk.CTkScrollableFrame(self, fg_color="transparent")
         self.page.pack(fill="both", expand=True)
+        quiet_page(self.page)
         self.page.grid_columnconfigure(0, weight=1)
         self._build_settings()
         self._build_places()

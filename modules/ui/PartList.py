@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.describe import settings_by_path
+from modules.ui.fitting import wrap_to
 from modules.ui.form import SettingsForm
 from modules.ui.theme import Theme
 
@@ -26,7 +27,8 @@ class PartList(ctk.CTkFrame):
         self.grid_columnconfigure(0, weight=1)
         label = ctk.CTkLabel(self, text=title, font=app.theme.font(15, "bold"), anchor="w")
         label.grid(row=0, column=0, sticky="ew", padx=12, pady=(8, 2))
-        self._problem = ctk.CTkLabel(self, text="", font=app.theme.font(12), text_color=Theme.error, wraplength=300)
+        self._problem = ctk.CTkLabel(self, text="", font=app.theme.font(12), text_color=Theme.error, justify="left")
+        wrap_to(self, self._problem, app.theme)
         self._add = ctk.CTkButton(self, text=f"Add {noun}", command=lambda: app.settings.add(path))
         self._unsubscribe = app.settings.subscribe(self._changed)
         self._rebuild()

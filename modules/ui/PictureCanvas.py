@@ -16,6 +16,7 @@ import customtkinter as ctk
 from PIL import ImageTk
 
 from modules.ui.decoding import PictureKey, decode_pictures
+from modules.ui.fitting import cut_text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -134,6 +135,12 @@ class PictureCanvas(ctk.CTkFrame):
         fill, font = theme.now(colour or theme.text), theme.plain_font(size, weight)
         self.canvas.create_text(x, y, text=self._cut(text, width, font), anchor="nw", fill=fill, font=font)
 
+    def draw_lines(self, x: int, y: int, text: str, width: int, size: int, colour: Pair) -> int:
+        """A text in as many lines as it needs, below and right of x, y. Returns where it ends."""
+        fill, font = self.app.theme.now(colour), self.app.theme.plain_font(size)
+        item = self.canvas.create_text(x, y, text=text, width=width, anchor="nw", fill=fill, font=font)
+        return self.canvas.bbox(item)[3]
+
     def draw_choice(self, number: int, x: int, y: int, width: int, height: int) -> None:
         """The frame around the chosen cell."""
         if number == self.chosen:
@@ -224,19 +231,14 @@ class PictureCanvas(ctk.CTkFrame):
             del self._photos[key]
             spare += key[1] * key[2] * 4
 
-    def _cut(self, text: str, width: int, font: tuple) -> str:
-        """The start of `text` that fits into `width` pixels, with an ellipsis if that is not all."""
-        text = " ".join(text[:300].split())
+    def font_of(self, font: tuple) -> tkfont.Font:
+        """To measure texts with. font: as Theme.plain_font gives it."""
         if font not in self._fonts:
             self._fonts[font] = tkfont.Font(self.canvas, font=font)
-        measure = self._fonts[font].measure
-        if measure(text) <= width:
-            return text
-        low, high = 0, len(text)
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if measure(text[:middle] + "…") <= width else (low, middle - 1)
-        return text[:low] + "…"
+        return self._fonts[font]
+
+    def _cut(self, text: str, width: int, font: tuple) -> str:
+        return cut_text(" ".join(text[:300].split()), width, self.font_of(font).measure)
 
     # --- scrolling ---------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.ui.fitting import fit_columns, lay_in_rows
+from modules.ui.scrolling import make_scrollbar
+
 if TYPE_CHECKING:
     from modules.config.SampleConfig import SampleConfig
     from modules.ui.App import App
@@ -104,9 +107,9 @@ class PromptList(ctk.CTkFrame):
         for name, (text, _) in COLUMNS.items():
             self.tree.heading(name, text=text, anchor="w")
         self.tree.grid(row=0, column=0, sticky="nsew")
-        scrollbar = ctk.CTkScrollbar(frame, command=self.tree.yview, height=10)
-        scrollbar.grid(row=0, column=1, sticky="ns")
-        self.tree.configure(yscrollcommand=scrollbar.set)
+        make_scrollbar(frame, self.tree, row=0, column=1)
+        widths = {name: width for name, (_, width) in COLUMNS.items()}
+        self._fit_columns = fit_columns(self.tree, widths, self.app.theme, stretched="prompt")
         self.tree.bind("<<TreeviewSelect>>", self._on_select)
         self.tree.bind("<Button-1>", self._on_click, add=True)
         self.tree.bind("<space>", lambda event: self._act(lambda: self.toggle(self.chosen)))
@@ -122,9 +125,9 @@ class PromptList(ctk.CTkFrame):
             ("Up", lambda: self.move(-1)),
             ("Down", lambda: self.move(1)),
         )
-        buttons = [ctk.CTkButton(bar, text=text, width=52, command=command) for text, command in actions]
-        for button in buttons:
-            button.pack(side="left", padx=(0, 5))
+        font = self.app.theme.font()
+        buttons = [ctk.CTkButton(bar, text=text, width=52, font=font, command=command) for text, command in actions]
+        lay_in_rows(bar, buttons, self.app.theme)
         self._on_chosen = buttons[1:]
 
     def _enable_buttons(self) -> None:
@@ -133,8 +136,7 @@ class PromptList(ctk.CTkFrame):
 
     def _restyle(self) -> None:
         theme = self.app.theme
-        for name, (_, width) in COLUMNS.items():
-            self.tree.column(name, width=theme.scaled(width), stretch=name == "prompt", minwidth=theme.scaled(30))
+        self._fit_columns()
         self.tree.tag_configure("off", foreground=theme.now(theme.muted))
 
     def _on_settings(self, paths: set[str]) -> None:

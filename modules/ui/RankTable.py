@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from tkinter import ttk
 from typing import TYPE_CHECKING
 
+from modules.ui.fitting import fit_columns
 from modules.ui.RunState import RankRow
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class RankTable(ttk.Treeview):
         self._app, self._chosen = app, chosen
         for name, title, _ in COLUMNS:
             self.heading(name, text=title, anchor="w")
+        self._fit_columns = fit_columns(self, {name: width for name, _, width in COLUMNS}, app.theme)
         self._style()
         self._end_theme = app.theme.on_change(self._style)
         self.bind("<<TreeviewSelect>>", lambda event: self._tell())
@@ -73,10 +75,8 @@ class RankTable(ttk.Treeview):
         self._chosen(int(selected[0]) if selected else None)
 
     def _style(self) -> None:
-        theme = self._app.theme
-        for name, _, width in COLUMNS:
-            self.column(name, width=theme.scaled(width), minwidth=theme.scaled(40), stretch=True, anchor="w")
-        self.tag_configure("bad", foreground=theme.now(theme.error))
+        self._fit_columns()
+        self.tag_configure("bad", foreground=self._app.theme.now(self._app.theme.error))
 
 
 def row_texts(row: RankRow) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ class ResumeCard(ctk.CTkFrame):
 
     def _label(self, text: str, row: int, colour: tuple[str, str]) -> None:
         label = ctk.CTkLabel(self.body, text=text, text_color=colour, font=self.app.theme.font(), anchor="w")
-        label.configure(justify="left", wraplength=280)
+        label.configure(justify="left", wraplength=280)  # fits beside the button into the narrowest column
         label.grid(row=row, column=0, sticky="ew")
 
     def _open(self, info: RunInfo) -> None:

@@ -10,13 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import customtkinter as ctk
-
 from modules.config.errors import UserError
 from modules.config.files import save_config
 from modules.config.presets import ROOT
 from modules.session.RunFolder import RunFolder
-from modules.ui.dialogs import ask, place_over
+from modules.ui.dialogs import ask, open_window
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -32,7 +30,6 @@ class RunControl:
         self.app = app
         self.on_change: Callable[[], None] = lambda: None
         self.is_checking = False
-        self._loss_window: ctk.CTkToplevel | None = None
 
     def button(self) -> tuple[str, bool, bool]:
         """The text of the large button, whether it stops, and whether it can be pressed."""
@@ -70,19 +67,9 @@ class RunControl:
 
     def show_loss(self) -> None:
         """Open the curve of the loss in a window of its own."""
-        from modules.ui.LossChart import LossChart
+        from modules.ui.LossWindow import LossWindow
 
-        if self._loss_window is not None and self._loss_window.winfo_exists():
-            self._loss_window.lift()
-            self._loss_window.focus_set()
-            return
-        window = ctk.CTkToplevel(self.app)
-        window.title("Loss")
-        window.geometry("760x420")
-        window.bind("<Escape>", lambda event: window.destroy())
-        LossChart(window, self.app).pack(fill="both", expand=True, padx=10, pady=10)
-        place_over(self.app, window)
-        self._loss_window = window
+        open_window(self.app, LossWindow)
 
     def _is_ready(self) -> bool:
         blocking = [problem for problem in self.app.settings.problems() if problem.blocking]
@@ -115,7 +102,7 @@ class RunControl:
             return
         self._set_checking(True)
         self.app.in_background(
-            lambda: run_check(config),
+            lambda: run_check(config, resume),
             lambda summary: self._show_summary(summary, config, resume, then_start),
             self._fail,
         )
@@ -124,7 +111,8 @@ class RunControl:
         from modules.ui.RunSummaryWindow import RunSummaryWindow
 
         self._set_checking(False)
-        RunSummaryWindow(self.app, summary, (lambda: self._start(config, resume)) if then_start else None)
+        start = (lambda: self._start(config, resume)) if then_start else None
+        open_window(self.app, RunSummaryWindow, summary, start)
 
     def _start(self, config: TrainConfig, resume: bool) -> None:
         try:
@@ -148,15 +136,16 @@ class RunControl:
         self.on_change()
 
 
-def run_check(config: TrainConfig) -> str:
+def run_check(config: TrainConfig, resume: bool = False) -> str:
     """What a run of `config` would do, as scripts/train.py --dry-run says it: the window itself loads no model code.
 
-    Raises UserError with what is wrong.
+    resume: the run goes on with that in its folder. Raises UserError with what is wrong.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
         save_config(config, path)
         command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(path), "--dry-run"]
+        command += ["--resume"] if resume else []
         environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
         try:
             done = subprocess.run(

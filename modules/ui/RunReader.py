@@ -26,6 +26,7 @@ MAX_LOG_LINES = 20_000
 REFUSED = 2  # the exit code of scripts/train.py for settings that can't be trained
 REFUSAL_LINES = 10
 MAX_WARNINGS = 1000
+DAMAGED = (KeyError, TypeError, ValueError, OverflowError)  # raised where a field is missing or of another kind
 
 GONE = "The run folder {} is gone: connect its disk again, or open another run."
 NO_RECORD = "The run has ended and left no record of why: look at the end of log/rank-0.log and log/supervisor.log."
@@ -50,6 +51,7 @@ class RunReader:
         self._state = dataclasses.replace(self.state)
         self._rows: dict[int, RankRow] = {}
         self._last_event: dict[int, float] = {}
+        self._last_steps: dict[int, dict[str, Any]] = {}  # events that have not got into the rows yet, by rank
         self._lines: deque[LogLine] = deque(maxlen=MAX_LOG_LINES)
         self._num_lines = 0
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_STEPS)
@@ -75,6 +77,7 @@ class RunReader:
             return False
         for event in events:
             self._take(event)
+        self._note_last_steps()
         looks_around = not has_more and (bool(events) or time.monotonic() >= self._next_look_around)
         if looks_around:
             self._look_around()
@@ -98,6 +101,7 @@ class RunReader:
                 self.folder.write_exit("stopped", rank=0, text="Stopped at once, without a backup")
 
     def _publish(self) -> None:
+        self._note_speed()
         rows = [self._rows[rank] for rank in sorted(self._rows)]
         copies = {name: list(getattr(self._state, name)) for name in ("warnings", "samples", "backups", "saved")}
         self.state = dataclasses.replace(self._state, ranks=rows, **copies)
@@ -117,26 +121,15 @@ class RunReader:
                 self._take_step(event, rank, when)
             else:
                 self._take_other(event, kind, rank, when)
-        except (KeyError, TypeError, ValueError, OverflowError):  # a field is missing or of another kind
+        except DAMAGED:
             return
 
     def _take_step(self, event: dict[str, Any], rank: int, when: float) -> None:
-        step, seconds, samples = int(event["step"]), float(event["seconds"]), int(event["samples"])
-        own_speed = 1 / seconds if seconds > 0 else None
-        self._rows[rank] = dataclasses.replace(
-            self._rows[rank],
-            device=str(event.get("device") or ""),
-            step=step,
-            loss=event["loss"],
-            steps_per_second=own_speed,
-            samples_per_second=own_speed and own_speed * samples / max(1, len(self._rows)),
-            memory_bytes=event.get("memory_bytes"),
-            peak_memory_bytes=event.get("peak_memory_bytes"),
-            data_seconds=event.get("data_seconds"),
-        )
+        step, seconds, samples, loss = int(event["step"]), float(event["seconds"]), int(event["samples"]), event["loss"]
+        self._last_steps[rank] = event
         if rank != 0:
             return
-        self.history.add(step, event["loss"], event.get("smooth_loss"))
+        self.history.add(step, loss, event.get("smooth_loss"))
         self._steps_since_status += 1
         if self._warm_up_left:
             self._warm_up_left -= 1
@@ -152,13 +145,38 @@ class RunReader:
         state.step, state.epoch, state.lr = step, int(event["epoch"]), event.get("lr")
         state.total = int(event.get("steps_total") or 0)
         state.loss, state.smooth = event["loss"], event.get("smooth_loss")
+
+    def _note_last_steps(self) -> None:
+        """Once for all that was read together, like the speed: in a long run most time would go into them."""
+        for rank, event in self._last_steps.items():
+            with contextlib.suppress(*DAMAGED):
+                self._rows[rank] = self._with_step(self._rows[rank], event)
+        self._last_steps.clear()
+
+    def _with_step(self, row: RankRow, event: dict[str, Any]) -> RankRow:
+        seconds = float(event["seconds"])
+        own_speed = 1 / seconds if seconds > 0 else None
+        return dataclasses.replace(
+            row,
+            device=str(event.get("device") or ""),
+            step=int(event["step"]),
+            loss=event["loss"],
+            steps_per_second=own_speed,
+            samples_per_second=own_speed and own_speed * int(event["samples"]) / max(1, len(self._rows)),
+            memory_bytes=event.get("memory_bytes"),
+            peak_memory_bytes=event.get("peak_memory_bytes"),
+            data_seconds=event.get("data_seconds"),
+        )
+
+    def _note_speed(self) -> None:
+        state = self._state
         state.steps_per_second = state.samples_per_second = state.eta_seconds = None
         if self._recent:
             seconds = sum(one for one, _ in self._recent)
             state.steps_per_second = len(self._recent) / seconds
             state.samples_per_second = sum(samples for _, samples in self._recent) / seconds
-            if state.total:
-                state.eta_seconds = max(0, state.total - step) / state.steps_per_second
+            if state.total and state.exit is None:
+                state.eta_seconds = max(0, state.total - state.step) / state.steps_per_second
 
     def _take_other(self, event: dict[str, Any], kind: str, rank: int | None, when: float) -> None:
         state = self._state
@@ -186,7 +204,6 @@ class RunReader:
         if not self._steps_since_status:  # two in a row: it loads, and how fast the steps before went says nothing now
             self._recent.clear()
             self._warm_up_left = WARM_UP_STEPS
-            self._state.eta_seconds = None
         self._steps_since_status = 0
 
     def _log(self, when: float, rank: int | None, kind: str, text: str) -> None:
@@ -246,7 +263,6 @@ class RunReader:
         state.is_running, state.exit = running, record
         if record is None:
             return
-        state.eta_seconds = None
         state.phase = _ending(record, state.step)
         traceback = record.get("traceback")
         if traceback and traceback != self._told_traceback:

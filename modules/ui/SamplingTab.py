@@ -10,10 +10,12 @@ import customtkinter as ctk
 
 from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
+from modules.ui.fitting import share_width
 from modules.ui.form import CardSpec, SettingsCard
 from modules.ui.Gallery import Gallery
 from modules.ui.part_paths import part_paths
 from modules.ui.PromptList import PATH, PromptList
+from modules.ui.scrolling import quiet_page
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -77,6 +79,8 @@ class SamplingTab(ctk.CTkFrame):
         """In slices, so that opening the tab never stalls the window."""
         self._side = ctk.CTkScrollableFrame(self, width=SIDE_WIDTH, fg_color="transparent")
         self._side.grid(row=0, column=0, sticky="nsew", padx=(4, 0), pady=(0, 4))
+        quiet_page(self._side)
+        share_width(self, SIDE_WIDTH, self.app.theme, lambda width: self._side.configure(width=width))
         yield
         paths = [path for path in settings_by_path() if path.startswith("sampling.") and not path.startswith(PATH)]
         when = SettingsCard(self._side, self.app, CardSpec("When", paths), lambda: None)

@@ -160,17 +160,17 @@ class SettingsModel:
 
         A list whose length changed is named as a whole.
         """
-        now, then = self._flat, self._flat_baseline
-        changed = {path for path in now.keys() | then.keys() if now.get(path) != then.get(path)} | set(self._refused())
-        resized = {path for path in changed if isinstance(now.get(path, then.get(path)), _Length)}
-        changed = {path for path in changed if not any(path.startswith(f"{other}.") for other in resized)}
-        order = {path: number for number, path in enumerate(settings_by_path())}
-        return sorted(changed, key=lambda path: (order.get(generic_path(path), 0), path))
+        return self._differing(self._flat_baseline)
 
     def preset_value(self, path: str) -> Any:
         """The value in the preset or file that the settings were loaded from; None where it has no such entry."""
-        value = self._flat_baseline.get(path)
-        return value.number if isinstance(value, _Length) else value
+        return _plain(self._flat_baseline.get(path))
+
+    def compare(self, other: TrainConfig) -> list[tuple[str, Any, Any]]:
+        """(path, value now, value there) of each setting that is another one there, as `modified_paths` names them."""
+        flat = _flatten(to_values(other))
+        shown = {path: _plain(value) for path, value in self._flat.items()} | self.typed
+        return [(path, shown.get(path), _plain(flat.get(path))) for path in self._differing(flat)]
 
     def reset_to_preset(self, paths: Sequence[str]) -> None:
         """Give settings back the values of the preset. A list is given back as a whole."""
@@ -355,6 +355,14 @@ class SettingsModel:
         for other in [one for one in self.typed if one == path or one.startswith(f"{path}.")]:
             del self.typed[other], self._refusals[other]
 
+    def _differing(self, then: dict[str, Any]) -> list[str]:
+        now = self._flat
+        changed = {path for path in now.keys() | then.keys() if now.get(path) != then.get(path)} | set(self._refused())
+        resized = {path for path in changed if isinstance(now.get(path, then.get(path)), _Length)}
+        changed = {path for path in changed if not any(path.startswith(f"{other}.") for other in resized)}
+        order = {path: number for number, path in enumerate(settings_by_path())}
+        return sorted(changed, key=lambda path: (order.get(generic_path(path), 0), path))
+
     def _snapshot(self) -> _Snapshot:
         return _Snapshot(to_values(self._config), dict(self.typed), self.preset_name, self._baseline)
 
@@ -398,6 +406,11 @@ class _Length:
     """In flat settings, how many parts a list has."""
 
     number: int
+
+
+def _plain(value: Any) -> Any:
+    """A value of flat settings for people: of a list how many parts it has."""
+    return value.number if isinstance(value, _Length) else value
 
 
 def _flatten(values: dict) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class SettingsSearch(ctk.CTkEntry):
 
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(
-            parent, width=210, height=30, font=app.theme.font(), placeholder_text="Search settings (Ctrl+F)"
+            parent, width=190, height=30, font=app.theme.font(), placeholder_text="Search settings (Ctrl+F)"
         )
         self.app = app
         self.found: list[str] = []

@@ -10,6 +10,7 @@ import customtkinter as ctk
 
 from modules.config.validation import Problem
 from modules.ui.Card import Card
+from modules.ui.fitting import wrap_to
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class ShapeCard(Card):
             name.grid(row=row, column=0, sticky="nw", pady=1)
             text = ctk.CTkLabel(table, text="", anchor="w", justify="left", font=app.theme.font())
             text.grid(row=row, column=1, sticky="ew", pady=1)
-            self.wrap(text, LABEL_WIDTH + 32)
+            wrap_to(self, text, app.theme, LABEL_WIDTH + 32)
             self._texts[label] = text
         self._problems: list[ctk.CTkLabel] = []
 

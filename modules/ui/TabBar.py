@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tkinter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +21,8 @@ class TabBar(ctk.CTkFrame):
     def __init__(self, parent: tkinter.Misc, app: App, names: Sequence[str], choose: Callable[[str], None]):
         super().__init__(parent, fg_color=Theme.control, corner_radius=8)
         self.names = list(names)
-        self._choose = choose
+        self._app, self._choose = app, choose
+        self._num_columns = 0
         self.selected = ""
         self.buttons: dict[str, ctk.CTkButton] = {}
         for name in names:
@@ -33,10 +35,26 @@ class TabBar(ctk.CTkFrame):
                 fg_color="transparent",
                 command=lambda name=name: choose(name),
             )
-            button.pack(side="left", padx=2, pady=3)
             for key, step in (("<Left>", -1), ("<Right>", 1)):
                 button._canvas.bind(key, lambda event, step=step: self._move_focus(step))
             self.buttons[name] = button
+        self.fit(sys.maxsize)
+
+    def fit(self, width: int) -> None:
+        """Put the tabs into as many rows as `width` pixels make of them."""
+        widths = [button.winfo_reqwidth() + self._gap() for button in self.buttons.values()]
+        columns = next(
+            (count for count in range(len(widths), 1, -1) if _row_width(widths, count) + 2 * self._gap() <= width), 1
+        )
+        if columns == self._num_columns:
+            return
+        self._num_columns = columns
+        for number, button in enumerate(self.buttons.values()):
+            row, column = divmod(number, columns)
+            button.grid(row=row, column=column, sticky="ew", padx=2, pady=3)
+
+    def _gap(self) -> int:
+        return self._app.theme.scaled(4)
 
     def select(self, name: str) -> None:
         """Show a tab as the selected one."""
@@ -58,3 +76,8 @@ class TabBar(ctk.CTkFrame):
     def _move_focus(self, step: int) -> None:
         self.choose_neighbour(step)
         self.buttons[self.selected]._canvas.focus_set()
+
+
+def _row_width(widths: Sequence[int], num_columns: int) -> int:
+    """Of a table with so many columns, filled row by row."""
+    return sum(max(widths[column::num_columns]) for column in range(num_columns))

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.ui.dialogs import focus_soon, place_over
+from modules.ui.dialogs import focus_soon, place_over, set_size
+from modules.ui.fitting import fit_columns
+from modules.ui.scrolling import make_scrollbar
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
     from modules.ui.App import App
+
+GRID_COLUMNS = 3  # beside the search there is room for what else decides on the rows, and a row below the table
 
 Row = tuple[str, tuple[str, ...]]
 """Name of a row, which the buttons' functions get, and its cells."""
@@ -39,14 +43,14 @@ class TableWindow(ctk.CTkToplevel):
         self.app, self._rows, self._actions = app, list(rows), list(actions)
         self.title(title)
         self.transient(app)
-        self.geometry("760x460")
+        set_size(self, "760x460", (480, 320))
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(1, weight=1)
         self.search = ctk.CTkEntry(self, placeholder_text="Search", font=app.theme.font())
         self.search.grid(row=0, column=0, sticky="ew", padx=14, pady=(14, 8))
         self.table = self._make_table(columns, many)
         bar = ctk.CTkFrame(self, fg_color="transparent")
-        bar.grid(row=2, column=0, sticky="e", padx=14, pady=(8, 14))
+        bar.grid(row=3, column=0, columnspan=GRID_COLUMNS, sticky="e", padx=14, pady=(8, 14))
         for number, (text, action) in enumerate(self._actions):
             colours = {"fg_color": Theme.selected, "hover_color": Theme.selected_hover, "text_color": Theme.on_accent}
             button = ctk.CTkButton(bar, text=text, font=app.theme.font(), command=lambda a=action: self._act(a))
@@ -72,18 +76,16 @@ class TableWindow(ctk.CTkToplevel):
 
     def _make_table(self, columns: dict[str, int], many: bool) -> ttk.Treeview:
         frame = ctk.CTkFrame(self, fg_color=Theme.card)
-        frame.grid(row=1, column=0, sticky="nsew", padx=14)
+        frame.grid(row=1, column=0, columnspan=GRID_COLUMNS, sticky="nsew", padx=14)
         frame.grid_columnconfigure(0, weight=1)
         frame.grid_rowconfigure(0, weight=1)
         mode = "extended" if many else "browse"
         table = ttk.Treeview(frame, columns=list(columns), show="headings", selectmode=mode)
-        scrollbar = ctk.CTkScrollbar(frame, command=table.yview)
-        table.configure(yscrollcommand=scrollbar.set)
-        for title, width in columns.items():
+        make_scrollbar(frame, table, row=0, column=1)
+        for title in columns:
             table.heading(title, text=title, anchor="w")
-            table.column(title, width=self.app.theme.scaled(width), anchor="w")
+        fit_columns(table, columns, self.app.theme)
         table.grid(row=0, column=0, sticky="nsew", padx=(6, 0), pady=6)
-        scrollbar.grid(row=0, column=1, sticky="ns", pady=6)
         return table
 
     def _bind_keys(self) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.ui.dialogs import place_over
+from modules.ui.dialogs import place_over, set_size
+from modules.ui.fitting import wrap_to
 from modules.ui.Textbox import Textbox
 from modules.ui.theme import Theme
 
@@ -22,13 +23,12 @@ class TextWindow(ctk.CTkToplevel):
         self.app = app
         self.title(title)
         self.transient(app)
-        self.geometry(size)
-        self.minsize(480, 320)
+        set_size(self, size, (480, 320))
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(1, weight=1)
         self.heading = ctk.CTkLabel(self, text=heading, font=app.theme.font(14), anchor="w", justify="left")
         self.heading.grid(row=0, column=0, sticky="ew", padx=16, pady=(14, 6))
-        self.heading.bind("<Configure>", self._wrap_heading)
+        wrap_to(self, self.heading, app.theme, taken=32)
         font = app.theme.font(12, mono=True)
         self.box = Textbox(self, wrap="word", font=font, fg_color=Theme.code)
         self.box.grid(row=1, column=0, sticky="nsew", padx=16, pady=4)
@@ -68,8 +68,3 @@ class TextWindow(ctk.CTkToplevel):
     def _focus(self, button: ctk.CTkButton) -> None:
         if self.winfo_exists():
             button._canvas.focus_set()
-
-    def _wrap_heading(self, event) -> None:
-        width = max(200, round(event.width / self.app.theme.scaled(100) * 100))
-        if self.heading.cget("wraplength") != width:
-            self.heading.configure(wraplength=width)

@@ -50,11 +50,12 @@ class Tooltip:
 
     def _open(self) -> tuple[tkinter.Toplevel, tkinter.Label]:
         window = Tooltip._window
-        if window is None or not window.winfo_exists():
+        if window is None:
             window = tkinter.Toplevel(self._widget.winfo_toplevel())
             window.withdraw()
             window.overrideredirect(True)
             tkinter.Label(window, justify="left").pack(padx=1, pady=1)
+            window.bind("<Destroy>", lambda event: setattr(Tooltip, "_window", None))
             Tooltip._window = window
         return window, window.winfo_children()[0]
 
@@ -75,5 +76,5 @@ class Tooltip:
         if self._waiting is not None:
             self._widget.after_cancel(self._waiting)
             self._waiting = None
-        if Tooltip._window is not None and Tooltip._window.winfo_exists():
+        if Tooltip._window is not None:
             Tooltip._window.withdraw()

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 import customtkinter as ctk
 
 from modules.config.errors import ConfigError, UserError
-from modules.config.presets import list_presets
+from modules.config.files import config_from_values, load_values
+from modules.config.presets import load_preset
 from modules.config.show_value import show_value
+from modules.ui.dialogs import open_window
+from modules.ui.fitting import FittedButton, FittedMenu
+from modules.ui.PresetWindow import PresetWindow
 from modules.ui.SettingsSearch import SettingsSearch
 from modules.ui.TableWindow import TableWindow
 from modules.ui.theme import Theme
@@ -22,7 +26,8 @@ if TYPE_CHECKING:
 
 FILE_TYPES = [("Settings", "*.yaml *.yml *.json")]
 MAX_RECENT = 10
-MAX_NAME = 26
+PRESET_WIDTH, FAMILY_WIDTH, METHOD_WIDTH = 160, 215, 170
+MIN_RIGHT = 400  # for search, family and method beside each other
 
 
 class TopBar(ctk.CTkFrame):
@@ -30,33 +35,24 @@ class TopBar(ctk.CTkFrame):
         super().__init__(parent, fg_color=Theme.bar, corner_radius=0)
         self.app = app
         self.path: Path | None = None  # where Save writes: the file that was opened or saved last
-        ctk.CTkLabel(self, text="Chorus", font=app.theme.font(19, "bold")).pack(side="left", padx=(14, 10), pady=9)
-        self.preset = self._button("", self.choose_preset, 150)
-        Tooltip(self.preset, app.theme, lambda: "Start from a preset or a settings file.")
-        self.modified = self._button("", self.show_changes, 60)
-        Tooltip(self.modified, app.theme, lambda: "What differs from the preset or file, to look at and to take back.")
-        self._button("Save", self.save, 56)
-        self._button("Save as…", self.save_as, 76)
-        self.undo = self._button("Undo", app.settings.undo, 58)
-        self.method = self._menu("method", 220)
-        self.family = self._menu("family", 205)
-        self.search = SettingsSearch(self, app)
-        self.search.pack(side="right", padx=6)
+        self._rows = 0
+        self._left, self._right = (ctk.CTkFrame(self, fg_color="transparent") for _ in range(2))
+        self._build_left()
+        self._build_right()
         self._unsubscribe = app.settings.subscribe(self._changed)
         self._changed(set())
+        for frame in (self, self._left):  # of the left one, because its buttons come and go
+            frame._canvas.bind("<Configure>", lambda event: self._arrange(), add="+")
+        self._arrange()
 
     def destroy(self) -> None:
         self._unsubscribe()
         super().destroy()
 
-    def choose_preset(self) -> TableWindow:
+    def choose_preset(self) -> PresetWindow:
         """Open the list of presets and of the files used last."""
-        rows = [(f"preset:{one.name}", (one.name, one.description)) for one in list_presets()]
         recent = [path for path in self.app.preferences.recent if Path(path).is_file()]
-        rows += [(f"file:{path}", (Path(path).name, path)) for path in recent]
-        columns = {"Preset or file": 190, "What it is for": 520}
-        actions = [("Use", self._use), ("Open a file…", lambda names: self.open_file())]
-        return TableWindow(self.app, "Start from", columns, rows, actions)
+        return open_window(self.app, PresetWindow, self._use, self._compare, self.open_file, recent)
 
     def show_changes(self) -> TableWindow:
         """Open the list of what differs from the preset."""
@@ -64,7 +60,7 @@ class TopBar(ctk.CTkFrame):
         rows = [(path, self._change(path)) for path in settings.modified_paths()]
         columns = {"Setting": 270, f"In {settings.preset_name}": 210, "Now": 210}
         actions = [("Show", lambda paths: self.app.flash(paths[0])), ("Take back", settings.reset_to_preset)]
-        return TableWindow(self.app, f"Changes to {settings.preset_name}", columns, rows, actions, many=True)
+        return open_window(self.app, TableWindow, f"Changes to {settings.preset_name}", columns, rows, actions, True)
 
     def save(self) -> None:
         """Write the settings to the file they came from, or ask for one."""
@@ -105,6 +101,21 @@ class TopBar(ctk.CTkFrame):
         else:
             self.path = None
 
+    def _compare(self, names: list[str]) -> None:
+        """Open the list of what a preset or file would change."""
+        kind, _, name = names[0].partition(":")
+        try:
+            values = load_values(name) if kind == "file" else load_preset(name)
+            changes = self.app.settings.compare(config_from_values(values, name))
+        except ConfigError as error:
+            self.app.show_message(str(error), "error")
+            return
+        name = Path(name).name
+        rows = [(path, (self._named(path), _text(now), _text(then))) for path, now, then in changes]
+        columns = {"Setting": 270, "Now": 210, f"In {name}": 210}
+        actions = [("Use it", lambda paths: self._use(names)), ("Show", lambda paths: self.app.flash(paths[0]))]
+        open_window(self.app, TableWindow, f"What {name} would change", columns, rows, actions)
+
     def _save_to(self, path: Path) -> None:
         try:
             self.app.settings.save(path)
@@ -122,42 +133,82 @@ class TopBar(ctk.CTkFrame):
     def _changed(self, paths: set[str]) -> None:
         settings = self.app.settings
         name = settings.preset_name
-        self.preset.configure(text=f"{name if len(name) <= MAX_NAME else name[:MAX_NAME] + '…'}  ▾")
+        self.preset.configure(text=f"{name}  ▾")
         count = len(settings.modified_paths())
         if count:
             self.modified.configure(text=f"modified ({count})")
-            self.modified.pack(side="left", padx=3, after=self.preset)
+            self.modified.grid()
         else:
-            self.modified.pack_forget()
+            self.modified.grid_remove()
         for path, menu in (("family", self.family), ("method", self.method)):
             menu.set(settings.info(path).choice_labels[settings.get(path)])
 
     def _change(self, path: str) -> tuple[str, str, str]:
         settings = self.app.settings
-        label = settings.info(path).label
-        return f"{label}  ({path})", _text(settings.preset_value(path)), _text(settings.shown(path))
+        return self._named(path), _text(settings.preset_value(path)), _text(settings.shown(path))
 
-    def _button(self, text: str, command: Any, width: int) -> ctk.CTkButton:
-        button = ctk.CTkButton(self, text=text, width=width, height=30, font=self.app.theme.font(), command=command)
-        button.pack(side="left", padx=3)
-        return button
+    def _named(self, path: str) -> str:
+        return f"{self.app.settings.info(path).label}  ({path})"
 
-    def _menu(self, path: str, width: int) -> ctk.CTkOptionMenu:
+    # --- widgets -----------------------------------------------------------------------------------------------------
+
+    def _build_left(self) -> None:
+        theme, font = self.app.theme, self.app.theme.font()
+        title = ctk.CTkLabel(self._left, text="Chorus", font=theme.font(19, "bold"))
+        title.grid(row=0, column=0, padx=(0, 10))
+        self.preset = FittedButton(self._left, width=PRESET_WIDTH, height=30, font=font, command=self.choose_preset)
+        self.preset.grid_propagate(False)  # of one width, whatever its name is
+        self.preset.grid(row=0, column=1, sticky="ew", padx=3)
+        Tooltip(self.preset, theme, lambda: f"{self.app.settings.preset_name}: start from another preset or a file.")
+        buttons = (("", self.show_changes), ("Save", self.save), ("Save as…", self.save_as))
+        buttons += (("Undo", self.app.settings.undo),)
+        made = []
+        for column, (text, command) in enumerate(buttons, start=2):
+            button = ctk.CTkButton(self._left, text=text, width=52, height=30, font=font, command=command)
+            button.grid(row=0, column=column, padx=3)
+            made.append(button)
+        self.modified, self.undo = made[0], made[-1]
+        Tooltip(self.modified, theme, lambda: "What differs from the preset or file, to look at and to take back.")
+
+    def _build_right(self) -> None:
+        self.search = SettingsSearch(self._right, self.app)
+        self.family, self.method = self._menu("family", FAMILY_WIDTH), self._menu("method", METHOD_WIDTH)
+        for column, widget in enumerate((self.search, self.family, self.method)):
+            widget.grid(row=0, column=column, sticky="ew", padx=(3, 3 if column < 2 else 0))
+            self._right.grid_columnconfigure(column, weight=1)
+
+    def _menu(self, path: str, width: int) -> FittedMenu:
         info = self.app.settings.info(path)
         choices = {label: choice for choice, label in info.choice_labels.items()}
-        menu = ctk.CTkOptionMenu(
-            self,
+        menu = FittedMenu(
+            self._right,
             values=list(choices),
             width=width,
             height=30,
             font=self.app.theme.font(),
             dropdown_font=self.app.theme.font(),
-            dynamic_resizing=False,
             command=lambda label: self.app.settings.set(path, choices[label]),
         )
-        menu.pack(side="right", padx=(3, 14 if path == "method" else 3))
-        Tooltip(menu, self.app.theme, lambda: f"{info.label}. {info.help}")
+        Tooltip(menu, self.app.theme, lambda: f"{info.label}: {menu.get()}. {info.help}")
         return menu
+
+    def _arrange(self) -> None:
+        """In one row where there is room, else in two."""
+        scaled, width = self.app.theme.scaled, self.winfo_width()
+        is_wide = width <= 1 or width >= self._left.winfo_reqwidth() + scaled(MIN_RIGHT + 40)
+        rows = 1 if is_wide else 2
+        if rows == self._rows:
+            return
+        self._rows = rows
+        self._left.grid_columnconfigure(1, weight=0 if is_wide else 1)  # the preset's
+        # The room between the two takes all that is left over, and the right one gives way where there is too little.
+        for column, weight in enumerate((0, 1000, 1) if is_wide else (1, 0, 0)):
+            self.grid_columnconfigure(column, weight=weight)
+        self._left.grid(row=0, column=0, sticky="ew", padx=14, pady=(9, 9 if is_wide else 3))
+        if is_wide:
+            self._right.grid(row=0, column=2, sticky="ew", padx=(0, 14), pady=9)
+        else:
+            self._right.grid(row=1, column=0, sticky="ew", padx=14, pady=(3, 9))
 
 
 def _text(value: Any) -> str:

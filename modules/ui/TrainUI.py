@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import tkinter
 from pathlib import Path
+from types import ModuleType
 
 import customtkinter as ctk
 
@@ -16,7 +17,8 @@ from modules.session.following import RunInfo, find_runs, run_info
 from modules.session.RunLock import RunLock
 from modules.ui.App import App
 from modules.ui.BottomBar import BottomBar
-from modules.ui.dialogs import ask
+from modules.ui.dialogs import ask, open_window, set_size
+from modules.ui.fitting import wrap_to
 from modules.ui.form import SettingsForm, find_field
 from modules.ui.RunState import RunState
 from modules.ui.TabBar import TabBar
@@ -47,10 +49,11 @@ TAB_OF_GROUP = {
     "output": "model",
 }
 TAB_OF_PATH = {"seed": "general"}
-MIN_SIZE = (900, 560)
+MIN_SIZE = (860, 540)
 POLL_SECONDS = 0.1
 SAVE_SECONDS = 1.0
 INFO_MS = 8000
+AFTER_PAINT_MS = 300  # what the first picture of the window can do without
 
 
 class TrainUI(App):
@@ -82,14 +85,15 @@ class TrainUI(App):
         self.every(SAVE_SECONDS, self._save_state)
         self.run.subscribe(self._run_changed)
         self.protocol("WM_DELETE_WINDOW", self.close)
-        self.after(300, self._find_run)
+        self.after(AFTER_PAINT_MS, self._load_tabs)
+        self.after(AFTER_PAINT_MS, self._find_run)
+        self.after(AFTER_PAINT_MS, self.checks.start)
         if notice := first_notice or self.settings.notice:
             self.show_message(notice, "warning")
 
     def open_tab(self, name: str) -> ctk.CTkFrame:
         if name not in self.tabs:
-            module = importlib.import_module(f"modules.ui.{TABS[name]}")
-            self.tabs[name] = getattr(module, TABS[name])(self.content, self)
+            self.tabs[name] = getattr(_module_of(name), TABS[name])(self.content, self)
         if name != self.tab_bar.selected:
             if self.tab_bar.selected:
                 self.tabs[self.tab_bar.selected].grid_remove()
@@ -159,21 +163,23 @@ class TrainUI(App):
         super().destroy()
 
     def _build(self) -> None:
-        self.minsize(*MIN_SIZE)
-        self.geometry(_fitting(self.preferences.geometry, self._available()))
+        self._fit_to_screen(self.preferences.geometry)
+        self.theme.on_change(lambda: self._fit_to_screen(self.geometry()))
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(2, weight=1)
         self.top_bar = TopBar(self, self)
         self.top_bar.grid(row=0, column=0, sticky="ew")
         row = ctk.CTkFrame(self, fg_color="transparent")
         row.grid(row=1, column=0, sticky="ew", padx=14, pady=(10, 4))
+        row.grid_columnconfigure(0, weight=1)
         self.tab_bar = TabBar(row, self, list(TABS), self.open_tab)
-        self.tab_bar.pack(side="left")
+        self.tab_bar.grid(row=0, column=0, sticky="w")
         self.filter = ctk.CTkSegmentedButton(
             row, values=["Basic", "All"], font=self.theme.font(), command=lambda name: self.set_show_all(name == "All")
         )
         self.filter.set("All" if self.preferences.show_all else "Basic")
-        self.filter.pack(side="right")
+        self.filter.grid(row=0, column=1, sticky="e", padx=(8, 0))
+        row._canvas.bind("<Configure>", lambda event: self._fit_tabs(event.width), add="+")
         self.content = ctk.CTkFrame(self, fg_color="transparent")
         self.content.grid(row=2, column=0, sticky="nsew", padx=8)
         self.content.grid_columnconfigure(0, weight=1)
@@ -186,8 +192,8 @@ class TrainUI(App):
         self.banner = ctk.CTkFrame(self, border_width=1, border_color=Theme.border)
         self.banner.grid_columnconfigure(0, weight=1)
         self.message = ctk.CTkLabel(self.banner, text="", font=self.theme.font(), anchor="w", justify="left")
-        self.message.configure(wraplength=1100)
         self.message.grid(row=0, column=0, sticky="ew", padx=12, pady=6)
+        wrap_to(self.banner, self.message, self.theme, taken=112)
         close = ctk.CTkButton(self.banner, text="Close", width=60, height=26, command=self.banner.grid_remove)
         close.grid(row=0, column=1, padx=8, pady=6)
 
@@ -215,10 +221,17 @@ class TrainUI(App):
         action()
         return "break"
 
-    def _available(self) -> tuple[float, float]:
-        """The screen's size in pixels without the scale."""
-        scale = ctk.ScalingTracker.get_window_scaling(self)
-        return self.winfo_screenwidth() / scale, self.winfo_screenheight() / scale
+    def _fit_tabs(self, width: int) -> None:
+        self.tab_bar.fit(width - self.filter.winfo_reqwidth() - self.theme.scaled(8))
+
+    def _fit_to_screen(self, geometry: str) -> None:
+        """Take the size of `geometry`, and allow one that is smaller, as far as it is readable and the screen has it.
+
+        After a change of the scale too: CustomTkinter would make the window that much larger than the screen.
+        """
+        size = geometry.partition("+")[0]
+        if size != "1x1":  # it has had no size yet
+            set_size(self, size, MIN_SIZE)
 
     def _keep_geometry(self) -> None:
         self.preferences.geometry = self.geometry().partition("+")[0]
@@ -234,6 +247,10 @@ class TrainUI(App):
         if not self._save_failed:
             self._save_failed = True
             self.show_message(f"The settings can't be kept for next time: {error.strerror}.", "warning")
+
+    def _load_tabs(self) -> None:
+        """Import the other tabs in a thread: with NumPy, which some need, it would hold up opening them by 100 ms."""
+        self.in_background(lambda: [_module_of(name) for name in TABS], lambda modules: None)
 
     def _find_run(self) -> None:
         """Show a run that goes on, or the last one in the run folder of the settings."""
@@ -266,7 +283,7 @@ class TrainUI(App):
             from modules.ui.CrashReportWindow import CrashReportWindow
 
             self.show_message(f"The run failed: {state.exit.get('text', '')}", "error")
-            CrashReportWindow(self, state.folder)
+            open_window(self, CrashReportWindow, state.folder)
         else:
             self.show_message(f"The run is {status} after {state.step:,} steps.", "info")
 
@@ -282,15 +299,10 @@ def tab_of(path: str) -> str:
     return TAB_OF_PATH.get(path, TAB_OF_GROUP[info.group])
 
 
+def _module_of(tab: str) -> ModuleType:
+    return importlib.import_module(f"modules.ui.{TABS[tab]}")
+
+
 def _forms_in(widget: tkinter.Misc) -> list[SettingsForm]:
     found = [widget] if isinstance(widget, SettingsForm) else []
     return found + [form for child in widget.winfo_children() for form in _forms_in(child)]
-
-
-def _fitting(geometry: str, available: tuple[float, float]) -> str:
-    """A size such as 1280x800, no larger than the screen."""
-    try:
-        width, height = (int(part) for part in geometry.split("x"))
-    except ValueError:
-        width, height = 1280, 800
-    return f"{int(min(width, available[0]))}x{int(min(height, available[1]))}"

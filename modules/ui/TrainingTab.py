@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.describe import settings_by_path
+from modules.ui.dialogs import open_window
 from modules.ui.form import CardSpec, SettingsPage
 from modules.ui.PartList import PartList
 
@@ -55,7 +56,7 @@ class TrainingTab(ctk.CTkFrame):
     def _configure_nodes(self) -> None:
         from modules.ui.MultiNodeWindow import MultiNodeWindow
 
-        MultiNodeWindow(self.app)
+        open_window(self.app, MultiNodeWindow)
 
 
 def cards() -> list[CardSpec]:

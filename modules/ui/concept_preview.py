@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
     from modules.config.TrainConfig import TrainConfig
 
+NUM_READERS = 1  # of headers: each more keeps the window waiting for the interpreter, a millisecond at each call of Tk
 MAX_SHOWN = 12  # looks or captions of one picture
 
 
@@ -54,7 +55,7 @@ def find_pictures(concept: ConceptConfig, number: int) -> ConceptPictures:
     # The others stand for the concepts before it, so that messages name the right one; disabled, they are not walked.
     others = [replace(concept, enabled=False)] * number
     try:
-        dataset = scan([*others, replace(concept, enabled=True)])
+        dataset = scan([*others, replace(concept, enabled=True)], NUM_READERS)
     except UserError as error:
         return ConceptPictures(error=str(error))
     return ConceptPictures(tuple(dataset.paths), len(dataset.unreadable), dataset.missing_captions)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tkinter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import customtkinter as ctk
 
@@ -26,7 +26,8 @@ class Question(ctk.CTkToplevel):
         self.title(title)
         self.resizable(False, False)
         self.transient(app)
-        label = ctk.CTkLabel(self, text=text, font=app.theme.font(14), justify="left", wraplength=440)
+        width = min(440, self.winfo_screenwidth() / app.theme.scaled(100) * 100 - 80)
+        label = ctk.CTkLabel(self, text=text, font=app.theme.font(14), justify="left", wraplength=width)
         label.grid(row=0, column=0, padx=20, pady=(20, 12), sticky="w")
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=1, column=0, padx=20, pady=(0, 20), sticky="e")
@@ -60,6 +61,38 @@ def ask(app: App, title: str, text: str, answers: Sequence[str], danger: str = "
     question.grab_set()
     app.wait_window(question)
     return question.answer
+
+
+def open_window(app: App, kind: Callable[..., tkinter.Toplevel], *arguments: Any) -> tkinter.Toplevel:
+    """The window `kind(app, *arguments)`; where it is open already, that one is brought to the front.
+
+    There is one of a kind: one that was opened with other arguments is closed.
+    """
+    for window in app.winfo_children():
+        if type(window) is kind:
+            if window.opened_with == arguments:
+                window.deiconify()
+                window.lift()
+                window.focus_set()
+                return window
+            window.destroy()
+    window = kind(app, *arguments)
+    window.opened_with = arguments
+    return window
+
+
+def set_size(window: tkinter.Toplevel | tkinter.Tk, size: str, min_size: tuple[int, int]) -> None:
+    """Give the window a size such as 1280x800 and one that it has at least, in unscaled pixels; where the screen is
+    smaller, its size."""
+    scale = ctk.ScalingTracker.get_window_scaling(window)
+    screen = int(window.winfo_screenwidth() / scale), int(window.winfo_screenheight() / scale)
+    try:
+        width, height = (int(part) for part in size.split("x"))
+    except ValueError:  # of a file
+        width, height = screen
+    least = min(min_size[0], screen[0]), min(min_size[1], screen[1])
+    window.minsize(*least)
+    window.geometry(f"{max(least[0], min(width, screen[0]))}x{max(least[1], min(height, screen[1]))}")
 
 
 def focus_soon(app: App, widget: tkinter.Misc) -> None:

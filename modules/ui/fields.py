@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import customtkinter as ctk
 
 from modules.config.describe import range_text
+from modules.ui.fitting import FittedMenu
 from modules.ui.scrolling import scroll_to
 from modules.ui.Textbox import Textbox
 from modules.ui.theme import Theme
@@ -20,7 +21,8 @@ from modules.ui.Tooltip import Tooltip
 if TYPE_CHECKING:
     from modules.ui.App import App
 
-EDITOR_WIDTH = 170
+LABEL_WIDTH = 165  # longer labels take two lines
+EDITOR_WIDTH = 150
 EDITOR_HEIGHT = 28
 WRAP = 250
 FLASHES, FLASH_MS = 6, 220
@@ -59,7 +61,9 @@ class Field:
         self._dot: ctk.CTkLabel | None = None
         self._state: tuple = ()
         title = label or self.info.label
-        self.label = ctk.CTkLabel(parent, text=title, font=app.theme.font(), anchor="w", justify="left", height=20)
+        self.label = ctk.CTkLabel(
+            parent, text=title, font=app.theme.font(), anchor="w", justify="left", height=20, wraplength=LABEL_WIDTH
+        )
         self.label.grid(row=row, column=1, sticky="w", padx=(0, 8), pady=3)
         self.editor = self.make_editor()
         self.editor.grid(row=row, column=2, sticky=self.sticky, pady=3, padx=(0, 10))
@@ -240,22 +244,56 @@ class SwitchField(Field):
 class ChoiceField(Field):
     def make_editor(self) -> tkinter.Misc:
         self._choices = {label: choice for choice, label in self.info.choice_labels.items()}
-        return ctk.CTkOptionMenu(
+        return FittedMenu(
             self.parent,
             values=list(self._choices),
             width=EDITOR_WIDTH,
             height=EDITOR_HEIGHT,
             font=self.app.theme.font(),
             dropdown_font=self.app.theme.font(),
-            dynamic_resizing=False,
             command=lambda label: self.commit(self._choices[label]),
         )
 
     def show_value(self, value: Any) -> None:
         self.editor.set(self.info.choice_labels.get(value, value_text(value)))
 
+    def help_text(self) -> str:
+        return f"{self.editor.get()}\n\n{super().help_text()}" if self.editor.is_cut else super().help_text()
 
-class EntryField(Field):
+
+class TypedField(Field):
+    """A field that is typed into. Keys may come faster than the window follows: what is typed on meanwhile is not taken
+    away, and what an undo has just changed is not taken for typed because the key goes up."""
+
+    _text = ""  # in the editor, when it was last shown or typed
+    _is_typed = False  # by the person, who has not left the field yet
+    _typed_value: Any = None  # what that means: 1e-4, which is 0.0001, is not rewritten under the person's hands
+
+    def read(self) -> str:
+        raise NotImplementedError
+
+    def write(self, text: str) -> None:
+        raise NotImplementedError
+
+    def show_value(self, value: Any) -> None:
+        if self._is_typed and value == self._typed_value:
+            return
+        self._is_typed = False
+        self._text = value_text(value)
+        if self.read() != self._text:
+            self.write(self._text)
+
+    def _typed(self, event: tkinter.Event | None = None) -> None:
+        text = self.read()
+        if text == self._text:
+            return
+        self._text = text
+        if text != value_text(self.app.settings.shown(self.path)):
+            self.commit(text)
+        self._is_typed, self._typed_value = True, self.app.settings.shown(self.path)
+
+
+class EntryField(TypedField):
     def make_editor(self) -> tkinter.Misc:
         self.entry = ctk.CTkEntry(
             self.parent,
@@ -267,14 +305,13 @@ class EntryField(Field):
         self._bind_entry()
         return self.entry
 
-    def show_value(self, value: Any) -> None:
-        text = value_text(value)
-        if (self.entry.get(), value) == self._typed_as:
-            return  # 1e-4, which is 0.0001, is not rewritten under the person's hands
-        if self.entry.get() != text:
-            self.entry.delete(0, "end")
-            if text:  # an insertion, even of nothing, would keep the placeholder away
-                self.entry.insert(0, text)
+    def read(self) -> str:
+        return self.entry.get()
+
+    def write(self, text: str) -> None:
+        self.entry.delete(0, "end")
+        if text:  # an insertion, even of nothing, would keep the placeholder away
+            self.entry.insert(0, text)
 
     def show_border(self, colour: Any) -> None:
         self._border = colour
@@ -294,23 +331,16 @@ class EntryField(Field):
 
     def _bind_entry(self) -> None:
         self._border: Any = Theme.border
-        self._typed_as: tuple[str, Any] | None = None  # the text of the person and the value that it means
         self.entry.bind("<KeyRelease>", self._typed, add="+")
         self.entry.bind("<<Paste>>", lambda event: self.app.after_idle(self._typed), add="+")
         self.entry.bind("<<Cut>>", lambda event: self.app.after_idle(self._typed), add="+")
         self.entry.bind("<FocusIn>", lambda event: self.show_border(self._border), add="+")
         self.entry.bind("<FocusOut>", lambda event: self._leave(), add="+")
 
-    def _typed(self, event: tkinter.Event | None = None) -> None:
-        text, value = self.entry.get(), self.app.settings.shown(self.path)
-        if text != value_text(value) and (text, value) != self._typed_as:
-            self.commit(text)
-            self._typed_as = (text, self.app.settings.shown(self.path))
-
     def _leave(self) -> None:
         """What was typed is shown as the value it has become: 1e-4 as 0.0001."""
         self._typed()
-        self._typed_as = None
+        self._is_typed = False
         self.refresh()
         self.show_border(self._border)
 
@@ -347,35 +377,29 @@ class PathField(EntryField):
             self.refresh()
 
 
-class TextField(Field):
+class TextField(TypedField):
     """Text of several lines. Tab leaves it, as in the other fields."""
 
     def make_editor(self) -> tkinter.Misc:
         box = Textbox(self.parent, width=EDITOR_WIDTH, height=72, font=self.app.theme.font(), wrap="word")
-        box.bind("<KeyRelease>", lambda event: self._typed(), add="+")
+        box.bind("<KeyRelease>", self._typed, add="+")
         box.bind("<<Paste>>", lambda event: self.app.after_idle(self._typed), add="+")
         box.bind("<Tab>", lambda event: self._move_on(box._textbox.tk_focusNext()))
         box.bind("<Shift-Tab>", lambda event: self._move_on(box._textbox.tk_focusPrev()))
         return box
 
-    def show_value(self, value: Any) -> None:
-        text = value_text(value)
-        if self._text() != text:
-            self.editor.delete("1.0", "end")
-            self.editor.insert("1.0", text)
+    def read(self) -> str:
+        return self.editor.get("1.0", "end-1c")
+
+    def write(self, text: str) -> None:
+        self.editor.delete("1.0", "end")
+        self.editor.insert("1.0", text)
 
     def show_border(self, colour: Any) -> None:
         self.editor.configure(border_color=colour)
 
     def focus_widget(self) -> tkinter.Misc:
         return self.editor._textbox
-
-    def _text(self) -> str:
-        return self.editor.get("1.0", "end-1c")
-
-    def _typed(self) -> None:
-        if self._text() != value_text(self.app.settings.shown(self.path)):
-            self.commit(self._text())
 
     def _move_on(self, widget: tkinter.Misc | None) -> str:
         if widget is not None:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.ui.fields import Field, make_field
+from modules.ui.fields import LABEL_WIDTH, Field, make_field
+from modules.ui.scrolling import quiet_page
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
     from modules.ui.App import App
 
-LABEL_WIDTH = 150
 COLUMN_WIDTH = 370
 MAX_COLUMNS = 3
 
@@ -53,7 +53,7 @@ class SettingsForm(ctk.CTkFrame):
         self._is_due = False
         self._missed: set[str] = set()
         self.grid_columnconfigure(0, minsize=app.theme.scaled(20))
-        self.grid_columnconfigure(1, minsize=app.theme.scaled(LABEL_WIDTH))
+        self.grid_columnconfigure(1, minsize=app.theme.scaled(LABEL_WIDTH + 8))
         self.grid_columnconfigure(2, weight=1)
         self._unsubscribe = app.settings.subscribe(self._changed)
         self._stop_rescaling = app.theme.on_change(self._rescale)
@@ -126,7 +126,7 @@ class SettingsForm(ctk.CTkFrame):
 
     def _rescale(self) -> None:
         self.grid_columnconfigure(0, minsize=self.app.theme.scaled(20))
-        self.grid_columnconfigure(1, minsize=self.app.theme.scaled(LABEL_WIDTH))
+        self.grid_columnconfigure(1, minsize=self.app.theme.scaled(LABEL_WIDTH + 8))
 
 
 @dataclass(frozen=True)
@@ -186,6 +186,7 @@ class SettingsPage(ctk.CTkScrollableFrame):
         self._columns = [ctk.CTkFrame(self, fg_color="transparent") for _ in range(MAX_COLUMNS)]
         self.cards: dict[str, SettingsCard] = {}
         self._parent_canvas.bind("<Configure>", lambda event: self.arrange_soon(), add="+")
+        quiet_page(self)
         self._steps = self._build(specs, footers or {})
         app.in_slices(self._steps)
 

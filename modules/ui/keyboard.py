@@ -22,6 +22,9 @@ def install(root: ctk.CTk) -> None:
     root.bind_class("Toplevel", "<Map>", lambda event: _take_clicks(root), add=True)
     # A widget can be used once its canvas is seen: this finds those of every tab and window, whoever makes them.
     root.bind_class("Canvas", "<Map>", _serve_owner, add=True)
+    if root.tk.call("tk", "windowingsystem") == "x11":  # where Tk has it lead to the start of the line, as Emacs does
+        root.event_delete("<<LineStart>>", "<Control-a>")
+        root.event_add("<<SelectAll>>", "<Control-a>")
 
 
 def press(widget: tkinter.Misc) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tkinter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from tkinter import font as tkfont
 from tkinter import ttk
 from typing import Literal
@@ -117,8 +117,11 @@ class Theme:
         factor = self.screen_scale() if scale is None else scale
         factor = min(max(factor, MIN_SCALE), MAX_SCALE)
         if factor != ctk.ScalingTracker.widget_scaling:
+            hidden = [widget for widget in _widgets_in(self._root) if _is_put_away(widget)]
             ctk.set_window_scaling(factor)
             ctk.set_widget_scaling(factor)
+            for widget in hidden:  # CustomTkinter has put all widgets into their grids again, for the padding
+                widget.grid_remove()
         self.refresh()
 
     def screen_scale(self) -> float:
@@ -180,12 +183,23 @@ class Theme:
         style.configure(
             "Treeview.Heading",
             background=self.now(self.control),
-            foreground=text,
+            foreground=self.now(self.muted),
             relief="flat",
             padding=(self.scaled(6), self.scaled(3)),
-            font=self.plain_font(weight="bold"),
+            font=self.plain_font(),
         )
+        style.configure("Treeview.Cell", padding=(self.scaled(4), 0))  # below its heading
         style.map("Treeview.Heading", background=[("active", self.now(self.control_hover))])
+
+
+def _widgets_in(widget: tkinter.Misc) -> Iterator[tkinter.Misc]:
+    for child in widget.winfo_children():
+        yield child
+        yield from _widgets_in(child)
+
+
+def _is_put_away(widget: tkinter.Misc) -> bool:
+    return getattr(widget, "_last_geometry_manager_call", None) is not None and not widget.winfo_manager()
 
 
 def _restyle(theme: Theme) -> None:

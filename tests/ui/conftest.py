@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-DISPLAY_SECONDS = 15
+from modules.config.presets import load_preset
+from modules.ui.toolkit import load_toolkit
+from tests.support.virtual_screen import missing, virtual_screen
+
+load_toolkit()  # before a test imports it: others may have windows open on this machine
 
 
 @pytest.fixture(scope="session")
@@ -20,39 +25,38 @@ def display() -> Iterator[str]:
     if os.name == "nt" or os.environ.get("DISPLAY"):
         yield os.environ.get("DISPLAY", "")
         return
-    if shutil.which("Xvfb") is None:
-        missing("there is no display, and Xvfb is not installed")
-    reading, writing = os.pipe()
-    command = ["Xvfb", "-displayfd", str(writing), "-screen", "0", "1920x1200x24", "-nolisten", "tcp"]
-    server = subprocess.Popen(command, pass_fds=[writing], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        number = answer.readline().strip()  # Xvfb writes it when clients can come
-    if not number:
-        missing("Xvfb did not start")
-    os.environ["DISPLAY"] = f":{number}"
-    try:
-        yield os.environ["DISPLAY"]
-    finally:
-        del os.environ["DISPLAY"]
-        server.terminate()
-        server.wait(DISPLAY_SECONDS)
+    with virtual_screen() as name:
+        os.environ["DISPLAY"] = name
+        try:
+            yield name
+        finally:
+            del os.environ["DISPLAY"]
 
 
-def missing(reason: str) -> None:
-    if os.environ.get("REQUIRE_GUI_TESTS") == "1":
-        pytest.fail(f"REQUIRE_GUI_TESTS=1, but {reason}")
-    pytest.skip(reason)
+@pytest.fixture(scope="module")
+def screen() -> Iterator[str]:
+    """A screen of its own, also where there is a display, with somebody's mouse and keyboard: for xdotool."""
+    if shutil.which("xdotool") is None:
+        missing("xdotool is not installed")
+    with virtual_screen() as name:
+        yield name
 
 
 @pytest.fixture
-def make_app(display, tmp_path, monkeypatch) -> Iterator[Callable]:
+def faults() -> list[Exception]:
+    """What was raised in callbacks of the window, so far."""
+    return []
+
+
+@pytest.fixture
+def make_app(display, tmp_path, monkeypatch, faults) -> Iterator[Callable]:
     """Makes a window: `make_app()`, or `make_app(state_dir)` for one with a last state. What is raised in a callback
     fails the test."""
     from modules.ui.TrainUI import TrainUI
 
     monkeypatch.chdir(tmp_path)  # the run folders of the demo are relative
-    windows, faults = [], []
+    monkeypatch.setattr("modules.ui.SettingsModel.load_preset", load_preset_once)
+    windows = []
 
     def report(window, kind, error, trace) -> None:
         faults.append(error)
@@ -92,6 +96,29 @@ def wait_for(make_app) -> Callable:
             time.sleep(0.002)
 
     return wait
+
+
+@functools.cache
+def read_preset(name: str) -> dict:
+    return load_preset(name)
+
+
+def load_preset_once(name: str) -> dict:
+    """The values of a preset, whose file is parsed for the first window only."""
+    return copy.deepcopy(read_preset(name))
+
+
+@pytest.fixture
+def settle(wait_for) -> Callable:
+    """`settle(app)` runs the window until all is built and laid out."""
+
+    def run(app) -> None:
+        wait_for(app, lambda: not app.is_building)
+        for _ in range(5):  # what is laid out makes others be laid out
+            app.winfo_pointerxy()  # asks the display, whose answer comes behind all that it has told before
+            app.update()
+
+    return run
 
 
 def was_closed(window) -> bool:

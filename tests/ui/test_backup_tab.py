@@ -23,7 +23,8 @@ def folder(app, tmp_path):
 
 
 @pytest.fixture
-def tab(app, folder, wait_for):
+def tab(app, folder, wait_for, monkeypatch):
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.2)
     tab = app.open_tab("backup")
     wait_for(app, lambda: tab.backups and module.CHECKING not in tab.states.values())
     return tab

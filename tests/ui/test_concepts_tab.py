@@ -20,7 +20,9 @@ from modules.data.concepts import captions, scan
 from modules.data.pictures import colour_picture, fit_picture, load_picture
 from modules.data.views import look_of, with_views
 from modules.ui.concept_preview import find_pictures, preview_captions, preview_looks, samples_per_epoch
+from modules.ui.ConceptCards import BAR_HEIGHT
 from modules.ui.DataCheck import DataCheck
+from modules.ui.HealthWindow import HealthWindow
 
 
 @pytest.fixture
@@ -143,7 +145,7 @@ def test_what_the_window_imports_for_the_data_is_free_of_torch():
 
 
 @pytest.fixture
-def tab(app, folder, wait_for):
+def tab(app, folder, wait_for, settle):
     while app.settings.get("concepts"):
         app.settings.remove("concepts", 0)
     app.settings.add("concepts", {"path": str(folder)})
@@ -152,7 +154,7 @@ def tab(app, folder, wait_for):
     for _ in made._steps:
         pass
     wait_for(app, lambda: len(made.cards.cards) == 2 and all(card.found for card in made.cards.cards))
-    app.update()
+    settle(app)
     return made
 
 
@@ -320,7 +322,7 @@ def test_the_window_is_used_again(app, tab, window, wait_for):
 
 def test_the_check_shows_what_it_found_and_its_pictures(app, tab, folder, wait_for):
     tab.check_data()
-    health = tab._health
+    health = find_health(app)
     wait_for(app, lambda: health.report is not None, seconds=60)
     app.update()
     messages = [health.tree.item(item, "values")[1] for item in health.tree.get_children()]
@@ -335,4 +337,57 @@ def test_a_check_of_settings_that_are_refused_says_so(app, tab):
     app.settings.set("concepts.0.repeats", "many")
     tab.check_data()
     app.update()
-    assert "mend it first" in tab._health._state.cget("text")
+    assert "mend it first" in find_health(app)._state.cget("text")
+
+
+def find_health(app) -> HealthWindow:
+    return next(child for child in app.winfo_children() if isinstance(child, HealthWindow))
+
+
+# --- the order --------------------------------------------------------------------------------------------------------
+
+
+def test_alt_up_and_down_change_the_order_and_undo_takes_it_back(app, tab):
+    tab.cards.choose(1)
+    press(app, tab, "<Alt-Up>")
+    assert names_in(app) == ["again", ""]
+    assert tab.cards.chosen == 0
+    assert tab._form.paths[0] == "concepts.0.name"
+    press(app, tab, "<Alt-Up>")  # at the end of the list
+    assert names_in(app) == ["again", ""]
+    press(app, tab, "<Alt-Down>")
+    assert names_in(app) == ["", "again"]
+    assert tab.cards.chosen == 1
+    app.settings.undo()
+    app.update()
+    assert names_in(app) == ["again", ""]
+
+
+def names_in(app) -> list[str]:
+    return [concept.name for concept in app.settings.get("concepts")]
+
+
+def test_the_buttons_move_the_chosen_concept(app, tab):
+    tab.cards.choose(0)
+    buttons = {button.cget("text"): button for button in tab._on_chosen}
+    buttons["Move down"].invoke()
+    assert names_in(app) == ["again", ""]
+    buttons["Move up"].invoke()
+    assert names_in(app) == ["", "again"]
+
+
+@pytest.mark.parametrize("width", [800, 300, 130])
+def test_counts_and_balance_are_whole_and_inside_of_a_card_of_any_width(app, tab, settle, width):
+    cards = tab.cards
+    cards.canvas.configure(width=width)
+    cards.grid_propagate(True)
+    cards.grid(sticky="nw")
+    settle(app)
+    assert width <= cards.canvas.winfo_width() < width + 20
+    _, height = cards.cell_size()
+    canvas = cards.canvas
+    items = [item for item in canvas.find_all() if canvas.type(item) == "text"]
+    assert "6 pictures, 1 without a caption, 1 can't be read" in texts(canvas)
+    ends = [canvas.bbox(item)[3] for item in items if "samples an epoch" in canvas.itemcget(item, "text")]
+    assert ends
+    assert max(ends[:1]) < cards.corner_of(0)[1] + height - app.theme.scaled(BAR_HEIGHT)

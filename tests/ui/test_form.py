@@ -94,6 +94,52 @@ def test_what_is_being_typed_is_not_rewritten_until_the_field_is_left(app, make_
     assert entry.get() == "0.0001"
 
 
+def test_what_is_typed_on_before_the_form_has_caught_up_is_not_taken_away(app, make_form):
+    """The next key is down before the first one is up."""
+    app.settings.add("sampling.samples", {})
+    prompt = f"sampling.samples.{len(app.settings.get('sampling.samples')) - 1}.prompt"
+    form = make_form("epochs", prompt)
+    entry, box = form.fields["epochs"].entry, form.fields[prompt].editor
+    type_into(app, entry, "")
+    for widget, keys, end, value in ((entry._entry, "60", "end", 60), (box._textbox, "ox", "end-1c", "ox")):
+        widget.focus_force()
+        app.update()
+        widget.insert(end, keys[0])
+        widget.event_generate("<KeyRelease>", keysym=keys[0])
+        widget.insert(end, keys[1])
+        app.update()
+        widget.event_generate("<KeyRelease>", keysym=keys[1])
+        app.update()
+        assert app.settings.get("epochs" if widget is entry._entry else prompt) == value
+    assert (entry.get(), box.get("1.0", "end-1c")) == ("60", "ox")
+
+
+def test_the_key_of_an_undo_that_goes_up_does_not_type_the_old_text_again(app, make_form):
+    prompt = "sampling.samples.0.prompt"
+    form = make_form("optimizer.beta1", prompt, all_importances=True)
+    for path, text in (("optimizer.beta1", "1.2"), ("optimizer.beta1", "0.8"), (prompt, "a dog")):
+        field, before = form.fields[path], app.settings.get(path)
+        widget = field.focus_widget()
+        widget.focus_force()
+        app.update()
+        field.write(text)
+        widget.event_generate("<KeyRelease>", keysym="x")
+        app.update()
+        assert app.settings.shown(path) != before
+        app.settings.undo()
+        widget.event_generate("<KeyRelease>", keysym="z")
+        app.update()
+        assert (app.settings.shown(path), field.read()) == (before, str(before))
+
+
+def test_control_a_marks_all_of_a_field(app, make_form):
+    entry = make_form("epochs").fields["epochs"].entry._entry
+    entry.focus_force()
+    app.update()
+    entry.event_generate("<Control-a>")
+    assert entry.selection_get() == "100"
+
+
 def test_undo_shows_the_old_value_in_the_field(app, make_form):
     form = make_form("epochs", "enable_multi_gpu", "method")
     before = form.fields["epochs"].entry.get()

@@ -60,9 +60,11 @@ def test_a_file_with_another_name_is_shown_without_a_seed(tmp_path):
 
 
 @pytest.fixture
-def gallery(app):
+def gallery(app, monkeypatch):
+    from modules.ui import Gallery as module
     from modules.ui.Gallery import Gallery
 
+    monkeypatch.setattr(module, "UPDATE_SECONDS", 0.1)
     window = tkinter.Toplevel(app)
     window.geometry("1100x700")
     made = Gallery(window, app)

@@ -29,8 +29,10 @@ def no_gpu(monkeypatch):
 
 
 @pytest.fixture
-def open_tab(app, wait_for):
+def open_tab(app, wait_for, monkeypatch):
     """`open_tab()`: the tab, with the machine read and everything counted."""
+    for name, value in {"USAGE_SECONDS": 0.2, "SETTLE_MS": 5, "COUNT_MS": 10}.items():  # nobody types here
+        monkeypatch.setattr(f"modules.ui.MultiGpuTab.{name}", value)
 
     def make(**settings):
         for path, value in {"enable_multi_gpu": True, "distributed_backend": "auto", **settings}.items():

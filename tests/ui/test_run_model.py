@@ -1,6 +1,5 @@
-"""RunModel and RunReader on folders written by hand, and on real runs of a tiny model."""
+"""RunModel and RunReader on folders written by hand, and on runs without a model."""
 
-import contextlib
 import json
 import os
 import signal
@@ -8,9 +7,7 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
@@ -18,10 +15,12 @@ from modules.session import crash_report as crash_report_module
 from modules.session.crash_report import crash_report, redact
 from modules.session.following import event_files, find_runs
 from modules.session.RunFolder import RunFolder
-from modules.session.RunLock import RunLock, holder_here
+from modules.session.RunLock import RunLock
+from modules.ui import RunModel as run_model_module
 from modules.ui.RunModel import RunModel
 from modules.ui.RunReader import GONE, NO_RECORD, RunReader
-from tests.support.StartedRun import free_port
+from tests.support.run_processes import pid_of_rank
+from tests.support.toy_run import make_toy_chorus
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="these tests send signals and read /proc")
 SECONDS = 120.0
@@ -351,50 +350,36 @@ def test_the_run_model_needs_neither_tk_nor_torch():
     assert done.stdout.strip() == "set()"
 
 
-# --- real runs --------------------------------------------------------------------------------------------------------
+# --- runs whose ranks train nothing (tests/support/toy_run.py); test_as_a_person.py has real ones --------------------
 
 
-@pytest.fixture(scope="module")
-def values(tiny_sd15, tmp_path_factory):
-    """Settings of a quick run; the runs of this module share the cache."""
-    place = tmp_path_factory.mktemp("runs")
-    pictures = place / "pictures"
-    pictures.mkdir()
-    random = np.random.default_rng(0)
-    for index in range(8):
-        Image.fromarray(random.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(pictures / f"{index}.png")
-        (pictures / f"{index}.txt").write_text(f"a cat, number {index}", encoding="utf-8")
+@pytest.fixture
+def values(tmp_path):
+    """Settings of a quick run."""
     return {
-        "cache_dir": str(place / "cache"),
-        "model": {"base": str(tiny_sd15)},
-        "concepts": [{"path": str(pictures)}],
-        "data": {"resolution": 32, "bucket_step": 8},
-        "lora": {"rank": 4, "alpha": 4.0},
-        "batch_size": 4,
-        "batch_size_mode": "global",
-        "epochs": 100_000,
+        "workspace_dir": str(tmp_path / "run"),
+        "concepts": [{"path": str(tmp_path / "pictures")}],
         "max_steps": 6,
-        "tensorboard": False,
-        "distributed_backend": "gloo",
-        "sampling": {
-            "every": 3,
-            "unit": "steps",
-            "samples": [{"prompt": "a cat", "width": 32, "height": 32, "steps": 1}],
-        },
+        "enable_multi_gpu": False,
     }
 
 
 @pytest.fixture
-def open_model(values, tmp_path):
+def toy_chorus(tmp_path):
+    return make_toy_chorus(tmp_path / "chorus")
+
+
+@pytest.fixture
+def open_model(values, toy_chorus, monkeypatch):
     """Starts a run as the window does: open_model(resume=False, **changes). All that is left of it ends with the
     test."""
+    monkeypatch.setattr(run_model_module, "ROOT", toy_chorus)
     models = []
 
     def start(resume=False, **changes):
         model = RunModel()
         models.append(model)
-        workspace = {"workspace_dir": str(tmp_path / "run"), "initial_port": free_port()}
-        model.start(config_from_values({**values, **workspace, **changes}), resume)
+        model.start(config_from_values({**values, **changes}), resume)
         return model
 
     yield start
@@ -405,12 +390,11 @@ def open_model(values, tmp_path):
 
 
 TWO_RANKS = {"enable_multi_gpu": True, "world_size": 2}
-ENDLESS = {"max_steps": None, "sampling": {}}
+ENDLESS = {"max_steps": None}
 
 
 @linux
 def test_two_ranks_are_started_followed_to_their_end_and_shown_again(open_model):
-    """The window's Start ignores use_torchrun, which is on by default."""
     model = open_model(**TWO_RANKS)
     shown = []
     model.subscribe(lambda state: shown.append((state.step, state.is_running)))
@@ -437,7 +421,7 @@ def test_two_ranks_are_started_followed_to_their_end_and_shown_again(open_model)
 def test_one_device_runs_under_the_supervisor_stops_and_goes_on(open_model):
     model = open_model(**ENDLESS)
     until(model, lambda state: state.step >= 2)
-    assert pid_of_rank(model, 0) != model._reader.starting_pid()
+    assert pid_of_rank(RunFolder(model.state.folder), 0) != model._reader.starting_pid()
     model.stop()
     assert model.state.is_stopping
     state = until(model, lambda state: not state.is_running)
@@ -454,13 +438,14 @@ def test_one_device_runs_under_the_supervisor_stops_and_goes_on(open_model):
 
 
 @linux
-def test_a_window_that_dies_leaves_the_run_to_the_next_one_which_can_end_it_by_force(values, tmp_path):
+def test_a_window_that_dies_leaves_the_run_to_the_next_one_which_can_end_it_by_force(values, toy_chorus, tmp_path):
     """The window is another process here, killed as a crash would; and the rank hangs when it is to end."""
     config = tmp_path / "config.json"
-    config.write_text(json.dumps({**values, **ENDLESS, "workspace_dir": str(tmp_path / "run")}))
+    config.write_text(json.dumps({**values, **ENDLESS}))
     code = (
-        "import sys, time; from modules.config.files import load_config; from modules.ui.RunModel import RunModel;"
-        f"RunModel().start(load_config({str(config)!r})); print('started', flush=True); time.sleep(600)"
+        "import pathlib, time; from modules.config.files import load_config; from modules.ui import RunModel as module;"
+        f"module.ROOT = pathlib.Path({str(toy_chorus)!r});"
+        f"module.RunModel().start(load_config({str(config)!r})); print('started', flush=True); time.sleep(600)"
     )
     window = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert window.stdout.readline() == "started\n"
@@ -474,7 +459,7 @@ def test_a_window_that_dies_leaves_the_run_to_the_next_one_which_can_end_it_by_f
     model.attach(folder.path)
     until(model, lambda state: state.step >= 3)
     assert len(model.history) >= 3
-    os.kill(pid_of_rank(model, 0), signal.SIGSTOP)
+    os.kill(pid_of_rank(folder, 0), signal.SIGSTOP)
     model.force_stop()
     state = until(model, lambda state: not state.is_running, seconds=30)
     assert state.exit["status"] == "stopped"
@@ -486,7 +471,7 @@ def test_a_killed_rank_is_named_within_five_seconds(open_model):
     model = open_model(**TWO_RANKS, **ENDLESS)
     until(model, lambda state: state.step >= 2 and len(state.ranks) == 2)
     killed = time.monotonic()
-    os.kill(pid_of_rank(model, 1), signal.SIGKILL)
+    os.kill(pid_of_rank(RunFolder(model.state.folder), 1), signal.SIGKILL)
     state = until(model, lambda state: state.exit is not None)
     assert time.monotonic() - killed < 5
     assert (state.exit["rank"], state.exit["kind"]) == (1, "killed")
@@ -501,20 +486,3 @@ def test_a_start_that_is_refused_by_the_run_says_why(open_model):
     assert state.exit["kind"] == "user_error"
     assert "concepts" in state.exit["text"]
     assert not state.is_running
-
-
-def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split()]
-
-
-def pid_of_rank(model, rank):
-    """The child of the supervisor that has the event file of the rank open."""
-    folder = RunFolder(model.state.folder)
-    wanted = str(folder.event_path(rank))
-    for pid in children(holder_here(folder.lock_path)):
-        for link in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{pid}/fd/{link}") == wanted:
-                    return pid
-    raise LookupError(rank)

@@ -1,5 +1,6 @@
 """Pictures by the thousand: only what is in sight is drawn and decoded."""
 
+import threading
 import tkinter
 from pathlib import Path
 
@@ -144,11 +145,21 @@ def test_a_damaged_picture_says_so_in_its_place(app, thumbnails, tmp_path, wait_
     wait_for(app, lambda: any(text.startswith("can't be read") for text in shown_names(thumbnails)))
 
 
-def test_a_gallery_that_is_destroyed_while_it_decodes_raises_nothing(app, thumbnails, pictures, wait_for):
+def test_a_gallery_that_is_destroyed_while_it_decodes_raises_nothing(
+    app, thumbnails, pictures, wait_for, monkeypatch
+):
+    is_gone = threading.Event()
+
+    def decode_late(keys):
+        assert is_gone.wait(20)
+        return decode_pictures(keys)
+
+    monkeypatch.setattr("modules.ui.PictureCanvas.decode_pictures", decode_late)
     thumbnails.show(pictures)
     app.update()
     assert thumbnails._is_loading
     thumbnails.destroy()
+    is_gone.set()
     done = []
     app.in_background(lambda: None, done.append)
     wait_for(app, lambda: done)

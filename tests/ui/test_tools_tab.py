@@ -1,5 +1,6 @@
 import json
 import sys
+import threading
 import time
 import urllib.request
 
@@ -7,6 +8,7 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.session.RunFolder import RunFolder
+from modules.ui import DoctorWindow as doctor_module
 from modules.ui import ToolsTab as module
 from modules.ui.CrashReportWindow import CrashReportWindow
 from modules.ui.LogPane import ALL, MAX_LINES, SUPERVISOR
@@ -170,3 +172,60 @@ class TestWindows:
         app.update()
         assert [button.cget("text") for button in window.bar.winfo_children()] == ["Close", "Copy"]
         window.destroy()
+
+
+class TestDoctor:
+    """With a stand-in for the script: tests/scripts/test_doctor.py runs that."""
+
+    CHECKS = (
+        {"name": "clock", "state": "ok", "text": "2026", "remedy": "", "details": [], "values": {}},
+        {"name": "GPUs", "state": "warning", "text": "in use", "remedy": "End it.", "details": ["GPU 0"], "values": {}},
+        {"name": "port", "state": "fails", "text": "busy", "remedy": "Free it.", "details": [], "values": {}},
+    )
+
+    @pytest.fixture
+    def script(self, monkeypatch):
+        """What the window has started; its `answer` is given once it is set."""
+
+        class Script:
+            answer = None
+            started = []
+
+            def __init__(self, name, config, options):
+                self.name, self.config, self.options = name, config, options
+                self.cancelled = threading.Event()
+                self.started.append(self)
+
+            def run(self):
+                while not self.cancelled.wait(0.01):
+                    if self.answer is not None:
+                        return self.answer
+
+            def cancel(self):
+                self.cancelled.set()
+
+        monkeypatch.setattr(doctor_module, "ScriptRun", Script)
+        return Script
+
+    def test_the_report_is_shown_in_colours_and_copied(self, tab, app, script, wait_for):
+        tab.open_doctor()
+        window = app.winfo_children()[-1]
+        assert "Looking at" in window.heading.cget("text")
+        tab.open_doctor()
+        assert [(one.name, one.options) for one in script.started] == [("doctor.py", ["--json"])]
+        script.answer = json.dumps({"checks": self.CHECKS}).encode()
+        wait_for(app, lambda: window.results)
+        assert window.heading.cget("text") == "Training would fail: port (and 1 warning)."
+        text = window.box.get("1.0", "end-1c").splitlines()
+        tags = [window.box.tag_names(f"{number}.0") for number in range(1, len(text) + 1)]
+        assert [tag[0] for tag in tags] == ["ok", *["warning"] * 3, *["fails"] * 2]
+        window.copy()
+        assert "--> Free it." in app.clipboard_get()
+        window.again.invoke()
+        wait_for(app, lambda: len(script.started) == 2 and window.again.cget("state") == "normal")
+        window.destroy()
+
+    def test_closing_the_window_ends_the_check(self, tab, app, script, wait_for):
+        tab.open_doctor()
+        app.winfo_children()[-1].destroy()
+        wait_for(app, script.started[-1].cancelled.is_set)

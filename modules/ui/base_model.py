@@ -1,0 +1,41 @@
+"""What there is at a base model's path or name. No Tk; for a thread, as a disk may be slow."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+MAX_INDEX_BYTES = 1 << 20
+
+
+def look_at_base(base: str) -> tuple[str, bool]:
+    """What there is at a base model's path or name, in a sentence, and whether no run can start from it."""
+    if not base.strip():
+        return "", False  # the settings' own checks say so
+    path = Path(base).expanduser()
+    try:
+        if path.is_dir():
+            return _look_at_folder(path)
+        if path.is_file():
+            if path.suffix.lower() != ".safetensors":
+                return f"model.base {base!r} is not a .safetensors file: choose one, or a diffusers folder.", True
+            return f"A file of {path.stat().st_size / 2**30:.1f} GiB.", False
+    except OSError as error:
+        return f"model.base {base!r} can't be read: {error.strerror}; choose another.", True
+    if HUB_ID.fullmatch(base):
+        return "A model of the Hugging Face Hub: it is fetched when the run starts, if it is not there yet.", False
+    return f"model.base {base!r} is no folder, no file and no name on the Hub: choose another.", True
+
+
+def _look_at_folder(path: Path) -> tuple[str, bool]:
+    index = path / "model_index.json"
+    if not index.is_file():
+        return f"model.base '{path}' has no model_index.json: choose the folder that holds it.", True
+    with index.open("rb") as file:
+        try:
+            name = json.loads(file.read(MAX_INDEX_BYTES)).get("_class_name", "unknown pipeline")
+        except (ValueError, AttributeError):
+            return f"model.base '{path}' has a damaged model_index.json: fetch the model again.", True
+    return f"A diffusers folder: {name}.", False

@@ -1,0 +1,191 @@
+"""Texts in the room there is: of one line, cut with an ellipsis, or of as many lines as they need."""
+
+from __future__ import annotations
+
+import tkinter
+from collections.abc import Callable, Mapping, Sequence
+from tkinter import ttk
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+if TYPE_CHECKING:
+    from modules.ui.theme import Theme
+
+NARROW_SHARE = 0.45
+MIN_WRAP = 80  # unscaled pixels: narrower lines would break words
+
+
+def cut_text(text: str, width: int, measure: Callable[[str], int]) -> str:
+    """The start of `text` that fits into `width` pixels, with an ellipsis if that is not all."""
+    if measure(text) <= width:
+        return text
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if measure(text[:middle] + "…") <= width else (low, middle - 1)
+    return text[:low] + "…"
+
+
+def wrap_to(holder: tkinter.Misc, label: ctk.CTkLabel, theme: Theme, taken: int = 24) -> None:
+    """Break the label's lines at the width of `holder`. taken: by what stands beside it, before scaling."""
+
+    def fit(width: int) -> None:
+        width = max(MIN_WRAP, round(width / theme.scaled(100) * 100) - taken)
+        if label.winfo_exists() and label.cget("wraplength") != width:
+            label.configure(wraplength=width)
+
+    def hear(event: tkinter.Event) -> None:
+        if event.widget in (holder, getattr(holder, "_canvas", holder)):  # a window hears its children too
+            fit(event.width)
+
+    holder.bind("<Configure>", hear, add="+")
+    if holder.winfo_width() > 1:
+        fit(holder.winfo_width())
+
+
+def share_width(tab: ctk.CTkFrame, width: int, theme: Theme, give: Callable[[int], None]) -> None:
+    """Call `give` with the unscaled width of a tab's side column: `width`, and less than half of a narrow window."""
+    given = [0]
+
+    def fit(event: tkinter.Event) -> None:
+        share = int(min(width, NARROW_SHARE * event.width / theme.scaled(100) * 100))
+        if share != given[0]:
+            given[0] = share
+            give(share)
+
+    tab._canvas.bind("<Configure>", fit, add="+")
+
+
+def fit_columns(
+    table: ttk.Treeview, widths: Mapping[str, int], theme: Theme, stretched: str = ""
+) -> Callable[[], None]:
+    """Keep the columns of a table as wide as the table is.
+
+    widths: of the columns, unscaled; in a narrower table all shrink. stretched: the one that takes the rest of a wider
+    one; "": all do. Returns what does it, to be called when the scale has changed.
+    """
+
+    def fit() -> None:
+        room, total = table.winfo_width(), sum(map(theme.scaled, widths.values()))
+        if room <= 1:
+            return
+        factor = room / total if room < total or not stretched else 1.0
+        for name, width in widths.items():
+            spare = room - total if name == stretched and factor == 1 else 0
+            table.column(name, width=int(theme.scaled(width) * factor) + spare, minwidth=1, stretch=False, anchor="w")
+
+    table.bind("<Configure>", lambda event: fit(), add="+")
+    return fit
+
+
+def lay_in_rows(frame: ctk.CTkFrame, widgets: Sequence[tkinter.Misc], theme: Theme, gap: int = 6) -> None:
+    """Put children of `frame` side by side, in as many rows as its width makes of them; it has no other children.
+
+    The frame has to be given its width from outside (sticky="ew", fill="x").
+    """
+    shown: list[tuple] = []
+
+    def arrange(event: object = None) -> None:
+        width, space = frame.winfo_width(), theme.scaled(gap)
+        sizes = [(widget.winfo_reqwidth(), widget.winfo_reqheight()) for widget in widgets]
+        if shown == [width, space, sizes] or width <= 1:
+            return
+        shown[:] = [width, space, sizes]
+        x = y = row_height = 0
+        for widget, (own_width, own_height) in zip(widgets, sizes, strict=True):
+            if x and x + own_width > width:
+                x, y, row_height = 0, y + row_height + space, 0
+            # CustomTkinter's own would scale pixels that are scaled already.
+            tkinter.Place.place_configure(widget, x=x, y=y)
+            x, row_height = x + own_width + space, max(row_height, own_height)
+        frame.configure(height=(y + row_height) / theme.scaled(100) * 100)
+
+    frame.configure(width=1, height=max((widget.winfo_reqheight() for widget in widgets), default=1))
+    frame._canvas.bind("<Configure>", arrange, add="+")
+    for widget in widgets:
+        tkinter.Place.place_configure(widget, x=0, y=0)
+        widget._canvas.bind("<Configure>", arrange, add="+")
+
+
+class _Fitted:
+    """A widget of CustomTkinter that shows as much of its text as it has room for; `is_cut` says whether that is not
+    all. `cget` still gives the whole."""
+
+    is_cut = False
+    _text_padding = 0  # unscaled pixels beside the text
+
+    def fit(self) -> None:
+        label, text = self._inner_label(), self._whole_text()
+        width = self.winfo_width()
+        if label is None or width <= 1:
+            return
+        font = label.cget("font")
+        room = width - self._apply_widget_scaling(self._text_padding)
+        shown = cut_text(text, int(room), lambda part: int(self.tk.call("font", "measure", font, part)))
+        self.is_cut = shown != text
+        if label.cget("text") != shown:
+            label.configure(text=shown)
+
+    def _inner_label(self) -> tkinter.Label | None:
+        return self._text_label
+
+    def _whole_text(self) -> str:
+        return self._text
+
+    def _watch_width(self) -> None:
+        self._canvas.bind("<Configure>", lambda event: self.fit(), add="+")
+
+
+class FittedButton(_Fitted, ctk.CTkButton):
+    """Give it its width from outside (sticky="ew")."""
+
+    _text_padding = 14
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self._watch_width()
+
+    def configure(self, *arguments, **options) -> None:
+        super().configure(*arguments, **options)
+        if "text" in options:
+            self.fit()
+
+
+class FittedLabel(_Fitted, ctk.CTkLabel):
+    """Give it its width from outside (sticky="ew")."""
+
+    _text_padding = 4
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self._watch_width()
+
+    def configure(self, *arguments, **options) -> None:
+        super().configure(*arguments, **options)
+        if "text" in options:
+            self.fit()
+
+    def _inner_label(self) -> tkinter.Label:
+        return self._label
+
+
+class FittedMenu(_Fitted, ctk.CTkOptionMenu):
+    """An option menu as wide as it is told to be."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, dynamic_resizing=False, **options)
+        self._text_padding = 16 + self.cget("height")  # the arrow's part is a square
+        self._watch_width()
+
+    def set(self, value: str) -> None:
+        super().set(value)
+        self.fit()
+
+    def _dropdown_callback(self, value: str) -> None:
+        super()._dropdown_callback(value)
+        if self.winfo_exists():
+            self.fit()
+
+    def _whole_text(self) -> str:
+        return self._current_value

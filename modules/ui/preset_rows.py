@@ -1,0 +1,57 @@
+"""What the list of presets says of each, for GPUs of a size and number. No Tk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from modules.config.batch_size import global_batch, learning_rate_factor, scientific
+from modules.config.files import config_from_values
+from modules.config.presets import (
+    GPU_COUNTS,
+    fitting_memory,
+    has_variants,
+    list_presets,
+    load_preset,
+    variant_name,
+    why_not_offered,
+)
+from modules.session.devices import Gpu
+from modules.session.memory_estimate import GIB, estimate_memory
+
+COLUMNS = {"Preset or file": 190, "What it is for": 420, "Memory": 80, "A step": 90, "Learning rate": 115}
+"""Title -> width in pixels."""
+
+
+def preset_rows(memory: int | None, num_gpus: int) -> list[tuple[str, tuple[str, ...]]]:
+    """("preset:NAME", cells) of each preset. memory: of each GPU, in GB; None: any."""
+    return [_row(preset.name, preset.description, memory, num_gpus) for preset in list_presets()]
+
+
+def file_rows(paths: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """("file:PATH", cells) of settings files."""
+    return [(f"file:{path}", (Path(path).name, path, "", "", "")) for path in paths]
+
+
+def suggested(gpus: Sequence[Gpu]) -> tuple[int | None, int]:
+    """The memory in GB and the number of GPUs that presets are shown for on a machine; (None, 1) without a GPU."""
+    sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes]
+    counts = [count for count in (1, *GPU_COUNTS) if count <= len(gpus)]
+    return (fitting_memory(min(sizes)) if sizes else None), (max(counts) if counts else 1)
+
+
+@lru_cache(maxsize=512)
+def _row(name: str, description: str, memory: int | None, num_gpus: int) -> tuple[str, tuple[str, ...]]:
+    if not has_variants(name):
+        return f"preset:{name}", (name, description, "", "", "")
+    variant = variant_name(name, memory, num_gpus)
+    if memory is not None and (reason := why_not_offered(name, memory)):
+        return f"preset:{variant}", (variant, reason, "too little", "", "")
+    if memory is not None:
+        description = description.partition(";")[0]  # what follows is the size that the preset itself is for
+    config = config_from_values(load_preset(variant), f"preset {variant}")
+    pictures = global_batch(config, num_gpus)
+    rate = config.optimizer.learning_rate * learning_rate_factor(config, num_gpus)
+    needed = f"{estimate_memory(config, num_gpus).peak / GIB:.1f} GiB"
+    return f"preset:{variant}", (variant, description, needed, f"{pictures} pictures", scientific(rate))

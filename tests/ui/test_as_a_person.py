@@ -1,0 +1,259 @@
+"""The window as a person uses it: keys and clicks on a screen of its own, and real runs of the demo."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tkinter
+
+import pytest
+
+from modules.config.files import config_from_values, load_config, save_config
+from modules.config.presets import ROOT, load_preset
+from modules.session.following import is_running
+from modules.session.RunFolder import RunFolder
+from tests.support.Person import PATIENCE_SECONDS, Person, reads
+from tests.support.run_processes import pid_of_rank
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="Xvfb and xdotool are for X11, and /proc is read"),
+]
+
+MANY_STEPS, SAMPLE_EVERY = 400, 20
+SECONDS_TO_TELL = 5.0
+
+
+@pytest.fixture
+def chorus(tmp_path):
+    """A copy of Chorus, in which nothing was trained yet and no window opened."""
+    folder = tmp_path / "chorus"
+    for name in ("modules", "scripts", "resources"):
+        shutil.copytree(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def person(screen, chorus, tmp_path):
+    """Somebody at the window of `chorus`. None of its windows may report a fault."""
+    errors = tmp_path / "errors.txt"
+    person = Person(screen, chorus, errors)
+    yield person
+    person.leave()
+    assert not errors.exists() or "Traceback" not in errors.read_text(), errors.read_text()
+
+
+@pytest.fixture
+def folder(chorus):
+    """The run folder of the demo."""
+    return RunFolder(chorus / "workspace" / "demo")
+
+
+def start(person):
+    """As a person starts: F5, a look at the summary, Start."""
+    person.press("F5")
+    person.wait_for("This is what the run will do.")
+    person.click("Start")
+
+
+def steps_told(folder):
+    """The numbers of the steps in the event file of rank 0."""
+    lines = folder.event_path(0).read_text().split("\n")[:-1]  # the last one may not be whole
+    return [event["step"] for event in map(json.loads, lines) if event["type"] == "step"]
+
+
+def wait_until(condition):
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that in time"
+        time.sleep(0.1)
+
+
+def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(person, folder):
+    person.open()
+    seen = person.see()
+    assert reads(seen, "demo  ▾")  # it is there on the very first start
+    assert reads(seen, "No run yet")
+    person.click("demo  ▾")
+    person.wait(lambda seen: seen["titles"] == ["Chorus", "Start from"])
+    person.wait(lambda seen: seen["focus"] == "entry")
+    person.write("digits")
+    person.wait(lambda seen: [row.split("  ")[0] for row, _, _ in seen["rows"]] == ["demo"])
+    person.press("Return")
+    person.wait(lambda seen: seen["titles"] == ["Chorus"])
+    person.set_value("max_steps", "Most steps", str(MANY_STEPS))
+    person.set_value("sampling.every", "Sample every", str(SAMPLE_EVERY))
+    person.click("training")
+    for is_on in (0, 1):
+        person.click_field("enable_multi_gpu")
+        person.wait(lambda seen, is_on=is_on: seen["fields"]["enable_multi_gpu"]["shows"] == is_on)
+
+    start(person)
+    person.wait_for(f"of {MANY_STEPS}   loss")
+    person.click("Loss")
+    few = person.wait(lambda seen: seen["curve"] >= 2)["curve"]
+    person.wait(lambda seen: seen["curve"] > few)
+    person.press("Escape")
+    person.click("sampling")
+    person.wait(lambda seen: seen["pictures"] >= 2)
+    person.click("Stop")
+    seen = person.wait(lambda seen: not seen["run"]["is_running"])
+    assert seen["run"]["exit"]["status"] == "stopped"
+    assert list(folder.backup_dir.glob("step-*"))
+    stopped_at = seen["run"]["step"]
+    assert stopped_at < MANY_STEPS
+
+    last = (stopped_at // SAMPLE_EVERY + 1) * SAMPLE_EVERY
+    person.set_value("max_steps", "Most steps", str(last))
+    person.click("sampling")
+    person.click("Start training")
+    person.wait_for("holds a run already")
+    person.click("Resume")
+    person.wait_for("This is what the run will do.")
+    person.click("Start")
+    seen = person.wait(lambda seen: seen["run"]["exit"] and seen["run"]["exit"]["status"] == "finished")
+    assert seen["run"]["ranks"] == {"0": "finished", "1": "finished"}
+    assert steps_told(folder) == list(range(1, last + 1))
+    assert seen["run"]["steps_kept"] == [1, last, last]
+    sampled = range(0, last + 1, SAMPLE_EVERY)
+    assert seen["run"]["sample_steps"] == list(sampled)
+    person.wait_for(f"{20 * len(sampled)} pictures of {len(sampled)} steps")
+    person.wait_for(f"step {last}")  # the newest are in sight
+
+
+def test_a_window_that_is_killed_leaves_the_run_to_the_next_one_which_tells_of_a_killed_rank(person, folder):
+    person.open()
+    start(person)
+    person.wait(lambda seen: seen["run"]["step"] >= 2 and seen["run"]["sample_steps"])
+    person.kill_window()
+    before = steps_told(folder)[-1]
+    wait_until(lambda: steps_told(folder)[-1] > before)
+
+    person.open()
+    seen = person.wait(lambda seen: seen["run"]["is_running"] and seen["run"]["step"] > before)
+    last = seen["run"]["step"]
+    assert seen["run"]["steps_kept"] == [1, last, last]
+    assert seen["run"]["sample_steps"] == [0]
+    person.click("multi-GPU")
+    person.scroll_down(over="Refresh")
+    person.wait(lambda seen: sum("cpu  training" in row for row, _, _ in seen["rows"]) == 2)
+
+    os.kill(pid_of_rank(folder, 1), signal.SIGKILL)
+    killed = time.time()
+    person.wait(lambda seen: seen["titles"] == ["Chorus", "Crash report"])
+    assert folder.read_exit()["time"] - killed < SECONDS_TO_TELL
+    seen = person.wait_for("signal: SIGKILL")
+    assert reads(seen, "Rank 1 was killed")
+    assert seen["run"]["ranks"] == {"0": "ended", "1": "killed"}
+    person.press("Escape")
+    person.wait(lambda seen: sum("cpu  killed" in row for row, _, _ in seen["rows"]) == 1)
+
+
+def test_settings_are_found_typed_undone_and_saved_with_the_keyboard(person, chorus, tmp_path):
+    person.open()
+    seen = person.find_setting("optimizer.beta1", "Beta 1")
+    assert seen["tab"] == "training"
+    person.wait(lambda seen: seen["fields"]["optimizer.beta1"]["is_lit"])
+
+    person.write("1.2")
+    person.wait(lambda seen: seen["fields"]["optimizer.beta1"]["shows"] == "1.2")
+    person.wait_for("Beta 1: must be at least 0 and below 1.")
+    person.click("general")
+    person.press("F5")
+    seen = person.wait(lambda seen: seen["focus"] == "optimizer.beta1")  # not the summary, but the field
+    assert seen["titles"] == ["Chorus"]
+    person.click("general")
+    person.click("1 problem: Beta 1: must be at least 0 and below 1.")
+    seen = person.wait(lambda seen: seen["focus"] == "optimizer.beta1")
+    assert seen["fields"]["optimizer.beta1"]["shows"] == "1.2"
+    person.press("ctrl+z")
+    person.wait(lambda seen: seen["fields"]["optimizer.beta1"]["shows"] == "0.9" and reads(seen, "No problems"))
+
+    person.set_value("epochs", "Epochs", "7")
+    person.press("ctrl+s")
+    person.wait(lambda seen: "Save settings as" in seen["titles"])
+    person.press("ctrl+a")
+    person.write(str(tmp_path / "mine.yaml"))
+    person.press("Return")
+    person.wait_for("mine.yaml  ▾")
+    assert load_config(tmp_path / "mine.yaml").epochs == 7
+    person.press("F5")
+    person.wait_for("This is what the run will do.")
+    person.press("Escape")
+    person.wait(lambda seen: seen["titles"] == ["Chorus"])
+
+
+def test_closing_the_window_keeps_the_training_or_stops_and_saves_it(person, chorus, folder):
+    config = chorus / "demo.yaml"
+    values = {**load_preset("demo"), "enable_multi_gpu": False, "sampling": {}, "max_steps": None}
+    save_config(config_from_values(values), config)
+    command = [sys.executable, str(chorus / "scripts" / "train.py"), "--supervise", "--config", str(config)]
+    run = person.start_beside(command)
+    wait_until(lambda: folder.event_path(0).exists() and steps_told(folder))
+
+    person.open()
+    person.wait_for("The run demo goes on")
+    person.close_window()
+    person.click("Cancel")
+    person.wait(lambda seen: seen["titles"] == ["Chorus"])
+    person.close_window()
+    person.click("Keep training")
+    assert person.wait_until_closed() == 0
+    before = steps_told(folder)[-1]
+    wait_until(lambda: steps_told(folder)[-1] > before)
+
+    person.open()
+    person.wait_for("The run demo goes on")
+    person.close_window()
+    person.click("Stop and save")
+    assert person.wait_until_closed() == 0
+    run.wait(PATIENCE_SECONDS)
+    assert folder.read_exit()["status"] == "stopped"
+    assert list(folder.backup_dir.glob("step-*"))
+    assert list(folder.models_dir.iterdir())
+    assert not is_running(folder)
+
+
+def test_the_commands_for_two_machines_train_when_they_are_pasted_there(person, chorus, folder, screen, two_hosts):
+    settings = {"max_steps": 4, "sampling": {}, "distributed_backend": "gloo", "use_torchrun": True, "world_size": 1}
+    save_config(config_from_values({**load_preset("demo"), **settings}), chorus / "demo.yaml")
+    person.open("--config", str(chorus / "demo.yaml"))
+    person.click("training")
+    person.click("Configure several machines…")
+    person.wait(lambda seen: seen["titles"] == ["Chorus", "Several machines"])
+    for path, value in (("num_nodes", "2"), ("master_addr", two_hosts[0].address)):
+        person.click_field(path)
+        person.press("ctrl+a")
+        person.write(value)
+    person.click_text("such as eth0; empty: the libraries choose")
+    person.write(two_hosts[0].interface)
+    interface = f"GLOO_SOCKET_IFNAME={two_hosts[0].interface} "
+    person.wait(lambda seen: any(text.count(interface) >= 2 for text, _, _ in seen["words"]))
+    person.enlarge_window()
+    person.click("Copy all")
+    wait_until(lambda: (chorus / "workspace" / "demo.yaml").exists())
+    commands = [line for line in clipboard(screen).splitlines() if line and not line.startswith("#")]
+
+    with (chorus / "output.txt").open("wb") as output:
+        shells = [
+            host.popen(["bash", "-c", command], stdout=output, stderr=subprocess.STDOUT)
+            for host, command in zip(two_hosts, commands, strict=True)
+        ]
+        codes = [shell.wait(PATIENCE_SECONDS) for shell in shells]
+    assert codes == [0, 0], (chorus / "output.txt").read_text()
+    assert steps_told(folder) == [1, 2, 3, 4]
+    assert folder.event_path(1).exists()
+    assert folder.read_exit()["status"] == "finished"
+
+
+def clipboard(screen):
+    root = tkinter.Tk(screenName=screen)
+    try:
+        return root.clipboard_get()
+    finally:
+        root.destroy()

@@ -1,0 +1,190 @@
+"""Nothing in the window is cut off or overlaps, at any scale and down to its smallest size."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tkinter
+from collections.abc import Iterator
+from itertools import combinations
+from tkinter import ttk
+
+import customtkinter as ctk
+import pytest
+
+from modules.ui.CrashReportWindow import CrashReportWindow
+from modules.ui.dialogs import open_window, set_size
+from modules.ui.fitting import cut_text
+from modules.ui.LossWindow import LossWindow
+from modules.ui.MultiNodeWindow import MultiNodeWindow
+from modules.ui.TrainUI import MIN_SIZE, TABS
+from tests.support import shown_run
+
+SLACK = 3  # pixels that rounding at a scale may take
+TEXTS = (ctk.CTkLabel, ctk.CTkButton, ctk.CTkSwitch, ctk.CTkCheckBox, ctk.CTkSegmentedButton)
+LEAVES = (*TEXTS, ctk.CTkOptionMenu, ctk.CTkEntry, ctk.CTkTextbox, ctk.CTkProgressBar, ttk.Treeview)
+
+
+def find_faults(window: tkinter.Misc) -> list[str]:
+    leaves = list(leaves_in(window))
+    assert len(leaves) >= 4
+    cut = [f"{describe(leaf)} is cut" for leaf in leaves if is_cut(leaf)]
+    return cut + [fault for leaf in leaves for fault in reaches_out(leaf)] + overlaps(leaves)
+
+
+def leaves_in(widget: tkinter.Misc) -> Iterator[tkinter.Misc]:
+    """The widgets that a person sees, as far as they are not made of others by the window itself."""
+    for child in widget.winfo_children():
+        if isinstance(child, (tkinter.Toplevel, tkinter.Menu)) or not child.winfo_ismapped():
+            continue
+        if isinstance(child, LEAVES):
+            yield child
+        else:
+            yield from leaves_in(child)
+
+
+def is_cut(widget: tkinter.Misc) -> bool:
+    """Whether it has less room than it asks for; texts that are cut with an ellipsis ask for no more than they have."""
+    if not isinstance(widget, TEXTS):
+        return False
+    width, height = widget.winfo_width() + SLACK, widget.winfo_height() + SLACK
+    return width < widget.winfo_reqwidth() or height < widget.winfo_reqheight()
+
+
+def box_of(widget: tkinter.Misc) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom on the screen."""
+    x, y = widget.winfo_rootx(), widget.winfo_rooty()
+    return x, y, x + widget.winfo_width(), y + widget.winfo_height()
+
+
+def frames_around(widget: tkinter.Misc) -> list[tkinter.Misc]:
+    """From the inner to the outer ones, to the window or the page that scrolls."""
+    frames = [widget.master]
+    while not isinstance(frames[-1], (tkinter.Toplevel, tkinter.Tk, ctk.CTkScrollableFrame)):
+        frames.append(frames[-1].master)
+    return frames
+
+
+def reaches_out(leaf: tkinter.Misc) -> list[str]:
+    left, top, right, bottom = box_of(leaf)
+    for frame in frames_around(leaf):
+        outer_left, outer_top, outer_right, outer_bottom = box_of(frame)
+        beyond = max(outer_left - left, right - outer_right, outer_top - top, bottom - outer_bottom)
+        if beyond > SLACK:
+            return [f"{describe(leaf)} reaches {beyond} pixels out of {frame}"]
+    return []
+
+
+def overlaps(leaves: list[tkinter.Misc]) -> list[str]:
+    """Of each two that are not scrolled apart from each other."""
+    seen = [(leaf, frames_around(leaf)[-1], box_of(leaf)) for leaf in leaves]
+    found = []
+    for (one, its_page, box), (other, page, other_box) in combinations(seen, 2):
+        width = min(box[2], other_box[2]) - max(box[0], other_box[0])
+        height = min(box[3], other_box[3]) - max(box[1], other_box[1])
+        if its_page is page and width > SLACK and height > SLACK:
+            found.append(f"{describe(one)} and {describe(other)} overlap by {width} x {height}")
+    return found
+
+
+def describe(leaf: tkinter.Misc) -> str:
+    text = leaf.cget("text") if isinstance(leaf, (ctk.CTkLabel, ctk.CTkButton)) else ""
+    return f"{type(leaf).__name__} {text!r} ({str(leaf)[-50:]})"
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shown")
+    shown_run.make_workspace(folder)
+    return folder
+
+
+@pytest.fixture
+def open_at(make_app, workspace, tmp_path, monkeypatch, wait_for):
+    """`open_at(scale)`: the smallest window, with the made-up run on eight GPUs, a problem and changed settings."""
+    monkeypatch.setitem(sys.modules, "pynvml", shown_run.busy_gpus())
+    monkeypatch.chdir(workspace)
+
+    def make(scale):
+        state = tmp_path / "state"
+        state.mkdir()
+        size = "{}x{}".format(*MIN_SIZE)
+        (state / "window.json").write_text(json.dumps({"scale": scale, "geometry": size, "show_all": True}))
+        app = make_app(state)
+        app.settings.load_file(shown_run.SETTINGS_FILE)
+        app.settings.set("optimizer.learning_rate", "a number that is none at all")
+        app.settings.set("distributed_backend", "nccl")
+        app.run.attach("workspace/demo")
+        wait_for(app, lambda: app.run.state.step and app.devices.machine is not None)
+        return app
+
+    return make
+
+
+@pytest.fixture
+def small_app(app, settle):
+    set_size(app, "400x300", (100, 100))
+    settle(app)
+    return app
+
+
+def test_what_is_cut_is_found(small_app):
+    assert find_faults(small_app)
+
+
+@pytest.mark.parametrize("scale", [0.8, 1.0, 1.5, 2.0])
+def test_nothing_is_cut_or_overlaps_on_any_tab(open_at, settle, scale):
+    app = open_at(scale)
+    faults = {}
+    for tab in TABS:
+        app.open_tab(tab)
+        settle(app)
+        faults[tab] = find_faults(app)
+    assert faults == {tab: [] for tab in TABS}
+
+
+def test_windows_fit_on_the_screen_at_the_largest_scale(open_at, settle):
+    app = open_at(2.0)
+    faults = {}
+    app.settings.set("num_nodes", 3)
+    for kind, *arguments in ((MultiNodeWindow,), (LossWindow,), (CrashReportWindow, "workspace/larger-batch")):
+        window = open_window(app, kind, *arguments)
+        settle(app)
+        assert window.winfo_width() <= app.winfo_screenwidth()
+        assert window.winfo_height() <= app.winfo_screenheight()
+        faults[kind.__name__] = find_faults(window) if kind is not LossWindow else []
+    assert faults == {name: [] for name in faults}
+
+
+def test_a_change_of_the_scale_keeps_the_window_on_the_screen_and_what_is_hidden_hidden(app, settle):
+    app.open_tab("data")
+    settle(app)
+    shown = {path: field.label.winfo_ismapped() for path, field in fields_of(app).items()}
+    assert not all(shown.values())
+    for scale in (2.0, 1.0):
+        app.theme.set_scale(scale)
+        settle(app)
+        assert app.winfo_width() <= app.winfo_screenwidth()
+        assert [name for name, tab in app.tabs.items() if tab.winfo_ismapped()] == ["data"]
+        assert {path: field.label.winfo_ismapped() for path, field in fields_of(app).items()} == shown
+
+
+def fields_of(app):
+    forms = [card.form for card in app.tabs["data"].page.cards.values() if hasattr(card, "form")]
+    return {path: field for form in forms for path, field in form.fields.items()}
+
+
+def test_a_text_is_cut_where_its_room_ends():
+    assert cut_text("abcdef", 6, len) == "abcdef"
+    assert cut_text("abcdef", 5, len) == "abcd…"
+    assert cut_text("abcdef", 0, len) == "…"
+
+
+def test_a_second_window_of_a_kind_is_the_first_one(app):
+    first = open_window(app, MultiNodeWindow)
+    assert open_window(app, MultiNodeWindow) is first
+    report = open_window(app, CrashReportWindow, "one")
+    other = open_window(app, CrashReportWindow, "other")
+    assert not report.winfo_exists()
+    assert other.winfo_exists()
+    assert first.winfo_exists()

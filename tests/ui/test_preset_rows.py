@@ -1,0 +1,60 @@
+"""What the list of presets says, for GPUs of a size and number."""
+
+import pytest
+
+from modules.config.presets import list_presets
+from modules.session.devices import Gpu
+from modules.session.memory_estimate import GIB
+from modules.ui.preset_rows import file_rows, preset_rows, suggested
+
+
+def cells(name: str, memory: int | None = None, num_gpus: int = 1) -> tuple[str, ...]:
+    return dict(preset_rows(memory, num_gpus))[f"preset:{name}"]
+
+
+def gpus(*gibibytes: float | None) -> list[Gpu]:
+    sizes = [None if size is None else int(size * GIB) for size in gibibytes]
+    return [Gpu(index, "GPU", f"GPU-{index}", size, index) for index, size in enumerate(sizes)]
+
+
+def test_a_preset_is_shown_with_its_estimate_its_step_and_its_rate():
+    name, description, memory, step, rate = cells("sdxl-lora-16gb-x4", 16, 4)
+    assert (name, step, rate) == ("sdxl-lora-16gb-x4", "8 pictures", "2e-4")
+    assert "LoRA on Stable Diffusion XL" in description
+    assert "12 GB" not in description  # the size of the preset itself
+    assert memory.endswith(" GiB")
+    assert float(memory.removesuffix(" GiB")) < 15
+
+
+def test_what_does_not_fit_says_why_in_place_of_what_it_is_for():
+    _, reason, memory, *_ = cells("sd3-lora-8gb-x2", 8, 2)
+    assert reason.startswith("The text encoders need")
+    assert memory == "too little"
+
+
+@pytest.mark.parametrize(("memory", "num_gpus"), [(None, 1), (8, 1), (24, 8)])
+def test_every_preset_has_one_row(memory, num_gpus):
+    rows = preset_rows(memory, num_gpus)
+    assert len(rows) == len(list_presets())
+    assert "preset:demo" in dict(rows)
+
+
+def test_files_are_listed_by_name_and_path():
+    assert file_rows(["/a/mine.yaml"])[0][:1] == ("file:/a/mine.yaml",)
+    assert file_rows(["/a/mine.yaml"])[0][1][:2] == ("mine.yaml", "/a/mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((), (None, 1)),
+        ((23.99,), (24, 1)),
+        ((11.6, 24), (12, 2)),
+        ((22.5,) * 3, (16, 2)),
+        ((80,) * 8, (24, 8)),
+        ((4,), (None, 1)),
+        ((None,) * 4, (None, 4)),
+    ],
+)
+def test_this_machines_gpus_decide_what_is_shown_first(sizes, expected):
+    assert suggested(gpus(*sizes)) == expected

@@ -1,0 +1,63 @@
+"""What the window's speed rests on, without a clock; scripts/benchmark.py ui has the clock."""
+
+import json
+import subprocess
+import sys
+
+from modules.ui.TrainUI import TABS
+
+LOADED = """
+import json, sys
+from modules.ui.TrainUI import TABS, TrainUI
+
+def loaded():
+    tabs = [name for name, module in TABS.items() if f"modules.ui.{module}" in sys.modules]
+    return {"numpy": "numpy" in sys.modules, "tabs": tabs}
+
+window = TrainUI()
+window.update_idletasks()
+first = loaded()
+
+def look():
+    window.quit() if len(loaded()["tabs"]) == len(TABS) else window.after(10, look)
+
+look()
+window.mainloop()
+print(json.dumps([first, loaded()]))
+"""
+
+
+def test_the_first_picture_needs_no_numpy_and_one_tab_and_the_rest_comes_by_itself(display):
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=60)
+    first, later = json.loads(done.stdout)
+    assert first == {"numpy": False, "tabs": ["general"]}
+    assert later == {"numpy": True, "tabs": list(TABS)}
+
+
+def test_opening_a_tab_leaves_most_of_it_to_slices(app, wait_for):
+    for name in TABS:
+        wait_for(app, lambda: not app.is_building)
+        if name not in app.tabs:
+            app.open_tab(name)
+            assert app.is_building, name
+
+
+def test_the_benchmark_of_the_window_gives_every_figure(display, tmp_path, monkeypatch, capsys):
+    from scripts import benchmark
+    from scripts.benchmarks import ui
+
+    sizes = {"STARTS": 1, "ROUNDS": 1, "CONCEPT_PICTURES": 3, "PICTURES": 40, "STEPS": 2000}
+    for name, size in sizes.items():
+        monkeypatch.setattr(ui, f"NUM_{name}", size)
+    monkeypatch.setattr(ui, "PULSE_SECONDS", 0.3)
+    monkeypatch.setattr(ui, "tab_names", lambda: ["tools", "general"])
+    monkeypatch.setattr(ui, "_environment", lambda folder: None)  # nothing is compiled for it
+    figures = tmp_path / "figures.json"
+    assert benchmark.main(["ui", "--folder", str(tmp_path / "benchmark"), "--json", str(figures)]) == 0
+    found = {figure["what"]: figure for figure in json.loads(figures.read_text())["window"]}
+    assert len(found) == len(capsys.readouterr().out.splitlines())
+    assert {"first paint", "opening tools, demo preset", "opening tools, concept of 3 pictures"} <= found.keys()
+    assert {"pulse of 10 ms, 99th percentile", "thumbnails, a step of scrolling", "drawing them"} <= found.keys()
+    assert found["steps dropped"]["value"] == 0
+    assert "lowest and highest loss kept" in found["drawing them"]["details"]
+    assert not list((tmp_path / "benchmark").glob("run-*")) + list((tmp_path / "benchmark").glob("window-*"))
