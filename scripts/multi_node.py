@@ -24,7 +24,9 @@ from modules.session.command_text import (
     powershell_line,
     powershell_script,
 )
-from modules.session.node_check import WAIT_SECONDS, check_nodes
+from modules.session.devices import default_num_ranks, list_gpus, num_cores
+from modules.session.node_check import WAIT_SECONDS, check_nodes, refused_together
+from modules.session.run_shape import find_device_problems
 
 REFUSED, STOPPED = 2, 130  # as of scripts/train.py
 SHELLS = {"bash": (bash_line, bash_script), "powershell": (powershell_line, powershell_script)}
@@ -36,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         config = read_config(args)
         if args.check:
-            check_here(config, args.wait)
+            check_here(config, args.wait, args.resume)
         else:
             print(commands_for(config, args))
     except UserError as error:
@@ -94,8 +96,6 @@ def read_config(args: argparse.Namespace) -> TrainConfig:
 
 def commands_for(config: TrainConfig, args: argparse.Namespace) -> str:
     """What to run on each machine, for a person or a shell."""
-    from modules.session.devices import default_num_ranks, list_gpus, num_cores
-
     if config.world_size is None:
         config.world_size = default_num_ranks(config, list_gpus(), num_cores())
     places = Places(args.config, args.python, args.chorus, args.folder, args.interface)
@@ -104,9 +104,18 @@ def commands_for(config: TrainConfig, args: argparse.Namespace) -> str:
     return script(commands) if args.script else commands_text(commands, config.master_addr, line)
 
 
-def check_here(config: TrainConfig, wait_seconds: float) -> None:
-    for line in check_nodes(config, lambda text: print(text, flush=True), wait_seconds=wait_seconds):
-        print(line, flush=True)
+def check_here(config: TrainConfig, wait_seconds: float, resume: bool) -> None:
+    def tell(text: str) -> None:
+        print(text, flush=True)
+
+    if unreachable := [problem.message for problem in check_settings(config) if problem.path == "master_addr"]:
+        raise UserError(unreachable[0])
+    with refused_together(config, tell):  # the devices of a node are its own
+        for problem in find_device_problems(config, None, list_gpus(), num_cores()):
+            if problem.blocking:
+                raise UserError(problem.message)
+    for line in check_nodes(config, tell, wait_seconds=wait_seconds, resume=resume):
+        tell(line)
 
 
 if __name__ == "__main__":

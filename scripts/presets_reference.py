@@ -92,8 +92,9 @@ BY_GPUS = """\
 
 Where the batch size is per GPU, N GPUs make steps of N times as many pictures: `lr_scaling: sqrt` raises the learning
 rate by the root of N, and `max_steps` is divided by N, so that a run goes through as many pictures. Full training has
-a global batch: several GPUs share it, with fewer accumulation steps, and the result is that of one. The table has the
-pictures of a step, the learning rate and the most steps.
+a global batch: several GPUs share it, with fewer accumulation steps, and the result is that of one. A name
+with `-xN` is exact for N GPUs in all, over all machines; for another number `max_steps` is yours to set. The table has
+the pictures of a step, the learning rate and the most steps.
 """
 
 

@@ -70,15 +70,15 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--preset", metavar="NAME", help="preset to lay under the settings of --config")
     parser.add_argument("--pictures", metavar="FOLDER", help="what to train on, where the settings name no pictures")
     parser.add_argument("--run-folder", metavar="FOLDER", help="where everything of the run is written")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest backup in the run folder")
+    either = argparse.BooleanOptionalAction
+    parser.add_argument("--resume", action=either, help="go on from the newest backup in the run folder, or do not")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--gpus", metavar="N|all", help="how many GPUs of this machine to use")
     which.add_argument("--devices", metavar="0,2", help="numbers of the GPUs to use")
     parser.add_argument("--backend", metavar="NAME", help="how the GPUs talk to each other: nccl, gloo or auto")
-    parser.add_argument(
-        "--single-gpu-data-loading", action="store_true", help="the first GPU of each machine prepares all pictures"
-    )
-    parser.add_argument("--no-torchrun", action="store_true", help="start the ranks without torchrun")
+    loading = "the first GPU of each machine prepares all pictures, or each its own share"
+    parser.add_argument("--single-gpu-data-loading", action=either, help=loading)
+    parser.add_argument("--torchrun", action=either, help="start the ranks by torchrun, or without it")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
     parser.add_argument("--yes", action="store_true", help="ask nothing: what no option says is as the settings say")
     parser.add_argument("--demo", action="store_true", help="teach a small model two digits in a few minutes")
@@ -130,8 +130,8 @@ def given_answers(args: argparse.Namespace) -> dict[str, str]:
         "pictures": args.pictures,
         "gpus": f"{args.devices.strip(' ,')}," if args.devices else args.gpus,
         "backend": args.backend,
-        "data_loading": "no" if args.single_gpu_data_loading else None,
-        "launcher": "spawn" if args.no_torchrun else None,
+        "data_loading": {True: "no", False: "yes"}.get(args.single_gpu_data_loading),
+        "launcher": {True: "torchrun", False: "spawn"}.get(args.torchrun),
     }
     return {name: answer for name, answer in given.items() if answer is not None}
 

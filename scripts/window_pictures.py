@@ -48,11 +48,13 @@ def main(argv: list[str] | None = None) -> int:
         folder = Path(temporary)
         shown_run.make_workspace(folder)
         os.chdir(folder)  # so that the paths which the window shows are relative ones
-        with shown_run.running(folder) as run:
-            for appearance in args.appearances:
-                for scale in args.scales:
-                    take_all(args, run, appearance, scale)
-        os.chdir(ROOT)
+        try:
+            with shown_run.running(folder) as run:
+                for appearance in args.appearances:
+                    for scale in args.scales:
+                        take_all(args, run, appearance, scale)
+        finally:
+            os.chdir(ROOT)  # Windows removes no folder that a program is in
     return 0
 
 
@@ -146,6 +148,7 @@ def _opener(tab: str) -> Callable[[TrainUI], tkinter.Misc]:
 def _several_machines(app: TrainUI) -> tkinter.Misc:
     app.settings.set("num_nodes", 2)
     app.settings.set("master_addr", "node0.local")
+    app.settings.set("use_torchrun", True)
     app.open_tab("training")._configure_nodes()
     return app.winfo_children()[-1]
 

@@ -19,11 +19,13 @@ FLOW_WEIGHTS = ("sigma_sqrt", "cosmap")
 
 @dataclass(frozen=True)
 class Problem:
-    """path: of the setting to change. message: one sentence. blocking: the run can't start with it."""
+    """path: of the setting to change. message: one sentence. blocking: the run can't start with it.
+    offer: a value with which it would be gone; "" where there is no such one."""
 
     path: str
     message: str
     blocking: bool = True
+    offer: str = ""
 
 
 def find_problems(config: TrainConfig) -> list[Problem]:
@@ -414,7 +416,7 @@ def _check_machines(config: TrainConfig) -> Iterator[Problem]:
         start = f"max_restarts {config.max_restarts} with num_nodes {config.num_nodes}"
         message = f"{start}: runs on several machines are not started again; use 0."
         yield Problem("max_restarts", message, blocking=False)
-    if config.num_nodes > 1 and config.master_addr in ("localhost", "127.0.0.1", "::1", ""):
+    if config.num_nodes > 1 and (config.master_addr in ("localhost", "::1", "") or config.master_addr[:4] == "127."):
         message = (
             f"master_addr {config.master_addr!r} with num_nodes {config.num_nodes}: "
             "the other machines can't find machine 0; write its address."

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from modules.distributed.gradient_sync import compress_gradients
 from modules.distributed.Heartbeat import Heartbeat
-from modules.distributed.Runtime import Runtime, T
+from modules.distributed.Runtime import GO, REQUEUE, STOP, Runtime, T
 from modules.distributed.StoreExchange import StoreExchange
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from modules.distributed.environments import RankEnvironment
 
 STOP_KEY, START_KEY = "stop", "start"
-GO, STOP = b"go", b"stop"
 POLL_SECONDS = 1.0
 
 
@@ -131,23 +130,24 @@ class DataParallelRuntime(Runtime):
             self._stop_announced = self._store.check([STOP_KEY])
         return self._stop_announced
 
-    def veto_start(self) -> None:
-        if not self._start_vetoed:
-            self._start_vetoed = self._decide_start(STOP) == STOP
+    def veto_start(self, requeues: bool = False) -> None:
+        if not self.start_decision:
+            self._decide_start(REQUEUE if requeues else STOP)
 
     @property
     def start_vetoed(self) -> bool:
-        if not self._start_vetoed and self._may_poll(START_KEY) and self._store.check([START_KEY]):
-            self._start_vetoed = self._store.get(START_KEY) == STOP
-        return self._start_vetoed
+        if not self.start_decision and self._may_poll(START_KEY) and self._store.check([START_KEY]):
+            self.start_decision = self._store.get(START_KEY).decode()
+        return self.start_decision in (STOP, REQUEUE)
 
     def begin(self) -> bool:
         self.barrier("beginning to train")
-        return self._decide_start(GO) == GO
+        self._decide_start(GO)
+        return self.start_decision == GO
 
-    def _decide_start(self, decision: bytes) -> bytes:
-        """What has been decided, by whoever was first: so no rank can begin while another one ends."""
-        return self._store.compare_set(START_KEY, "", decision.decode())
+    def _decide_start(self, decision: str) -> None:
+        """Whoever is first decides for all: so no rank can begin while another one ends."""
+        self.start_decision = self._store.compare_set(START_KEY, "", decision).decode()
 
     def _may_poll(self, key: str) -> bool:
         now = time.monotonic()

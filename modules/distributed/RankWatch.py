@@ -101,9 +101,14 @@ class RankWatch:
             trouble = troubles.get(rank)
             if trouble is None and rank not in self._exits:
                 return False
-            if trouble is not None and trouble.kind in ("lost", "hung"):
+            if trouble is not None and (trouble.kind in ("lost", "hung") or self._may_have_said_more(rank)):
                 return False
         return True
+
+    def _may_have_said_more(self, rank: int) -> bool:
+        """Whether words of `rank` may be unread: its exit shows at once, what it said before at the next look."""
+        state = self._server.ranks.get(rank)
+        return state is not None and state.is_connected and state.error is None
 
     def _trouble(self, rank: int, now: float) -> Failure | None:
         state = self._server.ranks.get(rank)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+GO, STOP, REQUEUE = "go", "stop", "requeue"  # what the ranks decide about the start
+
 
 class Runtime:
     """One rank on one device.
@@ -45,11 +47,16 @@ class Runtime:
         self.heartbeat = heartbeat or Heartbeat()
         self.while_waiting: Callable[[], None] = lambda: None  # called while this rank waits; may raise
         self._stop_announced = False
-        self._start_vetoed = False
+        self.start_decision = ""  # of all ranks, once this one knows it: GO, STOP or REQUEUE
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
+
+    @property
+    def place(self) -> str:
+        """The device's name; on several machines behind this one's number: "cuda:0", "1:cuda:0"."""
+        return str(self.device) if self.num_nodes == 1 else f"{self.node_rank}:{self.device}"
 
     def prepare(self, module: nn.Module, unused_parameters: bool = False) -> nn.Module:
         """The module as training must call it.
@@ -101,18 +108,22 @@ class Runtime:
         """Whether a stop was announced. Looks at most once a second."""
         return self._stop_announced
 
-    def veto_start(self) -> None:
-        """Lets `begin` give False on all ranks, unless it has given True already."""
-        self._start_vetoed = True
+    def veto_start(self, requeues: bool = False) -> None:
+        """Lets `begin` give False on all ranks, unless it has been decided already.
+
+        requeues: whether the job is to be run again.
+        """
+        self.start_decision = self.start_decision or (REQUEUE if requeues else STOP)
 
     @property
     def start_vetoed(self) -> bool:
         """Whether the training will not begin. Looks at most once a second."""
-        return self._start_vetoed
+        return self.start_decision in (STOP, REQUEUE)
 
     def begin(self) -> bool:
         """Waits for all ranks; whether the training begins, which all decide the same."""
-        return not self._start_vetoed
+        self.start_decision = self.start_decision or GO
+        return self.start_decision == GO
 
     def close(self) -> None:
         """Leaves the other ranks."""

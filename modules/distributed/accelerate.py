@@ -2,14 +2,17 @@
 
 It hands this to the processes it starts by environment variables, which only programs that train by accelerate's
 `Accelerator` obey. Chorus does not, and so refuses what it would ignore. (Names and values: accelerate 1.15,
-utils/launch.py.)
+utils/launch.py.) One option, --gradient_accumulation_steps, it hands on with DeepSpeed alone: its words have that.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.errors import ConfigError
@@ -45,10 +48,10 @@ class _Choice:
     ours: str
 
 
-def check_accelerate(config: TrainConfig, has_gpu: bool, env: Env = os.environ) -> None:
+def check_accelerate(config: TrainConfig, has_gpu: bool, env: Env = os.environ, words: Sequence[str] = ()) -> None:
     """Raises ConfigError, one sentence, for what accelerate was told otherwise than `config` says.
 
-    What it was not told, and what both say alike, is fine.
+    What it was not told, and what both say alike, is fine. words: of its command, as `launcher_words` finds them.
     """
     for variable, what in _NOT_USED.items():
         if _is_true(env, variable):
@@ -61,7 +64,7 @@ def check_accelerate(config: TrainConfig, has_gpu: bool, env: Env = os.environ) 
             "accelerate was told use_cpu, and Chorus trains on the GPUs that it sees: set CUDA_VISIBLE_DEVICES to an "
             "empty text as well, or use_cpu to false."
         )
-    for choice in _choices(config, env):
+    for choice in _choices(config, env, words):
         if choice.told in ("", choice.neutral) or choice.ours == choice.own:
             continue
         alike = f"set {choice.setting} to {choice.ours} as well, or " if choice.ours else ""
@@ -72,13 +75,25 @@ def check_accelerate(config: TrainConfig, has_gpu: bool, env: Env = os.environ) 
         )
 
 
-def _choices(config: TrainConfig, env: Env) -> Iterator[_Choice]:
+def launcher_words(proc: Path = Path("/proc")) -> list[str]:
+    """What the program that has started this process was called with, but for what it has handed on to this one.
+
+    [] where that can't be told: Linux only.
+    """
+    try:
+        words = os.fsdecode((proc / str(os.getppid()) / "cmdline").read_bytes()).split("\0")[:-1]
+    except OSError:
+        return []
+    return words[: len(words) - len(sys.argv[1:])]
+
+
+def _choices(config: TrainConfig, env: Env, words: Sequence[str]) -> Iterator[_Choice]:
     told = _told(env, "MIXED_PRECISION")
     ours = told if told in ("bf16", "fp16") else ""
     yield _Choice("mixed_precision", told, "no", "model.mixed_precision", config.model.mixed_precision, ours)
 
     name = "gradient_accumulation_steps"
-    told = _told(env, name.upper())
+    told = _told(env, name.upper()) or _option(words, name)
     yield _Choice(name, told, "", name, str(config.gradient_accumulation_steps), told if told.isdecimal() else "")
 
     backend = _told(env, "DYNAMO_BACKEND")
@@ -92,6 +107,13 @@ def _choices(config: TrainConfig, env: Env) -> Iterator[_Choice]:
 
 def _told(env: Env, name: str) -> str:
     return env.get(f"ACCELERATE_{name}", "").lower()
+
+
+def _option(words: Sequence[str], name: str) -> str:
+    """What --name was given, with underscores or hyphens, as accelerate reads it; "" without it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", dest="value", default="")
+    return parser.parse_known_args(words)[0].value
 
 
 def _is_true(env: Env, variable: str) -> bool:

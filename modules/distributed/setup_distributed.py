@@ -9,10 +9,10 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 JOIN_SECONDS = 300.0  # for all ranks to come: each imports its libraries first
 COLLECTIVE_SECONDS = 1800.0  # of one collective; hung ranks are found by their heartbeats long before
+REFUSAL_SECONDS = 0.5  # for the others to hear why there will be no meeting
 JOIN_VARIABLE = "CHORUS_JOIN_SECONDS"  # another limit than JOIN_SECONDS
 
 Tell = Callable[[str], None]
@@ -134,13 +135,21 @@ def rank_device(device_indexes: list[int], environment: RankEnvironment, backend
     return torch.device("cuda", indexes[environment.local_rank % len(indexes)])
 
 
+def threads_of_rank(environment: RankEnvironment, cores: int, env: Mapping[str, str] = os.environ) -> int:
+    """CPU threads that a rank may take. cores: those that this process may use."""
+    on_node = env.get("SLURM_CPUS_ON_NODE", "")
+    if environment.name == "slurm" and on_node.isdecimal() and cores < int(on_node):
+        return cores  # srun has given each task cores of its own
+    return max(1, cores // environment.local_world_size)
+
+
 def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
     backend = choose_backend(config.distributed_backend, torch.cuda.is_available())
     device = rank_device(config.device_indexes, environment, backend)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    elif "OMP_NUM_THREADS" not in os.environ:  # else every rank would take all cores, and they wait for each other
-        torch.set_num_threads(max(1, num_cores() // environment.local_world_size))
+    if "OMP_NUM_THREADS" not in os.environ:  # else every rank would take all cores, and they wait for each other
+        torch.set_num_threads(threads_of_rank(environment, num_cores()))
     if sys.platform == "linux":
         # gloo would go by the host's name, which need not lead to an address that works
         interface = "lo" if environment.num_nodes == 1 else interface_towards(environment.master_addr)
@@ -149,7 +158,7 @@ def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
     seconds = float(os.environ.get(JOIN_VARIABLE, JOIN_SECONDS))
     with _bounded(seconds), _explained(environment):
         store = dist.PrefixStore(environment.run_id, _open_store(environment, seconds))
-        _meet(store, environment, device, seconds)
+        _meet(store, environment, device, backend, seconds)
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("process_group", store),
@@ -180,14 +189,24 @@ def _open_store(environment: RankEnvironment, seconds: float) -> dist.Store:
     )
 
 
-def _meet(store: dist.Store, environment: RankEnvironment, device: torch.device, seconds: float) -> None:
+def _meet(
+    store: dist.Store, environment: RankEnvironment, device: torch.device, backend: str, seconds: float
+) -> None:
     """Waits for every rank, having made sure that they are of one run. Raises RanksError."""
     rank, world_size = environment.rank, environment.world_size
     agreed = store.compare_set("world_size", "", str(world_size)).decode()
     if agreed != str(world_size):
-        raise RanksError(
+        _refuse(
+            store,
             f"Rank {rank} was started for {world_size} ranks and others for {agreed}: start every machine with the "
-            "same world_size and num_nodes."
+            "same world_size and num_nodes.",
+        )
+    agreed = store.compare_set("backend", "", backend).decode()
+    if agreed != backend:
+        _refuse(
+            store,
+            f"Rank {rank} would use {backend} and others {agreed}: set distributed_backend to gloo, or see why its "
+            "machine has other devices.",
         )
     if store.add(f"claimed/{rank}", 1) > 1:
         raise RanksError(
@@ -198,6 +217,8 @@ def _meet(store: dist.Store, environment: RankEnvironment, device: torch.device,
     deadline = time.monotonic() + seconds
     missing = list(range(world_size))
     while missing := [other for other in missing if not store.check([f"rank/{other}"])]:
+        if store.check(["unfit"]):
+            raise RanksError(store.get("unfit").decode())
         if time.monotonic() > deadline:
             names = ", ".join(map(str, missing))
             raise RanksError(
@@ -205,6 +226,13 @@ def _meet(store: dist.Store, environment: RankEnvironment, device: torch.device,
                 "num_nodes, node_rank and master_addr."
             )
         time.sleep(0.02)
+
+
+def _refuse(store: dist.Store, text: str) -> NoReturn:
+    """Ends the meeting for all: the others would wait for this rank in silence."""
+    store.set("unfit", text)
+    time.sleep(REFUSAL_SECONDS)  # with this process the store may end, which the others have to read before
+    raise RanksError(text)
 
 
 def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Tell) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
     """
     if not config.lora.start_from:
         return {}
-    path = Path(config.lora.start_from).expanduser()
+    path = Path(os.path.expanduser(config.lora.start_from))
     try:
         made_for = lora_family(path)
         if made_for not in (None, family.name):

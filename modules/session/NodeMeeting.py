@@ -73,14 +73,14 @@ class NodeMeeting:
         first, *others = self.missing
         return f"node {first}" + (f" and {len(others)} more" if others else "")
 
+    def all_are_here(self) -> bool:
+        """Whether all have come and none has gone since the last poll."""
+        self._look(0.0)
+        return not self.missing and not self.refusal
+
     def poll(self) -> None:
         """Takes who comes in the next moment, forgets who has gone, and tells the others whom they wait for."""
-        ranks = {member.connection: rank for rank, member in self._members.items()}
-        for connection in select.select([self._server, *ranks], [], [], POLL_SECONDS)[0]:
-            if connection is self._server:
-                self._receive()
-            elif _has_gone(connection):
-                self._members.pop(ranks[connection]).connection.close()
+        self._look(POLL_SECONDS)
         if self.missing and not self.refusal:
             self._say_all({"waiting": self.whom})
 
@@ -94,7 +94,7 @@ class NodeMeeting:
                 self._receive()
 
     def end(self) -> list[str]:
-        """Tells all that they are alike; returns what they are told, for people."""
+        """Tells all that they are alike; returns what they are told, for people. [] and a refusal if one has gone."""
         own, nodes = self._own, self._own["num_nodes"]
         members = sorted(self._members.items())
         found = [f"Node {rank}: {member.address}" for rank, member in members]
@@ -104,8 +104,22 @@ class NodeMeeting:
                 side = "ahead of" if ahead > 0 else "behind"
                 found.append(f"{CLOCK} {rank} is {abs(ahead):.0f} s {side} that of node 0: have both set by NTP")
         found.append(f"{nodes} nodes, alike: settings, Chorus, Python {own['Python']}, torch {own['torch']}")
-        self._say_all({"found": found})
+        for rank, member in members:
+            try:
+                say(member.connection, {"found": found})
+            except OSError:
+                self.refuse(f"Node {rank} ({member.address}) has gone just as all were there: start all again.")
+                return []
         return found
+
+    def _look(self, seconds: float) -> None:
+        """Takes who comes within `seconds`, and forgets who has gone."""
+        ranks = {member.connection: rank for rank, member in self._members.items()}
+        for connection in select.select([self._server, *ranks], [], [], seconds)[0]:
+            if connection is self._server:
+                self._receive()
+            elif _has_gone(connection):
+                self._members.pop(ranks[connection]).connection.close()
 
     def _receive(self) -> None:
         connection, address = self._server.accept()
@@ -148,6 +162,8 @@ class NodeMeeting:
                 f"node_rank {rank} was given twice, to {other} and to {member.address}: give every machine its own, "
                 f"0 to {num_nodes - 1}."
             )
+        if "refusal" in hello:
+            return f"Node {rank} ({member.address}) can't train: {plain(hello['refusal'])}"
         differences = _differences(self._own, hello)
         if differences:
             return (
@@ -200,6 +216,7 @@ def _differences(own: dict[str, Any], other: dict[str, Any]) -> list[str]:
     if own["Chorus"] != other.get("Chorus"):
         found.append("another version of Chorus")
     for name in sorted(own.keys() - {"mark", "node_rank", "num_nodes", "settings", "Chorus"}):
-        if own[name] != other.get(name):
+        is_known = own[name] is not None and other.get(name) is not None
+        if is_known and own[name] != other[name]:
             found.append(f"{name} {plain(other.get(name))} instead of {own[name]}")
     return found

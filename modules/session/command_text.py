@@ -105,7 +105,7 @@ def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resu
             tuple(_arguments(config, ranks_per_node, rank, places, resume)),
             tuple(variables),
             places.folder,
-            tuple(_check_arguments(config, ranks_per_node, rank, places)),
+            tuple(_check_arguments(config, ranks_per_node, rank, places, resume)),
         )
         for rank in range(num_nodes)
     ]
@@ -197,7 +197,9 @@ def _arguments(config: TrainConfig, ranks_per_node: int, node_rank: int, places:
     ]
 
 
-def _check_arguments(config: TrainConfig, ranks_per_node: int, node_rank: int, places: Places) -> list[str]:
+def _check_arguments(
+    config: TrainConfig, ranks_per_node: int, node_rank: int, places: Places, resume: bool
+) -> list[str]:
     """Without torchrun the training makes this check itself."""
     if not (config.enable_multi_gpu and config.use_torchrun and config.num_nodes > 1):
         return []
@@ -211,6 +213,7 @@ def _check_arguments(config: TrainConfig, ranks_per_node: int, node_rank: int, p
         f"--processes-per-node={ranks_per_node}",
         f"--master-addr={config.master_addr}",
         f"--master-port={config.initial_port}",
+        *(["--resume"] if resume else []),
     ]
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from modules.config.errors import UserError
 from modules.config.presets import ROOT
 from modules.config.shared_settings import shared_values
-from modules.session.NodeMeeting import MARK, NodeMeeting, plain, read_message, say
+from modules.session.NodeMeeting import LINGER_SECONDS, MARK, NodeMeeting, plain, read_message, say
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "diffusers", "transformers", "peft")
 WAIT_SECONDS = 600.0  # for all nodes, which a person may start one after the other
 UNREACHABLE_SECONDS = 12.0  # for an address at which there is nobody
+REFUSING_SECONDS = 2 * LINGER_SECONDS  # for a node that can't train to find node 0, which it wants to tell
+PATIENCE_SECONDS = 25.0  # in which node 0 may be starting, while its machine refuses; then that is told
 CONNECT_SECONDS = 3.0  # for one attempt
 RETRY_SECONDS = 0.5
 SILENT_SECONDS = 10.0  # in which node 0 says a word
@@ -48,18 +50,24 @@ class Place:
 
 
 def check_nodes(
-    config: TrainConfig, tell: Tell, stopping: Callable[[], bool] = lambda: False, wait_seconds: float = WAIT_SECONDS
+    config: TrainConfig,
+    tell: Tell,
+    stopping: Callable[[], bool] = lambda: False,
+    wait_seconds: float = WAIT_SECONDS,
+    resume: bool | None = None,
+    ranks: int | None = None,
 ) -> list[str]:
     """Waits for all nodes of `config` and compares them. Returns what was found, for people; [] where it was stopped.
 
-    tell: told who is waited for, every few seconds. stopping: whether to wait no longer.
-    Raises UserError, one sentence: where a node can't be reached, is not like node 0, has the number of another one,
-    or does not come within `wait_seconds`.
+    tell: told who is waited for, every few seconds. stopping: whether to wait no longer. resume, ranks: of the start
+    that follows, as `describe_node` takes them.
+    Raises UserError, one sentence: where a node can't be reached, can't train, is not like node 0, has the number of
+    another one, or does not come within `wait_seconds`.
     """
     if config.num_nodes == 1:
         return ["There is one node, and nothing to compare"]
     place = Place(config.master_addr, int(config.initial_port))
-    own = describe_node(config)
+    own = describe_node(config, resume, ranks)
     waiting = _Waiting(tell, stopping, wait_seconds)
     if config.node_rank == 0:
         return _lead(own, place, waiting)
@@ -67,8 +75,28 @@ def check_nodes(
         return [] if connection is None else _follow(connection, own, place, waiting)
 
 
-def describe_node(config: TrainConfig) -> dict[str, Any]:
-    """What has to be alike on all machines, and the number of this one. Reads Chorus's own files."""
+@contextlib.contextmanager
+def refused_together(config: TrainConfig, tell: Tell) -> Iterator[None]:
+    """What is refused inside, as a UserError, is told to the other nodes of `config` too: they would wait for this one.
+
+    Takes a few seconds then, in which the others may come. tell: as of `check_nodes`.
+    """
+    try:
+        yield
+    except UserError as error:
+        if config.enable_multi_gpu and config.num_nodes > 1:
+            # their answer, that they are not there, or a Ctrl-C: this node has a reason of its own
+            with contextlib.suppress(UserError, KeyboardInterrupt):
+                _tell_refusal(config, str(error), tell)
+        raise
+
+
+def describe_node(config: TrainConfig, resume: bool | None = None, ranks: int | None = None) -> dict[str, Any]:
+    """What has to be alike on all machines, and the number of this one. Reads Chorus's own files.
+
+    resume: whether the start goes on from a backup. ranks: that it has on this node, where all need as many. None for
+    either: not known, and not compared.
+    """
     return {
         "mark": MARK,
         "node_rank": config.node_rank,
@@ -77,6 +105,8 @@ def describe_node(config: TrainConfig) -> dict[str, Any]:
         "Chorus": _hash(*(path.read_bytes() for path in sorted((ROOT / "modules").rglob("*.py")))),
         "Python": ".".join(platform.python_version_tuple()[:2]),
         **{name: _version(name) for name in PACKAGES},
+        "--resume": None if resume is None else "given" if resume else "not given",
+        "world_size": ranks,
     }
 
 
@@ -108,20 +138,21 @@ def _lead(own: dict[str, Any], place: Place, waiting: _Waiting) -> list[str]:
     with NodeMeeting(own, place.port, ":" in place.address) as meeting:
         if not is_own_address(place.address):
             _refuse_second_leader(own, place)
-        while meeting.missing and not meeting.refusal:
+        while not meeting.refusal:
             if waiting.stopping():
                 return []
-            if waiting.seconds > waiting.limit_seconds:
+            if not meeting.missing:
+                if meeting.all_are_here() and (found := meeting.end()):
+                    return found
+            elif waiting.seconds > waiting.limit_seconds:
                 meeting.refuse(
                     f"{meeting.whom.capitalize()} did not come within {waiting.limit_seconds:g} s: start its command, "
                     f"and see that it reaches master_addr and initial_port, {place}."
                 )
-                break
-            waiting.tell(meeting.whom)
-            meeting.poll()
-        if meeting.refusal:
-            raise UserError(meeting.refusal)
-        return meeting.end()
+            else:
+                waiting.tell(meeting.whom)
+                meeting.poll()
+        raise UserError(meeting.refusal)
 
 
 def _refuse_second_leader(own: dict[str, Any], place: Place) -> None:
@@ -186,7 +217,8 @@ def _reach(place: Place, node_rank: int, waiting: _Waiting) -> Iterator[socket.s
                 f"Node 0 did not come to {place} within {waiting.limit_seconds:g} s: start its command, or correct "
                 "master_addr and initial_port."
             )
-        waiting.tell("node 0")
+        refuses = is_there and waiting.seconds > PATIENCE_SECONDS
+        waiting.tell(f"node 0; something at {place.address} refuses" if refuses else "node 0")
         time.sleep(RETRY_SECONDS)
     yield None
 
@@ -201,6 +233,20 @@ def _unreachable(place: Place, node_rank: int, reason: str, is_own: bool) -> str
         f"Node 0 can't be reached at {place} from here ({reason}): correct master_addr, or see that the machine is on "
         "and no firewall is in the way."
     )
+
+
+def _tell_refusal(config: TrainConfig, reason: str, tell: Tell) -> None:
+    """Raises UserError with what the others answer, or because they are not there."""
+    place = Place(config.master_addr, int(config.initial_port))
+    own = {**describe_node(config), "refusal": reason}
+    if config.node_rank == 0:
+        with NodeMeeting(own, place.port, ":" in place.address) as meeting:
+            tell("telling the other nodes that there is no run")
+            meeting.refuse(f"Node 0 can't train: {reason}")
+        return
+    waiting = _Waiting(tell, lambda: False, REFUSING_SECONDS)
+    with _reach(place, config.node_rank, waiting) as connection:
+        _follow(connection, own, place, waiting)
 
 
 def _follow(connection: socket.socket, own: dict[str, Any], place: Place, waiting: _Waiting) -> list[str]:

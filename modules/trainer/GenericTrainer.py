@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -38,7 +39,7 @@ from modules.data.masks import unused_masks
 from modules.data.prepare import prepare_data
 from modules.data.run_summary import count_texts, disk_needs, step_warnings
 from modules.data.RunPlan import RunPlan, samples_digest
-from modules.distributed.Runtime import Runtime, default_device, share
+from modules.distributed.Runtime import REQUEUE, Runtime, default_device, share
 from modules.families.conditioning import is_unconditional_zero
 from modules.families.registry import FAMILIES
 from modules.families.timesteps import timesteps_of
@@ -104,6 +105,8 @@ class GenericTrainer(TrainingEngine):
     def start(self) -> None:
         """Everything up to the first step: checks, model, caches, plan, optimizer; or a backup's state."""
         self.runtime.while_waiting = self._end_where_asked
+        # first: a rank that goes on meets the others where one that begins anew does not
+        self._check_same("options", lambda: str(self.resume), "--resume in the command")
         self._check()
         self.dataset, self.buckets = prepare_data(self.config, self.family)
         # read before the model is loaded: a caption that can't be read must not cost a caching
@@ -121,7 +124,7 @@ class GenericTrainer(TrainingEngine):
         self._attach_method()
         self._check_same("weights", self._weights, "model.base")
         if not self.runtime.begin():  # before the first collective, in which a rank that has left would be missed
-            raise StopRequested
+            self._end_start()
         self.runtime.while_waiting = lambda: None  # from here on the steps tell of a stop
         self._plan(backup)
         self._setup_engine(backup)
@@ -145,10 +148,11 @@ class GenericTrainer(TrainingEngine):
         self.requeues = goes_on and self.runtime.is_main
         if self.config.backup.at_end or self.stopped:
             self._together("saving", self.backup)
-        if self.config.sampling.at_end and not self.stopped:
-            self._together("sampling", self.sample)
         if not goes_on:
             self._together("saving", partial(self.save, final=True))
+        # after the model: what ends the run while pictures are made must not cost it
+        if self.config.sampling.at_end and not self.stopped:
+            self._together("sampling", self.sample)
         self._together("saving", self.backups.wait)
         if self.requeues and self.backups.has_failed:
             raise TrainingError(  # else the job would come back for ever to do the same steps
@@ -321,7 +325,7 @@ class GenericTrainer(TrainingEngine):
             self.base,
             self.dataset,
             self.buckets,
-            Path(self.config.cache_dir).expanduser(),
+            Path(os.path.expanduser(self.config.cache_dir)),
             self.runtime,
             self.config.distributed_data_loading,
             self._progress,
@@ -491,9 +495,14 @@ class GenericTrainer(TrainingEngine):
 
     def _end_where_asked(self) -> None:
         if self.commands.stopping:
-            self.runtime.veto_start()
+            self.runtime.veto_start(self.commands.requeues)
         if self.runtime.start_vetoed:
-            raise StopRequested
+            self._end_start()
+
+    def _end_start(self) -> NoReturn:
+        if self.runtime.start_decision == REQUEUE:  # the signal may have reached another rank only
+            self.commands.requeue()
+        raise StopRequested
 
     def _stop_asked(self) -> bool:
         """Whether a rank was asked to stop, while each makes its samples and no step tells them."""

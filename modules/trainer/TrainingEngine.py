@@ -397,7 +397,7 @@ class TrainingEngine:
                 grad_norm=figures.grad_norm,
                 metrics={**figures.metrics, **{f"lr/{name}": lr for name, lr in report.learning_rates.items()}},
                 data_seconds=report.data_seconds,
-                device=str(self.runtime.device),
+                device=self.runtime.place,
                 memory_bytes=memory_bytes,
                 peak_memory_bytes=peak_memory_bytes,
             )

@@ -6,6 +6,7 @@ Torch is imported only where the settings ask for what needs it.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,7 +80,7 @@ def _check_scheduler(config: TrainConfig, base: BaseInfo) -> None:
     model = config.model
     if not model.zero_terminal_snr or model.prediction_type != "auto" or base.kind != "folder":
         return
-    path = Path(model.base).expanduser() / "scheduler" / "scheduler_config.json"
+    path = Path(os.path.expanduser(model.base)) / "scheduler" / "scheduler_config.json"
     try:
         predicted = json.loads(path.read_text(encoding="utf-8")).get("prediction_type", "epsilon")
     except (OSError, ValueError, AttributeError) as error:

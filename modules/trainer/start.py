@@ -8,9 +8,10 @@ import time
 from typing import TYPE_CHECKING
 
 from modules.config.errors import ConfigError
-from modules.distributed.accelerate import check_accelerate
+from modules.distributed.accelerate import check_accelerate, launcher_words
 from modules.distributed.environments import find_environment, is_by_accelerate, lone_accelerate
 from modules.session.devices import default_num_ranks, list_gpus, num_cores
+from modules.session.node_check import refused_together
 from modules.session.slurm import was_requeued
 from modules.trainer.join import REFUSED, join_training
 from modules.trainer.run import run_training
@@ -33,8 +34,7 @@ def start_training(config: TrainConfig, resume: bool = False, supervise: bool = 
     # before anything asks CUDA: device_indexes count as session/devices.py lists the GPUs
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if supervise:
-        alone = not config.enable_multi_gpu
-        return supervise_training(config, 1 if alone else default_num_ranks(config, list_gpus(), num_cores()), resume)
+        return supervise_training(config, _count_ranks(config) if config.enable_multi_gpu else 1, resume)
     environment = find_environment()
     if is_by_accelerate():
         _check_accelerate(config, environment)
@@ -49,17 +49,23 @@ def start_training(config: TrainConfig, resume: bool = False, supervise: bool = 
         )
     if environment is not None or not config.enable_multi_gpu:
         return run_training(config, resume)
-    num_ranks = default_num_ranks(config, list_gpus(), num_cores())
+    num_ranks = _count_ranks(config)
     if num_ranks * config.num_nodes == 1:
         print("Warning: enable_multi_gpu is on, but there is one device, which trains alone.", file=sys.stderr)
         return run_training(config, resume)
     return supervise_training(config, num_ranks, resume, by_torchrun=config.use_torchrun)
 
 
+def _count_ranks(config: TrainConfig) -> int:
+    """On this machine. Raises UserError; other machines are told then."""
+    with refused_together(config, lambda text: print(text, file=sys.stderr)):
+        return default_num_ranks(config, list_gpus(), num_cores())
+
+
 def _check_accelerate(config: TrainConfig, environment: RankEnvironment | None) -> None:
     """All ranks find the same; the first of each machine says it."""
     try:
-        check_accelerate(config, has_gpu=bool(list_gpus()))
+        check_accelerate(config, has_gpu=bool(list_gpus()), words=launcher_words())
     except ConfigError:
         if environment is None or environment.local_rank == 0:
             raise

@@ -25,7 +25,7 @@ from modules.session.devices import list_gpus, num_cores
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.FolderCommands import FolderCommands
-from modules.session.node_check import check_nodes
+from modules.session.node_check import check_nodes, refused_together
 from modules.session.ports import PORTS_TO_TRY, next_free_port
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
@@ -53,22 +53,20 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_ranks)))
     check_settings(config)
     machines = _machines(config)
-    if num_ranks * machines.num_nodes > 1:
-        _check_backend(config)
     folder = RunFolder(config.workspace_dir)
     leads = machines.node_rank == 0  # the other machines may share its disk, and follow
-    if leads and not resume:
-        folder.refuse_earlier_run()
-    folder.create()
     with contextlib.ExitStack() as stack:
-        if leads:
-            stack.enter_context(RunLock(folder.lock_path))
-            folder.clear_exit()
+        with refused_together(machines, lambda text: print(text, file=sys.stderr)):
+            if num_ranks * machines.num_nodes > 1:
+                _check_backend(config)
+            _take_folder(folder, leads, resume, stack)
         callbacks = _callbacks(folder, stack)
-        if machines.num_nodes > 1 and not _meet_nodes(machines, folder, callbacks, started):
-            if leads:
-                folder.write_exit("stopped", rank=0)
-            return STOPPED
+        if machines.num_nodes > 1:
+            ranks = None if by_torchrun else num_ranks  # torchrun counts those of each machine
+            if not _meet_nodes(machines, folder, callbacks, started, resume, ranks):
+                if leads:
+                    folder.write_exit("stopped", rank=0)
+                return STOPPED
         settings_file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "config.yaml"
         save_config(config, settings_file)
 
@@ -126,6 +124,16 @@ def _machines(config: TrainConfig) -> TrainConfig:
     return config if config.enable_multi_gpu else replace(config, num_nodes=1, node_rank=0, max_restarts=0)
 
 
+def _take_folder(folder: RunFolder, leads: bool, resume: bool, stack: contextlib.ExitStack) -> None:
+    """Raises UserError where it holds a run already, or one that goes on."""
+    if leads and not resume:
+        folder.refuse_earlier_run()
+    folder.create()
+    if leads:
+        stack.enter_context(RunLock(folder.lock_path))
+        folder.clear_exit()
+
+
 def _callbacks(folder: RunFolder, stack: contextlib.ExitStack) -> TrainCallbacks:
     log = stack.enter_context(folder.supervisor_log_path.open("a", encoding="utf-8", buffering=1))
     events = stack.enter_context(EventWriter(folder.supervisor_event_path, rank=None))
@@ -139,13 +147,23 @@ def _check_backend(config: TrainConfig) -> None:
     choose_backend(config.distributed_backend, has_gpu=bool(list_gpus()))
 
 
-def _meet_nodes(config: TrainConfig, folder: RunFolder, callbacks: TrainCallbacks, started: float) -> bool:
-    """Waits for the other machines, which make the same check; False where a stop was asked for. Raises UserError."""
+def _meet_nodes(
+    config: TrainConfig,
+    folder: RunFolder,
+    callbacks: TrainCallbacks,
+    started: float,
+    resume: bool,
+    ranks: int | None,
+) -> bool:
+    """Waits for the other machines, which make the same check; False where a stop was asked for. Raises UserError.
+
+    ranks: of this machine, where all need as many.
+    """
     # on a shared disk a stop is for machine 0 to take
     commands = FolderCommands(folder, callbacks, started) if config.node_rank == 0 else TrainCommands()
     before = {number: signal.signal(number, lambda *_: commands.stop()) for number in STOP_SIGNALS}
     try:
-        found = check_nodes(config, callbacks.on_status, lambda: commands.stopping)
+        found = check_nodes(config, callbacks.on_status, lambda: commands.stopping, resume=resume, ranks=ranks)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

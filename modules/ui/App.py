@@ -128,6 +128,10 @@ class App(ctk.CTk):
         """Bring a tab to the front and return it; it is made if it was not open before. KeyError for another name."""
         raise NotImplementedError
 
+    def resume_run(self) -> None:
+        """Go on with the run in the run folder of the settings, after a check of it."""
+        raise NotImplementedError
+
     def flash(self, path: str) -> None:
         """Bring the field of a setting to the front, give it the focus and flash it."""
         raise NotImplementedError

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.files import config_from_values
 from modules.config.validation import Problem
+from modules.session.ports import next_free_port
 from modules.ui.base_model import look_at_base
 from modules.ui.DeviceModel import read_machine
 
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 SETTLE_MS = 80  # several changes at once are looked at once
+LOOK_AGAIN_SECONDS = 2.0  # at what was wrong: a disk may be mounted, a model copied, a port left
+LOOPBACK = "127.0.0.1"
 
 
 class BackgroundChecks:
-    """Reports the problems of devices and of the base model to the settings: after `start`, and after each change.
+    """Reports the problems of devices, port and base model to the settings: after `start`, and after each change.
 
     base_text: what there is at the base model's path or name, in a sentence; "" while that is not known, or wrong.
     """
@@ -26,6 +29,9 @@ class BackgroundChecks:
         self.base_text = ""
         self._app = app
         self._base: str | None = None  # that was looked at last
+        self._is_wrong = False
+        self._port: tuple | None = None  # port and machines that were looked at last
+        self._is_busy = False
         self._is_due = False
         self._subscribers: list[Callable[[], None]] = []
 
@@ -33,7 +39,9 @@ class BackgroundChecks:
         self._app.settings.subscribe(self._on_settings)
         self._app.devices.subscribe(lambda what: self._soon() if what != "usage" else None)
         self._app.in_background(read_machine, self._app.devices.take_machine)
+        self._app.every(LOOK_AGAIN_SECONDS, self._look_again)
         self._look_at_base()
+        self._look_at_port()
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when base_text has. Returns a function that ends it."""
@@ -51,6 +59,7 @@ class BackgroundChecks:
     def _on_settings(self, paths: set[str]) -> None:
         self._soon()
         self._look_at_base()
+        self._look_at_port()
 
     def _soon(self) -> None:
         if not self._is_due:
@@ -60,13 +69,55 @@ class BackgroundChecks:
     def _look_at_base(self) -> None:
         base = self._app.settings.get("model.base")
         if base != self._base:
-            self._base = base
+            self._base, self._is_wrong = base, False
             self._app.in_background(lambda: look_at_base(base), lambda found: self._take_base(base, *found))
+
+    def _look_again(self) -> None:
+        if self._is_wrong:
+            self._base = None
+            self._look_at_base()
+        if self._is_busy:
+            self._port = None
+        self._look_at_port()
+
+    def _look_at_port(self) -> None:
+        """Not while a run goes on, which may be what uses the port. Of a free one only after a change: a look holds it
+        for a moment, in which a run might want it."""
+        settings = self._app.settings
+        if not settings.get("enable_multi_gpu") or self._app.run.is_running:
+            self._port = None
+            self._take_port(None, [])
+            return
+        wanted = tuple(map(settings.get, ("initial_port", "num_nodes", "node_rank")))
+        if wanted != self._port:
+            self._port = wanted
+            self._app.in_background(lambda: look_at_port(*wanted), lambda found: self._take_port(wanted, found))
+
+    def _take_port(self, wanted: tuple | None, found: list[Problem]) -> None:
+        if wanted == self._port:
+            self._is_busy = bool(found)
+            self._app.settings.report("port", found)
 
     def _take_base(self, base: str, text: str, is_wrong: bool) -> None:
         if base != self._base:
             return
-        self.base_text = "" if is_wrong else text
+        before, self.base_text, self._is_wrong = self.base_text, "" if is_wrong else text, is_wrong
         self._app.settings.report("model", [Problem("model.base", text)] if is_wrong else [])
-        for changed in list(self._subscribers):
+        for changed in list(self._subscribers) if self.base_text != before else ():
             changed()
+
+
+def look_at_port(port: str, num_nodes: int, node_rank: int) -> list[Problem]:
+    """Whether ranks can meet at a port of this machine; for a thread, as it may try a hundred.
+
+    A run on this machine alone takes the next free one by itself; of several machines all have to know it, and only
+    the first listens.
+    """
+    if node_rank > 0:
+        return []
+    free = next_free_port(int(port), LOOPBACK if num_nodes == 1 else "")
+    if free == int(port):
+        return []
+    if free is None:
+        return [Problem("initial_port", f"Port {port} and those after it are in use: set another one.")]
+    return [Problem("initial_port", f"Port {port} is in use: next free {free}.", num_nodes > 1, str(free))]

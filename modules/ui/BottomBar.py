@@ -49,6 +49,7 @@ class BottomBar(ctk.CTkFrame):
     def destroy(self) -> None:
         for unsubscribe in self._unsubscribe:
             unsubscribe()
+        self.control.close()
         super().destroy()
 
     def jump(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import tkinter as tk
 from collections.abc import Iterator
 from tkinter import filedialog
@@ -75,9 +74,7 @@ class ConceptsTab(ctk.CTkFrame):
             self.cards.choose(int(number[0]))
 
     def duplicate(self, number: int) -> None:
-        values = dataclasses.asdict(self.app.settings.get(f"concepts.{number}"))
-        new = self.app.settings.add("concepts", values)
-        self.app.settings.move("concepts", new, number + 1)
+        self.app.settings.duplicate("concepts", number)
         self.cards.choose(number + 1)
 
     def remove(self, number: int) -> None:

@@ -65,10 +65,11 @@ class DoctorWindow(TextWindow):
             first = after
 
     def _fail(self, error: Exception) -> None:
+        if self.winfo_exists():
+            self._end()
         if not isinstance(error, UserError):
             raise error
         if self.winfo_exists():
-            self._end()
             self._tell(str(error), Theme.error)
 
     def _end(self) -> None:

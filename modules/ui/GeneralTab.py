@@ -23,7 +23,7 @@ class GeneralTab(ctk.CTkFrame):
         super().__init__(parent, fg_color="transparent")
         page = SettingsPage(self, app, CARDS)
         page.pack(fill="both", expand=True)
-        page.add_card(lambda: ResumeCard(page, app))
+        page.add_card(lambda: ResumeCard(page, app, app.resume_run))
         page.add_card(lambda: LookCard(page, app))
 
 

@@ -58,9 +58,9 @@ class HealthWindow(ctk.CTkToplevel):
         if config is None:
             self._state.configure(text="A setting holds what it can't take: mend it first.")
             return
-        num_ranks = (config.world_size or len(config.device_indexes) or 1) if config.enable_multi_gpu else 1
-        check = DataCheck(config, num_ranks * config.num_nodes, bool(self._decode.get()))
-        self._check = check
+        shape = self.app.devices.shape(config)
+        num_ranks = shape.num_ranks if shape else 1  # unknown while the GPUs are, or where they can't train this
+        self._check = check = DataCheck(config, num_ranks, bool(self._decode.get()))
         self._state.configure(text="Looking at the pictures and captions …")
         self._button.configure(text="Cancel", command=self._cancel)
         self.app.in_background(check.run, self._show, self._tell_failure)
@@ -77,7 +77,8 @@ class HealthWindow(ctk.CTkToplevel):
             self._state.configure(text="The check was cancelled.")
             return
         self.report = report
-        verdict = "nothing unusual" if not report.findings else f"{len(report.findings)} things found"
+        found = len(report.findings)
+        verdict = f"{found} thing{'' if found == 1 else 's'} found" if found else "nothing unusual"
         if not report.can_train:
             verdict = "the training could not start"
         self._state.configure(text=f"{report.num_pictures:,} pictures: {verdict}.")
@@ -91,10 +92,11 @@ class HealthWindow(ctk.CTkToplevel):
             self.tree.focus("0")
 
     def _tell_failure(self, error: Exception) -> None:
+        if self.winfo_exists():
+            self._end_check()
         if not isinstance(error, UserError):
             raise error
         if self.winfo_exists():
-            self._end_check()
             self._state.configure(text=str(error))
 
     def _end_check(self) -> None:

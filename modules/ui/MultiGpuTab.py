@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tkinter
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,8 @@ SETTLE_MS = 80  # several changes at once are shown once
 COUNT_MS = 600  # pictures are counted when the typing has stopped
 TWO_COLUMNS = 1100  # from this width on, before scaling: a table of GPUs takes half of it
 
-FIRST_PATHS = ("enable_multi_gpu", "distributed_backend", "lr_scaling", "distributed_data_loading", "use_torchrun")
+# what the card is about, also where only the settings that most runs need are shown
+ALWAYS = ("use_torchrun", "distributed_backend", "distributed_data_loading", "gradient_reduce_precision", "lr_scaling")
 BATCH_PATHS = ("batch_size", "batch_size_mode", "gradient_accumulation_steps")
 
 
@@ -284,8 +286,9 @@ class MultiGpuTab(ctk.CTkFrame):
         """At once, so that a search for a setting finds its field; the form builds itself in slices."""
         self._run_card = Card(self._page, self.app, "Run shape")
         others = [path for path, info in settings_by_path().items() if info.group == "multi_gpu"]
-        paths = [*FIRST_PATHS, *BATCH_PATHS, *(path for path in others if path not in FIRST_PATHS)]
-        self.shape_form = SettingsForm(self._run_card, self.app, paths)
+        first = ["enable_multi_gpu", *ALWAYS, *BATCH_PATHS]
+        paths = [*first, *(path for path in others if path not in first)]
+        self.shape_form = SettingsForm(self._run_card, self.app, paths, always=ALWAYS)
         self.shape_form.grid(row=1, column=0, sticky="ew", padx=(0, 2))
         self._backend_note = self._run_card.add_note(2)
 
@@ -332,7 +335,7 @@ def count_pictures(config: TrainConfig) -> int:
 
 def base_bytes(base: str) -> int | None:
     """Of a model's files on this disk; None for a name on the Hub. For a thread."""
-    path = Path(base).expanduser()
+    path = Path(os.path.expanduser(base))
     try:
         files = [path] if path.is_file() else list(path.rglob("*.safetensors")) if base.strip() else []
         return sum(file.stat().st_size for file in files) or None

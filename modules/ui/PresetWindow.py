@@ -11,7 +11,7 @@ from modules.config.presets import GPU_COUNTS, MEMORY_SIZES
 from modules.ui.dialogs import set_size
 from modules.ui.fitting import wrap_to
 from modules.ui.preset_rows import COLUMNS, file_rows, preset_rows, suggested
-from modules.ui.TableWindow import GRID_COLUMNS, TableWindow
+from modules.ui.TableWindow import GRID_COLUMNS, Row, TableWindow
 from modules.ui.Tooltip import Tooltip
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class PresetWindow(TableWindow):
         self._recent = recent
         self._memory, self._num_gpus = suggested(app.devices.gpus)
         actions = [("Use", use), ("Compare…", compare), ("Open a file…", lambda names: open_file())]
-        super().__init__(app, "Start from", COLUMNS, self._find_rows(), actions)
+        super().__init__(app, "Start from", COLUMNS, file_rows(recent), actions)
         set_size(self, "960x480", (640, 320))
         memory_help = "Memory of each GPU. What a preset needs is an estimate: the larger of training and caching."
         self.memory = self._add_menu(1, MEMORY_CHOICES, self._memory, memory_help)
@@ -48,6 +48,7 @@ class PresetWindow(TableWindow):
         self.detail.grid(row=2, column=0, columnspan=GRID_COLUMNS, sticky="ew", padx=18, pady=(8, 0))
         wrap_to(self, self.detail, app.theme, 36)
         self.table.bind("<<TreeviewSelect>>", lambda event: self._show_detail())
+        self._find_rows()
 
     def _add_menu(self, column: int, choices: dict, value: int | None, text: str) -> ctk.CTkOptionMenu:
         font = self.app.theme.font()
@@ -62,13 +63,19 @@ class PresetWindow(TableWindow):
     def _choose(self) -> None:
         """Show the presets for other GPUs."""
         self._memory, self._num_gpus = MEMORY_CHOICES[self.memory.get()], GPU_CHOICES[self.num_gpus.get()]
-        self._rows = self._find_rows()
-        self.show_rows()
+        self._find_rows()
 
     def _show_detail(self) -> None:
         """Below the table, the whole of what its column may have no room for."""
         chosen = set(self.table.selection())
         self.detail.configure(text=next((cells[1] for name, cells in self._rows if name in chosen), ""))
 
-    def _find_rows(self) -> list[tuple[str, tuple[str, ...]]]:
-        return [*preset_rows(self._memory, self._num_gpus), *file_rows(self._recent)]
+    def _find_rows(self) -> None:
+        """In a thread: an estimate for every preset takes longer than a window may stand still."""
+        wanted = self._memory, self._num_gpus
+        self.app.in_background(lambda: preset_rows(*wanted), lambda rows: self._take_rows(wanted, rows))
+
+    def _take_rows(self, wanted: tuple[int | None, int], rows: list[Row]) -> None:
+        if self.winfo_exists() and wanted == (self._memory, self._num_gpus):
+            self._rows = [*rows, *file_rows(self._recent)]
+            self.show_rows()

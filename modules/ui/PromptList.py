@@ -78,8 +78,7 @@ class PromptList(ctk.CTkFrame):
 
     def duplicate(self) -> None:
         number = self.chosen
-        new = self.app.settings.add(PATH, dataclasses.asdict(self.app.settings.get(f"{PATH}.{number}")))
-        self.app.settings.move(PATH, new, number + 1)
+        self.app.settings.duplicate(PATH, number)
         self.choose(number + 1)
 
     def remove(self) -> None:

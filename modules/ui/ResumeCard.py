@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 import tkinter
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
 from modules.config.errors import UserError
+from modules.session.backups import BackupInfo, list_backups
 from modules.session.following import RunInfo, find_runs
+from modules.session.RunFolder import RunFolder
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
@@ -21,12 +23,14 @@ LOOK_SECONDS = 10.0
 
 
 class ResumeCard(ctk.CTkFrame):
-    """The newest runs beside the run folder of the settings: Open shows one, running or not."""
+    """The newest runs beside the run folder of the settings: Open shows one, running or not. Where that folder has a
+    backup, `resume` goes on from the newest."""
 
-    def __init__(self, parent: tkinter.Misc, app: App):
+    def __init__(self, parent: tkinter.Misc, app: App, resume: Callable[[], None]):
         super().__init__(parent, fg_color=Theme.card, corner_radius=8)
         self.app = app
-        self._shown: list[RunInfo] | None = None
+        self._resume = resume
+        self._shown: tuple[list[RunInfo], BackupInfo | None] | None = None
         self._is_looking = False
         self.grid_columnconfigure(0, weight=1)
         title = ctk.CTkLabel(self, text="Runs", font=app.theme.font(15, "bold"), anchor="w")
@@ -39,7 +43,7 @@ class ResumeCard(ctk.CTkFrame):
 
     def weight(self) -> float:
         """Its length in rows."""
-        return 2.5 + len(self._shown or ())
+        return 2.5 + (len(self._shown[0]) if self._shown else 0)
 
     def destroy(self) -> None:
         self._stop_looking()
@@ -49,34 +53,35 @@ class ResumeCard(ctk.CTkFrame):
         if self._is_looking or not self.winfo_viewable():
             return
         self._is_looking = True
-        workspace = Path(self.app.settings.get("workspace_dir")).expanduser().absolute().parent
-        self.app.in_background(lambda: find_runs(workspace)[:MAX_RUNS], self._show, self._fail)
+        workspace_dir = self.app.settings.get("workspace_dir")
+        self.app.in_background(lambda: look(workspace_dir), self._show, self._fail)
 
     def _fail(self, error: Exception) -> None:
-        self._is_looking = False
-        self._show([])
+        self._show(([], None))
+        if not isinstance(error, UserError):  # of a run folder without a name, which its field says
+            raise error
 
-    def _show(self, runs: list[RunInfo]) -> None:
+    def _show(self, found: tuple[list[RunInfo], BackupInfo | None]) -> None:
         self._is_looking = False
-        if runs == self._shown or not self.winfo_exists():
+        if found == self._shown or not self.winfo_exists():
             return
-        self._shown = runs
+        self._shown = runs, backup = found
         for child in self.body.winfo_children():
             child.destroy()
+        if backup is not None:
+            text = f"Resume step {backup.step:,}, {describe_time(backup.time)}"
+            self._button(text, self._resume).grid(row=MAX_RUNS, column=0, columnspan=2, sticky="w", pady=(6, 0))
         if not runs:
             text = "No run yet beside the run folder. Start the training, and it will be listed here."
             self._label(text, 0, Theme.muted)
         for row, info in enumerate(runs):
             self._label(describe_run(info), row, Theme.text)
-            button = ctk.CTkButton(
-                self.body,
-                text="Open",
-                width=56,
-                height=26,
-                font=self.app.theme.font(12),
-                command=lambda info=info: self._open(info),
-            )
-            button.grid(row=row, column=1, padx=(8, 0), pady=2)
+            self._button("Open", lambda info=info: self._open(info)).grid(row=row, column=1, padx=(8, 0), pady=2)
+
+    def _button(self, text: str, command: Callable[[], None]) -> ctk.CTkButton:
+        return ctk.CTkButton(
+            self.body, text=text, width=56, height=26, font=self.app.theme.font(12), command=command
+        )
 
     def _label(self, text: str, row: int, colour: tuple[str, str]) -> None:
         label = ctk.CTkLabel(self.body, text=text, text_color=colour, font=self.app.theme.font(), anchor="w")
@@ -92,7 +97,20 @@ class ResumeCard(ctk.CTkFrame):
             self.app.show_message(f"Showing the run {info.folder.name}.", "info")
 
 
+def look(workspace_dir: str) -> tuple[list[RunInfo], BackupInfo | None]:
+    """The runs beside a run folder, and its own newest backup unless its run goes on. For a thread."""
+    own = RunFolder(workspace_dir)
+    runs = find_runs(own.path.parent)
+    if any(info.folder == own.path and info.status == "running" for info in runs):
+        return runs[:MAX_RUNS], None
+    return runs[:MAX_RUNS], next((info for info in list_backups(own) if not info.is_aside), None)
+
+
 def describe_run(info: RunInfo) -> str:
     """One line: name, how it ended, step and time."""
-    day = time.strftime("%H:%M" if time.time() - info.time < 86400 else "%d %b %H:%M", time.localtime(info.time))
-    return f"{info.folder.name}: {info.status}, step {info.step:,}, {day}"
+    return f"{info.folder.name}: {info.status}, step {info.step:,}, {describe_time(info.time)}"
+
+
+def describe_time(seconds: float) -> str:
+    """A time of day, with the date where it is more than a day ago. seconds: Unix time."""
+    return time.strftime("%H:%M" if time.time() - seconds < 86400 else "%d %b %H:%M", time.localtime(seconds))

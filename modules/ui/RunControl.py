@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
-from modules.config.files import save_config
-from modules.config.presets import ROOT
 from modules.session.RunFolder import RunFolder
 from modules.ui.dialogs import ask, open_window
+from modules.ui.ScriptRun import ScriptRun
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -30,6 +25,12 @@ class RunControl:
         self.app = app
         self.on_change: Callable[[], None] = lambda: None
         self.is_checking = False
+        self._check: ScriptRun | None = None
+
+    def close(self) -> None:
+        """End a check that is going on."""
+        if self._check is not None:
+            self._check.cancel()
 
     def button(self) -> tuple[str, bool, bool]:
         """The text of the large button, whether it stops, and whether it can be pressed."""
@@ -65,6 +66,11 @@ class RunControl:
         if choice is not None:
             self._summarize(resume=choice == "resume", then_start=True)
 
+    def resume(self) -> None:
+        """Go on with the run in the run folder from its newest backup, after the check and from its summary."""
+        if not self.app.run.state.is_running:
+            self._summarize(resume=True, then_start=True)
+
     def show_loss(self) -> None:
         """Open the curve of the loss in a window of its own."""
         from modules.ui.LossWindow import LossWindow
@@ -96,13 +102,15 @@ class RunControl:
         return "new"
 
     def _summarize(self, resume: bool, then_start: bool) -> None:
+        if self.is_checking or not self._is_ready():
+            return
         config = self.app.settings.config()
-        if self.is_checking or config is None or not self._is_ready():
-            self._is_ready()
+        if config is None:
             return
         self._set_checking(True)
+        self._check = check = check_of(config, resume)
         self.app.in_background(
-            lambda: run_check(config, resume),
+            lambda: run_check(check),
             lambda summary: self._show_summary(summary, config, resume, then_start),
             self._fail,
         )
@@ -115,6 +123,9 @@ class RunControl:
         open_window(self.app, RunSummaryWindow, summary, start)
 
     def _start(self, config: TrainConfig, resume: bool) -> None:
+        if self.app.settings.config() != config:  # the summary leaves the settings within reach
+            self.app.show_message("The settings have changed since the check: press Start training again.", "warning")
+            return
         try:
             self.app.run.start(config, resume)
         except UserError as error:
@@ -136,31 +147,17 @@ class RunControl:
         self.on_change()
 
 
-def run_check(config: TrainConfig, resume: bool = False) -> str:
-    """What a run of `config` would do, as scripts/train.py --dry-run says it: the window itself loads no model code.
+def check_of(config: TrainConfig, resume: bool = False) -> ScriptRun:
+    """scripts/train.py --dry-run of `config`: the window itself loads no model code.
 
-    resume: the run goes on with that in its folder. Raises UserError with what is wrong.
+    resume: the run goes on with that in its folder.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.yaml"
-        save_config(config, path)
-        command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(path), "--dry-run"]
-        command += ["--resume"] if resume else []
-        environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=CHECK_SECONDS,
-                env=environment,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise UserError(f"The check took longer than {CHECK_SECONDS // 60} minutes: look at the disks.") from error
-    if done.returncode == 0:
-        return done.stdout.decode("utf-8", "replace").strip()
-    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    raise UserError(lines[-1] if lines else f"The check ended with exit code {done.returncode}.")
+    return ScriptRun("train.py", config, ["--dry-run", *(["--resume"] if resume else [])], (0,), CHECK_SECONDS)
+
+
+def run_check(check: ScriptRun) -> str:
+    """What the run would do, "" if the check was cancelled. Raises UserError with what is wrong."""
+    return (check.run() or b"").decode("utf-8", "replace").strip()
 
 
 def next_free_folder(path: str) -> str:
@@ -170,4 +167,4 @@ def next_free_folder(path: str) -> str:
     if not (dash and number.isdecimal()):
         stem, number = name, "1"
     names = (os.path.join(parent, f"{stem}-{count}") for count in range(int(number) + 1, int(number) + 100_000))
-    return next(one for one in names if not Path(one).expanduser().exists())
+    return next(one for one in names if not os.path.exists(os.path.expanduser(one)))

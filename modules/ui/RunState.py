@@ -11,7 +11,7 @@ from typing import Any
 class RankRow:
     """One rank, as its own events and the supervisor tell of it.
 
-    device: such as "cuda:1" or "cpu"; "" while it is not known.
+    device: such as "cuda:1" or "cpu", of several machines "0:cuda:1"; "" while it is not known.
     state: waiting, loading, caching, training, sampling or saving; at the end finished, stopped, failed, killed, hung
     or ended.
     loss: of the last step, None before it. memory_bytes, peak_memory_bytes: of its device, None where nobody counts.

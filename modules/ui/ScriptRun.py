@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,23 +18,37 @@ from modules.config.presets import ROOT
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
-LAST_LETTERS = 500  # of what a script that failed has said
+LAST_LETTERS = 500  # of the last line of a script that failed: its sentence, or the error that it ended with
 
 
 class ScriptRun:
-    """`scripts/NAME --config SETTINGS OPTIONS`, once. `run` takes its time, `cancel` may be called meanwhile."""
+    """`scripts/NAME --config SETTINGS OPTIONS`, once. `run` takes its time, `cancel` may be called meanwhile.
 
-    def __init__(self, name: str, config: TrainConfig, options: Sequence[str]):
+    exit_codes: of a script that has an answer. seconds: after which it is ended; None: never.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: TrainConfig,
+        options: Sequence[str],
+        exit_codes: Sequence[int] = (0, 1),
+        seconds: float | None = None,
+    ):
         self._name = name
         self._config = config
         self._options = list(options)
+        self._exit_codes, self._seconds = tuple(exit_codes), seconds
         self._lock = threading.Lock()
         self._process: subprocess.Popen | None = None
         self._is_cancelled = False
 
     def run(self) -> bytes | None:
-        """What it has printed, None if it was cancelled. Raises UserError unless it ends with 0, or with 1 and a word:
-        that is what Python itself ends with, too."""
+        """What it has printed, None if it was cancelled.
+
+        Raises UserError where it takes too long, ends with another exit code, or prints nothing: with 1 Python itself
+        ends, too.
+        """
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "config.yaml"
             save_config(self._config, path)
@@ -45,13 +60,15 @@ class ScriptRun:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
+                    env={**os.environ, "PYTHONIOENCODING": "utf-8"},
                     creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
                 )
-            output, errors = self._process.communicate()
+            output, errors = self._wait()
         if self._is_cancelled:
             return None
-        if self._process.returncode not in (0, 1) or not output:
-            text = errors.decode("utf-8", "replace").strip()[-LAST_LETTERS:]
+        if self._process.returncode not in self._exit_codes or not output:
+            lines = errors.decode("utf-8", "replace").strip().splitlines()
+            text = lines[-1][-LAST_LETTERS:] if lines else ""
             raise UserError(text or f"{self._name} ended with exit code {self._process.returncode}.")
         return output
 
@@ -61,3 +78,11 @@ class ScriptRun:
             self._is_cancelled = True
             if self._process is not None:
                 self._process.terminate()
+
+    def _wait(self) -> tuple[bytes, bytes]:
+        try:
+            return self._process.communicate(timeout=self._seconds)
+        except subprocess.TimeoutExpired as error:
+            self._process.kill()
+            self._process.communicate()
+            raise UserError(f"{self._name} took longer than {self._seconds:.0f} seconds: look at the disks.") from error

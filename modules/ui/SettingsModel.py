@@ -101,6 +101,10 @@ class SettingsModel:
         """What a person should know about this setting as it is, in a sentence."""
         return next((one.message for one in self.problems() if one.path == path and not one.blocking), None)
 
+    def offer(self, path: str) -> str:
+        """A value with which what is wrong with this setting would be gone; "" where nobody knows one."""
+        return next((one.offer for one in self.problems() if one.path == path and one.offer), "")
+
     def reset(self, path: str) -> None:
         """Give a setting its default, or a list no parts."""
         self.set(path, _copy(self.info(path).default))
@@ -238,6 +242,11 @@ class SettingsModel:
         order = [number for number in range(len(self.get(path))) if number != index]
         self._reorder(path, order)
 
+    def duplicate(self, path: str, index: int) -> None:
+        """Put a copy of a part behind it."""
+        order = list(range(len(self.get(path))))
+        self._reorder(path, [*order[: index + 1], *order[index:]])
+
     def move(self, path: str, source: int, target: int) -> None:
         """Move the part at `source` so that it is at `target` then."""
         order = list(range(len(self.get(path))))
@@ -340,7 +349,7 @@ class SettingsModel:
         before = self._snapshot()
         parts = _dig(to_values(self._config), path)
         self._replace_list(path, [parts[number] for number in order])
-        places = {old: new for new, old in enumerate(order)}
+        places = {old: new for new, old in reversed(list(enumerate(order)))}  # of a part and its copy, the part's
         typed = {}
         for one, text in self.typed.items():
             if match := re.fullmatch(rf"{re.escape(path)}\.([0-9]+)\.(.*)", one):

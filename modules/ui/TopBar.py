@@ -35,6 +35,8 @@ class TopBar(ctk.CTkFrame):
         super().__init__(parent, fg_color=Theme.bar, corner_radius=0)
         self.app = app
         self.path: Path | None = None  # where Save writes: the file that was opened or saved last
+        if recent := app.preferences.recent[:1]:
+            self.path = Path(recent[0]) if Path(recent[0]).name == app.settings.preset_name else None
         self._rows = 0
         self._left, self._right = (ctk.CTkFrame(self, fg_color="transparent") for _ in range(2))
         self._build_left()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import tkinter
 from pathlib import Path
 from types import ModuleType
@@ -118,6 +119,9 @@ class TrainUI(App):
             self.set_show_all(True)
         self.update_idletasks()
         found.flash()
+
+    def resume_run(self) -> None:
+        self.bottom_bar.control.resume()
 
     def show_message(self, text: str, kind: str = "info") -> None:
         colours: dict[str, Pair] = {"info": Theme.text, "warning": Theme.warning, "error": Theme.error}
@@ -254,7 +258,7 @@ class TrainUI(App):
 
     def _find_run(self) -> None:
         """Show a run that goes on, or the last one in the run folder of the settings."""
-        own = Path(self.settings.get("workspace_dir")).expanduser().absolute()
+        own = Path(os.path.abspath(os.path.expanduser(self.settings.get("workspace_dir"))))
 
         def find() -> RunInfo | None:
             running = [info for info in find_runs(own.parent) if info.status == "running"]

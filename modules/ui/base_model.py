@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -14,7 +15,7 @@ def look_at_base(base: str) -> tuple[str, bool]:
     """What there is at a base model's path or name, in a sentence, and whether no run can start from it."""
     if not base.strip():
         return "", False  # the settings' own checks say so
-    path = Path(base).expanduser()
+    path = Path(os.path.expanduser(base))
     try:
         if path.is_dir():
             return _look_at_folder(path)

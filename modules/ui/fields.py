@@ -59,6 +59,7 @@ class Field:
         self._is_setting = False
         self._problem: ctk.CTkLabel | None = None
         self._dot: ctk.CTkLabel | None = None
+        self._use: ctk.CTkButton | None = None
         self._state: tuple = ()
         title = label or self.info.label
         self.label = ctk.CTkLabel(
@@ -108,17 +109,19 @@ class Field:
         error, warning = settings.error(self.path), settings.warning(self.path)
         mark = "preset" if settings.differs_from_preset(self.path) else ""
         mark = mark or ("default" if settings.differs_from_default(self.path) else "")
-        if (error, warning, mark) != self._state:
-            self._state = (error, warning, mark)
+        offer = settings.offer(self.path)
+        if (error, warning, mark, offer) != self._state:
+            self._state = (error, warning, mark, offer)
             self._show_problem(error or warning or "", Theme.error if error else Theme.warning)
             self.show_border(Theme.error if error else Theme.warning if warning else Theme.border)
             self._show_mark(mark)
+            self._show_offer(offer)
 
     def set_shown(self, is_shown: bool) -> None:
         if is_shown == self.is_shown:
             return
         self.is_shown = is_shown
-        for widget in (self.label, self.editor, self._dot, self._problem):
+        for widget in (self.label, self.editor, self._dot, self._problem, self._use):
             if widget is not None and is_shown:
                 widget.grid()
             elif widget is not None:
@@ -127,6 +130,8 @@ class Field:
             self._problem.grid_remove()
         if is_shown and self._dot is not None and not self._state[2]:
             self._dot.grid_remove()
+        if is_shown and self._use is not None and not self._state[3]:
+            self._use.grid_remove()
 
     def flash(self) -> None:
         """Scroll to the field, give it the focus and let its label blink."""
@@ -172,6 +177,19 @@ class Field:
         width = event.width * 100 // self.app.theme.scaled(100) - 2
         if width > 50 and abs(width - self._problem.cget("wraplength")) > 2:
             self._problem.configure(wraplength=width)
+
+    def _show_offer(self, value: str) -> None:
+        """Beside the sentence of what is wrong, a button that gives the setting the value without it."""
+        if self._use is None:
+            if not value:
+                return
+            self._use = ctk.CTkButton(self.parent, text="Use", width=44, height=22, font=self.app.theme.font(12))
+            self._use.grid(row=self.row + 1, column=1, sticky="ne", padx=(0, 8), pady=(0, 4))
+        self._use.configure(command=lambda: self.app.settings.set(self.path, value))
+        if value and self.is_shown:
+            self._use.grid()
+        else:
+            self._use.grid_remove()
 
     def _show_mark(self, mark: str) -> None:
         """A full dot: differs from the preset; a ring: the preset differs from the default."""
@@ -324,6 +342,11 @@ class EntryField(TypedField):
         super().focus()
         self.entry.select_range(0, "end")
 
+    def help_text(self) -> str:
+        text, help_text = self.read(), super().help_text()
+        is_cut = text and self.entry._entry.xview() != (0.0, 1.0)
+        return f"{text}\n\n{help_text}" if is_cut else help_text
+
     def _placeholder(self) -> str:
         if self.info.unit:
             return self.info.unit
@@ -332,8 +355,8 @@ class EntryField(TypedField):
     def _bind_entry(self) -> None:
         self._border: Any = Theme.border
         self.entry.bind("<KeyRelease>", self._typed, add="+")
-        self.entry.bind("<<Paste>>", lambda event: self.app.after_idle(self._typed), add="+")
-        self.entry.bind("<<Cut>>", lambda event: self.app.after_idle(self._typed), add="+")
+        for change in ("<<Paste>>", "<<PasteSelection>>", "<<Cut>>"):
+            self.entry.bind(change, lambda event: self.app.after_idle(self._typed), add="+")
         self.entry.bind("<FocusIn>", lambda event: self.show_border(self._border), add="+")
         self.entry.bind("<FocusOut>", lambda event: self._leave(), add="+")
 
@@ -349,20 +372,22 @@ class EntryField(TypedField):
 
 
 class PathField(EntryField):
-    """An entry with a button that opens the system's dialog."""
+    """An entry with a button that opens the system's dialog; where that may be a file or a folder, two below it."""
 
     def make_editor(self) -> tkinter.Misc:
         frame = ctk.CTkFrame(self.parent, fg_color="transparent")
         frame.grid_columnconfigure(0, weight=1)
         self.entry = ctk.CTkEntry(frame, width=EDITOR_WIDTH - 36, height=EDITOR_HEIGHT, font=self.app.theme.font())
-        self.entry.grid(row=0, column=0, sticky="ew")
-        button = ctk.CTkButton(frame, text="…", width=30, height=EDITOR_HEIGHT, command=self._browse)
-        button.grid(row=0, column=1, padx=(6, 0))
         if self.info.path in FILES_OR_FOLDERS:
-            file_button = ctk.CTkButton(
-                frame, text="File…", width=48, height=EDITOR_HEIGHT, command=lambda: self._browse(file=True)
-            )
-            file_button.grid(row=0, column=2, padx=(6, 0))
+            self.entry.grid(row=0, column=0, columnspan=2, sticky="ew")
+            for column, (text, is_file) in enumerate((("Folder…", False), ("File…", True))):
+                button = ctk.CTkButton(frame, text=text, width=64, height=EDITOR_HEIGHT)
+                button.configure(command=lambda is_file=is_file: self._browse(is_file))
+                button.grid(row=1, column=column, sticky="e", padx=(0, 0 if is_file else 6), pady=(6, 0))
+        else:
+            self.entry.grid(row=0, column=0, sticky="ew")
+            button = ctk.CTkButton(frame, text="…", width=30, height=EDITOR_HEIGHT, command=self._browse)
+            button.grid(row=0, column=1, padx=(6, 0))
         self._bind_entry()
         return frame
 
@@ -383,7 +408,9 @@ class TextField(TypedField):
     def make_editor(self) -> tkinter.Misc:
         box = Textbox(self.parent, width=EDITOR_WIDTH, height=72, font=self.app.theme.font(), wrap="word")
         box.bind("<KeyRelease>", self._typed, add="+")
-        box.bind("<<Paste>>", lambda event: self.app.after_idle(self._typed), add="+")
+        for change in ("<<Paste>>", "<<PasteSelection>>", "<<Cut>>"):
+            box.bind(change, lambda event: self.app.after_idle(self._typed), add="+")
+        box.bind("<FocusOut>", self._typed, add="+")
         box.bind("<Tab>", lambda event: self._move_on(box._textbox.tk_focusNext()))
         box.bind("<Shift-Tab>", lambda event: self._move_on(box._textbox.tk_focusPrev()))
         return box

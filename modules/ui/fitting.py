@@ -101,7 +101,8 @@ def lay_in_rows(frame: ctk.CTkFrame, widgets: Sequence[tkinter.Misc], theme: The
             x, row_height = x + own_width + space, max(row_height, own_height)
         frame.configure(height=(y + row_height) / theme.scaled(100) * 100)
 
-    frame.configure(width=1, height=max((widget.winfo_reqheight() for widget in widgets), default=1))
+    height = max((widget.winfo_reqheight() for widget in widgets), default=1)
+    frame.configure(width=1, height=height / theme.scaled(100) * 100)
     frame._canvas.bind("<Configure>", arrange, add="+")
     for widget in widgets:
         tkinter.Place.place_configure(widget, x=0, y=0)

@@ -7,7 +7,7 @@ method use, and advanced settings only where the person asked for all, or where 
 from __future__ import annotations
 
 import tkinter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ class SettingsForm(ctk.CTkFrame):
 
     paths: of settings, such as "optimizer.beta1" or "sampling.samples.0.seed"; lists of parts have no field.
     labels: path -> label, where the form needs another one than the setting's own.
-    all_importances: show advanced settings too, whatever the person asked for in general.
+    all_importances: show advanced settings too, whatever the person asked for in general. always: only these of them.
     on_change: called with the number of fields shown, whenever it changes.
     """
 
@@ -41,13 +41,14 @@ class SettingsForm(ctk.CTkFrame):
         labels: Mapping[str, str] | None = None,
         all_importances: bool = False,
         on_change: Callable[[int], None] | None = None,
+        always: Collection[str] = (),
     ):
         super().__init__(parent, fg_color="transparent")
         self.app = app
         self.paths = list(paths)
         self.fields: dict[str, Field] = {}
         self._labels = dict(labels or {})
-        self._all_importances = all_importances
+        self._always = self.paths if all_importances else always
         self._on_change = on_change
         self._num_shown = -1
         self._is_due = False
@@ -79,9 +80,9 @@ class SettingsForm(ctk.CTkFrame):
         settings = self.app.settings
         if not settings.is_visible(path):
             return False
-        if self._all_importances or self.app.preferences.show_all or settings.info(path).importance == "basic":
+        if path in self._always or self.app.preferences.show_all or settings.info(path).importance == "basic":
             return True
-        return settings.differs_from_default(path) or settings.error(path) is not None
+        return settings.differs_from_default(path) or settings.error(path) is not None or bool(settings.offer(path))
 
     def num_shown(self) -> int:
         """How many fields are to be seen now, built or not."""

@@ -7,6 +7,7 @@ import functools
 import importlib
 import inspect
 import json
+import os
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -49,7 +50,7 @@ class BaseModel:
         self._pipeline_class = getattr(diffusers, family.pipeline)
         self.is_single_file = inspect_base(config.base).kind == "single_file"
         if self.is_single_file:
-            self.path = Path(config.base).expanduser()
+            self.path = Path(os.path.expanduser(config.base))
             self.pipe = self._load_single_file()
             self._classes: dict[str, tuple[str, str]] = {}
         else:
@@ -140,7 +141,7 @@ class BaseModel:
         """The files that decide what these components compute, sorted."""
         if self.is_single_file:
             folder = self.config.config_folder  # its configs and tokenizers decide, too, but not its weights
-            described = _files_below(Path(folder).expanduser(), names) if folder else []
+            described = _files_below(Path(os.path.expanduser(folder)), names) if folder else []
             return [self.path, *(path for path in described if path.suffix in (".json", ".txt", ".model"))]
         return _files_below(self.path, names)
 
@@ -161,7 +162,7 @@ class BaseModel:
 
     def _local_folder(self) -> Path:
         """The base's folder; a Hub id is downloaded into the Hub's cache."""
-        path = Path(self.config.base).expanduser()
+        path = Path(os.path.expanduser(self.config.base))
         if path.is_dir():
             return path
         try:
@@ -213,7 +214,7 @@ class BaseModel:
 
         check_config_folder(self.config)
         folder = self.config.config_folder
-        options = {"config": str(Path(folder).expanduser())} if folder else {}
+        options = {"config": os.path.expanduser(folder)} if folder else {}
         names = tensor_shapes(read_header(self.path))
         lacking = [
             part for part, start in self.family.optional.items() if not any(name.startswith(start) for name in names)
@@ -299,7 +300,7 @@ class BaseModel:
 
 def check_config_folder(config: ModelConfig) -> None:
     """Raises WeightsError where the folder that describes a single file is not there."""
-    if config.config_folder and not Path(config.config_folder).expanduser().is_dir():
+    if config.config_folder and not os.path.isdir(os.path.expanduser(config.config_folder)):
         raise WeightsError(
             f"model.config_folder {config.config_folder!r}: no such folder; name a diffusers folder of the same kind."
         )

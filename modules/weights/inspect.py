@@ -6,6 +6,7 @@ The checks before a start and the window's model picker use it.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def inspect_base(base: str) -> BaseInfo:
 
     Raises WeightsError, a sentence that begins with the path, if nothing is there or it can't be read.
     """
-    path = Path(base).expanduser()
+    path = Path(os.path.expanduser(base))
     if base and path.is_dir():
         return _inspect_folder(path)
     if base and path.is_file():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -92,12 +93,17 @@ def ask_variant(questions: Questions, arguments: list[str], machine: Machine) ->
     if "settings" in questions.given or not has_variants(name) or "--resume" in arguments:  # a run keeps its settings
         return arguments
     chosen = arguments + device_arguments({"gpus": questions.answers["gpus"]}, arguments, machine)
-    gpus = chosen_gpus(read_config(chosen), machine.gpus)
+    config = read_config(chosen)
+    gpus = chosen_gpus(config, machine.gpus)
     sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes]
     memory = fitting_memory(min(sizes)) if sizes else None
     if memory and (reason := why_not_offered(name, memory)):
         print(f"{name} for a GPU with {memory} GB: {reason}")
         memory = None
+    if len(gpus) > 1 and len(gpus) not in GPU_COUNTS and config.max_steps and config.batch_size_mode == "per_device":
+        steps = config.max_steps
+        as_many = math.ceil(steps / len(gpus))
+        print(f"max_steps {steps} is meant for one GPU: --set max_steps={as_many} is as many pictures on these.")
     variant = variant_name(name, memory, len(gpus) if len(gpus) in GPU_COUNTS else 1)
     if variant == name or not questions.ask_whether("variant", f"{variant} is made for these GPUs: take it?", True):
         return arguments

@@ -110,13 +110,13 @@ def read_folder(text: str) -> str:
     return path
 
 
-def ask_resume(questions: Questions, arguments: list[str], is_asked_for: bool) -> list[str]:
-    """Whether to go on with an earlier run, or where else to begin a new one."""
-    if is_asked_for:
+def ask_resume(questions: Questions, arguments: list[str], wanted: bool | None) -> list[str]:
+    """Whether to go on with an earlier run, or where else to begin a new one. wanted: what an option says of it."""
+    if wanted:
         return ["--resume"]
     folder = RunFolder(read_config(arguments).workspace_dir)
     backups = [backup for backup in list_backups(folder) if not backup.is_aside]
-    if backups:
+    if backups and wanted is None:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(backups[0].time))
         text = f"{folder.path} has a backup of step {backups[0].step}, of {when}: go on from it?"
         if questions.ask_whether("resume", text, default=True):

@@ -9,7 +9,7 @@ import pytest
 
 from modules.config.errors import ConfigError
 from modules.config.files import config_from_values, save_config
-from modules.distributed.accelerate import check_accelerate
+from modules.distributed.accelerate import check_accelerate, launcher_words
 
 ROOT = Path(__file__).parents[2]
 # what accelerate 1.15 sets whatever it is told
@@ -21,6 +21,11 @@ SILENT = {
     "ACCELERATE_DYNAMO_USE_DYNAMIC": "False",
     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "False",
 }
+LISTEN = """
+from modules.distributed.accelerate import launcher_words
+words = launcher_words()
+print(words[words.index("--gradient_accumulation_steps"):-1])
+"""
 SETTINGS = {"model": {"mixed_precision": "bf16", "compile": "blocks"}, "gradient_accumulation_steps": 4}
 
 
@@ -97,6 +102,43 @@ def test_use_cpu_is_refused_only_where_there_is_a_gpu():
     check_accelerate(config_from_values({}), False, env)
     with pytest.raises(ConfigError, match="use_cpu"):
         check_accelerate(config_from_values({}), True, env)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["accelerate", "launch", "--gradient_accumulation_steps", "8", "train.py"], "8"),
+        (["python", "-m", "accelerate.commands.launch", "--gradient-accumulation-steps=2", "train.py"], "2"),
+        (["accelerate", "launch", "--gradient_accumulation_steps", "8", "--gradient_accumulation_steps", "3"], "3"),
+    ],
+)
+def test_accumulation_that_accelerate_keeps_to_itself_is_read_from_its_words(words, told):
+    with pytest.raises(ConfigError, match=f"accelerate was told gradient_accumulation_steps {told} and"):
+        check_accelerate(config_from_values(SETTINGS), False, SILENT, words)
+    check_accelerate(config_from_values({"gradient_accumulation_steps": int(told)}), False, SILENT, words)
+
+
+def test_the_words_of_the_launcher_end_where_those_of_the_script_begin(tmp_path, monkeypatch):
+    words = ["accelerate", "launch", "--num_processes", "2", "train.py", "--config=a b.yaml", "--resume"]
+    (tmp_path / str(os.getppid())).mkdir()
+    (tmp_path / str(os.getppid()) / "cmdline").write_bytes(b"".join(f"{word}\0".encode() for word in words))
+    monkeypatch.setattr(sys, "argv", ["train.py", "--config=a b.yaml", "--resume"])
+    assert launcher_words(tmp_path) == words[:5]
+    assert launcher_words(tmp_path / "nothing") == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the words of another process are read on Linux only")
+def test_accelerate_itself_is_heard(tmp_path):
+    """With one process; with several, the ranks are started by the same one."""
+    pytest.importorskip("accelerate")
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + LISTEN)
+    told = ["--cpu", "--num_processes=1", "--gradient_accumulation_steps", "4"]
+    command = [sys.executable, "-m", "accelerate.commands.launch", *told, str(script)]
+    command += ["--gradient_accumulation_steps=9"]  # the script's own
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "['--gradient_accumulation_steps', '4']\n", done.stderr
 
 
 def test_one_rank_of_each_machine_says_it_before_anything_is_loaded(tmp_path):

@@ -241,8 +241,22 @@ def test_a_rank_that_never_connects_is_found(ranks):
 
 def test_nothing_is_waited_for_when_all_ranks_have_ended():
     ranks = Ranks(1)
+    ranks.leaves(0, 101)
     ranks.exits(0, 101, 3)
     assert ranks.watch.verdict(101).exit_code == 3
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_last_words_of_ranks_that_have_all_ended_are_waited_for(code):
+    ranks = Ranks(1)
+    ranks.exits(0, 101, code)  # what it had said is still to be read
+    assert ranks.watch.verdict(101) is None
+    if code:
+        ranks.fails(0, 100.9)
+        assert ranks.watch.verdict(101.1).text == "ValueError: no"
+    else:
+        ranks.is_done(0)
+        assert ranks.verdict_at(101.1, 105) is None
 
 
 @pytest.fixture

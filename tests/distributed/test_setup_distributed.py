@@ -18,7 +18,13 @@ from modules.distributed import setup_distributed as module
 from modules.distributed.environments import SlurmEnvironment, SpawnEnvironment, spawn_variables
 from modules.distributed.errors import RanksError
 from modules.distributed.Runtime import Runtime
-from modules.distributed.setup_distributed import choose_backend, create_runtime, rank_device, setup_distributed
+from modules.distributed.setup_distributed import (
+    choose_backend,
+    create_runtime,
+    rank_device,
+    setup_distributed,
+    threads_of_rank,
+)
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -50,16 +56,17 @@ def server():
 
 @pytest.fixture
 def meet(server):
-    """Lets ranks meet, each given as (rank, world size); gives what each of them says."""
+    """Lets ranks meet, each given as (rank, world size), with gloo or their own; gives what each of them says."""
 
-    def run(*ranks: tuple[int, int], seconds: float = 0.5) -> list[str]:
+    def run(*ranks: tuple[int, int], seconds: float = 0.5, backends: dict[int, str] | None = None) -> list[str]:
         says = [""] * len(ranks)
 
         def join(number: int) -> None:
             rank, world_size = ranks[number]
             store = dist.PrefixStore("run", dist.TCPStore("127.0.0.1", server.port, is_master=False))
             try:
-                module._meet(store, environment(rank, world_size), CPU, seconds)
+                backend = (backends or {}).get(rank, "gloo")
+                module._meet(store, environment(rank, world_size), CPU, backend, seconds)
             except RanksError as error:
                 says[number] = str(error)
 
@@ -88,12 +95,21 @@ def test_a_rank_that_was_started_twice_is_told_so(meet):
 
 
 def test_ranks_started_for_different_numbers_are_told_both(meet):
-    says = meet((0, 2), (1, 3))
-    refused = [text for text in says if "was started for" in text]
-    assert len(refused) == 1
-    assert refused[0] in (
+    first, second = meet((0, 2), (1, 3), seconds=10)
+    assert first == second  # the one that was refused has told the other
+    assert first in (
         "Rank 0 was started for 2 ranks and others for 3: start every machine with the same world_size and num_nodes.",
         "Rank 1 was started for 3 ranks and others for 2: start every machine with the same world_size and num_nodes.",
+    )
+
+
+def test_ranks_that_would_use_different_backends_are_told_so_at_once(meet):
+    first, second = meet((0, 2), (1, 2), seconds=10, backends={0: "nccl", 1: "gloo"})
+    assert first == second
+    remedy = "set distributed_backend to gloo, or see why its machine has other devices."
+    assert first in (
+        f"Rank 0 would use nccl and others gloo: {remedy}",
+        f"Rank 1 would use gloo and others nccl: {remedy}",
     )
 
 
@@ -163,6 +179,21 @@ def test_a_slurm_task_that_sees_only_its_own_gpu_takes_it(gpus):
 def test_ranks_without_a_gpu_take_the_cpu(gpus):
     gpus(0)
     assert rank_device([], environment(1, 2), "gloo") == CPU
+
+
+@pytest.mark.parametrize(
+    ("kind", "cores", "on_node", "threads"),
+    [
+        (SpawnEnvironment, 64, None, 16),
+        (SpawnEnvironment, 2, None, 1),
+        (SlurmEnvironment, 64, None, 16),
+        (SlurmEnvironment, 64, "64", 16),
+        (SlurmEnvironment, 16, "64", 16),  # --cpus-per-task 16: they are this task's already
+    ],
+)
+def test_the_ranks_of_a_machine_share_its_cores(kind, cores, on_node, threads):
+    env = {} if on_node is None else {"SLURM_CPUS_ON_NODE": on_node}
+    assert threads_of_rank(environment(1, 4, kind), cores, env) == threads
 
 
 # --- joining ----------------------------------------------------------------------------------------------------------

@@ -15,11 +15,13 @@ from scripts import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = str(ROOT / "scripts" / "doctor.py")
+END_SECONDS = 300.0
 
 
 def run(*arguments: str, folder: Path, **env: str) -> subprocess.CompletedProcess:
     command = [sys.executable, SCRIPT, *arguments]
-    return subprocess.run(command, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True)
+    env = {**os.environ, **env}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=END_SECONDS)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from modules.config.errors import UserError
 from modules.config.files import config_from_values, save_config
 from modules.config.presets import ROOT
 from modules.session.command_text import Places, bash_line, node_commands, powershell_script
+from modules.session.devices import Gpu
 from scripts import multi_node
 
 SCRIPT = str(ROOT / "scripts" / "multi_node.py")
@@ -66,6 +69,29 @@ def test_what_has_no_command_is_refused_in_one_sentence(config_file, capsys, tmp
     assert "nothing.yaml" in refusal(capsys, "--config", str(tmp_path / "nothing.yaml"))
 
 
+def test_a_check_looks_at_this_machines_own_part_before_it_waits(config_file, capsys, monkeypatch):
+    for address in ("localhost", "127.0.1.1"):
+        text = refusal(capsys, "--config", config_file, "--check", f"--master-addr={address}")
+        assert text.startswith(f"master_addr '{address}' with num_nodes 2: the other machines can't find machine 0")
+    told = []
+
+    @contextlib.contextmanager
+    def refused_together(config, tell):
+        try:
+            yield
+        except UserError as error:
+            told.append(str(error))
+            raise
+
+    monkeypatch.setattr(multi_node, "refused_together", refused_together)
+    gpus = [Gpu(index, "L4", f"GPU-{index}", 1, index) for index in (0, 1)]
+    monkeypatch.setattr(multi_node, "list_gpus", lambda: gpus)
+    save_config(config_from_values({**SETTINGS, "distributed_backend": "auto"}), config_file)
+    text = refusal(capsys, "--config", config_file, "--check", "--processes-per-node=8")
+    assert "each rank needs a GPU of its own and this machine has 2" in text
+    assert told == [text]
+
+
 def test_one_machine_is_warned_of(config_file, capsys):
     assert multi_node.main(["--config", config_file, "--nodes", "1"]) == 0
     assert "Warning: num_nodes 1: these are the commands for one machine" in capsys.readouterr().err
@@ -104,10 +130,12 @@ def test_each_mistake_is_one_plain_sentence_on_both_hosts(two_hosts, config_file
         stdout=subprocess.PIPE,
     )
     busy.stdout.readline()
+    leader = check(first, config_file, 0, 29503, address)
+    leader.stdout.readline()  # it listens: else the second one finds nobody, and says something else
     pairs = {
         "address": [check(host, config_file, rank, 29501, wrong) for rank, host in enumerate(two_hosts)],
         "port": [check(host, config_file, rank, 29502, address) for rank, host in enumerate(two_hosts)],
-        "rank": [check(host, config_file, 0, 29503, address) for host in two_hosts],
+        "rank": [leader, check(second, config_file, 0, 29503, address)],
         "settings": [check(first, config_file, 0, 29504, address), check(second, other_settings, 1, 29504, address)],
         "nothing": [check(host, config_file, rank, 29505, address) for rank, host in enumerate(two_hosts)],
     }

@@ -91,6 +91,11 @@ def start(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, list[str], 
             FOUR,
             ["--resume", "--multi_gpu", "--single_gpu_data_loading", "--no_torchrun"],
         ),
+        (
+            ["--torchrun", "--no-single-gpu-data-loading", "--no-resume"],
+            FOUR,
+            ["--multi_gpu"],
+        ),
     ],
 )
 def test_yes_asks_nothing_and_options_say_what_differs_from_the_settings(options, machine, arguments, start, settings):
@@ -290,6 +295,27 @@ def earlier_run(folder: Path, with_backup: bool) -> None:
         (folder / "backup" / "step-000000120").mkdir(parents=True)
 
 
+def test_options_take_back_what_the_settings_say_of_the_way(start, tmp_path):
+    path = write_settings(tmp_path / "own.yaml", tmp_path, use_torchrun=False, distributed_data_loading=False)
+    _, trained, _ = start("--yes", "--config", str(path), "--torchrun", "--no-single-gpu-data-loading")
+    assert trained[1:] == ["--multi_gpu", "--set=distributed_data_loading=true", "--set=use_torchrun=true"]
+
+
+def test_a_number_of_gpus_without_a_preset_is_told_what_becomes_of_the_steps(start, tmp_path):
+    steps = train.read_config(train.parse(["--preset=sdxl-lora"])).max_steps
+    told = f"max_steps {steps} is meant for one GPU: --set max_steps={-(-steps // 3)} is as many pictures"
+    for gpus, is_told in (("3", True), ("4", False)):
+        answers = ["sdxl-lora", str(tmp_path), gpus, "auto", "", "", "no"]
+        assert (told in start(answers=answers)[2]) is is_told
+
+
+def test_who_does_not_want_to_go_on_is_not_asked_for_it(start, settings, tmp_path):
+    earlier_run(tmp_path / "run", with_backup=True)
+    _, trained, said = start("--no-resume", answers=["run.yaml", "", "", "", "", ""])
+    assert "has a backup" not in said
+    assert trained[1] == f"--set=workspace_dir={tmp_path / 'run-2'}"
+
+
 def test_a_run_with_a_backup_is_offered_to_go_on(start, settings, tmp_path):
     earlier_run(tmp_path / "run", with_backup=True)
     _, trained, said = start(answers=["run.yaml", "", "", "", "", ""])
@@ -389,6 +415,7 @@ def test_ctrl_c_at_a_question_ends_it_without_a_traceback(terminal):
 
 
 def test_without_a_terminal_it_says_how_to_answer_and_never_waits(tmp_path):
-    done = subprocess.run([sys.executable, SCRIPT], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, SCRIPT], timeout=60, **pipes)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "The questions need a terminal: answer them by options, with --yes (--help lists them).\n"

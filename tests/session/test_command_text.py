@@ -202,6 +202,8 @@ def test_one_device_needs_no_launcher():
 def test_resume_is_handed_on():
     [command] = node_commands(multi_gpu(), 2, Places("run.yaml"), resume=True)
     assert command.arguments[-1] == "--resume"
+    for command in node_commands(two_nodes(), 2, Places("run.yaml"), resume=True):
+        assert command.check[-1] == "--resume"  # one machine without it would begin anew
 
 
 def test_chosen_gpus_are_counted_as_the_window_counts_them():

@@ -58,7 +58,7 @@ CASES = {
     "allocator": {"env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments=True"}},
     "CUDA_LAUNCH_BLOCKING": {"env": {"CUDA_LAUNCH_BLOCKING": "1"}},
     "TORCH_DISTRIBUTED_DEBUG": {"env": {"TORCH_DISTRIBUTED_DEBUG": "detail"}},
-    "threads": {"env": {}},
+    "threads": {"env": {"OMP_NUM_THREADS": "64"}},
     "cores": {**CPU, "num_ranks": 8},
     "open files": {"open_files": 256},
 }
@@ -76,7 +76,7 @@ def test_a_healthy_machine_has_none(four):
 @pytest.mark.parametrize("name", CASES)
 def test_each_is_found(four, name):
     changed = {**CASES[name]}
-    if "env" in changed and name != "threads":
+    if "env" in changed:
         changed["env"] = {**four.env, **changed["env"]}
     assert name in names(replace(four, **changed))
 
@@ -119,6 +119,13 @@ def test_gloo_looks_the_machines_name_up_except_on_one_linux_machine(four):
     assert "own name" not in names(nameless)
     assert "own name" in names(replace(nameless, platform="win32"))
     assert "own name" not in names(replace(nameless, platform="win32", env={"GLOO_SOCKET_IFNAME": "Ethernet"}))
+
+
+def test_the_name_that_debian_gives_is_no_trouble_where_the_way_to_node_0_is_known(four):
+    several = replace(four, **CPU, num_nodes=2, addresses=("127.0.1.1",))
+    assert "own name" not in names(replace(several, towards_master="eth0"))
+    assert "own name" in names(replace(several, towards_master=None))
+    assert "own name" in names(replace(several, towards_master="eth0", platform="win32"))
 
 
 def test_nccl_is_of_no_concern_to_one_rank_or_to_gloo(four):

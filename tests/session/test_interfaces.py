@@ -18,7 +18,7 @@ def test_the_loopback_leads_to_this_machine():
     assert interface_towards("127.0.0.1") == interface_towards("localhost") == "lo"
 
 
-@pytest.mark.parametrize("address", ["no.such.invalid", "a" * 300, "::1", ""])
+@pytest.mark.parametrize("address", ["a" * 300, "::1", ""])
 def test_an_address_that_leads_nowhere_has_none(address):
     assert interface_towards(address) is None
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import queue
 import socket
 import threading
@@ -13,7 +15,7 @@ import pytest
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.session import NodeMeeting, node_check
-from modules.session.node_check import check_nodes, describe_node, is_own_address
+from modules.session.node_check import check_nodes, describe_node, is_own_address, refused_together
 from modules.session.ports import next_free_port
 
 JOIN_SECONDS = 20.0
@@ -21,8 +23,8 @@ JOIN_SECONDS = 20.0
 
 @pytest.fixture
 def port():
-    with socket.create_server(("", 0)) as probe:
-        return probe.getsockname()[1]
+    """Below those that the system gives to connections, so that no other program takes it before the check does."""
+    return next_free_port(10_000 + os.getpid() * 10 % 20_000)
 
 
 @pytest.fixture(autouse=True)
@@ -56,15 +58,20 @@ class Checking:
 
 @pytest.fixture
 def start(port) -> Callable[..., Checking]:
-    """A function that starts the check of one node: start(node_rank, nodes=2, **settings and options)."""
+    """A function that starts the check of one node: start(node_rank, nodes=2, options={}, **settings)."""
 
-    def start(node_rank: int, num_nodes: int = 2, wait_seconds: float = JOIN_SECONDS, stopping=None, **settings):
-        places = {"master_addr": "127.0.0.1", "initial_port": str(port)}
-        values = {"enable_multi_gpu": True, "node_rank": node_rank, "num_nodes": num_nodes, **places, **settings}
-        options = {"stopping": stopping} if stopping else {}
-        return Checking(config_from_values(values), wait_seconds=wait_seconds, **options)
+    def start(node_rank: int, num_nodes: int = 2, wait_seconds: float = JOIN_SECONDS, options=None, **settings):
+        config = node_config(port, node_rank, num_nodes, **settings)
+        return Checking(config, wait_seconds=wait_seconds, **(options or {}))
 
     return start
+
+
+def node_config(port: int, node_rank: int, num_nodes: int = 2, **settings):
+    places = {"master_addr": "127.0.0.1", "initial_port": str(port)}
+    return config_from_values(
+        {"enable_multi_gpu": True, "node_rank": node_rank, "num_nodes": num_nodes, **places, **settings}
+    )
 
 
 def refusals(*nodes: Checking) -> set[str]:
@@ -73,9 +80,9 @@ def refusals(*nodes: Checking) -> set[str]:
 
 def test_nodes_that_are_alike_go_on_together_in_whatever_order_they_came(start, port):
     last = start(2, 3, cache_dir="/c")
-    assert last.told.get(timeout=JOIN_SECONDS) == "waiting for node 0 (0 s)"
+    assert last.told.get(timeout=JOIN_SECONDS).startswith("waiting for node 0 (")
     first = start(0, 3, cache_dir="/a", workspace_dir="/w")
-    assert first.told.get(timeout=JOIN_SECONDS) == "waiting for node 1 and 1 more (0 s)"
+    assert first.told.get(timeout=JOIN_SECONDS).startswith("waiting for node 1 and 1 more (")
     second = start(1, 3, world_size=7, concepts=[])
     found = first.wait().found
     assert found == second.wait().found == last.wait().found
@@ -114,6 +121,38 @@ def test_other_versions_are_named_on_all_nodes(start, monkeypatch):
     assert f"has another version of Chorus, torch 1.0 instead of {own['torch']}: " in text
 
 
+def test_what_a_start_was_told_beside_the_settings_has_to_be_alike(start):
+    [text] = refusals(start(0, options={"resume": True}), start(1, options={"resume": False}))
+    assert text.startswith("Node 1 (127.0.0.1) has --resume not given instead of given: bring it to what node 0 has")
+    [text] = refusals(start(0, options={"ranks": 8}), start(1, options={"ranks": 4}))
+    assert "has world_size 4 instead of 8: " in text
+
+
+def test_what_is_not_known_of_a_start_is_not_compared(start):
+    first, second = start(0, options={"resume": True, "ranks": 8}), start(1)
+    assert first.wait().found == second.wait().found != []
+
+
+@pytest.mark.parametrize("refusing", [0, 1])
+def test_what_one_node_refuses_is_told_to_the_others(refusing, start, port, monkeypatch):
+    monkeypatch.setattr(NodeMeeting, "LINGER_SECONDS", JOIN_SECONDS)
+    others = [start(rank, 3) for rank in range(3) if rank != refusing]
+    monkeypatch.setattr(node_check, "REFUSING_SECONDS", JOIN_SECONDS)
+    own = refused_together(node_config(port, refusing, 3), lambda text: None)
+    with pytest.raises(UserError, match=r"^world_size 8: this machine has 4$"), own:
+        raise UserError("world_size 8: this machine has 4")
+    [text] = refusals(*others)
+    name = "Node 1 (127.0.0.1)" if refusing else "Node 0"
+    assert text == f"{name} can't train: world_size 8: this machine has 4"
+
+
+@pytest.mark.parametrize("node_rank", [0, 1])
+def test_a_node_that_refuses_says_so_though_the_others_do_not_come(node_rank, port, monkeypatch):
+    monkeypatch.setattr(node_check, "REFUSING_SECONDS", 0.1)
+    with pytest.raises(UserError, match=r"^no GPU$"), refused_together(node_config(port, node_rank), lambda text: None):
+        raise UserError("no GPU")
+
+
 def test_a_node_rank_that_is_used_twice_is_told_to_all(start):
     first, second = start(0, 3), start(1, 3)
     second.told.get(timeout=JOIN_SECONDS)
@@ -148,7 +187,7 @@ def test_node_0_does_not_come(start, monkeypatch):
 
 def test_a_node_that_has_left_can_come_again(start):
     leaves = threading.Event()
-    first, second = start(0, 3), start(1, 3, stopping=leaves.is_set)
+    first, second = start(0, 3), start(1, 3, options={"stopping": leaves.is_set})
     second.told.get(timeout=JOIN_SECONDS)
     leaves.set()
     assert second.wait().found == []
@@ -156,9 +195,51 @@ def test_a_node_that_has_left_can_come_again(start):
     assert first.wait().found == again.wait().found == last.wait().found != []
 
 
+@pytest.fixture
+def meeting(port):
+    """Of three nodes, two of which have come: (node 0's side, the connections of nodes 1 and 2)."""
+    own = describe_node(node_config(port, 0, 3))
+    with NodeMeeting.NodeMeeting(own, port) as meeting, contextlib.ExitStack() as stack:
+        visitors = []
+        for rank in (1, 2):
+            visitor = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            NodeMeeting.say(visitor, {**own, "node_rank": rank})
+            visitors.append(visitor)
+            while rank in meeting.missing:
+                meeting.poll()
+        yield meeting, visitors
+
+
+def test_a_node_that_leaves_in_the_last_moment_is_missed(meeting):
+    node_0, (_, second) = meeting
+    assert node_0.all_are_here()
+    second.close()
+    assert (node_0.all_are_here(), node_0.missing) == (False, [2])
+
+
+def test_node_0_does_not_go_on_where_one_did_not_hear_that_all_are_alike(meeting, monkeypatch):
+    node_0, (first, _) = meeting
+
+    def say(connection, message):
+        if connection.getpeername() == first.getsockname():
+            raise BrokenPipeError
+
+    monkeypatch.setattr(NodeMeeting, "say", say)
+    assert node_0.end() == []
+    assert node_0.refusal == "Node 1 (127.0.0.1) has gone just as all were there: start all again."
+
+
+def test_a_machine_that_refuses_for_long_is_told_of(start, monkeypatch):
+    monkeypatch.setattr(node_check, "is_own_address", lambda address: False)  # as on another machine
+    monkeypatch.setattr(node_check, "PATIENCE_SECONDS", 0.0)
+    assert start(1, wait_seconds=0.1).told.get(timeout=JOIN_SECONDS).startswith(
+        "waiting for node 0; something at 127.0.0.1 refuses ("
+    )
+
+
 def test_a_check_can_be_stopped_while_it_waits(start, port):
     leaves = threading.Event()
-    node = start(0, stopping=leaves.is_set)
+    node = start(0, options={"stopping": leaves.is_set})
     node.told.get(timeout=JOIN_SECONDS)
     leaves.set()
     assert (node.wait().found, node.refusal) == ([], "")
@@ -168,7 +249,7 @@ def test_a_check_can_be_stopped_while_it_waits(start, port):
 def test_those_who_wait_are_told_when_node_0_has_gone(start, monkeypatch):
     monkeypatch.setattr(node_check, "TELL_SECONDS", 0.01)
     leaves = threading.Event()
-    first, second = start(0, 3, stopping=leaves.is_set), start(1, 3)
+    first, second = start(0, 3, options={"stopping": leaves.is_set}), start(1, 3)
     while "node 2" not in second.told.get(timeout=JOIN_SECONDS):
         pass
     leaves.set()
@@ -217,7 +298,15 @@ def _unreachable(place, timeout):
     raise OSError(113, "No route to host")
 
 
-def test_a_name_that_nobody_has_is_a_mistake(start):
+def test_a_name_that_nobody_has_is_a_mistake(start, monkeypatch):
+    real = socket.getaddrinfo
+
+    def look_up(name, *arguments, **options):  # some name servers have an answer for everything
+        if name == "no.such.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(node_check.socket, "getaddrinfo", look_up)
     for node_rank in (0, 1):
         assert "master_addr 'no.such.invalid'" in start(node_rank, master_addr="no.such.invalid").wait().refusal
     assert "there is no such machine" in start(1, master_addr="a" * 300).wait().refusal

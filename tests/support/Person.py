@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import select
 import signal
 import subprocess
 import sys
@@ -56,10 +57,12 @@ class Person:
         return subprocess.Popen(command, env=self._environment, cwd=self._chorus, stdout=subprocess.DEVNULL)
 
     def see(self) -> dict[str, Any]:
-        """What the window shows now. EOFError if it is closed."""
+        """What the window shows now. EOFError if it is closed, TimeoutError if it is stuck."""
         with contextlib.suppress(BrokenPipeError):
             self.window.stdin.write("?\n")
             self.window.stdin.flush()
+        if not select.select([self.window.stdout], [], [], PATIENCE_SECONDS)[0]:
+            raise TimeoutError(f"the window does not answer; it said:\n{self._errors.read_text()}")
         line = self.window.stdout.readline()
         if not line:
             raise EOFError(f"the window is closed; it said:\n{self._errors.read_text()}")

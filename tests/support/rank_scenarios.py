@@ -244,19 +244,23 @@ def stop_while_caching(make_runtime: MakeRuntime, config: str, stopper: int) -> 
     return caught(Stopped(load_config(config), runtime).start)
 
 
-def stop_while_loading(make_runtime: MakeRuntime, config: str, stopper: int) -> str:
-    """Rank `stopper` has loaded the model and is asked to stop while the other still loads it."""
+def stop_while_loading(make_runtime: MakeRuntime, config: str, stopper: int, requeues: bool) -> tuple[str, bool]:
+    """Rank `stopper` has loaded the model and is asked to stop, or to requeue, while the other still loads it.
+
+    How each ended, and whether it would have the job run again.
+    """
     runtime = make_runtime()
 
     class Stopped(WatchedTrainer):
         def _attach_method(self) -> None:
             super()._attach_method()
             if self.runtime.rank == stopper:
-                self.commands.stop()
+                (self.commands.requeue if requeues else self.commands.stop)()
             else:
                 wait_until(lambda: self.runtime.start_vetoed)
 
-    return caught(Stopped(load_config(config), runtime).start)
+    trainer = Stopped(load_config(config), runtime)
+    return caught(trainer.start), trainer.commands.requeues
 
 
 def begin_or_end(make_runtime: MakeRuntime, trials: int, stopper: int) -> list[str]:

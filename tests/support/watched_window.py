@@ -48,6 +48,7 @@ def answer(window: tkinter.Tk) -> None:
     def read() -> None:
         for line in sys.stdin:
             questions.put(line)
+        os._exit(0)  # who has asked is gone: nobody would close the window
 
     def take() -> None:
         window.after(ANSWER_MS, take)

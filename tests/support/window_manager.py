@@ -10,6 +10,9 @@ CLIENT_MESSAGE = 33
 REVERT_TO_PARENT = 2
 CURRENT_TIME = 0
 
+_ErrorHandler = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_ignore_error = _ErrorHandler(lambda display, error: 0)
+
 
 class _ClientMessage(ctypes.Structure):
     """XClientMessageEvent, with the room of an XEvent."""
@@ -54,14 +57,18 @@ def ask_to_close(screen: str, window: int) -> None:
 
 @contextlib.contextmanager
 def _opened(screen: str) -> Iterator[tuple[ctypes.CDLL, ctypes.c_void_p]]:
+    """What is asked for a window that has closed meanwhile comes to nothing."""
     x11 = ctypes.CDLL("libX11.so.6")
+    x11.XSetErrorHandler.restype = ctypes.c_void_p
     x11.XOpenDisplay.restype = ctypes.c_void_p
     x11.XInternAtom.restype = ctypes.c_ulong
     display = ctypes.c_void_p(x11.XOpenDisplay(screen.encode()))
+    before = ctypes.c_void_p(x11.XSetErrorHandler(_ignore_error))  # Xlib's own ends the process
     try:
         yield x11, display
     finally:
-        x11.XCloseDisplay(display)  # which sends what was asked for
+        x11.XCloseDisplay(display)  # which sends what was asked for, and waits for the answers
+        x11.XSetErrorHandler(before)
 
 
 def _wrapper(x11: ctypes.CDLL, display: ctypes.c_void_p, window: int) -> ctypes.c_ulong:

@@ -194,6 +194,15 @@ def test_a_picture_does_not_depend_on_what_is_made_beside_it(make_config, start)
         assert np.abs(own.astype(int) - other.astype(int)).max() <= 1
 
 
+def test_the_model_is_saved_before_the_last_pictures_are_made(make_config, start, monkeypatch):
+    trainer = start(make_config(*SAMPLE, "sampling.at_end=true", "max_steps=1"))
+    trainer.train()
+    saved = []
+    monkeypatch.setattr(trainer, "sample", lambda: saved.extend(trainer.callbacks.saved))
+    trainer.end()
+    assert saved == trainer.callbacks.saved != []
+
+
 def test_minutes_between_samples_are_those_of_the_clock(make_config, start, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("modules.trainer.Trigger.time.monotonic", lambda: now[0])

@@ -18,6 +18,7 @@ from modules.weights.safe import load_tensors
 from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone
 from tests.support.Recorder import Recorder
+from tests.support.ThreadRanks import ThreadRanks
 
 # Eleven pictures in three shapes: steps of 8 and 3, so that on four ranks one of them has none of the second.
 GLOBAL = ("batch_size=8", "batch_size_mode=global", "data.caption_dropout=0.1", "backup.at_end=false")
@@ -347,10 +348,11 @@ def test_a_stop_during_the_caching_ends_all_ranks(stopper, settings, two_ranks, 
     assert ends == ["StopRequested: "] * 2
 
 
-@pytest.mark.parametrize("stopper", [0, 1])
-def test_a_stop_while_another_rank_still_loads_the_model_ends_all_ranks(stopper, settings, two_ranks):
-    ends = two_ranks.run(rank_scenarios.stop_while_loading, config=settings("run"), stopper=stopper)
-    assert ends == ["StopRequested: "] * 2
+@pytest.mark.parametrize(("stopper", "requeues"), [(0, False), (1, False), (1, True)])
+def test_a_stop_while_another_rank_still_loads_the_model_ends_all_ranks_alike(stopper, requeues, settings, two_ranks):
+    scenario = {"config": settings("run"), "stopper": stopper, "requeues": requeues}
+    ends = two_ranks.run(rank_scenarios.stop_while_loading, **scenario)
+    assert [tuple(end) for end in ends] == [("StopRequested: ", requeues)] * 2
 
 
 # --- what is shared out -----------------------------------------------------------------------------------------------
@@ -381,6 +383,18 @@ def test_what_concerns_the_whole_run_is_warned_of_once(settings, two_ranks):
     first, second = two_ranks.run(rank_scenarios.train, config=config, fault="nan@1:2")
     assert [text.split(":")[0] for text in first["warnings"]] == ["11 samples < 16 per step", "Step 2 was skipped"]
     assert second["warnings"] == []
+
+
+def test_ranks_of_which_one_alone_would_resume_are_refused_before_they_exchange_anything_else(make_config):
+    config = make_config()
+
+    def start(runtime: Runtime) -> None:
+        GenericTrainer(config, Recorder(), TrainCommands(), runtime, resume=runtime.rank == 0).start()
+
+    ranks = ThreadRanks(2)
+    with pytest.raises(TrainingError, match=r"Rank 1 has other options than rank 0.* look at --resume in the command"):
+        ranks.run(start)
+    assert [len(runtime.meetings) for runtime in ranks.runtimes] == [1, 1]
 
 
 # --- settings that every machine has in a file of its own -------------------------------------------------------------

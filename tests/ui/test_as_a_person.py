@@ -25,8 +25,10 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="Xvfb and xdotool are for X11, and /proc is read"),
 ]
 
-MANY_STEPS, SAMPLE_EVERY = 400, 20
-SECONDS_TO_TELL = 5.0
+MANY_STEPS, MANY_EPOCHS = 20_000, 100_000  # they do not pass while somebody looks for a button
+SAMPLE_EVERY = 20
+SECONDS_TO_TELL = 5.0  # from a rank's end to the report and the table, where the machine has nothing else to do
+LEEWAY = 4  # it has: other tests
 
 
 @pytest.fixture
@@ -54,6 +56,19 @@ def folder(chorus):
     return RunFolder(chorus / "workspace" / "demo")
 
 
+@pytest.fixture
+def demo_with(chorus):
+    """`demo_with(sampling={})` writes the demo with these settings, and many steps, into a file."""
+
+    def write(**settings):
+        path = chorus / "demo.yaml"
+        many = {"max_steps": MANY_STEPS, "epochs": MANY_EPOCHS}
+        save_config(config_from_values({**load_preset("demo"), **many, **settings}), path)
+        return path
+
+    return write
+
+
 def start(person):
     """As a person starts: F5, a look at the summary, Start."""
     person.press("F5")
@@ -68,10 +83,12 @@ def steps_told(folder):
 
 
 def wait_until(condition):
+    """Returns what the condition gave in the end."""
     end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < end, "it did not come to that in time"
         time.sleep(0.1)
+    return found
 
 
 def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(person, folder):
@@ -86,6 +103,7 @@ def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(perso
     person.wait(lambda seen: [row.split("  ")[0] for row, _, _ in seen["rows"]] == ["demo"])
     person.press("Return")
     person.wait(lambda seen: seen["titles"] == ["Chorus"])
+    person.set_value("epochs", "Epochs", str(MANY_EPOCHS))
     person.set_value("max_steps", "Most steps", str(MANY_STEPS))
     person.set_value("sampling.every", "Sample every", str(SAMPLE_EVERY))
     person.click("training")
@@ -94,7 +112,7 @@ def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(perso
         person.wait(lambda seen, is_on=is_on: seen["fields"]["enable_multi_gpu"]["shows"] == is_on)
 
     start(person)
-    person.wait_for(f"of {MANY_STEPS}   loss")
+    person.wait_for(f"of {MANY_STEPS:,}   loss")
     person.click("Loss")
     few = person.wait(lambda seen: seen["curve"] >= 2)["curve"]
     person.wait(lambda seen: seen["curve"] > few)
@@ -122,12 +140,12 @@ def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(perso
     assert seen["run"]["steps_kept"] == [1, last, last]
     sampled = range(0, last + 1, SAMPLE_EVERY)
     assert seen["run"]["sample_steps"] == list(sampled)
-    person.wait_for(f"{20 * len(sampled)} pictures of {len(sampled)} steps")
-    person.wait_for(f"step {last}")  # the newest are in sight
+    person.wait_for(f"{20 * len(sampled):,} pictures of {len(sampled):,} steps")
+    person.wait_for(f"step {last:,}")  # the newest are in sight
 
 
-def test_a_window_that_is_killed_leaves_the_run_to_the_next_one_which_tells_of_a_killed_rank(person, folder):
-    person.open()
+def test_a_window_that_is_killed_leaves_the_run_to_the_next_one_which_tells_of_a_killed_rank(person, demo_with, folder):
+    person.open("--config", str(demo_with()))
     start(person)
     person.wait(lambda seen: seen["run"]["step"] >= 2 and seen["run"]["sample_steps"])
     person.kill_window()
@@ -138,20 +156,20 @@ def test_a_window_that_is_killed_leaves_the_run_to_the_next_one_which_tells_of_a
     seen = person.wait(lambda seen: seen["run"]["is_running"] and seen["run"]["step"] > before)
     last = seen["run"]["step"]
     assert seen["run"]["steps_kept"] == [1, last, last]
-    assert seen["run"]["sample_steps"] == [0]
+    assert seen["run"]["sample_steps"][0] == 0
     person.click("multi-GPU")
     person.scroll_down(over="Refresh")
     person.wait(lambda seen: sum("cpu  training" in row for row, _, _ in seen["rows"]) == 2)
 
     os.kill(pid_of_rank(folder, 1), signal.SIGKILL)
-    killed = time.time()
+    killed = time.monotonic()
     person.wait(lambda seen: seen["titles"] == ["Chorus", "Crash report"])
-    assert folder.read_exit()["time"] - killed < SECONDS_TO_TELL
     seen = person.wait_for("signal: SIGKILL")
     assert reads(seen, "Rank 1 was killed")
     assert seen["run"]["ranks"] == {"0": "ended", "1": "killed"}
     person.press("Escape")
     person.wait(lambda seen: sum("cpu  killed" in row for row, _, _ in seen["rows"]) == 1)
+    assert time.monotonic() - killed < SECONDS_TO_TELL * LEEWAY
 
 
 def test_settings_are_found_typed_undone_and_saved_with_the_keyboard(person, chorus, tmp_path):
@@ -188,11 +206,9 @@ def test_settings_are_found_typed_undone_and_saved_with_the_keyboard(person, cho
     person.wait(lambda seen: seen["titles"] == ["Chorus"])
 
 
-def test_closing_the_window_keeps_the_training_or_stops_and_saves_it(person, chorus, folder):
-    config = chorus / "demo.yaml"
-    values = {**load_preset("demo"), "enable_multi_gpu": False, "sampling": {}, "max_steps": None}
-    save_config(config_from_values(values), config)
-    command = [sys.executable, str(chorus / "scripts" / "train.py"), "--supervise", "--config", str(config)]
+def test_closing_the_window_keeps_the_training_or_stops_and_saves_it(person, chorus, demo_with, folder):
+    config = str(demo_with(enable_multi_gpu=False, sampling={}))
+    command = [sys.executable, str(chorus / "scripts" / "train.py"), "--supervise", "--config", config]
     run = person.start_beside(command)
     wait_until(lambda: folder.event_path(0).exists() and steps_told(folder))
 
@@ -219,10 +235,11 @@ def test_closing_the_window_keeps_the_training_or_stops_and_saves_it(person, cho
     assert not is_running(folder)
 
 
-def test_the_commands_for_two_machines_train_when_they_are_pasted_there(person, chorus, folder, screen, two_hosts):
-    settings = {"max_steps": 4, "sampling": {}, "distributed_backend": "gloo", "use_torchrun": True, "world_size": 1}
-    save_config(config_from_values({**load_preset("demo"), **settings}), chorus / "demo.yaml")
-    person.open("--config", str(chorus / "demo.yaml"))
+def test_the_commands_for_two_machines_train_when_they_are_pasted_there(
+    person, chorus, demo_with, folder, screen, two_hosts
+):
+    config = demo_with(max_steps=4, sampling={}, distributed_backend="gloo", use_torchrun=True, world_size=1)
+    person.open("--config", str(config))
     person.click("training")
     person.click("Configure several machines…")
     person.wait(lambda seen: seen["titles"] == ["Chorus", "Several machines"])
@@ -236,8 +253,8 @@ def test_the_commands_for_two_machines_train_when_they_are_pasted_there(person, 
     person.wait(lambda seen: any(text.count(interface) >= 2 for text, _, _ in seen["words"]))
     person.enlarge_window()
     person.click("Copy all")
-    wait_until(lambda: (chorus / "workspace" / "demo.yaml").exists())
-    commands = [line for line in clipboard(screen).splitlines() if line and not line.startswith("#")]
+    copied = wait_until(lambda: clipboard(screen))  # also the settings are written then
+    commands = [line for line in copied.splitlines() if line and not line.startswith("#")]
 
     with (chorus / "output.txt").open("wb") as output:
         shells = [
@@ -252,8 +269,11 @@ def test_the_commands_for_two_machines_train_when_they_are_pasted_there(person, 
 
 
 def clipboard(screen):
+    """The text in the clipboard; "" while there is none."""
     root = tkinter.Tk(screenName=screen)
     try:
         return root.clipboard_get()
+    except tkinter.TclError:
+        return ""
     finally:
         root.destroy()

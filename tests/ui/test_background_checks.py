@@ -1,9 +1,12 @@
 """What the window finds out by itself: devices and base model, on whichever tab a person is."""
 
+import socket
 import sys
 
 import pytest
 
+from modules.ui.BackgroundChecks import look_at_port
+from modules.ui.form import find_field
 from tests.support.fake_nvml import FakeNvml, eight_gpus, real
 
 
@@ -48,3 +51,52 @@ def test_a_base_model_that_is_gone_is_told_at_the_start(make_app, tmp_path, wait
 def test_the_model_tab_says_what_the_base_is(app, wait_for):
     tab = app.open_tab("model")
     wait_for(app, lambda: tab.page.cards and tab.found.cget("text").startswith("A diffusers folder"))
+
+
+def test_a_base_model_that_comes_later_is_found(app, tmp_path, wait_for, monkeypatch):
+    monkeypatch.setattr("modules.ui.BackgroundChecks.LOOK_AGAIN_SECONDS", 0.05)
+    path = tmp_path / "model.safetensors"
+    app.settings.set("model.base", str(path))
+    wait_for(app, lambda: blocked(app, "model.base"))
+    path.write_bytes(b"")
+    wait_for(app, lambda: not blocked(app, "model.base"))
+    assert app.checks.base_text == "A file of 0.0 GiB."
+
+
+@pytest.fixture
+def busy_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def test_a_port_in_use_is_told_and_the_next_free_one_is_a_click_away(app, busy_port, wait_for, monkeypatch):
+    monkeypatch.setattr("modules.ui.BackgroundChecks.look_at_port", look_at_port)
+    port = busy_port.getsockname()[1]
+    app.settings.set("initial_port", str(port))
+    app.settings.set("enable_multi_gpu", True)
+    wait_for(app, lambda: app.settings.offer("initial_port"))
+    free = app.settings.offer("initial_port")
+    assert int(free) > port
+    assert app.settings.warning("initial_port") == f"Port {port} is in use: next free {free}."
+    field = find_field(app.open_tab("multi-GPU"), "initial_port")
+    wait_for(app, lambda: field._use is not None and field._use.winfo_ismapped())
+    field._use.invoke()
+    assert app.settings.get("initial_port") == free
+    wait_for(app, lambda: not app.settings.warning("initial_port"))
+    wait_for(app, lambda: not field._use.winfo_ismapped())
+
+
+def test_a_port_that_is_left_is_free_again(app, busy_port, wait_for, monkeypatch):
+    monkeypatch.setattr("modules.ui.BackgroundChecks.look_at_port", look_at_port)
+    monkeypatch.setattr("modules.ui.BackgroundChecks.LOOK_AGAIN_SECONDS", 0.05)
+    app.settings.set("initial_port", str(busy_port.getsockname()[1]))
+    app.settings.set("enable_multi_gpu", True)
+    wait_for(app, lambda: app.settings.warning("initial_port"))
+    busy_port.close()
+    wait_for(app, lambda: not app.settings.warning("initial_port"))
+
+
+def test_of_several_machines_only_the_first_needs_the_port_and_can_not_take_another(busy_port):
+    port = str(busy_port.getsockname()[1])
+    assert [(one.blocking, bool(one.offer)) for one in look_at_port(port, 2, 0)] == [(True, True)]
+    assert look_at_port(port, 2, 1) == []

@@ -22,7 +22,9 @@ from modules.data.views import look_of, with_views
 from modules.ui.concept_preview import find_pictures, preview_captions, preview_looks, samples_per_epoch
 from modules.ui.ConceptCards import BAR_HEIGHT
 from modules.ui.DataCheck import DataCheck
+from modules.ui.DeviceModel import read_machine
 from modules.ui.HealthWindow import HealthWindow
+from tests.support.fake_nvml import eight_gpus
 
 
 @pytest.fixture
@@ -170,10 +172,10 @@ def press(app, tab, key: str) -> None:
 
 
 def test_cards_show_counts_and_the_share_of_an_epoch(app, tab, wait_for):
+    wait_for(app, lambda: "18 samples an epoch, 75%" in texts(tab.cards.canvas))
     shown = texts(tab.cards.canvas)
     assert "6 pictures, 1 without a caption, 1 can't be read" in shown
     assert "6 samples an epoch, 25%" in shown
-    assert "18 samples an epoch, 75%" in shown
     assert tab._summary.cget("text") == "2 of 2 concepts enabled, 24 samples an epoch"
     wait_for(app, lambda: len(tab.cards._photos) >= 4)
 
@@ -219,6 +221,8 @@ def test_a_duplicate_stands_behind_the_concept(app, tab):
     app.update()
     assert [concept.name for concept in app.settings.get("concepts")] == ["first", "first", "again"]
     assert tab.cards.chosen == 1
+    app.settings.undo()
+    assert [concept.name for concept in app.settings.get("concepts")] == ["first", "again"]
 
 
 def test_delete_removes_the_chosen_concept_and_undo_brings_it_back(app, tab):
@@ -331,6 +335,22 @@ def test_the_check_shows_what_it_found_and_its_pictures(app, tab, folder, wait_f
     health.tree.selection_set(str(number))
     app.update()
     assert [Path(path).name for path in health.thumbnails.paths] == ["0.png", "0.png"]
+
+
+def test_the_check_counts_all_gpus_where_none_is_named(app, tab, monkeypatch):
+    seen = []
+
+    class Check:
+        def __init__(self, config, num_ranks, decode):
+            seen.append(num_ranks)
+            self.run, self.cancel = lambda: None, lambda: None
+
+    monkeypatch.setattr("modules.ui.HealthWindow.DataCheck", Check)
+    monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())
+    app.devices.take_machine(read_machine())
+    app.settings.set("enable_multi_gpu", True)
+    tab.check_data()
+    assert seen == [8]
 
 
 def test_a_check_of_settings_that_are_refused_says_so(app, tab):

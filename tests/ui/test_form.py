@@ -315,3 +315,29 @@ def test_return_opens_a_choice_and_the_focus_is_seen(app, make_form, monkeypatch
     app.focus_force()
     app.update()
     assert not canvas.find_withtag(keyboard.RING)
+
+
+@pytest.mark.parametrize("path", ["output.name", "concepts.0.prompt"])
+def test_what_is_pasted_with_the_middle_button_reaches_the_settings(app, make_form, path):
+    app.settings.set("concepts.0.captions", "prompt")
+    form = make_form(path, all_importances=True)
+    field = form.fields[path]
+    inner = field.focus_widget()
+    field.write("pasted")
+    inner.event_generate("<<PasteSelection>>", x=0, y=0)
+    app.update()
+    assert "pasted" in app.settings.get(path)
+
+
+def test_a_text_that_is_too_long_for_its_field_is_whole_in_the_help(app, make_form):
+    form = make_form("workspace_dir")
+    field = form.fields["workspace_dir"]
+    assert field.help_text().startswith(field.info.help)
+    app.settings.set("workspace_dir", long := "workspace/" + "long/" * 40)
+    app.update()
+    assert field.help_text().startswith(f"{long}\n\n{field.info.help}")
+
+
+def test_some_advanced_settings_can_be_shown_always(app, make_form):
+    form = make_form("optimizer.beta1", "optimizer.beta2", always=("optimizer.beta1",))
+    assert [path for path in form.paths if form.is_field_shown(path)] == ["optimizer.beta1"]

@@ -425,7 +425,7 @@ def test_one_device_runs_under_the_supervisor_stops_and_goes_on(open_model):
     model.stop()
     assert model.state.is_stopping
     state = until(model, lambda state: not state.is_running)
-    assert state.exit["status"] == "stopped"
+    assert state.exit["status"] == "stopped", state.exit
     assert not state.is_stopping
     assert state.backups
 

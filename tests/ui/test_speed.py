@@ -8,6 +8,9 @@ from modules.ui.TrainUI import TABS
 
 LOADED = """
 import json, sys
+from modules.ui.toolkit import load_toolkit
+
+load_toolkit()
 from modules.ui.TrainUI import TABS, TrainUI
 
 def loaded():
@@ -29,6 +32,7 @@ print(json.dumps([first, loaded()]))
 
 def test_the_first_picture_needs_no_numpy_and_one_tab_and_the_rest_comes_by_itself(display):
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
     first, later = json.loads(done.stdout)
     assert first == {"numpy": False, "tabs": ["general"]}
     assert later == {"numpy": True, "tabs": list(TABS)}

@@ -225,6 +225,14 @@ class TestDoctor:
         wait_for(app, lambda: len(script.started) == 2 and window.again.cget("state") == "normal")
         window.destroy()
 
+    def test_after_a_fault_it_can_be_checked_again(self, tab, app, script, wait_for, faults, monkeypatch):
+        monkeypatch.setattr(script, "run", lambda self: 1 / 0)
+        tab.open_doctor()
+        window = app.winfo_children()[-1]
+        wait_for(app, lambda: faults)
+        assert isinstance(faults.pop(), ZeroDivisionError)
+        assert window.again.cget("state") == "normal"
+
     def test_closing_the_window_ends_the_check(self, tab, app, script, wait_for):
         tab.open_doctor()
         app.winfo_children()[-1].destroy()

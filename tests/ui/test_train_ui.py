@@ -5,8 +5,10 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
+import customtkinter as ctk
 import pytest
 
 from modules.config.describe import settings_by_path
@@ -19,7 +21,7 @@ from modules.ui import dialogs
 from modules.ui.BottomBar import describe_progress, describe_seconds
 from modules.ui.form import find_field
 from modules.ui.GeneralTab import LookCard
-from modules.ui.RunControl import next_free_folder, run_check
+from modules.ui.RunControl import check_of, next_free_folder, run_check
 from modules.ui.RunState import RunState
 from modules.ui.SettingsSearch import find_settings
 from modules.ui.TableWindow import TableWindow
@@ -128,7 +130,7 @@ def test_problems_are_counted_and_a_click_leads_to_them(app):
 
 
 def test_start_is_refused_with_a_problem_and_leads_to_it(app, monkeypatch):
-    monkeypatch.setattr(run_control, "run_check", lambda config, resume: pytest.fail("checked in spite of a problem"))
+    monkeypatch.setattr(run_control, "run_check", lambda check: pytest.fail("checked in spite of a problem"))
     app.settings.set("optimizer.learning_rate", "3e-x")
     press(app, "<F5>")
     assert app.tab_bar.selected == "training"
@@ -141,11 +143,15 @@ def test_f5_shows_the_summary_and_start_in_it_starts_the_run(app, wait_for, monk
 
     shown, started, seen = [], [], threading.Event()
 
-    def check(config, resume):
+    def run_check(check):
         seen.wait(20)
-        return f"seed {config.seed}"
+        return f"seed {check.seed}"
 
-    monkeypatch.setattr(run_control, "run_check", check)
+    def check_of(config, resume):
+        return SimpleNamespace(seed=config.seed, cancel=seen.set)
+
+    monkeypatch.setattr(run_control, "check_of", check_of)
+    monkeypatch.setattr(run_control, "run_check", run_check)
     monkeypatch.setattr(module, "RunSummaryWindow", lambda *arguments: shown.append(arguments) or SimpleNamespace())
     monkeypatch.setattr(app.run, "start", lambda config, resume: started.append((config, resume)))
     press(app, "<F5>")
@@ -159,13 +165,32 @@ def test_f5_shows_the_summary_and_start_in_it_starts_the_run(app, wait_for, monk
     assert started[0][0] == app.settings.config()
     assert started[0][1] is False
     assert app.bottom_bar.start.cget("text") == "Start training"
+    app.settings.set("optimizer.beta1", "1.2")  # behind the summary, which holds nothing back
+    start()
+    assert len(started) == 1
+    assert "changed since the check" in app.message.cget("text")
+
+
+def test_closing_the_window_ends_a_check(make_app, wait_for, monkeypatch):
+    from modules.ui import ScriptRun as module
+
+    monkeypatch.setattr(module, "ROOT", Path("sleeper").absolute())
+    script = module.ROOT / "scripts" / "train.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("import time\ntime.sleep(60)\n")
+    app = make_app()
+    app.bottom_bar.check.invoke()
+    check = app.bottom_bar.control._check
+    wait_for(app, lambda: check._process is not None)
+    app.destroy()
+    assert check._process.wait(20) != 0
 
 
 def test_check_shows_the_summary_without_a_start(app, wait_for, monkeypatch):
     from modules.ui import RunSummaryWindow as module
 
     shown = []
-    monkeypatch.setattr(run_control, "run_check", lambda config, resume: "fine")
+    monkeypatch.setattr(run_control, "run_check", lambda check: "fine")
     monkeypatch.setattr(module, "RunSummaryWindow", lambda *arguments: shown.append(arguments) or SimpleNamespace())
     app.bottom_bar.check.invoke()
     wait_for(app, lambda: shown)
@@ -173,7 +198,7 @@ def test_check_shows_the_summary_without_a_start(app, wait_for, monkeypatch):
 
 
 def test_what_the_check_refuses_is_said(app, wait_for, monkeypatch):
-    def refuse(config, resume):
+    def refuse(check):
         raise UserError("concepts.0.path 'x': no such folder; choose another.")
 
     monkeypatch.setattr(run_control, "run_check", refuse)
@@ -276,9 +301,9 @@ def test_a_window_that_tk_has_made_by_itself_disturbs_nothing(app):
     app.tk.eval("destroy .__tk_filedialog")
 
 
-def test_a_preset_is_found_by_search_and_taken(app):
+def test_a_preset_is_found_by_search_and_taken(app, wait_for):
     window = app.top_bar.choose_preset()
-    app.update()
+    wait_for(app, window.table.get_children)
     window.search.insert(0, "sdxl lora")
     window.show_rows()
     assert window.table.get_children() == ("preset:sdxl-lora",)
@@ -291,12 +316,12 @@ def test_a_preset_is_found_by_search_and_taken(app):
     assert app.top_bar.family.get() == "Stable Diffusion XL"
 
 
-def test_presets_are_listed_for_the_gpus_that_are_chosen(app):
+def test_presets_are_listed_for_the_gpus_that_are_chosen(app, wait_for):
     window = app.top_bar.choose_preset()
     window.memory.set("8 GB")
     window.num_gpus.set("4 GPUs")
     window._choose()
-    assert {"preset:demo", "preset:sdxl-lora-8gb-x4"} <= set(window.table.get_children())
+    wait_for(app, lambda: {"preset:demo", "preset:sdxl-lora-8gb-x4"} <= set(window.table.get_children()))
     window.search.insert(0, "sd3 full")
     window.show_rows()
     assert window.table.get_children() == ("preset:sd3-full-8gb-x4",)
@@ -308,9 +333,10 @@ def test_presets_are_listed_for_the_gpus_that_are_chosen(app):
     assert app.settings.values == before
 
 
-def test_what_a_preset_would_change_is_shown_before_it_is_taken(app):
+def test_what_a_preset_would_change_is_shown_before_it_is_taken(app, wait_for):
     app.settings.set("epochs", 3)
     window = app.top_bar.choose_preset()
+    wait_for(app, window.table.get_children)
     window.table.selection_set("preset:sdxl-lora")
     window._act(dict(window._actions)["Compare…"])
     assert app.settings.get("family") == "sd15"
@@ -369,6 +395,50 @@ def test_the_last_state_is_on_the_disk_before_the_window_closes(make_app, tmp_pa
     window = make_app(tmp_path / "state")
     window.settings.set("epochs", 3)
     wait_for(window, lambda: path.exists() and json.loads(path.read_text())["values"]["epochs"] == 3)
+
+
+def test_save_goes_on_writing_to_the_file_of_the_last_time(make_app, tmp_path):
+    window = make_app(tmp_path / "state")
+    window.top_bar._save_to(tmp_path / "mine.yaml")
+    window.destroy()
+    again = make_app(tmp_path / "state")
+    again.settings.set("epochs", 3)
+    again.top_bar.save()
+    assert load_config(tmp_path / "mine.yaml").epochs == 3
+    again.settings.load_preset("sdxl-lora")
+    again.destroy()
+    assert make_app(tmp_path / "state").top_bar.path is None
+
+
+def test_the_newest_backup_of_the_run_folder_is_offered_to_go_on_from(app, tmp_path, wait_for, monkeypatch):
+    for name in ("step-40", "step-1200", "aside-step-2000"):
+        (tmp_path / "run" / "backup" / name).mkdir(parents=True)
+    resumed = []
+    monkeypatch.setattr(app.bottom_bar.control, "_summarize", lambda **how: resumed.append(how))
+    app.settings.set("workspace_dir", str(tmp_path / "run"))
+    wait_for(app, lambda: resume_buttons(app))
+    (button,) = resume_buttons(app)
+    assert button.cget("text").startswith("Resume step 1,200, ")
+    button.invoke()
+    assert resumed == [{"resume": True, "then_start": True}]
+
+
+def resume_buttons(app) -> list:
+    return [one for one in buttons_in(app.open_tab("general")) if one.cget("text").startswith("Resume step")]
+
+
+def buttons_in(widget) -> list:
+    own = [widget] if isinstance(widget, ctk.CTkButton) else []
+    return own + [one for child in widget.winfo_children() for one in buttons_in(child)]
+
+
+def test_a_home_that_nobody_has_is_a_problem_of_the_settings_and_no_fault(app, wait_for):
+    app.settings.set("workspace_dir", "~nobody-of-this-name/run")
+    app.settings.set("model.base", "~nobody-of-this-name/model")
+    app.open_tab("general")
+    wait_for(app, lambda: "~nobody" in (app.settings.error("model.base") or ""))
+    app._find_run()
+    assert next_free_folder("~nobody-of-this-name/run") == "~nobody-of-this-name/run-2"
 
 
 def test_a_second_window_says_so_and_keeps_nothing(make_app, tmp_path):
@@ -528,7 +598,7 @@ def test_colours_and_size_are_changed_and_kept(make_app, wait_for, tmp_path):
 def test_the_check_runs_in_a_process_of_its_own_and_says_what_the_run_would_do(app, tmp_path):
     app.settings.set("workspace_dir", str(tmp_path / "run"))
     app.settings.set("world_size", 1)
-    summary = run_check(app.settings.config())
+    summary = run_check(check_of(app.settings.config()))
     assert "Steps:" in summary
     assert "Pictures:" in summary
 
@@ -537,15 +607,15 @@ def test_the_check_of_a_run_that_is_gone_on_with_does_not_mind_the_run_in_its_fo
     (tmp_path / "run" / "models" / "model").mkdir(parents=True)
     app.settings.set("workspace_dir", str(tmp_path / "run"))
     app.settings.set("world_size", 1)
-    assert "Steps:" in run_check(app.settings.config(), resume=True)
+    assert "Steps:" in run_check(check_of(app.settings.config(), resume=True))
     with pytest.raises(UserError, match="holds a run already"):
-        run_check(app.settings.config())
+        run_check(check_of(app.settings.config()))
 
 
 def test_the_check_hands_on_the_sentence_of_a_mistake(app, tmp_path):
     app.settings.set("concepts.0.path", str(tmp_path / "nothing"))
     with pytest.raises(UserError, match=r"concepts\.0\.path"):
-        run_check(app.settings.config())
+        run_check(check_of(app.settings.config()))
 
 
 def test_the_next_free_folder_has_the_next_number(tmp_path):

@@ -59,7 +59,7 @@ def test_a_name_on_the_hub_passes_unread(base):
 
 @pytest.mark.parametrize(
     "base",
-    ["", "/no/where", "models/x.safetensors", "nothing", "../a", "./a", "a/b/c", "C:\\models\\x", "~/x"],
+    ["", "/no/where", "models/x.safetensors", "nothing", "../a", "./a", "a/b/c", "C:\\models\\x", "~/x", "~no.such/x"],
 )
 def test_a_missing_path_is_refused(base, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

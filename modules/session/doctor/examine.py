@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +25,7 @@ from modules.session.doctor.known_problems import check_known_problems, read_sit
 from modules.session.doctor.network import check_clock, check_loopback, check_port
 from modules.session.doctor.nodes import check_other_nodes
 from modules.session.doctor.settings import check_settings
+from modules.session.interfaces import interface_towards
 from modules.session.run_shape import chosen_gpus, ranks_here
 
 if TYPE_CHECKING:
@@ -118,6 +120,7 @@ def _read_known_problems(
             num_gpus=num_gpus,
             num_ranks=num_ranks,
             num_nodes=_num_nodes(config),
+            towards_master=interface_towards(config.master_addr) if sys.platform == "linux" else None,
             backend=_backend(config),
             folders=(config.workspace_dir, config.cache_dir),
         )

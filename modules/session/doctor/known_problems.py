@@ -31,7 +31,8 @@ class Situation:
     hardware: of the GPUs that train. num_gpus: that are there, chosen or not. facts: of torch_facts, None where torch
     does not load. num_ranks: on this machine. folders: that the run writes to. shm_bytes: of /dev/shm; None without
     one. open_files: that a process may have; None where there is no such limit. interfaces: of the network, by name.
-    addresses: to which this machine's name leads. in_wsl: Linux inside of Windows. packages_folder: where this
+    addresses: to which this machine's name leads. towards_master: the interface that leads to node 0, where Linux says.
+    in_wsl: Linux inside of Windows. packages_folder: where this
     environment's packages are.
     """
 
@@ -48,6 +49,7 @@ class Situation:
     open_files: int | None = None
     interfaces: Sequence[str] = ()
     addresses: Sequence[str] = ()
+    towards_master: str | None = None
     in_wsl: bool = False
     packages_folder: str = ""
 
@@ -163,8 +165,8 @@ def _no_interface(here: Situation) -> str:
 
 
 def _nameless(here: Situation) -> str:
-    """On one Linux machine Chorus tells gloo to use lo; elsewhere gloo looks its own name up."""
-    looks_up = here.num_nodes > 1 or not here.platform.startswith("linux")
+    """On Linux Chorus tells gloo which interface to use, as far as it knows; elsewhere gloo looks its own name up."""
+    looks_up = not here.platform.startswith("linux") or (here.num_nodes > 1 and not here.towards_master)
     if not (here.uses_gloo and looks_up) or here.env.get("GLOO_SOCKET_IFNAME"):
         return ""
     if not here.addresses:
@@ -219,10 +221,7 @@ def _crowded_cores(here: Situation) -> str:
     cores, threads = here.hardware.cores, here.env.get("OMP_NUM_THREADS", "").split(",")[0]
     if threads.isdigit() and here.num_ranks > 1 and here.num_ranks * int(threads) > 2 * cores:
         return f"OMP_NUM_THREADS {threads} for each of {here.num_ranks} ranks is more than the {cores} cores can do"
-    # ranks on the CPU share the cores by themselves, see setup_distributed
-    if not threads and len(here.hardware.gpus) >= here.num_ranks >= 4 and cores > 1:
-        return f"OMP_NUM_THREADS is not set: each of {here.num_ranks} ranks takes all {cores} cores for its CPU work"
-    return ""
+    return ""  # where it is not set, ranks share the cores by themselves, see setup_distributed
 
 
 def _few_cores(here: Situation) -> str:
