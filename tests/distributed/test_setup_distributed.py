@@ -228,14 +228,18 @@ def test_one_rank_of_one_opens_nothing_either(alone, monkeypatch):
 JOIN = """
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
-from modules.distributed.setup_distributed import cleanup_distributed, is_main_process, setup_distributed
+from modules.distributed import setup_distributed as ranks
 import os
+config = TrainConfig(distributed_backend="gloo")
 try:
-    print(setup_distributed(TrainConfig(distributed_backend="gloo")), is_main_process())
+    print(ranks.setup_distributed(config), ranks.is_main_process())
 except UserError as error:
     print(type(error).__name__, error, flush=True)
     os._exit(2)
-cleanup_distributed()
+runtime = ranks.create_runtime(config)
+runtime.barrier("joining")  # one that leaves at once would end the other's joining
+runtime.close()
+ranks.cleanup_distributed()
 """
 
 
