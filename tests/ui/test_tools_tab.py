@@ -59,7 +59,7 @@ class TestLog:
         assert "Supervisor: Stopping" in text
 
     def test_one_rank_can_be_picked(self, tab, app, wait_for):
-        assert tab.log.filter.cget("values") == [ALL, "Rank 0", "Rank 1", SUPERVISOR]
+        wait_for(app, lambda: tab.log.filter.cget("values") == [ALL, "Rank 0", "Rank 1", SUPERVISOR])
         tab.log.choose(1)
         wait_for(app, lambda: shown(tab).count("\n") == 3)
         assert shown(tab).count("Rank 1: line") == 3
