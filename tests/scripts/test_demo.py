@@ -13,6 +13,7 @@ from PIL import Image
 from modules.config.files import config_from_values
 from modules.config.presets import load_preset
 from modules.config.validation import find_problems
+from tests.support.StartedRun import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "resources/demo"
@@ -166,7 +167,8 @@ def test_the_demo_teaches_eight_and_nine_and_keeps_zero_to_seven(tmp_path, recog
 
     before = [share_right(digit) for digit in range(10)]
     # what `start-multi-gpu.sh --yes --demo` runs, in another folder
-    printed = run_python(ROOT / "scripts/start_multi_gpu.py", "--yes", "--demo", "--run-folder", tmp_path / "run")
+    port = f"--set=initial_port={free_port()}"  # another test may start ranks at the usual one in the same seconds
+    printed = run_python(ROOT / "scripts/start_multi_gpu.py", "--yes", "--demo", "--run-folder", tmp_path / "run", port)
     for file in ("before_after.png", "models/digits.safetensors", "models/digits_kohya.safetensors"):
         assert str(tmp_path / "run" / file) in printed
         assert (tmp_path / "run" / file).is_file()

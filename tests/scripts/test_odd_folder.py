@@ -20,7 +20,7 @@ from modules.session.events import read_events
 from modules.session.manifest import check_manifest
 from modules.session.RunFolder import RunFolder
 from scripts import setup_env
-from tests.support.StartedRun import MARK, find_processes
+from tests.support.StartedRun import MARK, find_processes, free_port
 from tests.support.virtual_screen import missing, virtual_screen
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,7 +76,8 @@ def run(environment: dict[str, str], chorus: Path, *command: str) -> subprocess.
 
 def test_the_demo_runs_unattended(chorus, environment):
     quickly = [f"--set=sampling.samples.{number}.{name}=1" for number in range(10) for name in ("steps", "count")]
-    done = run(environment, chorus, "./start-multi-gpu.sh", "--yes", "--demo", *FEW_STEPS, *quickly)
+    port = f"--set=initial_port={free_port()}"  # another test may start ranks at the usual one in the same seconds
+    done = run(environment, chorus, "./start-multi-gpu.sh", "--yes", "--demo", port, *FEW_STEPS, *quickly)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = chorus / "workspace" / "demo"
     assert f"Before and after: {folder / 'before_after.png'}" in done.stdout
