@@ -4,7 +4,6 @@
     python scripts/config_reference.py --check
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from modules.config.describe import SettingInfo, range_text, walk_settings  # noqa: E402
+from scripts.generated_file import write_or_check  # noqa: E402
 
 PAGE = ROOT / "docs" / "settings.md"
 GROUP_TITLES = {
@@ -46,20 +46,7 @@ This page is made from the declarations in `modules/config` by `python scripts/c
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", action="store_true", help="write docs/settings.md")
-    action.add_argument("--check", action="store_true", help="exit with 1 if docs/settings.md is out of date")
-    arguments = parser.parse_args()
-    page = reference_page()
-    if arguments.write:
-        PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(page, encoding="utf-8", newline="\n")
-        return 0
-    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page:
-        return 0
-    print("docs/settings.md is out of date: run python scripts/config_reference.py --write", file=sys.stderr)
-    return 1
+    return write_or_check(__doc__.splitlines()[0], PAGE, reference_page())
 
 
 def reference_page() -> str:

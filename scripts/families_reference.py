@@ -4,7 +4,6 @@
     python scripts/families_reference.py --check
 """
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -14,24 +13,13 @@ sys.path.insert(0, str(ROOT))
 
 from modules.families.Family import Family  # noqa: E402
 from modules.families.registry import FAMILIES  # noqa: E402
+from scripts.generated_file import write_or_check  # noqa: E402
 
 FILE = ROOT / "resources" / "families.json"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", action="store_true", help="write resources/families.json")
-    action.add_argument("--check", action="store_true", help="exit with 1 if resources/families.json is out of date")
-    arguments = parser.parse_args()
-    text = families_text()
-    if arguments.write:
-        FILE.write_text(text, encoding="utf-8", newline="\n")
-        return 0
-    if FILE.is_file() and FILE.read_text(encoding="utf-8") == text:
-        return 0
-    print("resources/families.json is out of date: run python scripts/families_reference.py --write", file=sys.stderr)
-    return 1
+    return write_or_check(__doc__.splitlines()[0], FILE, families_text())
 
 
 def families_text() -> str:

@@ -4,7 +4,6 @@
     python scripts/presets_reference.py --check
 """
 
-import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from modules.config.presets import (  # noqa: E402
 )
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.session.memory_estimate import ARCHITECTURES, GIB, estimate_memory  # noqa: E402
+from scripts.generated_file import write_or_check  # noqa: E402
 
 FILE = ROOT / "docs" / "presets.md"
 SIZE_TITLES = ("preset", "micro-batch x accumulation", "checkpointing", "weights", "optimizer", "estimate")
@@ -99,19 +99,7 @@ the pictures of a step, the learning rate and the most steps.
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", action="store_true", help="write docs/presets.md")
-    action.add_argument("--check", action="store_true", help="exit with 1 if docs/presets.md is out of date")
-    arguments = parser.parse_args()
-    text = reference_text()
-    if arguments.write:
-        FILE.write_text(text, encoding="utf-8", newline="\n")
-        return 0
-    if FILE.is_file() and FILE.read_text(encoding="utf-8") == text:
-        return 0
-    print("docs/presets.md is out of date: run python scripts/presets_reference.py --write", file=sys.stderr)
-    return 1
+    return write_or_check(__doc__.splitlines()[0], FILE, reference_text())
 
 
 def reference_text() -> str:

@@ -138,34 +138,29 @@ class _Fitted:
         self._canvas.bind("<Configure>", lambda event: self.fit(), add="+")
 
 
-class FittedButton(_Fitted, ctk.CTkButton):
+class _FittedText(_Fitted):
+    """One whose text is an option."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self._watch_width()
+
+    def configure(self, *arguments, **options) -> None:
+        super().configure(*arguments, **options)
+        if "text" in options:
+            self.fit()
+
+
+class FittedButton(_FittedText, ctk.CTkButton):
     """Give it its width from outside (sticky="ew")."""
 
     _text_padding = 14
 
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self._watch_width()
 
-    def configure(self, *arguments, **options) -> None:
-        super().configure(*arguments, **options)
-        if "text" in options:
-            self.fit()
-
-
-class FittedLabel(_Fitted, ctk.CTkLabel):
+class FittedLabel(_FittedText, ctk.CTkLabel):
     """Give it its width from outside (sticky="ew")."""
 
     _text_padding = 4
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self._watch_width()
-
-    def configure(self, *arguments, **options) -> None:
-        super().configure(*arguments, **options)
-        if "text" in options:
-            self.fit()
 
     def _inner_label(self) -> tkinter.Label:
         return self._label
