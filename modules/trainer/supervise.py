@@ -26,7 +26,7 @@ from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.FolderCommands import FolderCommands
 from modules.session.node_check import check_nodes, refused_together
-from modules.session.ports import PORTS_TO_TRY, next_free_port
+from modules.session.ports import PORTS_TO_TRY, claim_free_port
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.session.TerminalCallbacks import TerminalCallbacks
@@ -67,11 +67,13 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
                 if leads:
                     folder.write_exit("stopped", rank=0)
                 return STOPPED
+        claims = stack.enter_context(contextlib.ExitStack())
         settings_file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "config.yaml"
         save_config(config, settings_file)
 
         def make_launcher(attempt: int, resume: bool) -> Launcher:
-            port = _free_port(machines, callbacks)
+            claims.close()  # that of the attempt before
+            port = _free_port(machines, callbacks, claims)
             if by_torchrun:
                 script = [str(ROOT / "scripts" / "train.py"), "--config", str(settings_file)]
                 command = torchrun_command(config, [*script, *(["--resume"] if resume else [])], num_ranks, port)
@@ -172,14 +174,16 @@ def _meet_nodes(
     return bool(found)
 
 
-def _free_port(config: TrainConfig, callbacks: TrainCallbacks) -> int:
-    """initial_port; where it is busy the next free one, if no other machine has to know it."""
+def _free_port(config: TrainConfig, callbacks: TrainCallbacks, claims: contextlib.ExitStack) -> int:
+    """initial_port; where it is busy the next free one, if no other machine has to know it. Kept until `claims` end."""
     wanted = int(config.initial_port)
     if config.num_nodes > 1:  # the check of the machines has had it just now
         return wanted
-    port = next_free_port(wanted, LOOPBACK)
-    if port is None:
+    claimed = claim_free_port(wanted, LOOPBACK)
+    if claimed is None:
         raise UserError(f"initial_port {wanted} and the {PORTS_TO_TRY} after it are busy: set another one.")
+    port, claim = claimed
+    claims.enter_context(claim)
     if port != wanted:
         callbacks.on_warning(f"Port {wanted} is busy: using {port}.")
     return port

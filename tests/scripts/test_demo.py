@@ -13,7 +13,7 @@ from PIL import Image
 from modules.config.files import config_from_values
 from modules.config.presets import load_preset
 from modules.config.validation import find_problems
-from tests.support.StartedRun import free_port
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "resources/demo"

@@ -20,7 +20,8 @@ from modules.session.events import read_events
 from modules.session.manifest import check_manifest
 from modules.session.RunFolder import RunFolder
 from scripts import setup_env
-from tests.support.StartedRun import MARK, find_processes, free_port
+from tests.support.ports import free_port
+from tests.support.StartedRun import MARK, find_processes
 from tests.support.virtual_screen import missing, virtual_screen
 
 ROOT = Path(__file__).resolve().parents[2]

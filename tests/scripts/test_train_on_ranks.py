@@ -15,7 +15,8 @@ import yaml
 from PIL import Image
 
 from modules.session.manifest import check_manifest
-from tests.support.StartedRun import StartedRun, free_port
+from tests.support.ports import free_port
+from tests.support.StartedRun import StartedRun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these tests send signals and read /proc")
 

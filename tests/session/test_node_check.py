@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -17,14 +16,14 @@ from modules.config.files import config_from_values
 from modules.session import NodeMeeting, node_check
 from modules.session.node_check import check_nodes, describe_node, is_own_address, refused_together
 from modules.session.ports import next_free_port
+from tests.support.ports import free_port
 
 JOIN_SECONDS = 20.0
 
 
 @pytest.fixture
 def port():
-    """Below those that the system gives to connections, so that no other program takes it before the check does."""
-    return next_free_port(10_000 + os.getpid() * 10 % 20_000)
+    return free_port()
 
 
 @pytest.fixture(autouse=True)
@@ -57,14 +56,19 @@ class Checking:
 
 
 @pytest.fixture
-def start(port) -> Callable[..., Checking]:
+def start(port, quick) -> Iterator[Callable[..., Checking]]:
     """A function that starts the check of one node: start(node_rank, nodes=2, options={}, **settings)."""
+
+    nodes = []
 
     def start(node_rank: int, num_nodes: int = 2, wait_seconds: float = JOIN_SECONDS, options=None, **settings):
         config = node_config(port, node_rank, num_nodes, **settings)
-        return Checking(config, wait_seconds=wait_seconds, **(options or {}))
+        nodes.append(Checking(config, wait_seconds=wait_seconds, **(options or {})))
+        return nodes[-1]
 
-    return start
+    yield start
+    for node in nodes:
+        node.wait()  # before the patches are gone with which it was started
 
 
 def node_config(port: int, node_rank: int, num_nodes: int = 2, **settings):

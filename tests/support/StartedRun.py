@@ -6,13 +6,14 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = str(ROOT / "scripts" / "train.py")
@@ -118,11 +119,6 @@ def find_processes(variables: Mapping[str, str]) -> list[int]:
 
 
 Command = tuple[list[str], dict[str, str]]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def _alone(arguments: Sequence[str]) -> list[Command]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from dataclasses import replace
@@ -14,18 +13,18 @@ from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.session.FolderCommands import send_command
 from modules.session.node_check import check_nodes
-from modules.session.ports import next_free_port
 from modules.session.RunFolder import RunFolder
+from modules.trainer import supervise
 from modules.trainer.supervise import supervise_training
+from tests.support.ports import free_port
 
 
 @pytest.fixture
 def config(tmp_path):
     """Of node 0 of two."""
-    port = next_free_port(10_000 + os.getpid() * 10 % 20_000)
     machines = {"enable_multi_gpu": True, "num_nodes": 2, "world_size": 1, "master_addr": "127.0.0.1"}
     settings = {"model": {"base": "base"}, "concepts": [{"path": "pictures"}], "distributed_backend": "gloo"}
-    folders = {"workspace_dir": str(tmp_path / "run"), "initial_port": str(port)}
+    folders = {"workspace_dir": str(tmp_path / "run"), "initial_port": str(free_port())}
     return config_from_values({**settings, **machines, **folders})
 
 
@@ -61,3 +60,30 @@ def test_what_one_machine_refuses_before_the_meeting_ends_the_others_too(config,
         supervise_training(config, 1)
     other.join(60)
     assert told == [f"Node 0 can't train: {refused.value}"]
+
+
+def test_two_runs_that_are_started_at_the_same_time_meet_at_two_ports(config, tmp_path, monkeypatch):
+    alone = replace(config, num_nodes=1)
+    ports = []
+
+    class Supervisor:
+        """Starts ranks twice, and between the two another run begins."""
+
+        def __init__(self, folder, make_launcher, callbacks, **options):
+            self._make_launcher = make_launcher
+
+        def run(self):
+            ports.append(self._make_launcher(0, False))
+            if len(ports) == 1:
+                supervise_training(replace(alone, workspace_dir=str(tmp_path / "other")), 2)
+            ports.append(self._make_launcher(1, False))
+            return 0
+
+    monkeypatch.setattr(supervise, "Supervisor", Supervisor)
+    monkeypatch.setattr(supervise, "SpawnLauncher", lambda function, arguments, num_ranks: arguments[4])
+    supervise_training(alone, 2)
+    first, other, other_again, first_again = ports
+    assert first == first_again == int(alone.initial_port)
+    assert other == other_again > first
+    log = RunFolder(tmp_path / "other").supervisor_log_path.read_text()
+    assert f"Port {first} is busy: using {other}." in log

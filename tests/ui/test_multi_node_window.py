@@ -14,15 +14,14 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.session.node_check import check_nodes
-from modules.session.ports import next_free_port
 from modules.ui.MultiNodeWindow import MultiNodeWindow
 from tests.support.fake_nvml import eight_gpus
+from tests.support.ports import free_port
 
 
 @pytest.fixture
 def port():
-    """Below those that the system gives to connections, so that no other program takes it before the check does."""
-    return next_free_port(10_000 + os.getpid() * 10 % 20_000)
+    return free_port()
 
 
 @pytest.fixture(autouse=True)
