@@ -19,7 +19,7 @@ PHASE_LIMITS: dict[Phase, float] = {
     "saving": 1800,
     "waiting": 600,
 }
-LIMIT_VARIABLE = "CHORUS_HEARTBEAT_SECONDS"  # one limit for every phase
+LIMIT_VARIABLE = "CHORUS_HEARTBEAT_SECONDS"  # another limit: "60" for every phase, "training=60" for one
 
 
 class Heartbeat:
@@ -45,5 +45,7 @@ class Heartbeat:
         """
 
     def _limit(self, limit_seconds: float | None) -> float:
-        override = os.environ.get(LIMIT_VARIABLE)
-        return float(override) if override else limit_seconds or PHASE_LIMITS[self._phase]
+        phase, _, seconds = os.environ.get(LIMIT_VARIABLE, "").rpartition("=")
+        if seconds and phase in ("", self._phase):
+            return float(seconds)
+        return limit_seconds or PHASE_LIMITS[self._phase]

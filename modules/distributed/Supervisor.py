@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from modules.distributed.environments import ATTEMPT_VARIABLE
-from modules.distributed.launchers import Launcher, ask_for_stacks, kill_processes
+from modules.distributed.launchers import Launcher, kill_processes
 from modules.distributed.lifeline import LifelineServer
 from modules.distributed.RankWatch import LOOK_SECONDS, Failure, RankWatch
+from modules.distributed.stacks import with_stacks
 from modules.session.atomic import write_json
 from modules.session.FolderCommands import send_command
 from modules.session.RunFolder import RunFolder
@@ -22,8 +23,7 @@ FINISHED, FAILED, STOPPED = 0, 1, 130
 
 LINGER_SECONDS = 30.0  # for ranks that are done to end: libraries tear down threads and devices
 _HEARTBEATS_SECONDS = 1.0
-_EXIT_CODE_SECONDS = 2.0  # torchrun tells how a rank ended only when all its ranks have
-_STACKS_SECONDS = 0.5
+_EXIT_CODE_SECONDS = 3.0  # torchrun tells how a rank ended only when all its ranks have
 _REAP_SECONDS = 10.0  # a killed process that is still there is inside a driver; nothing more can be done
 
 Outcome = Literal["finished", "stopped"] | Failure
@@ -152,11 +152,9 @@ class Supervisor:
 
     def _with_details(self, failure: Failure, ranks: _Ranks) -> Failure:
         """Ends the ranks by word, and adds what shows only then."""
-        has_stacks = failure.kind == "hung" and self._save_stacks(failure.rank, ranks.server)
+        if failure.kind == "hung":
+            failure = with_stacks(failure, self._folder, ranks.server.ranks.values())
         ranks.server.end_all()
-        if has_stacks:
-            stacks = self._folder.stacks_path(failure.rank).relative_to(self._folder.path).as_posix()
-            failure = dataclasses.replace(failure, text=f"{failure.text.rstrip('.')}; its stacks are in {stacks}.")
         deadline = time.monotonic() + _EXIT_CODE_SECONDS
         while failure.kind == "lost" and time.monotonic() < deadline:
             ranks.server.poll(LOOK_SECONDS)
@@ -165,18 +163,6 @@ class Supervisor:
         if failure.traceback is None and ranks.launcher.last_lines:
             failure = dataclasses.replace(failure, traceback="\n".join(ranks.launcher.last_lines))
         return failure
-
-    def _save_stacks(self, rank: int, server: LifelineServer) -> bool:
-        """Asks all ranks for their stacks, for those of the others show what they wait for; whether `rank` answered."""
-        path = self._folder.stacks_path(rank)
-        before = path.stat().st_size if path.exists() else 0
-        ask_for_stacks(state.pid for state in server.ranks.values() if state.is_connected)
-        deadline = time.monotonic() + _STACKS_SECONDS
-        while time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)  # and the stacks of its other threads come within the next of these
-            if path.exists() and path.stat().st_size > before:
-                return True
-        return False
 
     def _starts_again_after(self, failure: Failure, attempt: int) -> bool:
         if failure.kind == "user_error" or attempt >= self._max_restarts or self._stops_asked:

@@ -175,14 +175,6 @@ def torchrun_command(config: TrainConfig, script_args: Sequence[str], num_ranks:
     ]
 
 
-def ask_for_stacks(pids: Iterable[int]) -> None:
-    """Makes processes that called `dump_stacks_on_request` write their stacks; a process that did not ends."""
-    if hasattr(signal, "SIGQUIT"):
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGQUIT)
-
-
 def kill_processes(pids: Iterable[int]) -> None:
     """Ends processes of ours, whatever they are doing."""
     for pid in pids:

@@ -7,20 +7,17 @@ the other process is gone, whatever ended it. Messages are lines of JSON; the fi
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import hmac
 import json
 import os
 import secrets
 import selectors
-import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from modules.distributed.Heartbeat import Heartbeat, Phase
@@ -260,16 +257,6 @@ class Lifeline(Heartbeat):
         with contextlib.suppress(OSError, ValueError):
             print(f"Rank {self.rank} ends: its watcher has ended or says so.", file=sys.stderr, flush=True)
         os._exit(LOST_EXIT_CODE)
-
-
-def dump_stacks_on_request(path: str | os.PathLike) -> None:
-    """From now on SIGQUIT appends the stacks of all threads to the file at `path`, even from inside a collective.
-
-    Does nothing on Windows, which has no such signal.
-    """
-    if hasattr(signal, "SIGQUIT"):
-        file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - faulthandler writes to it as long as we live
-        faulthandler.register(signal.SIGQUIT, file=file, all_threads=True, chain=False)
 
 
 @dataclass(eq=False)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from modules.config.errors import UserError
 from modules.distributed.environments import STARTED_VARIABLE
-from modules.distributed.launchers import ask_for_stacks, kill_processes
+from modules.distributed.launchers import kill_processes
 from modules.distributed.lifeline import LOST_EXIT_CODE, Lifeline, LifelineServer
 from modules.distributed.RankWatch import watch_in_thread
+from modules.distributed.stacks import with_stacks
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.session.slurm import remember_requeue_signals
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from modules.distributed.RankWatch import Failure
 
 LAUNCHER_SECONDS = 0.5  # between two looks at whether the launcher is there
-STACKS_SECONDS = 0.5  # for the ranks to write them
 VERDICT_SECONDS = 5.0
 REFUSED = 2  # as for every other mistake in the settings
 
@@ -47,14 +47,14 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
     remember_requeue_signals(signals)
     config = _as_found(config, environment)
     folder = RunFolder(config.workspace_dir)
-    lifeline = Lifeline.from_environment(environment.rank)
+    lifeline, watch = Lifeline.from_environment(environment.rank), None
     is_supervised = lifeline is not None
     held = contextlib.ExitStack()  # until the process ends
     if not is_supervised:
         launcher = LauncherWatch(environment.rank)
         if environment.has_store:  # else it may be a shell, which has started the rank by hand and is free to go
             launcher.start()
-        lifeline = _meet(config, environment, folder, resume, held)
+        lifeline, watch = _meet(config, environment, folder, resume, held)
         launcher.folder = folder
     for number in STOP_SIGNALS:  # outside the training: torchrun's SIGTERM to all others must not forestall the verdict
         signal.signal(number, signal.SIG_IGN)
@@ -66,6 +66,8 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
             time.sleep(VERDICT_SECONDS)
     elif not is_supervised and environment.rank == 0:
         record_end(folder, outcome)
+    if watch is not None and outcome.status != "failed":
+        watch.join()  # it would end with this process, which the other ranks of the machine would take for a failure
     end_process(outcome, lifeline)
 
 
@@ -90,8 +92,11 @@ def _as_found(config: TrainConfig, environment: RankEnvironment) -> TrainConfig:
 
 def _meet(
     config: TrainConfig, environment: RankEnvironment, folder: RunFolder, resume: bool, held: contextlib.ExitStack
-) -> Lifeline:
-    """Joins the other ranks, lets rank 0 see to the run folder, and connects this machine's ranks to their watch."""
+) -> tuple[Lifeline, threading.Thread | None]:
+    """Joins the other ranks, lets rank 0 see to the run folder, and connects this machine's ranks to their watch.
+
+    Returns also the thread of the watch, where this rank keeps it.
+    """
     from modules.distributed.setup_distributed import run_store, setup_distributed
 
     setup_distributed(config, tell=None)  # who trains is told when there is a log to tell it to
@@ -119,45 +124,36 @@ def _prepare(folder: RunFolder, resume: bool, held: contextlib.ExitStack) -> str
     return ""
 
 
-def _connect(environment: RankEnvironment, folder: RunFolder, store: Store) -> Lifeline:
+def _connect(
+    environment: RankEnvironment, folder: RunFolder, store: Store
+) -> tuple[Lifeline, threading.Thread | None]:
     """Local rank 0 keeps the watch over the ranks of its machine in a thread."""
     node = environment.node_rank
     leader = environment.rank - environment.local_rank
+    watch = None
     if environment.local_rank == 0:
         if environment.rank > 0:
             folder.create()  # this machine may have a disk of its own
         server = LifelineServer()
         ranks = range(leader, leader + environment.local_world_size)
-        watch_in_thread(server, lambda failure: _tell(failure, folder, server), ranks)
+        watch = watch_in_thread(server, lambda failure: _tell(failure, folder, server), ranks)
         store.set(f"lifeline/{node}", f"{server.address} {server.token}")
     address, token = store.get(f"lifeline/{node}").decode().split()
     lifeline = Lifeline(address, token, environment.rank)
     lifeline.on_lost = lambda: _end_with_watch(folder, leader)
-    return lifeline
+    return lifeline, watch
 
 
 def _tell(failure: Failure, folder: RunFolder, server: LifelineServer) -> None:
     """A verdict over the run: for exit.json and the terminal."""
     if failure.kind == "hung":
-        failure = _with_stacks(failure, folder, server)
+        failure = with_stacks(failure, folder, server.ranks.values())
     if failure.is_symptom:
         time.sleep(1.0)  # the machine of the cause writes it
     if not failure.is_symptom or folder.read_exit() is None:
         _write_failure(folder, failure.record())
     if failure.kind == "hung" and (state := server.ranks.get(failure.rank)) and state.is_connected:
         kill_processes([state.pid])  # one that is stopped hears no word
-
-
-def _with_stacks(failure: Failure, folder: RunFolder, server: LifelineServer) -> Failure:
-    """Has all ranks write their stacks, for those of the others show what they wait for."""
-    path = folder.stacks_path(failure.rank)
-    before = path.stat().st_size if path.exists() else 0
-    ask_for_stacks(state.pid for state in server.ranks.values() if state.is_connected)
-    time.sleep(STACKS_SECONDS)
-    if not path.exists() or path.stat().st_size == before:
-        return failure
-    stacks = path.relative_to(folder.path).as_posix()
-    return replace(failure, text=f"{failure.text.rstrip('.')}; its stacks are in {stacks}.")
 
 
 def _end_with_watch(folder: RunFolder, leader: int) -> None:

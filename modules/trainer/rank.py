@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tqdm import tqdm
 
-from modules.distributed.lifeline import dump_stacks_on_request
+from modules.distributed.stacks import dump_stacks_on_request
 from modules.session.RunFolder import RunFolder
 from modules.trainer.run import FINISHED, STOPPED, Outcome, train_rank
 

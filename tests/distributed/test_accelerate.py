@@ -10,6 +10,7 @@ import pytest
 from modules.config.errors import ConfigError
 from modules.config.files import config_from_values, save_config
 from modules.distributed.accelerate import check_accelerate, launcher_words
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 # what accelerate 1.15 sets whatever it is told
@@ -137,7 +138,7 @@ def test_accelerate_itself_is_heard(tmp_path):
     told = ["--cpu", "--num_processes=1", "--gradient_accumulation_steps", "4"]
     command = [sys.executable, "-m", "accelerate.commands.launch", *told, str(script)]
     command += ["--gradient_accumulation_steps=9"]  # the script's own
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.stdout == "['--gradient_accumulation_steps', '4']\n", done.stderr
 
 
@@ -154,7 +155,7 @@ def test_one_rank_of_each_machine_says_it_before_anything_is_loaded(tmp_path):
         )
         for rank in "01"
     ]
-    first, second = (process.communicate(timeout=60)[1] for process in processes)
+    first, second = (process.communicate(timeout=PATIENCE_SECONDS)[1] for process in processes)
     assert [process.returncode for process in processes] == [2, 2]
     assert first.startswith("accelerate was told mixed_precision bf16 and model.mixed_precision is no")
     assert (first.count("\n"), second) == (1, "")

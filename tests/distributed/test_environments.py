@@ -270,7 +270,7 @@ def test_the_launcher_itself_starts_two_ranks_that_are_found(name, launcher, tmp
     command = [sys.executable, "-m", *launcher, *file, str(tmp_path / "show.py"), str(tmp_path)]
     ours = {key: os.environ[key] for key in os.environ if not key.startswith(("SLURM_", "ACCELERATE_", "CHORUS_"))}
     env = without(ours, *TORCHRUN) | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, env=env, check=True, timeout=120, capture_output=True)
+    subprocess.run(command, env=env, check=True, timeout=300, capture_output=True)
     found = [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(2)]
     assert [(one["name"], one["rank"], one["local_rank"], one["world_size"]) for one in found] == [
         (name, 0, 0, 2),

@@ -17,6 +17,7 @@ from modules.distributed.RankWatch import (
     RankWatch,
     watch_in_thread,
 )
+from tests.support.waiting import PATIENCE_SECONDS
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="exit codes of signals are POSIX")
 
@@ -277,9 +278,9 @@ def test_a_thread_gives_the_verdict_and_then_ends_the_ranks(server):
     thread = watch_in_thread(server, on_verdict, range(2))
     second.failed("ValueError: no", "")
     second.close()
-    assert told.wait(10)
-    assert lost.wait(10)
-    thread.join(10)
+    assert told.wait(PATIENCE_SECONDS)
+    assert lost.wait(PATIENCE_SECONDS)
+    thread.join(PATIENCE_SECONDS)
     assert order == ["ValueError: no", "lost"]
     first.close()
 
@@ -291,7 +292,7 @@ def test_the_thread_ends_when_all_ranks_are_done(server):
     thread.join(0.3)
     assert thread.is_alive()
     lines[1].done("finished", 1)
-    thread.join(10)
+    thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
     for line in lines:
         line.close()
@@ -302,9 +303,9 @@ import os, signal, sys, time
 from modules.distributed.lifeline import Lifeline, LifelineServer
 from modules.distributed.RankWatch import watch_in_thread
 server = LifelineServer()
+Lifeline.from_environment(0, server.variables())
 print(server.variables()["CHORUS_LIFELINE"], flush=True)
 watch_in_thread(server, lambda failure: print(failure.text, flush=True), range(2))
-Lifeline.from_environment(0, server.variables())
 time.sleep(600)
 """
 
@@ -314,6 +315,6 @@ def test_the_host_of_the_watch_ends_with_the_other_rank():
     host = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     other = Lifeline.from_environment(1, {"CHORUS_LIFELINE": host.stdout.readline().strip()})
     other.close()
-    stdout, _ = host.communicate(timeout=20)
+    stdout, _ = host.communicate(timeout=PATIENCE_SECONDS)
     assert host.returncode == LOST_EXIT_CODE
     assert stdout == "Rank 1 ended without saying why; see log/rank-1.log.\n"

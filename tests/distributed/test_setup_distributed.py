@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import subprocess
@@ -25,6 +24,8 @@ from modules.distributed.setup_distributed import (
     setup_distributed,
     threads_of_rank,
 )
+from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -58,7 +59,7 @@ def server():
 def meet(server):
     """Lets ranks meet, each given as (rank, world size), with gloo or their own; gives what each of them says."""
 
-    def run(*ranks: tuple[int, int], seconds: float = 0.5, backends: dict[int, str] | None = None) -> list[str]:
+    def run(*ranks: tuple[int, int], seconds: float = 60.0, backends: dict[int, str] | None = None) -> list[str]:
         says = [""] * len(ranks)
 
         def join(number: int) -> None:
@@ -74,7 +75,7 @@ def meet(server):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE_SECONDS)
             assert not thread.is_alive()
         return says
 
@@ -82,7 +83,7 @@ def meet(server):
 
 
 def test_ranks_that_fit_together_meet(meet):
-    assert meet((0, 3), (1, 3), (2, 3), seconds=10) == ["", "", ""]
+    assert meet((0, 3), (1, 3), (2, 3)) == ["", "", ""]
 
 
 def test_a_rank_that_was_started_twice_is_told_so(meet):
@@ -95,7 +96,7 @@ def test_a_rank_that_was_started_twice_is_told_so(meet):
 
 
 def test_ranks_started_for_different_numbers_are_told_both(meet):
-    first, second = meet((0, 2), (1, 3), seconds=10)
+    first, second = meet((0, 2), (1, 3))
     assert first == second  # the one that was refused has told the other
     assert first in (
         "Rank 0 was started for 2 ranks and others for 3: start every machine with the same world_size and num_nodes.",
@@ -104,7 +105,7 @@ def test_ranks_started_for_different_numbers_are_told_both(meet):
 
 
 def test_ranks_that_would_use_different_backends_are_told_so_at_once(meet):
-    first, second = meet((0, 2), (1, 2), seconds=10, backends={0: "nccl", 1: "gloo"})
+    first, second = meet((0, 2), (1, 2), backends={0: "nccl", 1: "gloo"})
     assert first == second
     remedy = "set distributed_backend to gloo, or see why its machine has other devices."
     assert first in (
@@ -114,8 +115,8 @@ def test_ranks_that_would_use_different_backends_are_told_so_at_once(meet):
 
 
 def test_ranks_that_do_not_come_are_named(meet):
-    assert meet((0, 4), (2, 4)) == [
-        "Of 4 ranks, 1, 3 did not come within 0.5 s: look at their logs, and at num_nodes, node_rank and master_addr."
+    assert meet((0, 4), (2, 4), seconds=1.5) == [
+        "Of 4 ranks, 1, 3 did not come within 1.5 s: look at their logs, and at num_nodes, node_rank and master_addr."
     ] * 2
 
 
@@ -243,7 +244,7 @@ ranks.cleanup_distributed()
 """
 
 
-def join(*ranks: tuple[int, int], port: int, seconds: float = 60) -> list[str]:
+def join(*ranks: tuple[int, int], port: int, seconds: float = 100) -> list[str]:
     """What processes that are started as these (local rank, ranks) print."""
     variables = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "CHORUS_JOIN_SECONDS": str(seconds)}
     processes = []
@@ -253,16 +254,11 @@ def join(*ranks: tuple[int, int], port: int, seconds: float = 60) -> list[str]:
             subprocess.Popen([sys.executable, "-c", JOIN], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
         )
     try:
-        return [process.communicate(timeout=120)[0].strip() for process in processes]
+        return [process.communicate(timeout=PATIENCE_SECONDS)[0].strip() for process in processes]
     finally:
         for process in processes:
             process.kill()
             process.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def test_two_processes_join_and_rank_0_says_who_trains():
@@ -279,8 +275,8 @@ def test_two_processes_join_and_rank_0_says_who_trains():
 
 
 def test_a_port_that_is_taken_is_explained_in_one_sentence():
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
         (text,) = join((0, 2), port=port, seconds=2)
     assert text.startswith(f"RanksError Rank 0 can't meet the others at 127.0.0.1:{port} (")
     assert text.endswith("check master_addr and initial_port, and that no firewall and no other program is in the way.")

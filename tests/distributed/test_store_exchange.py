@@ -14,6 +14,7 @@ import torch.distributed as dist
 from modules.distributed import StoreExchange as module
 from modules.distributed.errors import RankLostError
 from modules.distributed.StoreExchange import StoreExchange
+from tests.support.waiting import PATIENCE_SECONDS
 
 WORLD_SIZE = 3
 
@@ -51,7 +52,7 @@ def on_all_ranks(body: Callable[[StoreExchange, int], Any], exchanges: list[Stor
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive(), "a rank hangs"
     return results
 
@@ -104,12 +105,12 @@ def test_a_rank_that_is_silent_is_named(exchanges, monkeypatch):
 
 
 def test_a_rank_that_is_slow_but_alive_is_waited_for(server, monkeypatch):
-    monkeypatch.setattr(module, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(module, "SILENT_SECONDS", 1.5)
     monkeypatch.setattr(module, "ALIVE_SECONDS", 0.05)
     pair = [StoreExchange(client(server), rank, 2) for rank in range(2)]
 
     def body(exchange, rank):
-        time.sleep(2.0 * rank)
+        time.sleep(2.5 * rank)
         return exchange.gather(rank, "a test")
 
     assert on_all_ranks(body, pair) == [[0, 1]] * 2
@@ -131,17 +132,21 @@ def test_what_is_called_while_waiting_may_end_the_wait(server):
 
 
 def test_rank_0_leaves_last_but_does_not_wait_for_ever(server, monkeypatch):
-    monkeypatch.setattr(module, "LEAVE_SECONDS", 0.3)
     pair = [StoreExchange(client(server), rank, 2) for rank in range(2)]
-    left = []
+    leave = []
 
     def body(exchange, rank):
-        time.sleep(0.1 * rank)
+        if rank == 1:
+            time.sleep(0.1)
+            leave.append(1)
         exchange.close()
-        left.append(rank)
+        if rank == 0:
+            leave.append(0)
 
+    monkeypatch.setattr(module, "LEAVE_SECONDS", PATIENCE_SECONDS)
     on_all_ranks(body, pair)
-    assert left == [1, 0]
+    assert leave == [1, 0]
+    monkeypatch.setattr(module, "LEAVE_SECONDS", 0.3)
     alone = StoreExchange(dist.PrefixStore("another", client(server)), 0, 2)
     alone.close()  # rank 1 never comes
 
@@ -164,5 +169,5 @@ def test_signs_of_life_end_with_the_store():
         patch.setattr(module, "ALIVE_SECONDS", 0.01)
         exchange = StoreExchange(store, 1, 2)
         store.fails = True
-        exchange._thread.join(10)
+        exchange._thread.join(PATIENCE_SECONDS)
         assert not exchange._thread.is_alive()

@@ -357,7 +357,7 @@ def test_a_check_that_never_answers_is_left_behind():
 
 def test_a_child_that_hangs_is_ended_and_what_it_said_is_kept():
     code = "import sys, time; print('loading', file=sys.stderr, flush=True); time.sleep(60)"
-    answer = run_child([sys.executable, "-S", "-c", code], 1)
+    answer = run_child([sys.executable, "-S", "-c", code], 3)
     assert (answer.code, answer.last_words) == (None, "loading")
 
 

@@ -42,7 +42,7 @@ def write(path, *texts, rank=0):
 
 
 def wait_for_warning(writer):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not writer._has_warned:
         assert time.monotonic() < deadline
         time.sleep(0.01)

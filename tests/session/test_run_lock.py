@@ -124,7 +124,8 @@ def test_a_process_of_another_machine_is_not_taken_for_one_of_this(path, monkeyp
             pass
 
 
-def test_who_only_looks_does_not_keep_a_run_from_starting(path):
+def test_who_only_looks_does_not_keep_a_run_from_starting(path, monkeypatch):
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 60.0)
     with RunLock(path):
         pass
     with path.open("rb", buffering=0) as looking:

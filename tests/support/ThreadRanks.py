@@ -45,7 +45,7 @@ class ThreadRanks:
     hanging it.
     """
 
-    def __init__(self, num_ranks: int, num_nodes: int = 1, timeout_seconds: float = 20.0):
+    def __init__(self, num_ranks: int, num_nodes: int = 1, timeout_seconds: float = 120.0):
         self.runtimes = [ThreadRuntime(self, rank, num_ranks, num_nodes) for rank in range(num_ranks)]
         self._timeout_seconds = timeout_seconds
         self._barrier = threading.Barrier(num_ranks)

@@ -14,8 +14,9 @@ for local_rank in range(num_ranks):
     command = [sys.executable, "-m", "tests.support.toy_ranks", sys.argv[2]]
     env = {**os.environ, "RANK": str(local_rank)}
     ranks.append(subprocess.Popen(command, env=env, start_new_session=True, cwd=Path(__file__).parents[2]))
-first_failure = None
-while first_failure is None and any(rank.poll() is None for rank in ranks):
+first_failure, is_running = None, True
+while first_failure is None and is_running:
+    is_running = any(rank.poll() is None for rank in ranks)  # asked first: none fails unseen after the last look
     first_failure = next((index for index, rank in enumerate(ranks) if rank.poll()), None)
     time.sleep(0.02)
 for rank in ranks:

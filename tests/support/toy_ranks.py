@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.files import load_config
-from modules.distributed.lifeline import Lifeline, dump_stacks_on_request
+from modules.distributed.lifeline import Lifeline
+from modules.distributed.stacks import dump_stacks_on_request
+from modules.session.atomic import write_text
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.RunFolder import RunFolder
 from modules.session.StepInfo import StepInfo
+from tests.support.waiting import wait_until
 
 
 def toy_rank(rank: int, variables: dict[str, str], scenario: dict[str, Any]) -> None:
@@ -31,7 +34,7 @@ def toy_rank(rank: int, variables: dict[str, str], scenario: dict[str, Any]) -> 
     actions = scenario[str(rank)]
     if isinstance(actions[0], list):
         actions = actions[int(os.environ["CHORUS_ATTEMPT"])]
-    _meet(folder, rank, scenario)
+    _meet(line, folder, rank, scenario)
     try:
         for action in actions:
             ACTIONS[action](line, folder)
@@ -42,16 +45,17 @@ def toy_rank(rank: int, variables: dict[str, str], scenario: dict[str, Any]) -> 
     line.close()
 
 
-def _meet(folder: RunFolder, rank: int, scenario: dict[str, Any]) -> None:
+def _meet(line: Lifeline, folder: RunFolder, rank: int, scenario: dict[str, Any]) -> None:
     """Waits for all ranks, so that what they do does not depend on who has started first."""
     attempt = os.environ["CHORUS_ATTEMPT"]
-    (folder.path / f"pid-{attempt}-{rank}").write_text(str(os.getpid()))
-    others = [key for key in scenario if key.isdigit()]
-    deadline = time.monotonic() + 60
-    while not all((folder.path / f"pid-{attempt}-{other}").exists() for other in others):
-        if time.monotonic() > deadline:
-            raise TimeoutError("the other toy ranks have not started")
-        time.sleep(0.01)
+    write_text(folder.path / f"pid-{attempt}-{rank}", str(os.getpid()))
+    paths = [folder.path / f"pid-{attempt}-{other}" for other in scenario if other.isdigit()]
+
+    def all_are_here() -> bool:
+        line.beat()
+        return all(path.exists() for path in paths)
+
+    wait_until(all_are_here)
 
 
 def _finish(line: Lifeline, folder: RunFolder) -> None:

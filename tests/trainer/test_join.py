@@ -1,0 +1,58 @@
+"""A rank that somebody else has started: how it leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+
+import pytest
+
+from modules.config.files import config_from_values
+from modules.distributed.environments import SlurmEnvironment
+from modules.distributed.lifeline import Lifeline, LifelineServer
+from modules.distributed.RankWatch import watch_in_thread
+from modules.trainer import join
+from modules.trainer.run import Outcome
+from tests.support.waiting import wait_until
+
+LATER_SECONDS = 0.3
+
+
+@pytest.fixture(autouse=True)
+def same_signals():
+    before = {number: signal.getsignal(number) for number in join.stop_signals()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_the_rank_that_keeps_the_watch_of_a_machine_stays_until_its_other_ranks_are_done(monkeypatch, tmp_path):
+    """Those of the second of two machines: nobody waits for them in the last meeting of all ranks."""
+    order = []
+    with contextlib.closing(LifelineServer()) as server:
+        first, second = (Lifeline.from_environment(rank, server.variables()) for rank in (2, 3))
+        second.on_lost = lambda: order.append("the second has lost the first")
+        watch = watch_in_thread(server, lambda failure: order.append(failure.text), (2, 3))
+
+        def train(config, environment, lifeline, *arguments):
+            lifeline.done("finished", 8)
+            return Outcome("finished", 8)
+
+        def end_later():
+            wait_until(lambda: server.ranks[2].done)
+            threading.Event().wait(LATER_SECONDS)
+            order.append("the second is done")
+            second.done("finished", 8)
+
+        monkeypatch.setattr(join, "_meet", lambda *arguments: (first, watch))
+        monkeypatch.setattr(join, "train_as_rank", train)
+        monkeypatch.setattr(join, "end_process", lambda outcome, lifeline: order.append("the first ends"))
+        other = threading.Thread(target=end_later)
+        other.start()
+        environment = SlurmEnvironment(2, 0, 4, 2, 1, 2, "127.0.0.1", 12355, "job", 0)
+        join.join_training(config_from_values({"workspace_dir": str(tmp_path)}), environment)
+        other.join()
+        first.close()
+        second.close()
+    assert order == ["the second is done", "the first ends"]
