@@ -71,7 +71,7 @@ def check_nodes(
     waiting = _Waiting(tell, stopping, wait_seconds)
     if config.node_rank == 0:
         return _lead(own, place, waiting)
-    with _reach(place, config.node_rank, waiting) as connection:
+    with _reach(place, own, waiting) as connection:
         return [] if connection is None else _follow(connection, own, place, waiting)
 
 
@@ -191,7 +191,7 @@ def _look_up(address: str) -> list[tuple]:
 
 
 @contextlib.contextmanager
-def _reach(place: Place, node_rank: int, waiting: _Waiting) -> Iterator[socket.socket | None]:
+def _reach(place: Place, own: dict[str, Any], waiting: _Waiting) -> Iterator[socket.socket | None]:
     """A connection to node 0, as soon as it is there; None where the waiting was stopped. Raises UserError."""
     is_own = is_own_address(place.address)
     silent_since = None
@@ -211,7 +211,9 @@ def _reach(place: Place, node_rank: int, waiting: _Waiting) -> Iterator[socket.s
         elif silent_since is None:
             silent_since = waiting.seconds
         elif waiting.seconds - silent_since > UNREACHABLE_SECONDS:
-            raise UserError(_unreachable(place, node_rank, reason, is_own))
+            if is_own:
+                _tell_that_nobody_leads(own, place)
+            raise UserError(_unreachable(place, own["node_rank"], reason, is_own))
         if waiting.seconds > waiting.limit_seconds:
             raise UserError(
                 f"Node 0 did not come to {place} within {waiting.limit_seconds:g} s: start its command, or correct "
@@ -221,6 +223,16 @@ def _reach(place: Place, node_rank: int, waiting: _Waiting) -> Iterator[socket.s
         waiting.tell(f"node 0; something at {place.address} refuses" if refuses else "node 0")
         time.sleep(RETRY_SECONDS)
     yield None
+
+
+def _tell_that_nobody_leads(own: dict[str, Any], place: Place) -> None:
+    """The others come to this machine, and would wait for minutes; such as where two were given the same command."""
+    # UserError: the port is busy, so that they find somebody else
+    with contextlib.suppress(UserError), NodeMeeting(own, place.port, ":" in place.address) as meeting:
+        meeting.refuse(
+            f"The machine that has master_addr, {place.address}, was started as node {own['node_rank']}: give it "
+            "node_rank 0, or write the address of node 0."
+        )
 
 
 def _unreachable(place: Place, node_rank: int, reason: str, is_own: bool) -> str:
@@ -245,7 +257,7 @@ def _tell_refusal(config: TrainConfig, reason: str, tell: Tell) -> None:
             meeting.refuse(f"Node 0 can't train: {reason}")
         return
     waiting = _Waiting(tell, lambda: False, REFUSING_SECONDS)
-    with _reach(place, config.node_rank, waiting) as connection:
+    with _reach(place, own, waiting) as connection:
         _follow(connection, own, place, waiting)
 
 

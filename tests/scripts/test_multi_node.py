@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +14,6 @@ from modules.session.command_text import Places, bash_line, node_commands, power
 from modules.session.devices import Gpu
 from scripts import multi_node
 
-SCRIPT = str(ROOT / "scripts" / "multi_node.py")
-END_SECONDS = 60.0
 SETTINGS = {
     **{"model": {"base": "base"}, "concepts": [{"path": "pictures"}], "distributed_backend": "gloo"},
     **{"enable_multi_gpu": True, "num_nodes": 2, "world_size": 2, "master_addr": "10.0.0.1", "initial_port": "29500"},
@@ -101,63 +96,3 @@ def test_the_check_needs_no_torch():
     code = "import sys; from scripts import multi_node; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout == "False\n", done.stderr
-
-
-# --- two hosts --------------------------------------------------------------------------------------------------------
-
-
-def check(host, config_file: Path | str, node_rank: int, port: int, *options: str) -> subprocess.Popen:
-    arguments = [f"--config={config_file}", f"--node-rank={node_rank}", f"--master-port={port}", *options]
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return host.popen([sys.executable, SCRIPT, "--check", *arguments], env=os.environ, **output)
-
-
-def ends(*nodes: subprocess.Popen) -> list[tuple[int, str, str]]:
-    """(exit code, stdout, stderr) of each."""
-    outputs = [node.communicate(timeout=END_SECONDS) for node in nodes]
-    return [(node.returncode, *output) for node, output in zip(nodes, outputs, strict=True)]
-
-
-@pytest.mark.slow
-def test_each_mistake_is_one_plain_sentence_on_both_hosts(two_hosts, config_file, tmp_path):
-    """All at once, each at a port of its own, for the wrong address takes a while to be given up."""
-    first, second = two_hosts
-    address, wrong = f"--master-addr={first.address}", "--master-addr=10.99.0.1"
-    other_settings = tmp_path / "other.yaml"
-    save_config(config_from_values({**SETTINGS, "seed": 7}), other_settings)
-    busy = first.popen(
-        [sys.executable, "-c", "import socket; s = socket.create_server(('', 29502)); print(flush=True); s.accept()"],
-        stdout=subprocess.PIPE,
-    )
-    busy.stdout.readline()
-    leader = check(first, config_file, 0, 29503, address)
-    leader.stdout.readline()  # it listens: else the second one finds nobody, and says something else
-    pairs = {
-        "address": [check(host, config_file, rank, 29501, wrong) for rank, host in enumerate(two_hosts)],
-        "port": [check(host, config_file, rank, 29502, address) for rank, host in enumerate(two_hosts)],
-        "rank": [leader, check(second, config_file, 0, 29503, address)],
-        "settings": [check(first, config_file, 0, 29504, address), check(second, other_settings, 1, 29504, address)],
-        "nothing": [check(host, config_file, rank, 29505, address) for rank, host in enumerate(two_hosts)],
-    }
-    ended = {name: ends(*nodes) for name, nodes in pairs.items()}
-    busy.kill()
-    busy.stdout.close()
-
-    for code, out, _ in ended.pop("nothing"):
-        assert code == 0
-        assert f"Node 1: {second.address}\n2 nodes, alike: settings, Chorus, Python " in out
-    sentences = {}
-    for name, nodes in ended.items():
-        assert [code for code, *_ in nodes] == [2, 2], nodes
-        assert [err.count("\n") for *_, err in nodes] == [1, 1], nodes
-        sentences[name] = [err for *_, err in nodes]
-    assert "is not an address of this machine, which is node 0" in sentences["address"][0]
-    assert "Node 0 can't be reached at 10.99.0.1:29501 from here" in sentences["address"][1]
-    waited = [int(seconds) for seconds in re.findall(r"waiting for node 0 \((\d+) s\)", ended["address"][1][1])]
-    assert waited[-1] < 25
-    assert "initial_port 29502 is busy here" in sentences["port"][0]
-    assert "Something else than node 0's check answers" in sentences["port"][1]
-    for name, sentence in {"rank": "node_rank 0 was given twice", "settings": "other settings (seed)"}.items():
-        assert sentence in sentences[name][0]
-        assert sentences[name][0] == sentences[name][1]
-    assert [host.pids() for host in two_hosts] == [[], []]

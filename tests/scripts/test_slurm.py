@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +20,16 @@ import yaml
 from PIL import Image
 from safetensors.numpy import load_file
 
+from modules.session.events import read_events
 from modules.session.manifest import check_manifest
 from scripts import slurm_job
+from tests.support.StartedRun import MARK, find_processes
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKES = ROOT / "tests" / "support" / "fake_slurm"
 MINIMUM = ("--gpus-per-node", "2", "--time", "1:00:00")
 BASE = {"model": {"base": "base"}, "concepts": [{"path": "pictures"}], "workspace_dir": "workspace/run"}
+ON_CPUS = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 needs_bash = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("bash") is None, reason="the job script is for bash on Linux"
@@ -67,19 +74,32 @@ def refusal(folder, capsys):
 
 def submit(script: str, folder: Path, *arguments: str, seconds: float = 20.0, **variables: str) -> int:
     """Has the stand-ins run `script` to its end; its exit code."""
+    with submitted(script, folder, *arguments, **variables) as (process, _):
+        return process.wait(seconds)
+
+
+@contextlib.contextmanager
+def submitted(
+    script: str, folder: Path, *arguments: str, **variables: str
+) -> Iterator[tuple[subprocess.Popen, dict[str, str]]]:
+    """(The stand-in for sbatch, which runs `script`, and the environment of the other stand-ins for its job).
+
+    All that is left of the job ends with the block.
+    """
     path, state = folder / "job.sbatch", folder / "slurm"
     path.write_text(script, encoding="utf-8")
     state.mkdir(exist_ok=True)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "CHORUS_"))}
-    env |= {"PATH": f"{FAKES}{os.pathsep}{env['PATH']}", "FAKE_SLURM": str(state), **variables}
-    command = [str(FAKES / "sbatch"), str(path), *arguments]
-    process = subprocess.Popen(command, cwd=folder, env=env, start_new_session=True)
+    env |= {"PATH": f"{FAKES}{os.pathsep}{env['PATH']}", "FAKE_SLURM": str(state), MARK: secrets.token_hex(8)}
+    process = subprocess.Popen([str(FAKES / "sbatch"), str(path), *arguments], cwd=folder, env=env | variables)
     try:
-        return process.wait(seconds)
+        yield process, env
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        while pids := find_processes({MARK: env[MARK]}):  # again, for what they have started meanwhile
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        process.wait()
 
 
 # --- the script -------------------------------------------------------------------------------------------------------
@@ -226,34 +246,12 @@ def test_a_job_whose_time_ends_backs_up_is_queued_again_once_and_ends_as_if_noth
 ):
     """Two nodes of two ranks; the signal reaches the last rank only."""
     steps = 8
-    (folder / "pictures").mkdir()
-    random = np.random.default_rng(0)
-    for index in range(10):
-        pixels_HWC = random.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-        Image.fromarray(pixels_HWC).save(folder / "pictures" / f"{index}.png")
-        (folder / "pictures" / f"{index}.txt").write_text(f"a photo of cat {index}", encoding="utf-8")
-    settings = BASE | {
-        "cache_dir": "cache",
-        "family": "sd15",
-        "model": {"base": str(tiny_sd15)},
-        "data": {"resolution": 32, "bucket_step": 8},
-        "lora": {"rank": 4, "alpha": 4.0},
-        "optimizer": {"learning_rate": 1e-3},
-        "output": {"format": "diffusers"},
-        "batch_size": 4,
-        "batch_size_mode": "global",
-        "epochs": 100,
-        "max_steps": steps,
-        "distributed_backend": "gloo",
-        "tensorboard": False,
-    }
-    (folder / "settings.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    prepare_run(folder, tiny_sd15, max_steps=steps)
     alone = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", "settings.yaml"]
-    environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    subprocess.run([*alone, "--set", "workspace_dir=alone"], env=os.environ | environment, check=True, timeout=120)
+    subprocess.run([*alone, "--set", "workspace_dir=alone"], env=os.environ | ON_CPUS, check=True, timeout=120)
 
     script = write("--nodes", "2", *MINIMUM, "--python", sys.executable)
-    code = submit(script, folder, seconds=300, FAULT="preempt@3:3", **environment)
+    code = submit(script, folder, seconds=300, FAULT="preempt@3:3", **ON_CPUS)
     output = (folder / "slurm-4711.out").read_text(encoding="utf-8")
     assert code == 0, output
     assert (folder / "slurm" / "job-4711.txt").read_text() == "2\n"
@@ -279,6 +277,77 @@ def test_a_job_whose_time_ends_backs_up_is_queued_again_once_and_ends_as_if_noth
         np.testing.assert_allclose(weights[name], values, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
+@needs_bash
+def test_a_signal_to_all_tasks_backs_up_for_another_turn_and_scancel_backs_up_without_one(folder, tiny_sd15, write):
+    """Two nodes of one rank."""
+    prepare_run(folder, tiny_sd15, max_steps=100_000)
+    script = write("--nodes", "2", "--gpus-per-node", "1", "--time", "1:00:00", "--python", sys.executable)
+    run, state = folder / "workspace" / "run", folder / "slurm"
+
+    def steps(rank: int) -> list[int]:
+        return [event["step"] for event in events(run, rank, "step")]
+
+    def scancel(*arguments: str) -> None:
+        subprocess.run([str(FAKES / "scancel"), *arguments], env=env, check=True)
+
+    with submitted(script, folder, **ON_CPUS) as (sbatch, env):
+        wait_for(lambda: min(len(steps(rank)) for rank in (0, 1)) >= 3, folder)
+        scancel("--signal=USR1", "4711")
+        wait_for(lambda: (state / "job-4711.txt").read_text() == "2\n", folder)
+        (first,) = (run / "backup").glob("step-*")
+        stop = int(first.name.removeprefix("step-"))
+        wait_for(lambda: min(steps(rank)[-1] for rank in (0, 1)) >= stop + 3, folder)
+        scancel("4711")
+        wait_for(lambda: sbatch.poll() is not None and not find_processes({MARK: env[MARK]}), folder)
+    output = (folder / "slurm-4711.out").read_text(encoding="utf-8")
+    assert f"Resumed at step {stop} from {first.name}" in output
+    last = steps(0)[-1]
+    assert steps(0) == steps(1) == list(range(1, last + 1))  # none is done twice: both ranks have stopped at the same
+    assert sorted(path.name for path in (run / "backup").glob("step-*")) == [first.name, f"step-{last:09d}"]
+    assert [check_manifest(path) for path in (run / "backup").glob("step-*")] == [None, None]
+    assert len(list((run / "models").glob("*.safetensors"))) == 1  # of the second turn
+    assert json.loads((run / "exit.json").read_bytes())["status"] == "stopped"
+    assert (state / "scontrol.txt").read_text() == "requeue 4711 by 0\n"
+    assert output.count("Job 4711 is") == 1
+    assert (state / "job-4711.txt").read_text() == "2\n"
+
+
+def prepare_run(folder: Path, model: Path, max_steps: int) -> None:
+    """Pictures, and settings.yaml of a quick run on them."""
+    (folder / "pictures").mkdir()
+    random = np.random.default_rng(0)
+    for index in range(10):
+        pixels_HWC = random.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels_HWC).save(folder / "pictures" / f"{index}.png")
+        (folder / "pictures" / f"{index}.txt").write_text(f"a photo of cat {index}", encoding="utf-8")
+    settings = BASE | {
+        "cache_dir": "cache",
+        "family": "sd15",
+        "model": {"base": str(model)},
+        "data": {"resolution": 32, "bucket_step": 8},
+        "lora": {"rank": 4, "alpha": 4.0},
+        "optimizer": {"learning_rate": 1e-3},
+        "output": {"format": "diffusers"},
+        "batch_size": 4,
+        "batch_size_mode": "global",
+        "epochs": 100_000,
+        "max_steps": max_steps,
+        "distributed_backend": "gloo",
+        "tensorboard": False,
+    }
+    (folder / "settings.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+
+
+def wait_for(condition: Callable[[], object], folder: Path, seconds: float = 180.0) -> None:
+    """Raises TimeoutError, with what the job has written, where `condition` does not come true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError((folder / "slurm-4711.out").read_text(encoding="utf-8"))
+        time.sleep(0.05)
+
+
 def events(run: Path, rank: int, kind: str) -> list[dict]:
-    lines = (run / "events" / f"rank-{rank}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [event for event in map(json.loads, lines) if event["type"] == kind]
+    found, _ = read_events(run / "events" / f"rank-{rank}.jsonl")
+    return [event for event in found if event["type"] == kind]

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from PIL import Image
 
+from modules.config.presets import ROOT
 from modules.session.devices import Gpu
 from scripts import start_multi_gpu, train
 from scripts.starting import devices_to_use
@@ -342,19 +344,39 @@ def test_nobody_who_answers_any_more_ends_it_in_a_sentence(start, settings):
 # --- from another program ---------------------------------------------------------------------------------------------
 
 
+# Python runs it before the script, so that the driver has eight GPUs for it: four A100, two RTX 4090, two RTX 3090.
+EIGHT_GPUS = """
+import sys
+from tests.support.fake_nvml import eight_gpus
+sys.modules["pynvml"] = eight_gpus()
+"""
+
+
 @pytest.fixture
 def terminal(tmp_path, settings):
-    """A function that starts the script in a terminal, which another program answers."""
+    """A function that starts the script in a terminal, which another program answers.
+
+    terminal(*options, eight_gpus=False): on this machine without its GPUs, or on one with eight.
+    """
     pexpect = pytest.importorskip("pexpect", reason="pexpect answers in a terminal")
     if os.name == "nt":
         pytest.skip("Windows has no pseudo-terminals for pexpect")
+    (tmp_path / "stand-ins").mkdir()
+    (tmp_path / "stand-ins" / "sitecustomize.py").write_text(EIGHT_GPUS, encoding="utf-8")
+    with_gpus = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    with_gpus["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "stand-ins"), str(ROOT)])
+    without_gpus = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     started = []
 
-    def spawn(*options: str):
+    def spawn(*options: str, eight_gpus: bool = False):
         arguments = [str(SCRIPT), "--state", str(tmp_path / "state"), "--dry-run", *options]
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
         child = pexpect.spawn(
-            sys.executable, arguments, cwd=str(tmp_path), env=environment, encoding="utf-8", timeout=60
+            sys.executable,
+            arguments,
+            cwd=str(tmp_path),
+            env=with_gpus if eight_gpus else without_gpus,
+            encoding="utf-8",
+            timeout=60,
         )
         started.append(child)
         return child
@@ -362,6 +384,17 @@ def terminal(tmp_path, settings):
     yield spawn
     for child in started:
         child.close(force=True)
+
+
+def answer(child, *dialogue: tuple[str, str]) -> tuple[int, str, list[str]]:
+    """(Exit code, what was said after the last answer, options of train.py) when each prompt, a pattern, has had its
+    answer."""
+    for prompt, text in dialogue:
+        child.expect(prompt)
+        child.sendline(text)
+    code, said = end_of(child)
+    line = said.replace("\r\n", "\n").split("The same in one line:\n")[1].splitlines()[0]
+    return code, said, shlex.split(line)[6:]
 
 
 def end_of(child) -> tuple[int, str]:
@@ -372,46 +405,105 @@ def end_of(child) -> tuple[int, str]:
     return child.exitstatus, child.before
 
 
-def test_another_program_can_answer_every_question(terminal, tmp_path):
+def test_another_program_can_answer_every_question_and_wrong_answers_are_asked_again(terminal, tmp_path):
     earlier_run(tmp_path / "first", with_backup=True)
     (tmp_path / "cats & dögs").mkdir()
-    child = terminal("--run-folder", str(tmp_path / "first"))
-    for prompt, answer in (
-        ("Settings: .*: ", "no such preset"),
+    Image.new("RGB", (64, 64)).save(tmp_path / "cats & dögs" / "cat.png")
+    code, said, trained = answer(
+        terminal("--run-folder", str(tmp_path / "first"), eight_gpus=True),
+        ("Settings: .*: ", "99"),
+        ("99 is not in the list.*Settings: .*: ", "no such preset"),
         ("unknown preset .*Settings: .*: ", "sd15-lora"),
-        ("Folder with your pictures: ", "cats & dögs"),
-        ("go on from it.*: ", "n"),
-        ("folder for the new one.*: ", ""),
-        ("Processes: .*: ", "-1"),
-        ("write how many.*Processes: .*: ", "2"),
-        ("Backend: .*: ", "nccl"),
-        ("there is no GPU; .*Backend: .*: ", "gloo"),
+        ("Folder with your pictures: ", "dogs"),
+        ("'dogs' is no folder.*Folder with your pictures: ", "cats & dögs"),
+        ("first has a backup of step 120.*go on from it.*: ", "later"),
+        ("write yes or no.*go on from it.*: ", "no"),
+        ("folder for the new one.*: ", str(tmp_path / "first")),
+        ("holds a run already.*folder for the new one.*: ", ""),
+        ("GPU 7: NVIDIA GeForce RTX 3090, 24 GiB.*GPUs: .*: ", "two"),
+        ("'two': write how many.*GPUs: .*: ", "9"),
+        ("this machine has 8.*GPUs: .*: ", "3,9"),
+        ("only 0 to 7 exist.*GPUs: .*: ", "4, 5"),
+        ("Backend: .*: ", "mpi"),
+        ("write nccl, gloo or auto.*Backend: .*: ", "auto"),
         ("share of the pictures.*: ", "perhaps"),
-        ("write yes or no.*: ", "no"),
-        ("Launcher: .*: ", "spawn"),
-    ):
-        child.expect(prompt)
-        child.sendline(answer)
-    code, said = end_of(child)
-    line = said.replace("\r\n", "\n").split("The same in one line:\n")[1].splitlines()[0]
-    assert shlex.split(line)[6:] == [
-        "--preset=sd15-lora",
+        ("write yes or no.*share of the pictures.*: ", "no"),
+        ("Launcher: .*: ", "mpirun"),
+        ("write spawn or torchrun.*Launcher: .*: ", "spawn"),
+        ("sd15-lora-24gb-x2 is made for these GPUs: take it.*: ", "perhaps"),
+        ("write yes or no.*take it.*: ", "yes"),
+    )
+    assert trained == [
+        "--preset=sd15-lora-24gb-x2",
         f"--set=workspace_dir={tmp_path / 'first'}",
         f"--set=concepts.0.path={tmp_path / 'cats & dögs'}",
         f"--set=workspace_dir={tmp_path / 'first-2'}",
-        *("--multi_gpu", "--world_size=2", "--backend=gloo", "--single_gpu_data_loading", "--no_torchrun"),
+        *("--multi_gpu", "--devices=4,5", "--set=world_size=null", "--backend=auto", "--single_gpu_data_loading"),
+        "--no_torchrun",
     ]
-    # the dry run, which the options end in: it looks at the model or at the pictures first, and has neither
-    assert (code, "Traceback" in said) == (2, False)
+    assert (code, "Traceback" in said) == (0, False), said
+    assert "x 2 devices x" in said  # of the dry run, which the options end in
 
 
-def test_ctrl_c_at_a_question_ends_it_without_a_traceback(terminal):
+def test_the_next_start_offers_the_answers_again_and_goes_on_where_that_is_wanted(terminal, tmp_path):
+    (tmp_path / "cats").mkdir()
+    folder = ["--run-folder", str(tmp_path / "first")]
+    _, _, first = answer(
+        terminal(*folder, eight_gpus=True),
+        ("Settings: .*: ", "sd15-lora"),
+        ("Folder with your pictures: ", "cats"),
+        ("GPUs: .*: ", "all"),
+        ("Backend: .*: ", "gloo"),
+        ("share of the pictures.*: ", "no"),
+        ("Launcher: .*: ", "torchrun"),
+        ("sd15-lora-24gb-x8 is made for these GPUs: take it.*: ", "no"),
+    )
+    chosen = [f"--set=workspace_dir={tmp_path / 'first'}", f"--set=concepts.0.path={tmp_path / 'cats'}"]
+    devices = ["--multi_gpu", "--backend=gloo", "--single_gpu_data_loading"]
+    assert first == ["--preset=sd15-lora", *chosen, *devices]
+
+    earlier_run(tmp_path / "first", with_backup=True)
+    _, _, second = answer(  # a run that goes on keeps its settings: no other preset is offered
+        terminal(*folder, eight_gpus=True),
+        (r"Settings: .*\[sd15-lora\]: ", ""),
+        (r"Folder with your pictures \[.*cats\]: ", ""),
+        (r"first has a backup of step 120.*go on from it\? \[yes\]: ", "y"),
+        (r"GPUs: .*\[all\]: ", ""),
+        (r"Backend: .*\[gloo\]: ", ""),
+        (r"share of the pictures\? \[no\]: ", ""),
+        (r"Launcher: .*\[torchrun\]: ", ""),
+    )
+    assert second == ["--preset=sd15-lora", *chosen, "--resume", *devices]
+
+
+def test_processes_are_asked_for_in_a_terminal_without_gpus(terminal, settings):
+    _, _, trained = answer(
+        terminal(),
+        ("Settings: .*: ", settings.name),
+        ("There is no GPU .*Processes: .*: ", "-1"),
+        ("write how many.*Processes: .*: ", "2"),
+        ("Backend: .*: ", "nccl"),
+        ("there is no GPU; .*Backend: .*: ", "gloo"),
+        ("share of the pictures.*: ", "yes"),
+        ("Launcher: .*: ", "torchrun"),
+    )
+    assert trained == [f"--config={settings}", "--multi_gpu", "--world_size=2", "--backend=gloo"]
+
+
+@pytest.mark.parametrize(
+    ("give_up", "code", "sentence"),
+    [
+        ("sendintr", 130, "Stopped before the training began."),
+        ("sendeof", 2, "The questions got no answer: answer them in a terminal, or by options with --yes"),
+    ],
+)
+def test_ctrl_c_and_ctrl_d_at_a_question_end_it_without_a_traceback(give_up, code, sentence, terminal):
     child = terminal()
     child.expect("Settings: .*: ")
-    child.sendintr()
-    code, said = end_of(child)
-    assert (code, "Traceback" in said) == (130, False)
-    assert "Stopped before the training began." in said
+    getattr(child, give_up)()
+    ended, said = end_of(child)
+    assert (ended, "Traceback" in said) == (code, False)
+    assert sentence in said
 
 
 def test_without_a_terminal_it_says_how_to_answer_and_never_waits(tmp_path):

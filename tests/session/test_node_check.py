@@ -302,6 +302,21 @@ def _unreachable(place, timeout):
     raise OSError(113, "No route to host")
 
 
+def test_a_machine_that_has_the_address_and_is_not_node_0_tells_the_others(start, monkeypatch):
+    monkeypatch.setattr(NodeMeeting, "LINGER_SECONDS", JOIN_SECONDS)  # which it does not take when all have come
+    monkeypatch.setattr(node_check, "UNREACHABLE_SECONDS", 0.05)
+    real = node_check.is_own_address
+    monkeypatch.setattr(node_check, "is_own_address", lambda address: False)  # as on another machine
+    other = start(1)
+    assert other.told.get(timeout=JOIN_SECONDS).startswith("waiting for node 0 (")  # it has asked that by now
+    monkeypatch.setattr(node_check, "is_own_address", real)
+    assert start(1).wait().refusal.startswith("master_addr '127.0.0.1' is this machine itself, which is node 1, and ")
+    assert other.wait().refusal == (
+        "The machine that has master_addr, 127.0.0.1, was started as node 1: give it node_rank 0, or write the address "
+        "of node 0."
+    )
+
+
 def test_a_name_that_nobody_has_is_a_mistake(start, monkeypatch):
     real = socket.getaddrinfo
 

@@ -19,7 +19,7 @@ from typing import Any
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 INTERFACE = "eth0"  # of each host, beside lo
 TOOLS = ("ip", "nsenter", "unshare")
-SET_UP_SECONDS = 20.0
+SET_UP_SECONDS = 60.0
 
 
 class NamespacesNotAllowed(Exception):

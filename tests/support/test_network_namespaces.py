@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support import network_namespaces
 from tests.support.network_namespaces import NamespacesNotAllowed, make_two_hosts
+from tests.support.waiting import wait_until
 
 SERVE = "import socket; s = socket.create_server(('', 5000)); print('up', flush=True); s.accept()[0].sendall(b'hello')"
-ASK = "import socket, sys; print(socket.create_connection((sys.argv[1], 5000), 5).recv(9).decode())"
+ASK = "import socket, sys; print(socket.create_connection((sys.argv[1], 5000), 60).recv(9).decode())"
 
 
 def test_two_hosts_reach_each_other_and_nothing_else(two_hosts):
@@ -30,8 +30,7 @@ def test_two_hosts_reach_each_other_and_nothing_else(two_hosts):
 def test_nothing_is_left_of_them(two_hosts):
     with make_two_hosts() as (host, _):  # a second pair does not meet the first
         process = host.popen(["sh", "-c", "trap '' TERM; sleep 600 & exec sleep 600"])
-        while len(host.pids()) < 2:
-            time.sleep(0.01)
+        wait_until(lambda: len(host.pids()) == 2)
         pids = host.pids()
     assert process.returncode is not None
     assert not any(_is_running(pid) for pid in pids)

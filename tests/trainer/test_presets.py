@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from modules.config.files import apply_overrides, config_from_values
 from modules.config.presets import list_presets, load_preset
+from tests.support.ports import free_port
+from tests.support.StartedRun import StartedRun
 
 # Of the changes by memory each kind once: accumulation, bfloat16 weights with Adafactor, checkpointing of the VAE.
 VARIANTS = ("sdxl-lora-8gb", "sd15-full-8gb", "sd15-vae-8gb")
@@ -14,20 +19,46 @@ NAMES = [*(preset.name for preset in list_presets() if preset.name != "demo"), *
 SMALL = ("max_steps=5", "data.resolution=32", "data.bucket_step=16", "output.format=diffusers", "tensorboard=false")
 WORD = ("embeddings.0.placeholder=number", "embeddings.0.initial_text=dog")  # "number" is in the default captions
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
+@pytest.fixture
+def small(picture_folder, tmp_path, request) -> Callable[[dict], list[str]]:
+    """A function that gives what makes a preset's values those of a quick run on a tiny model, as "path=value"."""
+
+    def changes(values: dict) -> list[str]:
+        paths = {
+            "workspace_dir": tmp_path / "run",
+            "cache_dir": tmp_path / "cache",
+            "model.base": request.getfixturevalue(f"tiny_{values['family']}"),
+            "concepts.0.path": picture_folder(),
+        }
+        words = WORD if values["method"] == "embedding" else ()
+        return [*(f"{path}={value}" for path, value in paths.items()), *SMALL, *words]
+
+    return changes
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_five_steps_of_a_preset_train(name, train, picture_folder, tmp_path, request):
+def test_five_steps_of_a_preset_train(name, train, small):
     values = load_preset(name)
-    paths = {
-        "workspace_dir": tmp_path / "run",
-        "cache_dir": tmp_path / "cache",
-        "model.base": request.getfixturevalue(f"tiny_{values['family']}"),
-        "concepts.0.path": picture_folder(),
-    }
-    changes = [f"{path}={value}" for path, value in paths.items()]
-    words = WORD if values["method"] == "embedding" else ()
-    trainer = train(config_from_values(apply_overrides(values, [*changes, *SMALL, *words]), name))
+    trainer = train(config_from_values(apply_overrides(values, small(values)), name))
     assert trainer.step == 5
     assert np.isfinite(trainer.callbacks.losses).all()
     assert trainer.callbacks.saved
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the run's processes in /proc")
+def test_a_preset_for_two_gpus_trains_on_two_ranks_by_its_name_alone(small, tmp_path):
+    name = "sd15-lora-8gb-x2"
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(f"initial_port: '{free_port()}'\nuse_torchrun: false\n", encoding="utf-8")
+    changes = [f"--set={change}" for change in small(load_preset(name))]
+    with StartedRun("alone", settings, tmp_path / "run", f"--preset={name}", *changes) as run:
+        assert run.wait(300) == [0], run.output
+        assert "Number of processes: 2" in run.output
+        for rank in (0, 1):
+            losses = run.losses(rank)
+            assert list(losses) == [1, 2, 3, 4, 5]
+            assert np.isfinite(list(losses.values())).all()
+        assert list((tmp_path / "run" / "models").iterdir())

@@ -1,11 +1,12 @@
-"""Two machines train together by the commands that are written for them; here they are network namespaces."""
+"""Two machines train together by the commands written for them, or say why not; here they are network namespaces."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,15 +14,24 @@ import pytest
 
 from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
-from modules.session.command_text import Places, bash_line, node_commands
+from modules.session.command_text import Command, Places, bash_line, node_commands
 from modules.session.events import read_events
 from tests.support import rank_scenarios
+from tests.support.network_namespaces import Host
 from tests.trainer.conftest import SIZES
 
 pytestmark = pytest.mark.slow
 
 STEPS = 20
 RUN_SECONDS = 120.0
+MISTAKE_SECONDS = 25.0  # from a node's first line to its end; how long Python imports before, the machine decides
+OTHER_PROGRAM = """
+import socket, sys
+server = socket.create_server(("", int(sys.argv[1])))
+print(flush=True)
+while True:
+    server.accept()[0].close()
+"""
 # mounts what is the host's own where all hosts look for it, for this command alone
 OWN_DISK = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
 
@@ -100,3 +110,94 @@ def test_two_hosts_give_the_losses_of_one_with_and_without_a_shared_disk(
         assert losses(own / "run", node) == expected
         assert cached(own / "cache", node) == len(SIZES)  # what it does not see of the other's it encodes itself
         assert len(list((own / "run" / "models").iterdir())) == (node == 0)
+
+
+class Node:
+    """The command of a node on a host, as it would be pasted; with when it has said its first line and has ended."""
+
+    def __init__(self, host: Host, command: Command, output: Path):
+        self._output = output
+        with output.open("wb") as file:
+            argv = ["bash", "-c", bash_line(command)]
+            options = {"stdout": file, "stderr": subprocess.STDOUT}
+            self.process = host.popen(argv, env=without_gpus(os.environ), cwd="/", **options)
+        self._spoke = self._ended = None
+
+    @property
+    def lines(self) -> list[str]:
+        return self._output.read_text(encoding="utf-8").splitlines()
+
+    @property
+    def seconds(self) -> float:
+        return self._ended - self._spoke
+
+    def look(self) -> bool:
+        """Whether it has ended; to be called again and again, for the times."""
+        now = time.monotonic()
+        if self._ended is None and self.process.poll() is not None:
+            self._ended = now
+        if self._spoke is None and self.lines:  # after the look at its end: who has ended has said all
+            self._spoke = now
+        return self._ended is not None
+
+
+def wait_for(condition: Callable[[Node], object], nodes: Sequence[Node]) -> None:
+    """Until it is true of all the nodes; each is asked every time."""
+    deadline = time.monotonic() + RUN_SECONDS
+    while unlike := [node for node in nodes if not condition(node)]:
+        assert time.monotonic() < deadline, [node.lines for node in unlike]
+        time.sleep(0.05)
+
+
+def test_each_mistake_is_one_plain_sentence_on_both_hosts_in_seconds(config, two_hosts, config_file, tmp_path):
+    """All at once, each at a port of its own, for a wrong address takes a while to be given up."""
+    first, second = two_hosts
+    settings, other_settings = Path(config_file(config)), tmp_path / "other.yaml"
+    save_config(replace(config, seed=config.seed + 1), other_settings)
+
+    def start(host: Host, port: int, node_rank: int, file: Path = settings, address: str = first.address) -> Node:
+        own = replace(config, initial_port=str(port), master_addr=address)
+        commands = node_commands(own, 1, Places(str(file), sys.executable, folder=str(tmp_path)))
+        return Node(host, commands[node_rank], tmp_path / f"{port}-{host.address}.txt")
+
+    busy = first.popen([sys.executable, "-c", OTHER_PROGRAM, "29502"], stdout=subprocess.PIPE)
+    busy.stdout.readline()
+    leader = start(first, 29503, 0)
+    wait_for(lambda node: node.lines, [leader])  # it listens: else the second one finds nobody, and says something else
+    unlike = "Node 1 (10.77.0.2) has other settings (seed): bring it to what node 0 has, and start all again."
+    given_twice = "node_rank 0 was given twice, to the machine that has master_addr and to 10.77.0.2: "
+    mistakes = {
+        "wrong address": (
+            [start(host, 29501, rank, address="10.99.0.1") for rank, host in enumerate(two_hosts)],
+            ["master_addr '10.99.0.1' is not an address of this machine, which is node 0: ", "Node 0 can't be reached"],
+        ),
+        "busy port": (
+            [start(host, 29502, rank) for rank, host in enumerate(two_hosts)],
+            ["initial_port 29502 is busy here ", "Something else than node 0's check answers at 10.77.0.1:29502: "],
+        ),
+        "node 0 twice": ([leader, start(second, 29503, 0)], [given_twice, given_twice]),
+        "node 1 twice": (
+            [start(host, 29504, 1) for host in two_hosts],
+            [
+                "master_addr '10.77.0.1' is this machine itself, which is node 1, and nothing listens there: ",
+                "The machine that has master_addr, 10.77.0.1, was started as node 1: ",
+            ],
+        ),
+        "other settings": (
+            [start(first, 29505, 0), start(second, 29505, 1, other_settings)],
+            [unlike, unlike],
+        ),
+    }
+    wait_for(Node.look, [node for nodes, _ in mistakes.values() for node in nodes])
+    busy.kill()
+    busy.wait()
+    busy.stdout.close()
+    assert [host.pids() for host in two_hosts] == [[], []]
+
+    for nodes, sentences in mistakes.values():
+        for node, sentence in zip(nodes, sentences, strict=True):
+            *waiting, last = node.lines
+            assert all(line.startswith("waiting for node ") for line in waiting), node.lines
+            assert last.startswith(sentence)
+            assert node.process.returncode == 2
+            assert node.seconds < MISTAKE_SECONDS, node.lines
