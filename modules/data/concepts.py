@@ -18,9 +18,9 @@ import numpy as np
 
 from modules.data.caption_tables import read_table
 from modules.data.captions import Table, caption_path, read_captions
-from modules.data.errors import DataError, PictureError
+from modules.data.errors import DataError
 from modules.data.masks import is_mask
-from modules.data.pictures import EXTENSIONS, read_size
+from modules.data.pictures import EXTENSIONS, size_or_reason
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -153,7 +153,7 @@ def scan(concepts: Sequence[ConceptConfig], num_readers: int = NUM_READERS) -> D
             num_masks += masks_of_concept
             unreadable += skipped_folders
             num_before = len(paths)
-            for picture, size in zip(found, readers.map(_size_or_reason, [p.path for p in found]), strict=True):
+            for picture, size in zip(found, readers.map(size_or_reason, [p.path for p in found]), strict=True):
                 if isinstance(size, str):
                     unreadable.append((picture.path, size))
                     continue
@@ -199,13 +199,6 @@ def captions(dataset: Dataset, unreadable: dict[str, str] | None = None) -> list
     with ThreadPoolExecutor(NUM_READERS) as readers:
         of_first = dict(zip(pictures, readers.map(of_picture, pictures), strict=True))
     return [of_first[sample] for sample in first.tolist()]
-
-
-def _size_or_reason(path: str) -> tuple[int, int] | str:
-    try:
-        return read_size(path)
-    except PictureError as error:
-        return error.reason
 
 
 def _find_pictures(concept: ConceptConfig, setting: str) -> tuple[list[_Found], list[tuple[str, str]], int]:

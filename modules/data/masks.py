@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from modules.data.errors import DataError, PictureError
+from modules.data.errors import DataError
 from modules.data.Look import PLAIN, Look
-from modules.data.pictures import EXTENSIONS, fit_picture, load_picture, read_size
+from modules.data.pictures import EXTENSIONS, fit_picture, load_picture, size_or_reason
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -42,7 +42,7 @@ def with_masks(dataset: Dataset) -> Dataset:
     of_mask = {mask: sample for sample, mask in enumerate(masks) if mask}
     reasons: dict[str, str] = {}
     with ThreadPoolExecutor(NUM_READERS) as readers:
-        for (mask, sample), size in zip(of_mask.items(), readers.map(_size_or_reason, of_mask), strict=True):
+        for (mask, sample), size in zip(of_mask.items(), readers.map(size_or_reason, of_mask), strict=True):
             if isinstance(size, str):
                 reasons[mask] = f"its mask {os.path.basename(mask)} can't be read: {size}"
             else:
@@ -116,13 +116,6 @@ def _masked_stem(name: str) -> str | None:
         return None
     lower = stem.lower()
     return next((stem[: -len(suffix)] for suffix in SUFFIXES if lower.endswith(suffix) and lower != suffix), None)
-
-
-def _size_or_reason(path: str) -> tuple[int, int] | str:
-    try:
-        return read_size(path)
-    except PictureError as error:
-        return error.reason
 
 
 def _check_aspect(mask: str, size: tuple[int, int], picture: str, of_picture: Sequence[int]) -> None:

@@ -71,6 +71,14 @@ def read_size(path: str) -> tuple[int, int]:
         return (height, width) if _orientation(image) in SIDEWAYS else (width, height)
 
 
+def size_or_reason(path: str) -> tuple[int, int] | str:
+    """What `read_size` gives; or in words why it gives nothing."""
+    try:
+        return read_size(path)
+    except PictureError as error:
+        return error.reason
+
+
 def fit_picture(image: Image.Image, bucket_w: int, bucket_h: int, look: Look = PLAIN) -> Image.Image:
     """`image` resized (Lanczos) until it covers the bucket and cut to it, mirrored and turned; sizes in pixels.
 

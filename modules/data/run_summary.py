@@ -127,6 +127,20 @@ def step_warnings(config: TrainConfig, samples: int, batch: int, total_steps: in
         )
 
 
+def picture_warnings(config: TrainConfig, dataset: Dataset, learns_captions: bool) -> Iterator[str]:
+    """What the pictures' files lack."""
+    for path, reason in dataset.unreadable:
+        yield f"{path} is left out: {reason}."
+    if dataset.missing_captions and learns_captions:
+        yield f"{dataset.missing_captions} pictures have no caption and train without."
+    if text := unused_masks(config, dataset):
+        yield text
+    if masks := dataset.masks:
+        without_mask = sum(masks[picture] is None for picture in dataset.pictures_of(range(len(dataset))))
+        if without_mask:
+            yield f"{without_mask} pictures have no mask and are learnt whole."
+
+
 def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:
     for need in needs:
         size, free = spoken_bytes(need.needed_bytes), spoken_bytes(need.free_bytes)

@@ -41,7 +41,7 @@ class BackupStore:
     def __init__(
         self, folder: Path, keep: int, on_done: Callable[[Path, int], None], on_warning: Callable[[str], None]
     ):
-        self._folder = folder
+        self.folder = folder
         self._keep = keep
         self._on_done = on_done
         self._on_warning = on_warning
@@ -65,7 +65,7 @@ class BackupStore:
         self.close()
         if self._failures >= MAX_FAILURES:
             raise TrainingError(
-                f"{MAX_FAILURES} backups in a row could not be written to {self._folder}: free some space there, then "
+                f"{MAX_FAILURES} backups in a row could not be written to {self.folder}: free some space there, then "
                 "resume from the last good one."
             )
 
@@ -95,16 +95,16 @@ class BackupStore:
     def load(self, name: str) -> Backup | None:
         """The backup of that name, which another rank has found to be whole; None where it can't be read here."""
         try:
-            return _load(self._folder / name)
+            return _load(self.folder / name)
         except (OSError, ValueError, WeightsError):
             return None
 
     def paths(self) -> list[Path]:
         """Newest first."""
-        return sorted((path for path in self._folder.glob("step-*") if path.name[5:].isdigit()), reverse=True)
+        return sorted((path for path in self.folder.glob("step-*") if path.name[5:].isdigit()), reverse=True)
 
     def _write(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
-        path = self._folder / f"step-{data['step']:09d}"
+        path = self.folder / f"step-{data['step']:09d}"
         try:
             if path.exists() and check_manifest(path) is None:  # asked for twice at one step; equal in content
                 self._on_done(path, data["step"])

@@ -8,13 +8,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -24,8 +21,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from modules.config.batch_size import accumulation_steps, describe_scaling, global_batch, learning_rate_factor
-from modules.config.errors import ConfigError
-from modules.config.shared_settings import shared_values
 from modules.data.batches import SampleSource, prefetch
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
@@ -35,11 +30,10 @@ from modules.data.Encoder import Encoder
 from modules.data.encoding import check_unusable
 from modules.data.errors import DataError
 from modules.data.holdout import none_held_out
-from modules.data.masks import unused_masks
 from modules.data.prepare import prepare_data
-from modules.data.run_summary import count_texts, disk_needs, step_warnings
+from modules.data.run_summary import count_texts, disk_needs, picture_warnings, step_warnings
 from modules.data.RunPlan import RunPlan, samples_digest
-from modules.distributed.Runtime import REQUEUE, Runtime, default_device, share
+from modules.distributed.Runtime import REQUEUE, Runtime, default_device
 from modules.families.conditioning import is_unconditional_zero
 from modules.families.registry import FAMILIES
 from modules.families.timesteps import timesteps_of
@@ -49,11 +43,14 @@ from modules.methods.registry import METHODS
 from modules.session.names import safe_file_name
 from modules.session.RunFolder import RunFolder
 from modules.trainer.BackupStore import Backup, BackupStore
-from modules.trainer.checks import check_parts, check_shares, check_start
+from modules.trainer.checks import check_parts, check_precision, check_shares, check_start
 from modules.trainer.compiling import check_compiler, compile_blocks
 from modules.trainer.EngineSettings import EngineSettings
-from modules.trainer.optimizers import ParamGroup
-from modules.trainer.sampling import PictureRequest, make_pictures, requests_of, save_picture
+from modules.trainer.ModelStore import AVERAGED_ENDING, ModelStore
+from modules.trainer.param_groups import param_groups
+from modules.trainer.rank_checks import check_same, settings_digest, weights_digest
+from modules.trainer.resuming import check_divides, newest_backup
+from modules.trainer.SampleRound import SampleRound
 from modules.trainer.Step import Step
 from modules.trainer.TrainingEngine import Action, TrainingEngine
 from modules.trainer.TrainingError import StopRequested, TrainingError
@@ -61,16 +58,13 @@ from modules.trainer.Trigger import Trigger
 from modules.trainer.validation_loss import ValidationLoss
 from modules.weights.BaseModel import BaseModel
 from modules.weights.checksum import checksum
-from modules.weights.errors import WeightsError
 
 if TYPE_CHECKING:
-    from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
 
 COMPILING_SECONDS = 900.0  # of a step that meets a new shape
-AVERAGED_ENDING = "_ema"  # of a model's name, where the weights as trained are saved beside it
 
 
 class GenericTrainer(TrainingEngine):
@@ -101,6 +95,7 @@ class GenericTrainer(TrainingEngine):
         self.backups = BackupStore(
             self.run_folder.backup_dir, config.backup.keep, self.callbacks.on_backup, self.callbacks.on_warning
         )
+        self.models = ModelStore(self.run_folder.models_dir, self.callbacks.on_saved, self.callbacks.on_warning)
 
     def start(self) -> None:
         """Everything up to the first step: checks, model, caches, plan, optimizer; or a backup's state."""
@@ -118,11 +113,12 @@ class GenericTrainer(TrainingEngine):
         self._check_same("settings", lambda: settings_digest(self.config), "the files of its settings")
         self._check_same("pictures or captions", lambda: samples_digest(self.dataset, captions=texts), "the concepts")
         backup = self._earlier_state()
-        self._warn_of_pictures()
+        for text in picture_warnings(self.config, self.dataset, learns_captions=self.method.inputs == "latents"):
+            self._warn(text)
         self._open_model()
         self._cache(texts)
         self._attach_method()
-        self._check_same("weights", self._weights, "model.base")
+        self._check_same("weights", lambda: weights_digest(self.base), "model.base")
         if not self.runtime.begin():  # before the first collective, in which a rank that has left would be missed
             self._end_start()
         self.runtime.while_waiting = lambda: None  # from here on the steps tell of a stop
@@ -172,46 +168,27 @@ class GenericTrainer(TrainingEngine):
 
         What can't be written is a warning while training goes on, and an error at its end; what could be stays.
         """
-        if not self.runtime.is_main:
-            return
-        name = safe_file_name(self.config.output.name)
-        name = self._unused_name(name if final else f"{name}-step{self.step:06d}")
+        if self.runtime.is_main:
+            self.callbacks.on_status("Saving the model")
+            name = safe_file_name(self.config.output.name)
+            name = self.models.unused_name(name if final else f"{name}-step{self.step:06d}")
+            self.models.write(partial(self._write_model, name), self.step, final)
+
+    def _write_model(self, name: str) -> list[Path]:
         metadata = {
             "trained_with": "Chorus",
             "family": self.family.name,
             "method": self.config.method,
             "steps": str(self.step),
         }
-        self.callbacks.on_status("Saving the model")
-        before = self._models()
-        try:
-            paths = []
-            for ending, averaged in self._saved_versions().items():
-                with self.weights_to_use(averaged):
-                    paths += self.method.save(
-                        self.base, self.config, self.run_folder.models_dir, name + ending, metadata
-                    )
-        except (OSError, WeightsError) as error:
-            for path in sorted(self._models() - before):
-                self.callbacks.on_saved(path, self.step)
-            self._tell_of_lost_model(error, final)
-            return
-        for path in paths:
-            self.callbacks.on_saved(path, self.step)
-
-    def _models(self) -> set[Path]:
-        """The models that are written whole."""
-        return {path for path in self.run_folder.models_dir.iterdir() if not path.name.startswith(".")}
-
-    def _tell_of_lost_model(self, error: OSError | WeightsError, final: bool) -> None:
-        text = f"A model could not be written to {self.run_folder.models_dir}"
-        if isinstance(error, WeightsError):
-            text, remedy = f"{text}: {str(error).rstrip('.')}", ""
-        else:
-            text, remedy = f"{text} ({error.strerror or error})", "free some space, "
-        if final:
-            raise TrainingError(f"{text}: {remedy}then resume from the last backup.") from error
-        self.callbacks.on_warning(f"{text}; training goes on.")
+        asked = self.config.output.save_ema if self.ema else "averaged"
+        # ending of the name -> whether it has the averaged weights
+        versions = {"averaged": {"": True}, "plain": {"": False}, "both": {"": False, AVERAGED_ENDING: True}}
+        paths = []
+        for ending, averaged in versions[asked].items():
+            with self.weights_to_use(averaged):
+                paths += self.method.save(self.base, self.config, self.models.folder, name + ending, metadata)
+        return paths
 
     def validate(self) -> None:
         """Measures the loss of the held-out samples, each rank its share; nothing that trains changes by it."""
@@ -228,36 +205,13 @@ class GenericTrainer(TrainingEngine):
 
     def sample(self) -> None:
         """Makes the pictures of the sample settings from the weights as they are; each rank its share."""
-        requests = [r for sample in self.config.sampling.samples if sample.enabled for r in requests_of(sample)]
-        own = share(self.runtime, list(enumerate(requests)))
-        folder = self.run_folder.samples_dir / f"step-{self.step:09d}"
-        if own:
-            self.callbacks.on_status(f"Making {len(own)} samples")
-            try:
-                self._make_samples(dict(own), folder)
-            except torch.OutOfMemoryError:
-                torch.cuda.empty_cache()
-                self.callbacks.on_warning("The GPU's memory is too small for the samples: lower sampling.batch_size.")
-        self.runtime.barrier("sampling")
-        if requests and self.runtime.is_main:
-            self.callbacks.on_samples(folder, self.step)
+        samples = SampleRound(self.config.sampling, self.base, self.runtime, self.callbacks, self.commands)
+        samples.make(self.run_folder.samples_dir / f"step-{self.step:09d}", self.step, self._weights_to_sample())
 
-    def _make_samples(self, requests: dict[int, PictureRequest], folder: Path) -> None:
-        """requests: by their number among those of all ranks, in order."""
-        weights = self.weights_to_use(averaged=self.config.ema.sample)
-        with self.base.using(*self.base.component_names) as pipe, weights, self._autocast():
-            pictures = make_pictures(pipe, list(requests.values()), self.config.sampling.batch_size)
-            for number, (request, image) in zip(requests, pictures, strict=True):
-                self.runtime.heartbeat.beat()
-                path = folder / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
-                try:
-                    save_picture(path, image, request)
-                except OSError as error:
-                    self.callbacks.on_warning(f"A sample could not be written to {path} ({error.strerror or error}).")
-                    continue
-                self.callbacks.on_sample(path, request.prompt, self.step)
-                if self._stop_asked():
-                    break
+    @contextmanager
+    def _weights_to_sample(self) -> Iterator[None]:
+        with self.weights_to_use(averaged=self.config.ema.sample), self._autocast():
+            yield
 
     # --- start, in its order --------------------------------------------------------------------------------------
 
@@ -265,10 +219,7 @@ class GenericTrainer(TrainingEngine):
         self.base_info, warnings = check_start(self.config, self.runtime.world_size, self.resume)
         for text in warnings:
             self._warn(text)
-        wants_bf16 = self.config.model.mixed_precision == "bf16" and self.runtime.device.type == "cuda"
-        if wants_bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
-            name = torch.cuda.get_device_name(self.runtime.device)
-            raise ConfigError(f"model.mixed_precision 'bf16': {name} can't compute in bf16; use fp16.")
+        check_precision(self.config.model, self.runtime.device)
         if self.compiles:
             check_compiler(self.runtime.device)
 
@@ -283,33 +234,11 @@ class GenericTrainer(TrainingEngine):
             if self.runtime.is_main:
                 self.run_folder.refuse_earlier_run()
             return None
-        backup = self.backups.newest() if self.runtime.is_main else None
-        name = self.runtime.broadcast(backup.path.name if backup else None, "looking for a backup")
-        if name is None:
+        backup = newest_backup(self.backups, self.runtime)
+        if backup is None:
             self._warn(f"There is no backup in {self.run_folder.backup_dir}: training starts at step 0.")
             check_shares(self.config, self.runtime.world_size)
-            return None
-        backup = backup or self.backups.load(name)
-        without = [rank for rank, has in enumerate(self.runtime.gather(backup is not None, "reading")) if not has]
-        if without:
-            raise TrainingError(
-                f"Rank {without[0]} can't read the backup {name} in {self.run_folder.backup_dir}: copy the folder to "
-                "its machine, or use a workspace_dir that all machines share."
-            )
         return backup
-
-    def _warn_of_pictures(self) -> None:
-        for path, reason in self.dataset.unreadable:
-            self._warn(f"{path} is left out: {reason}.")
-        if self.dataset.missing_captions and self.method.inputs == "latents":
-            self._warn(f"{self.dataset.missing_captions} pictures have no caption and train without.")
-        masks = self.dataset.masks
-        pictures = self.dataset.pictures_of(range(len(self.dataset))) if masks else ()
-        if text := unused_masks(self.config, self.dataset):
-            self._warn(text)
-        without_mask = sum(masks[picture] is None for picture in pictures)
-        if without_mask:
-            self._warn(f"{without_mask} pictures have no mask and are learnt whole.")
 
     def _open_model(self) -> None:
         self.callbacks.on_status("Opening the model")
@@ -388,13 +317,7 @@ class GenericTrainer(TrainingEngine):
         self.global_batch = run.get("global_batch", wanted)
         if self.global_batch != wanted:
             self._warn(f"batch_size: the run goes on with the {self.global_batch} samples per step of its backup.")
-        if self.global_batch % ranks:
-            fitting = [str(number) for number in range(1, self.global_batch + 1) if self.global_batch % number == 0]
-            wanted = " or ".join([", ".join(fitting[:-1]), fitting[-1]]) if fitting[1:] else fitting[0]
-            raise TrainingError(
-                f"The run has {self.global_batch} samples per step, which {ranks} GPUs can't share evenly: resume on "
-                f"{wanted}."
-            )
+        check_divides(self.global_batch, ranks)
         self.accumulation = accumulation_steps(self.config, ranks, self.global_batch)
         self.plan = RunPlan(self.dataset, self.buckets, self.unusable, self.config.seed, self.global_batch)
         if not self.plan.num_samples:
@@ -416,31 +339,12 @@ class GenericTrainer(TrainingEngine):
             loss,
             lambda model, batch: model(batch.to(self.runtime.device)),
             total_steps=total,
-            groups=self._param_groups(total),
+            groups=param_groups(self.base, self.parts, self.plan.steps_per_epoch, total),
             unused_parameters=loss.unused_parameters,
         )
         if backup:
             self.load_state(backup.tensors, backup.data)
             self.callbacks.on_status(f"Resumed at step {self.step} from {backup.path.name}")
-
-    def _param_groups(self, total_steps: int) -> list[ParamGroup]:
-        groups = []
-        for name, part in self.parts.items():
-            params = [param for param in self.base.module(name).parameters() if param.requires_grad]
-            groups.append(ParamGroup(name, params, part.learning_rate, part.weight_decay, self._last_step(part)))
-        last = max(total_steps if group.stops_after is None else group.stops_after for group in groups)
-        if last < total_steps:
-            raise ConfigError(
-                f"denoiser.stop_after and text_encoder.stop_after leave nothing to train after step {last} of "
-                f"{total_steps}: let a part train to the end, or set max_steps to {last}."
-            )
-        return groups
-
-    def _last_step(self, part: PartConfig) -> int | None:
-        """The optimizer step after which a part stays as it is; None where it trains to the end."""
-        if part.stop_unit == "never":
-            return None
-        return math.ceil(part.stop_after * (self.plan.steps_per_epoch if part.stop_unit == "epochs" else 1))
 
     def _add_actions(self) -> None:
         sampling, backup, output = self.config.sampling, self.config.backup, self.config.output
@@ -480,14 +384,6 @@ class GenericTrainer(TrainingEngine):
     def _run_state(self) -> dict[str, Any]:
         return {"global_batch": self.global_batch, "samples": samples_digest(self.dataset, self.unusable)}
 
-    def _unused_name(self, name: str) -> str:
-        """A resumed run may end twice: an earlier model is never overwritten."""
-        names = (path.name.removesuffix(".safetensors") for path in self.run_folder.models_dir.iterdir())
-        taken = {name.removesuffix("_kohya") for name in names}
-        taken |= {name.removesuffix(AVERAGED_ENDING) for name in taken}
-        candidates = (name if number == 1 else f"{name}-{number}" for number in range(1, len(taken) + 2))
-        return next(candidate for candidate in candidates if candidate not in taken)
-
     def _progress(self, text: str) -> None:
         """Tells how far the start is, and ends it where a stop was asked for; what is cached stays."""
         self._end_where_asked()
@@ -504,51 +400,22 @@ class GenericTrainer(TrainingEngine):
             self.commands.requeue()
         raise StopRequested
 
-    def _stop_asked(self) -> bool:
-        """Whether a rank was asked to stop, while each makes its samples and no step tells them."""
-        if self.commands.stopping:
-            self.runtime.announce_stop()
-        return self.runtime.stop_announced
-
     def _warn(self, text: str) -> None:
         """Of what every rank knows alike: once."""
         if self.runtime.is_main:
             self.callbacks.on_warning(text)
 
-    def _weights(self) -> str:
-        """A checksum of everything in memory that a step computes with."""
-        modules = {name: part for name, part in self.base.pipe.components.items() if isinstance(part, torch.nn.Module)}
-        return checksum({f"{name}.{key}": v for name, part in modules.items() for key, v in part.state_dict().items()})
-
     def _check_ranks(self) -> None:
         self._check_same("trained weights", lambda: checksum(self.trainable), "the memory of its device")
 
     def _check_same(self, what: str, digest: Callable[[], str], where: str) -> None:
-        """Raises TrainingError, on all ranks, where one differs from rank 0."""
-        if self.runtime.world_size == 1:
-            return
-        digests = self.runtime.gather(digest(), f"comparing {what}")
-        others = [rank for rank, other in enumerate(digests) if other != digests[0]]
-        if others:
-            raise TrainingError(
-                f"Rank {others[0]} has other {what} than rank 0 (step {self.step}): look at {where} on its machine."
-            )
+        check_same(self.runtime, self.step, what, digest, where)
 
     def _tell(self, text: str) -> None:
         """A status at most once a second: caching tells of every few pictures."""
         if time.monotonic() - self._last_progress >= 1:
             self._last_progress = time.monotonic()
             self.callbacks.on_status(text)
-
-    def _saved_versions(self) -> dict[str, bool]:
-        """Ending of the name -> whether the averaged weights are saved under it."""
-        asked = self.config.output.save_ema if self.ema else "averaged"
-        return {"averaged": {"": True}, "plain": {"": False}, "both": {"": False, AVERAGED_ENDING: True}}[asked]
-
-
-def settings_digest(config: TrainConfig) -> str:
-    """Of what all machines have to be told alike."""
-    return hashlib.sha256(json.dumps(shared_values(config), sort_keys=True).encode()).hexdigest()
 
 
 def engine_settings(config: TrainConfig, num_ranks: int) -> EngineSettings:

@@ -26,6 +26,9 @@ from modules.weights.inspect import BaseInfo, check_base
 from modules.weights.model_files import check_format
 
 if TYPE_CHECKING:
+    import torch
+
+    from modules.config.ModelConfig import ModelConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
 
@@ -58,6 +61,17 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     check_packages(config.optimizer)
     _check_trained(config, family)
     return base, [problem.message for problem in problems]
+
+
+def check_precision(model: ModelConfig, device: torch.device) -> None:
+    """Raises ConfigError where the device can't compute as model.mixed_precision says."""
+    import torch
+
+    if model.mixed_precision != "bf16" or device.type != "cuda":
+        return
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
+        name = torch.cuda.get_device_name(device)
+        raise ConfigError(f"model.mixed_precision 'bf16': {name} can't compute in bf16; use fp16.")
 
 
 def check_shares(config: TrainConfig, num_ranks: int) -> None:

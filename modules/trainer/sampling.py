@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from modules.families.conditioning import written_out
 from modules.session.atomic import new_file
+from modules.trainer.evaluation_mode import evaluation_mode
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
@@ -84,7 +84,8 @@ def make_pictures(
             "guidance_scale": first.guidance,
         }
         taken = inspect.signature(pipe.__call__).parameters
-        with _evaluation_mode(pipe), torch.no_grad():
+        modules = (part for part in pipe.components.values() if isinstance(part, torch.nn.Module))
+        with evaluation_mode(*modules), torch.no_grad():
             images = pipe(**{name: value for name, value in arguments.items() if name in taken}).images
         yield from zip(batch, images, strict=True)
 
@@ -108,15 +109,3 @@ def _batches(requests: list[PictureRequest], size: int) -> Iterator[list[Picture
         batch.append(request)
     if batch:
         yield batch
-
-
-@contextlib.contextmanager
-def _evaluation_mode(pipe: DiffusionPipeline) -> Iterator[None]:
-    training = [c for c in pipe.components.values() if isinstance(c, torch.nn.Module) and c.training]
-    for component in training:
-        component.eval()
-    try:
-        yield
-    finally:
-        for component in training:
-            component.train()

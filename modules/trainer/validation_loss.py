@@ -7,13 +7,13 @@ timesteps were drawn.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from modules.data.draws import torch_seed
+from modules.trainer.evaluation_mode import evaluation_mode
 
 if TYPE_CHECKING:
     from modules.data.Batch import Batch
@@ -42,7 +42,7 @@ class ValidationLoss:
         loss: not wrapped for data parallelism: ranks have different numbers of batches, and no collective may be open.
         """
         loss_sum, count = torch.zeros((), dtype=torch.float64, device=self.runtime.device), 0
-        with _evaluation_mode(loss):
+        with evaluation_mode(loss):
             for number, batch in enumerate(self._batches()):
                 torch.manual_seed(torch_seed(self.source.seed, number, "validation"))
                 batch_sum, batch_count, _ = loss(batch.to(self.runtime.device))
@@ -60,16 +60,3 @@ class ValidationLoss:
             for number in range(self.num_timesteps):
                 u = self.source.timesteps.at((number + 0.5) / self.num_timesteps, batch.noise.shape[1:])
                 yield replace(batch, u=torch.full_like(batch.u, u))
-
-
-@contextmanager
-def _evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
-    """Without dropout, and no running statistics change."""
-    training = [part for part in module.modules() if part.training]
-    for part in training:
-        part.training = False
-    try:
-        yield
-    finally:
-        for part in training:
-            part.training = True

@@ -10,6 +10,7 @@ import customtkinter as ctk
 
 from modules.session.devices import UNKNOWN_USAGE, Gpu, GpuUsage
 from modules.session.run_shape import GIB
+from modules.ui.CardCanvas import CardCanvas
 from modules.ui.DeviceModel import DeviceModel, worst_link
 from modules.ui.fitting import cut_text
 from modules.ui.theme import Theme
@@ -27,22 +28,15 @@ COLUMNS = (*COLUMNS, ("link", 0))
 GAP, BAR_MIN, BAR_HEIGHT, NAME_MAX, USER_MAX = 12, 40, 10, 190, 130
 
 
-class DeviceTable(tkinter.Canvas):
+class DeviceTable(CardCanvas):
     """Shows `model`. chosen: called with the indexes of the GPUs that are ticked, when a person changes them."""
 
     def __init__(self, parent: tkinter.Misc, app: App, model: DeviceModel, chosen: Callable[[set[int]], None]):
-        super().__init__(parent, highlightthickness=0, borderwidth=0, height=1, takefocus=0)
-        self._app, self._model, self._chosen = app, model, chosen
+        super().__init__(parent, app)
+        self._model, self._chosen = model, chosen
         self.boxes: list[ctk.CTkCheckBox] = []
-        self._drawn: tuple | None = None  # all that the drawing depends on
-        self._is_due = False
-        self._widths: dict[str, int] = {}
-        self._end_theme = app.theme.on_change(self._draw_soon)
-        self.bind("<Configure>", lambda event: self._draw_soon())
-
-    def destroy(self) -> None:
-        self._end_theme()
-        super().destroy()
+        self._font = app.theme.plain_font()
+        self._widths: dict[str, int] = {}  # of texts in this font
 
     def show_machine(self) -> Iterator[None]:
         """The GPUs are others: as many boxes as there are, one in each step."""
@@ -52,49 +46,37 @@ class DeviceTable(tkinter.Canvas):
             look = {"text": "", "width": 24, "checkbox_width": 18, "checkbox_height": 18}
             self.boxes.append(ctk.CTkCheckBox(self, **look, bg_color=Theme.card, command=self._tell))
             yield
-        self._draw_soon()
+        self.redraw()
 
     def show_choice(self, ticked: set[int]) -> None:
         for gpu, box in zip(self._model.gpus, self.boxes, strict=False):
             if bool(box.get()) != (gpu.index in ticked):
                 (box.select if gpu.index in ticked else box.deselect)()
-        self._draw_soon()
+        self.redraw()
 
     def show_usage(self) -> None:
-        self._draw_soon()
+        self.redraw()
+
+    def contents(self) -> tuple | None:
+        model = self._model
+        if len(self.boxes) != len(model.gpus):
+            return None
+        return model.machine, tuple(model.usage), frozenset(self._ticked())
+
+    def draw(self) -> None:
+        machine = self._model.machine
+        if machine is None:
+            self._write_lines(["Asking the driver ..."])
+        elif not self._model.gpus:
+            self._write_lines(["No GPU found: CPU (gloo) ranks.", f"Reason: {machine.no_gpu_reason}."])
+        else:
+            self._draw_table()
 
     def _tell(self) -> None:
         self._chosen(self._ticked())
 
     def _ticked(self) -> set[int]:
         return {gpu.index for gpu, box in zip(self._model.gpus, self.boxes, strict=False) if box.get()}
-
-    def _draw_soon(self) -> None:
-        """Once for several reasons."""
-        if not self._is_due:
-            self._is_due = True
-            self.after_idle(self._draw)
-
-    def _draw(self) -> None:
-        self._is_due = False
-        if not self.winfo_exists():
-            return
-        theme, model = self._app.theme, self._model
-        look = (theme.is_dark, theme.scaled(100), self.winfo_width())
-        depends_on = (look, model.machine, tuple(model.usage), frozenset(self._ticked()), len(self.boxes))
-        if self.winfo_width() <= 1 or depends_on == self._drawn or len(self.boxes) != len(model.gpus):
-            return
-        if self._drawn is None or look != self._drawn[0]:
-            self._widths.clear()
-        self._drawn = depends_on
-        self.delete("all")
-        self.configure(bg=theme.now(theme.card))
-        if model.machine is None:
-            self._write_lines(["Asking the driver ..."])
-        elif not model.gpus:
-            self._write_lines(["No GPU found: CPU (gloo) ranks.", f"Reason: {model.machine.no_gpu_reason}."])
-        else:
-            self._draw_table()
 
     def _write_lines(self, lines: Sequence[str]) -> None:
         theme, y = self._app.theme, 0
@@ -110,6 +92,9 @@ class DeviceTable(tkinter.Canvas):
 
     def _draw_table(self) -> None:
         theme, gpus = self._app.theme, self._model.gpus
+        if self._font != (font := theme.plain_font()):
+            self._font = font
+            self._widths.clear()
         usage = self._model.usage or [UNKNOWN_USAGE] * len(gpus)
         ticked = self._ticked()
         rows = [self._texts(gpu, used, ticked) for gpu, used in zip(gpus, usage, strict=True)]
@@ -181,12 +166,8 @@ class DeviceTable(tkinter.Canvas):
     def _measure(self, text: str) -> int:
         """Asked once for each text: Tk takes half a millisecond."""
         if text not in self._widths:
-            self._widths[text] = int(self.tk.call("font", "measure", self._app.theme.plain_font(), text))
+            self._widths[text] = int(self.tk.call("font", "measure", self._font, text))
         return self._widths[text]
-
-    def _set_height(self, height: int) -> None:
-        if int(self.cget("height")) != height:
-            self.configure(height=height)
 
 
 def _share(gpu: Gpu, used: GpuUsage) -> float:

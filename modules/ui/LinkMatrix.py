@@ -6,6 +6,7 @@ import tkinter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from modules.ui.CardCanvas import CardCanvas
 from modules.ui.DeviceModel import DeviceModel
 from modules.ui.DeviceTable import LINK_WORDS
 
@@ -17,53 +18,30 @@ MIN_CELL_WIDTH, UNIT_WIDTH = 40, 62
 COLOURS = {"nvlink": "success", "pcie": "text", "none": "warning", "unknown": "muted", None: "muted"}
 
 
-class LinkMatrix(tkinter.Canvas):
+class LinkMatrix(CardCanvas):
     """Shows the links of `model`'s machine; nothing, and no height, with fewer than two GPUs."""
 
     def __init__(self, parent: tkinter.Misc, app: App, model: DeviceModel):
-        super().__init__(parent, highlightthickness=0, borderwidth=0, height=1, takefocus=0)
-        self._app, self._model = app, model
+        super().__init__(parent, app)
+        self._model = model
         self._speeds: Mapping[frozenset[int | str], float] = {}
-        self._drawn: tuple | None = None  # all that the drawing depends on
-        self._is_due = False
-        self._end_theme = app.theme.on_change(self._draw_soon)
-        self.bind("<Configure>", lambda event: self._draw_soon())
-
-    def destroy(self) -> None:
-        self._end_theme()
-        super().destroy()
 
     def show_machine(self) -> None:
         self._speeds = {}
-        self._draw_soon()
+        self.redraw()
 
     def show_speeds(self, speeds: Mapping[frozenset[int | str], float]) -> None:
         """speeds: indexes of two GPUs -> GB/s; pairs of CPU ranks are not of this table."""
         self._speeds = speeds if self._model.gpus else {}
-        self._draw_soon()
+        self.redraw()
 
-    def _draw_soon(self) -> None:
-        """Once for several reasons."""
-        if not self._is_due:
-            self._is_due = True
-            self.after_idle(self._draw)
+    def contents(self) -> tuple:
+        return self._model.machine, dict(self._speeds)
 
-    def _draw(self) -> None:
-        self._is_due = False
-        if not self.winfo_exists():
-            return
+    def draw(self) -> None:
         theme, gpus = self._app.theme, self._model.gpus
-        look = (theme.is_dark, theme.scaled(100), self.winfo_width())
-        depends_on = (look, self._model.machine, dict(self._speeds))
-        if self.winfo_width() <= 1 or depends_on == self._drawn:
-            return
-        self._drawn = depends_on
-        self.delete("all")
-        self.configure(bg=theme.now(theme.card))
         num = len(gpus) if len(gpus) > 1 else 0
-        height = theme.scaled(HEAD_HEIGHT + CELL_HEIGHT * num + 4) if num else 1
-        if int(self.cget("height")) != height:
-            self.configure(height=height)
+        self._set_height(theme.scaled(HEAD_HEIGHT + CELL_HEIGHT * num + 4) if num else 1)
         room = (self.winfo_width() - theme.scaled(HEAD_WIDTH + 2 * MARGIN)) // max(num, 1)
         cell = max(theme.scaled(MIN_CELL_WIDTH), min(theme.scaled(CELL_WIDTH), room))
         left = theme.scaled(MARGIN + HEAD_WIDTH)

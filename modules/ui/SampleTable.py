@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from modules.ui.RunState import SamplePicture
 
-# What GenericTrainer calls the files of a round: 003_a red fox_seed42.png
+# What trainer/SampleRound.py calls the files of a round: 003_a red fox_seed42.png
 _FILE_NAME = re.compile(r"^\d+_(?P<title>.*_seed(?P<seed>\d+))$", re.DOTALL)
 
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from modules.config.describe import SettingInfo, range_text, settings_by_path, value_at
+from modules.config.describe import SettingInfo, settings_by_path, value_at
 from modules.config.describe import is_visible as is_visible_in
 from modules.config.errors import ConfigError
-from modules.config.explain import explain_one, generic_path
+from modules.config.explain import generic_path
 from modules.config.files import config_from_values, load_values, save_config, to_values
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem, find_problems
 from modules.session.atomic import write_json
 from modules.ui.families import load_families
+from modules.ui.setting_values import Length, copied, flatten, plain, put_value, value_in
+from modules.ui.typed_text import read_text, refusal_of
 
 FIRST_PRESET = "demo"
 MAX_UNDO = 200
@@ -59,6 +62,8 @@ class SettingsModel:
         self._reported: dict[str, list[Problem]] = {}
         self._problems: list[Problem] | None = None
         self._saved: _Snapshot | None = None
+        self._num_saves = self._last_written = 0
+        self._write_lock = threading.Lock()
         self.restored = self._restore()
         if not self.restored:
             self._take(config_from_values(load_preset(FIRST_PRESET)), FIRST_PRESET)
@@ -107,7 +112,7 @@ class SettingsModel:
 
     def reset(self, path: str) -> None:
         """Give a setting its default, or a list no parts."""
-        self.set(path, _copy(self.info(path).default))
+        self.set(path, copied(self.info(path).default))
 
     def is_visible(self, path: str) -> bool:
         """Whether a setting matters, given the values of the others and the model family."""
@@ -168,13 +173,13 @@ class SettingsModel:
 
     def preset_value(self, path: str) -> Any:
         """The value in the preset or file that the settings were loaded from; None where it has no such entry."""
-        return _plain(self._flat_baseline.get(path))
+        return plain(self._flat_baseline.get(path))
 
     def compare(self, other: TrainConfig) -> list[tuple[str, Any, Any]]:
         """(path, value now, value there) of each setting that is another one there, as `modified_paths` names them."""
-        flat = _flatten(to_values(other))
-        shown = {path: _plain(value) for path, value in self._flat.items()} | self.typed
-        return [(path, shown.get(path), _plain(flat.get(path))) for path in self._differing(flat)]
+        flat = flatten(to_values(other))
+        shown = {path: plain(value) for path, value in self._flat.items()} | self.typed
+        return [(path, shown.get(path), plain(flat.get(path))) for path in self._differing(flat)]
 
     def reset_to_preset(self, paths: Sequence[str]) -> None:
         """Give settings back the values of the preset. A list is given back as a whole."""
@@ -182,7 +187,7 @@ class SettingsModel:
         values = to_values(self._config)
         for path in paths:
             self._drop_typed(path)
-            _put(values, path, _copy(_dig(self._baseline, path)))
+            put_value(values, path, copied(value_in(self._baseline, path)))
         self._config = config_from_values(values)
         self._commit(before, set(paths))
 
@@ -221,7 +226,7 @@ class SettingsModel:
             raise ConfigError(f"the settings can't be saved: {next(iter(refused.values()))}")
         save_config(self._config, path)
         name, baseline = Path(path).name, to_values(self._config)
-        self.preset_name, self._baseline, self._flat_baseline = name, baseline, _flatten(baseline)
+        self.preset_name, self._baseline, self._flat_baseline = name, baseline, flatten(baseline)
         # What is undone later counts from the file too.
         self._undo = [dataclasses.replace(one, preset_name=name, baseline=baseline) for one in self._undo]
         self._redo = [dataclasses.replace(one, preset_name=name, baseline=baseline) for one in self._redo]
@@ -232,7 +237,7 @@ class SettingsModel:
     def add(self, path: str, values: dict | None = None) -> int:
         """Put a part behind the last one of a list ("concepts"); its index. Raises ConfigError for wrong values."""
         before = self._snapshot()
-        parts = _dig(to_values(self._config), path)
+        parts = value_in(to_values(self._config), path)
         self._replace_list(path, [*parts, dict(values or {})])
         self._commit(before, {path})
         return len(parts)
@@ -266,17 +271,21 @@ class SettingsModel:
     def pending_save(self) -> Callable[[], None] | None:
         """What writes the state as it is now, to be called in any thread; None if it is written already.
 
-        The function raises OSError if the file can't be written.
+        The function raises OSError if the file can't be written. Where a later one was faster it does nothing.
         """
         snapshot = self._snapshot()
         if self._state_path is None or snapshot == self._saved:
             return None
         self._saved = snapshot
-        path, state = self._state_path, dataclasses.asdict(snapshot)
+        self._num_saves += 1
+        path, state, number = self._state_path, dataclasses.asdict(snapshot), self._num_saves
 
         def write() -> None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, state)
+            with self._write_lock:
+                if number > self._last_written:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_json(path, state)
+                    self._last_written = number
 
         return write
 
@@ -308,20 +317,20 @@ class SettingsModel:
         self, config: TrainConfig, name: str, baseline: dict | None = None, typed: dict[str, Any] | None = None
     ) -> None:
         self._config = config
-        self._flat = _flatten(to_values(config))
+        self._flat = flatten(to_values(config))
         self._baseline = to_values(config) if baseline is None else baseline
-        self._flat_baseline = _flatten(self._baseline)
+        self._flat_baseline = flatten(self._baseline)
         self.preset_name = name
         self._keep_typed(typed or {})
         self._problems = None
 
     def _assign(self, path: str, info: SettingInfo, value: Any) -> str | None:
         try:
-            read = _read_text(info, value) if isinstance(value, str) else value
+            read = read_text(info, value) if isinstance(value, str) else value
             parent, _, name = path.rpartition(".")
             setattr(self.get(parent) if parent else self._config, name, read)
         except ValidationError as error:
-            return _refusal(path, info, value, error)
+            return refusal_of(path, info, value, error)
         except ValueError as error:
             return f"{info.label}: {error}."
         return None
@@ -342,12 +351,12 @@ class SettingsModel:
 
     def _replace_list(self, path: str, parts: list[dict]) -> None:
         values = to_values(self._config)
-        _put(values, path, parts)
+        put_value(values, path, parts)
         self._config = config_from_values(values)
 
     def _reorder(self, path: str, order: list[int]) -> None:
         before = self._snapshot()
-        parts = _dig(to_values(self._config), path)
+        parts = value_in(to_values(self._config), path)
         self._replace_list(path, [parts[number] for number in order])
         places = {old: new for new, old in reversed(list(enumerate(order)))}  # of a part and its copy, the part's
         typed = {}
@@ -367,7 +376,7 @@ class SettingsModel:
     def _differing(self, then: dict[str, Any]) -> list[str]:
         now = self._flat
         changed = {path for path in now.keys() | then.keys() if now.get(path) != then.get(path)} | set(self._refused())
-        resized = {path for path in changed if isinstance(now.get(path, then.get(path)), _Length)}
+        resized = {path for path in changed if isinstance(now.get(path, then.get(path)), Length)}
         changed = {path for path in changed if not any(path.startswith(f"{other}.") for other in resized)}
         order = {path: number for number, path in enumerate(settings_by_path())}
         return sorted(changed, key=lambda path: (order.get(generic_path(path), 0), path))
@@ -399,7 +408,7 @@ class SettingsModel:
         return True
 
     def _changed_since(self, before: _Snapshot) -> set[str]:
-        self._flat, old = _flatten(to_values(self._config)), _flatten(before.values)
+        self._flat, old = flatten(to_values(self._config)), flatten(before.values)
         values = {path for path in self._flat.keys() | old.keys() if self._flat.get(path) != old.get(path)}
         texts = {path for path in self.typed.keys() | before.typed if self.typed.get(path) != before.typed.get(path)}
         return values | texts
@@ -408,95 +417,3 @@ class SettingsModel:
         self._problems = None
         for changed in list(self._subscribers):
             changed(paths)
-
-
-@dataclass(frozen=True)
-class _Length:
-    """In flat settings, how many parts a list has."""
-
-    number: int
-
-
-def _plain(value: Any) -> Any:
-    """A value of flat settings for people: of a list how many parts it has."""
-    return value.number if isinstance(value, _Length) else value
-
-
-def _flatten(values: dict) -> dict[str, Any]:
-    """Settings as path -> value; a list of parts gives its length and what is in its parts."""
-    return dict(_walk(values, ""))
-
-
-def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _walk(inner, f"{path}.{name}" if path else name)
-    elif isinstance(value, list) and settings_by_path()[generic_path(path)].type == "list":
-        yield path, _Length(len(value))
-        for number, inner in enumerate(value):
-            yield from _walk(inner, f"{path}.{number}")
-    else:
-        yield path, value
-
-
-def _dig(values: Any, path: str) -> Any:
-    for name in path.split("."):
-        values = values[int(name)] if isinstance(values, list) else values[name]
-    return values
-
-
-def _put(values: Any, path: str, value: Any) -> None:
-    parent, _, name = path.rpartition(".")
-    place = _dig(values, parent) if parent else values
-    place[int(name) if isinstance(place, list) else name] = value
-
-
-def _copy(value: Any) -> Any:
-    return json.loads(json.dumps(value)) if isinstance(value, (list, dict)) else value
-
-
-def _read_text(info: SettingInfo, text: str) -> Any:
-    """The value that a typed text means. Raises ValueError, with what is wrong, if it can't mean one."""
-    if info.type in ("str", "choice"):
-        return text
-    text = text.strip()
-    if not text and info.optional:
-        return None
-    if info.type == "list[int]":
-        return [_read_whole(entry) for entry in re.split(r"[,;\s]+", text) if entry]
-    if not text:
-        raise ValueError("it must not be empty")
-    if info.type == "int":
-        return _read_whole(text)
-    if info.type == "float":
-        return _read_number(text)
-    return text
-
-
-def _read_whole(text: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,30}", text):
-        number = _read_number(text)
-        if number != int(number):
-            raise ValueError(f"'{text[:30]}' is not a whole number")
-        return int(number)
-    return int(text)
-
-
-def _read_number(text: str) -> float:
-    # A comma for the decimal point, as many countries write it, would be the beginning of a guess: 1,000 is a thousand.
-    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", text):
-        raise ValueError(f"'{text[:30]}' is not a number")
-    number = float(text)
-    if number in (float("inf"), float("-inf")):
-        raise ValueError(f"'{text[:30]}' is too large")
-    return number
-
-
-def _refusal(path: str, info: SettingInfo, value: Any, error: ValidationError) -> str:
-    """The sentence for a value that pydantic refuses, short enough for a place under a field."""
-    problem = error.errors(include_url=False)[0]
-    limits = range_text(info)
-    if limits and problem["type"].startswith(("greater_than", "less_than")):
-        entry = "each entry " if info.type == "list[int]" else ""
-        return f"{info.label}: {entry}must be {limits}."
-    return explain_one([*path.split("."), *problem["loc"][1:]], problem, "")

@@ -204,51 +204,27 @@ def _is_put_away(widget: tkinter.Misc) -> bool:
 
 def _restyle(theme: Theme) -> None:
     """CustomTkinter's stock colours have too little contrast: in light down to 2.1:1."""
-    button = {
-        "fg_color": theme.control,
-        "hover_color": theme.control_hover,
-        "border_color": theme.border,
-        "text_color": theme.text,
-        "text_color_disabled": theme.muted,
-    }
-    entry = {"fg_color": theme.field, "border_color": theme.border, "text_color": theme.text}
-    menu = {
-        "button_color": theme.control_hover,
-        "button_hover_color": theme.line,
-        "text_color": theme.text,
-        "text_color_disabled": theme.muted,
-    }
-    scrollbar = {"button_color": theme.border, "button_hover_color": theme.muted}
-    box = {
-        "fg_color": theme.selected,
-        "hover_color": theme.selected_hover,
-        "border_color": theme.border,
-        "text_color": theme.text,
-        "text_color_disabled": theme.muted,
-    }
+    for widget, colours in {**_colours_of_surfaces(theme), **_colours_of_controls(theme)}.items():
+        for name, value in colours.items():
+            ctk.ThemeManager.theme[widget][name] = list(value) if isinstance(value, tuple) else value
+    ctk.ThemeManager.theme["CTkFont"].update(family=theme.sans, size=13, weight="normal")
+
+
+def _colours_of_surfaces(theme: Theme) -> dict[str, dict[str, Pair | float]]:
+    """Of what holds other widgets, texts or a bar."""
+    entry = _colours_of_entries(theme)
     bar = {"fg_color": theme.line, "progress_color": theme.selected}
-    changes = {
+    return {
         "CTk": {"fg_color": theme.page},
         "CTkToplevel": {"fg_color": theme.page},
         "CTkFrame": {"fg_color": theme.card, "top_fg_color": theme.card, "border_color": theme.line},
-        "CTkButton": button,
+        "CTkScrollableFrame": {"label_fg_color": theme.control},
         "CTkLabel": {"text_color": theme.text, "border_color": theme.line},
-        "CTkEntry": {**entry, "placeholder_text_color": theme.muted, "border_width": BORDER},
+        "CTkEntry": {**entry, "placeholder_text_color": theme.muted},
         "CTkTextbox": {
             **entry,
-            "border_width": BORDER,
             "scrollbar_button_color": theme.border,
             "scrollbar_button_hover_color": theme.muted,
-        },
-        "CTkCheckBox": {**box, "checkmark_color": theme.on_accent, "border_width": 2},
-        "CTkRadioButton": box,
-        "CTkSwitch": {
-            "fg_color": theme.border,
-            "progress_color": theme.selected,
-            "button_color": theme.text,  # it reaches beyond the bar: a white one is lost on a white card
-            "button_hover_color": theme.muted,
-            "text_color": theme.text,
-            "text_color_disabled": theme.muted,
         },
         "CTkProgressBar": {**bar, "border_color": theme.line},
         "CTkSlider": {
@@ -257,22 +233,54 @@ def _restyle(theme: Theme) -> None:
             "button_color": theme.selected,
             "button_hover_color": theme.selected_hover,
         },
+        "CTkScrollbar": {"button_color": theme.border, "button_hover_color": theme.muted},
+    }
+
+
+def _colours_of_controls(theme: Theme) -> dict[str, dict[str, Pair | float]]:
+    """Of what is clicked, which has words on or beside it."""
+    words = {"text_color": theme.text, "text_color_disabled": theme.muted}
+    menu = {**words, "button_color": theme.control_hover, "button_hover_color": theme.line}
+    box = {
+        **words,
+        "fg_color": theme.selected,
+        "hover_color": theme.selected_hover,
+        "border_color": theme.border,
+    }
+    return {
+        "CTkButton": {
+            **words,
+            "fg_color": theme.control,
+            "hover_color": theme.control_hover,
+            "border_color": theme.border,
+        },
+        "CTkCheckBox": {**box, "checkmark_color": theme.on_accent, "border_width": 2},
+        "CTkRadioButton": box,
+        "CTkSwitch": {
+            **words,
+            "fg_color": theme.border,
+            "progress_color": theme.selected,
+            "button_color": theme.text,  # it reaches beyond the bar: a white one is lost on a white card
+            "button_hover_color": theme.muted,
+        },
         "CTkOptionMenu": {**menu, "fg_color": theme.control},
-        "CTkComboBox": {**menu, **entry, "border_width": BORDER},
-        "CTkScrollbar": scrollbar,
+        "CTkComboBox": {**menu, **_colours_of_entries(theme)},
         "CTkSegmentedButton": {
+            **words,
             "fg_color": theme.control,
             "unselected_color": theme.control,
             "unselected_hover_color": theme.control_hover,
             "selected_color": ("#ffffff", "#27639c"),
             "selected_hover_color": ("#ffffff", "#27639c"),
-            "text_color": theme.text,
-            "text_color_disabled": theme.muted,
         },
-        "CTkScrollableFrame": {"label_fg_color": theme.control},
         "DropdownMenu": {"fg_color": theme.control, "hover_color": theme.control_hover, "text_color": theme.text},
     }
-    for widget, colours in changes.items():
-        for name, value in colours.items():
-            ctk.ThemeManager.theme[widget][name] = list(value) if isinstance(value, tuple) else value
-    ctk.ThemeManager.theme["CTkFont"].update(family=theme.sans, size=13, weight="normal")
+
+
+def _colours_of_entries(theme: Theme) -> dict[str, Pair | float]:
+    return {
+        "fg_color": theme.field,
+        "border_color": theme.border,
+        "text_color": theme.text,
+        "border_width": BORDER,
+    }

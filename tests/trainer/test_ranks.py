@@ -12,7 +12,8 @@ import torch
 from modules.config.files import save_config
 from modules.distributed.Runtime import Runtime
 from modules.session.TrainCommands import TrainCommands
-from modules.trainer.GenericTrainer import GenericTrainer, settings_digest
+from modules.trainer.GenericTrainer import GenericTrainer
+from modules.trainer.rank_checks import settings_digest
 from modules.trainer.TrainingError import TrainingError
 from modules.weights.safe import load_tensors
 from tests.support import rank_scenarios

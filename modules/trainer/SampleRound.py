@@ -1,0 +1,73 @@
+"""The pictures that a run makes between its steps, to show what it has learnt."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from modules.distributed.Runtime import Runtime, share
+from modules.session.names import safe_file_name
+from modules.trainer.sampling import PictureRequest, make_pictures, requests_of, save_picture
+
+if TYPE_CHECKING:
+    from modules.config.SamplingConfig import SamplingConfig
+    from modules.session.TrainCallbacks import TrainCallbacks
+    from modules.session.TrainCommands import TrainCommands
+    from modules.weights.BaseModel import BaseModel
+
+
+@dataclass(frozen=True, eq=False)
+class SampleRound:
+    """The pictures of the sample settings; each rank makes its share, and a stop that any is asked for ends all."""
+
+    settings: SamplingConfig
+    base: BaseModel
+    runtime: Runtime
+    callbacks: TrainCallbacks
+    commands: TrainCommands
+
+    def make(self, folder: Path, step: int, weights: AbstractContextManager) -> None:
+        """Makes them with what the weights are inside `weights`. step: of which the callbacks are told.
+
+        Too little memory on the GPU and a file that can't be written are warnings.
+        """
+        requests = [r for sample in self.settings.samples if sample.enabled for r in requests_of(sample)]
+        own = share(self.runtime, list(enumerate(requests)))
+        if own:
+            self.callbacks.on_status(f"Making {len(own)} samples")
+            try:
+                self._make_own(dict(own), folder, step, weights)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+                self.callbacks.on_warning("The GPU's memory is too small for the samples: lower sampling.batch_size.")
+        self.runtime.barrier("sampling")
+        if requests and self.runtime.is_main:
+            self.callbacks.on_samples(folder, step)
+
+    def _make_own(
+        self, requests: dict[int, PictureRequest], folder: Path, step: int, weights: AbstractContextManager
+    ) -> None:
+        """requests: by their number among those of all ranks, in order."""
+        with self.base.using(*self.base.component_names) as pipe, weights:
+            pictures = make_pictures(pipe, list(requests.values()), self.settings.batch_size)
+            for number, (request, image) in zip(requests, pictures, strict=True):
+                self.runtime.heartbeat.beat()
+                path = folder / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
+                try:
+                    save_picture(path, image, request)
+                except OSError as error:
+                    self.callbacks.on_warning(f"A sample could not be written to {path} ({error.strerror or error}).")
+                    continue
+                self.callbacks.on_sample(path, request.prompt, step)
+                if self._stop_asked():
+                    break
+
+    def _stop_asked(self) -> bool:
+        """Whether a rank was asked to stop, while each makes its samples and no step tells them."""
+        if self.commands.stopping:
+            self.runtime.announce_stop()
+        return self.runtime.stop_announced

@@ -1,0 +1,42 @@
+"""The parameter groups of a run: each trained component with the rate, the decay and the end that its part sets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from modules.config.errors import ConfigError
+from modules.trainer.optimizers import ParamGroup
+
+if TYPE_CHECKING:
+    from modules.config.PartConfig import PartConfig
+    from modules.weights.BaseModel import BaseModel
+
+
+def param_groups(
+    base: BaseModel, parts: Mapping[str, PartConfig], steps_per_epoch: int, total_steps: int
+) -> list[ParamGroup]:
+    """What requires a gradient in the components `parts`.
+
+    Raises ConfigError where nothing would be left to train before the run's last step.
+    """
+    groups = []
+    for name, part in parts.items():
+        params = [param for param in base.module(name).parameters() if param.requires_grad]
+        last = _last_step(part, steps_per_epoch)
+        groups.append(ParamGroup(name, params, part.learning_rate, part.weight_decay, last))
+    last = max(total_steps if group.stops_after is None else group.stops_after for group in groups)
+    if last < total_steps:
+        raise ConfigError(
+            f"denoiser.stop_after and text_encoder.stop_after leave nothing to train after step {last} of "
+            f"{total_steps}: let a part train to the end, or set max_steps to {last}."
+        )
+    return groups
+
+
+def _last_step(part: PartConfig, steps_per_epoch: int) -> int | None:
+    """The optimizer step after which a part stays as it is; None where it trains to the end."""
+    if part.stop_unit == "never":
+        return None
+    return math.ceil(part.stop_after * (steps_per_epoch if part.stop_unit == "epochs" else 1))

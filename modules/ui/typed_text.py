@@ -1,0 +1,59 @@
+"""What a person types into a field: the value that it means, or the sentence why it is refused."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from modules.config.describe import SettingInfo, range_text
+from modules.config.explain import explain_one
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+
+def read_text(info: SettingInfo, text: str) -> Any:
+    """The value that a typed text means. Raises ValueError, with what is wrong, if it can't mean one."""
+    if info.type in ("str", "choice"):
+        return text
+    text = text.strip()
+    if not text and info.optional:
+        return None
+    if info.type == "list[int]":
+        return [_read_whole(entry) for entry in re.split(r"[,;\s]+", text) if entry]
+    if not text:
+        raise ValueError("it must not be empty")
+    if info.type == "int":
+        return _read_whole(text)
+    if info.type == "float":
+        return _read_number(text)
+    return text
+
+
+def refusal_of(path: str, info: SettingInfo, value: Any, error: ValidationError) -> str:
+    """The sentence for a value that its setting refuses, short enough for a place under a field."""
+    problem = error.errors(include_url=False)[0]
+    limits = range_text(info)
+    if limits and problem["type"].startswith(("greater_than", "less_than")):
+        entry = "each entry " if info.type == "list[int]" else ""
+        return f"{info.label}: {entry}must be {limits}."
+    return explain_one([*path.split("."), *problem["loc"][1:]], problem, "")
+
+
+def _read_whole(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,30}", text):
+        number = _read_number(text)
+        if number != int(number):
+            raise ValueError(f"'{text[:30]}' is not a whole number")
+        return int(number)
+    return int(text)
+
+
+def _read_number(text: str) -> float:
+    # A comma for the decimal point, as many countries write it, would be the beginning of a guess: 1,000 is a thousand.
+    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", text):
+        raise ValueError(f"'{text[:30]}' is not a number")
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"'{text[:30]}' is too large")
+    return number
