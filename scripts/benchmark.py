@@ -20,6 +20,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+if __name__ == "__main__":  # before the imports that take long
+    from scripts.terminal import end_plainly_on_ctrl_c
+
+    end_plainly_on_ctrl_c()
+
 from modules.config.errors import UserError
 from scripts.benchmarks.compare import Comparison, compare_memory, compare_option, compare_start, compare_steps
 from scripts.benchmarks.material import make_material

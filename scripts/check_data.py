@@ -3,16 +3,21 @@
 import argparse
 import dataclasses
 import json
-import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+if __name__ == "__main__":  # before the imports that take long
+    from scripts.terminal import end_plainly_on_ctrl_c
+
+    end_plainly_on_ctrl_c()
+
 from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
 from modules.config.presets import load_preset, merge_values
 from modules.data.health import Health, check_health
+from scripts.terminal import show
 
 LISTED = 5
 
@@ -53,14 +58,6 @@ def positive(text: str) -> int:
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return int(text)
-
-
-def show(text: str) -> None:
-    """Prints it to whoever still reads: of `| head` only a few lines are wanted."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
 
 
 def as_text(health: Health) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -21,9 +20,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+if __name__ == "__main__":  # before the imports that take long
+    from scripts.terminal import end_plainly_on_ctrl_c
+
+    end_plainly_on_ctrl_c()
+
 from modules.session.doctor.CheckResult import CheckResult
 from modules.session.doctor.packages import check_packages, check_python
 from modules.session.doctor.report import as_values, can_train, result_lines, verdict
+from scripts.terminal import show
 
 # Where no settings are given: a run on everything that there is.
 WHOLE_MACHINE = {"enable_multi_gpu": True, "distributed_backend": "auto"}
@@ -106,14 +111,6 @@ def train_arguments(args: argparse.Namespace) -> list[str]:
 
 def tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def show(text: str) -> None:
-    """Prints it to whoever still reads: of `| head` only a few lines are wanted."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
 
 
 if __name__ == "__main__":

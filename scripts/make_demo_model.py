@@ -17,6 +17,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+if __name__ == "__main__":  # before the imports that take long
+    from scripts.terminal import end_plainly_on_ctrl_c
+
+    end_plainly_on_ctrl_c()
+
 from PIL import Image
 
 from modules.config.ConceptConfig import ConceptConfig

@@ -10,6 +10,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+if __name__ == "__main__":  # before the imports that take long
+    from scripts.terminal import end_plainly_on_ctrl_c
+
+    end_plainly_on_ctrl_c()
+
 from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
 from modules.config.presets import ROOT
@@ -28,7 +33,7 @@ from modules.session.devices import default_num_ranks, list_gpus, num_cores
 from modules.session.node_check import WAIT_SECONDS, check_nodes, refused_together
 from modules.session.run_shape import find_device_problems
 
-REFUSED, STOPPED = 2, 130  # as of scripts/train.py
+REFUSED = 2  # as of scripts/train.py
 SHELLS = {"bash": (bash_line, bash_script), "powershell": (powershell_line, powershell_script)}
 
 
@@ -44,8 +49,6 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return REFUSED
-    except KeyboardInterrupt:
-        return STOPPED
     return 0
 
 

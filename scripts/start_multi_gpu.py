@@ -13,6 +13,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+if __name__ == "__main__":  # before the imports that take long
+    from scripts.terminal import end_plainly_on_ctrl_c
+
+    end_plainly_on_ctrl_c()
+
 from modules.config.errors import UserError
 from modules.config.presets import ROOT
 from modules.session.command_text import Command, bash_line, powershell_line

@@ -6,6 +6,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+if __name__ == "__main__":  # before the imports that take long
+    from scripts.terminal import end_plainly_on_ctrl_c
+
+    end_plainly_on_ctrl_c()
+
 from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
 from modules.config.presets import load_preset, merge_values
