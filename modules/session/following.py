@@ -34,14 +34,10 @@ class RunInfo:
 
 
 class RunFollower:
-    """Reads what is new in `folder` since the last look.
-
-    is_missing: whether the folder was gone at the last look.
-    """
+    """Reads what is new in `folder` since the last look."""
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
-        self.is_missing = False
         self._offsets: dict[Path, int] = {}
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
@@ -52,7 +48,6 @@ class RunFollower:
         """
         found: list[list[dict[str, Any]]] = []
         has_more = False
-        self.is_missing = not self.folder.path.is_dir()
         for path in event_files(self.folder):
             before = self._offsets.get(path, 0)
             is_main = path == self.folder.event_path(0)

@@ -86,7 +86,7 @@ class ConceptsTab(ctk.CTkFrame):
 
     def refresh(self) -> None:
         """Look into the folders again."""
-        self._found.clear()
+        self._found = {}
         self.cards.forget_pictures()
         self.show_concepts()
 
@@ -136,10 +136,11 @@ class ConceptsTab(ctk.CTkFrame):
             return
         number, concept = todo[0]
         self._is_reading = True
+        known = self._found  # another one after a refresh, which what was read before is not for
 
         def take(found: ConceptPictures) -> None:
             self._is_reading = False
-            self._found[scan_key(concept)] = found
+            known[scan_key(concept)] = found
             if self.winfo_exists():
                 self.show_concepts()
 

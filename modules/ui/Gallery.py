@@ -37,6 +37,7 @@ class Gallery(ctk.CTkFrame):
         self.table = SampleTable((), (), {})
         self._known: tuple | None = None
         self._row: SampleRow | None = None  # that is compared
+        self._compared: tuple[str, str] | None = None  # the pictures that were asked for last
         self.grid_columnconfigure(0, weight=3, uniform="gallery")
         self.grid_columnconfigure(1, weight=2, uniform="gallery")
         self.grid_rowconfigure(1, weight=1)
@@ -59,7 +60,7 @@ class Gallery(ctk.CTkFrame):
         num_pictures = len(self.table.paths)
         self._count.configure(text=f"{num_pictures:,} pictures of {len(self.table.steps):,} steps" if samples else "")
         if is_other_run:
-            self._row = None
+            self._row = self._compared = None
             self._before.configure(values=[""])
             self._after.configure(values=[""])
             self._comparison.show_message("Choose a picture to compare it with an earlier one.")
@@ -73,14 +74,14 @@ class Gallery(ctk.CTkFrame):
         self._before.set(f"{before:,}")
         self._after.set(f"{after:,}")
         self._prompt.configure(text=f"{row.title[:MAX_TITLE]}  {row.seed_text}")
-        paths = self.table.paths[row, before], self.table.paths[row, after]
+        self._compared = paths = self.table.paths[row, before], self.table.paths[row, after]
         titles = f"step {before:,}", f"step {after:,}"
 
         def show(pictures: tuple[Image.Image, Image.Image]) -> None:
-            if self.winfo_exists() and self._row == row:
+            if self.winfo_exists() and paths == self._compared:  # else others were asked for meanwhile
                 self._comparison.show(*pictures, titles)
 
-        self.app.in_background(lambda: _load_both(paths), show, self._tell_failure)
+        self.app.in_background(lambda: _load_both(paths), show, lambda error: self._tell_failure(paths, error))
 
     def _compare_cell(self, number: int) -> None:
         row, column = divmod(number, len(self.table.steps))
@@ -102,10 +103,10 @@ class Gallery(ctk.CTkFrame):
         for menu in (self._before, self._after):
             menu.configure(values=values)
 
-    def _tell_failure(self, error: Exception) -> None:
+    def _tell_failure(self, paths: tuple[str, str], error: Exception) -> None:
         if not isinstance(error, UserError):
             raise error
-        if self.winfo_exists():
+        if self.winfo_exists() and paths == self._compared:
             self._comparison.show_message(str(error))
 
     # --- widgets -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from modules.session.command_text import Places, launch_settings_path
 from modules.ui.Card import Card
 from modules.ui.CommandCard import CommandCard
 from modules.ui.DeviceModel import read_machine
-from modules.ui.dialogs import set_size
+from modules.ui.dialogs import focus_soon, set_size
 from modules.ui.form import SettingsForm
 from modules.ui.NodeCheckCard import NodeCheckCard
 from modules.ui.scrolling import quiet_page
@@ -61,7 +61,7 @@ class MultiNodeWindow(ctk.CTkToplevel):
         self.show()
         if app.devices.machine is None:
             app.in_background(read_machine, app.devices.take_machine)
-        self.after(50, self.focus_set)  # once the window manager has shown it
+        focus_soon(app, self)
 
     def destroy(self) -> None:
         for end in self._ends:

@@ -100,7 +100,7 @@ class PictureCanvas(ctk.CTkFrame):
 
     def forget_pictures(self) -> None:
         """Read the pictures from their files again."""
-        self._photos.clear()
+        self._photos = OrderedDict()  # another one: what is being decoded now is not for it
         self.redraw()
 
     def redraw(self) -> None:
@@ -204,7 +204,12 @@ class PictureCanvas(ctk.CTkFrame):
         wanted = [key for key in self._in_sight if key not in self._photos]
         if wanted and not self._is_loading:
             self._is_loading = True
-            self.app.in_background(lambda: decode_pictures(wanted), self._take, self._take_failure)
+            photos = self._photos
+            self.app.in_background(
+                lambda: decode_pictures(wanted),
+                lambda decoded: self._take(decoded if photos is self._photos else ()),
+                self._take_failure,
+            )
 
     def _take(self, decoded: Sequence[tuple[PictureKey, Image.Image | str]]) -> None:
         self._is_loading = False

@@ -38,7 +38,7 @@ class ResumeCard(ctk.CTkFrame):
         self.body = ctk.CTkFrame(self, fg_color="transparent", height=0)
         self.body.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 12))
         self.body.grid_columnconfigure(0, weight=1)
-        self._stop_looking = app.every(LOOK_SECONDS, self._look)
+        self._ends = (app.every(LOOK_SECONDS, self._look), app.settings.subscribe(self._settings_changed))
         self.bind("<Map>", lambda event: self._look(), add="+")
 
     def weight(self) -> float:
@@ -46,24 +46,38 @@ class ResumeCard(ctk.CTkFrame):
         return 2.5 + (len(self._shown[0]) if self._shown else 0)
 
     def destroy(self) -> None:
-        self._stop_looking()
+        for end in self._ends:
+            end()
         super().destroy()
+
+    def _settings_changed(self, paths: set[str]) -> None:
+        if "workspace_dir" in paths:
+            self._look()
 
     def _look(self) -> None:
         if self._is_looking or not self.winfo_viewable():
             return
         self._is_looking = True
         workspace_dir = self.app.settings.get("workspace_dir")
-        self.app.in_background(lambda: look(workspace_dir), self._show, self._fail)
 
-    def _fail(self, error: Exception) -> None:
-        self._show(([], None))
-        if not isinstance(error, UserError):  # of a run folder without a name, which its field says
-            raise error
+        def show(found: tuple[list[RunInfo], BackupInfo | None]) -> None:
+            self._is_looking = False
+            if not self.winfo_exists():
+                return
+            if workspace_dir == self.app.settings.get("workspace_dir"):
+                self._show(found)
+            else:  # it has changed meanwhile
+                self._look()
+
+        def fail(error: Exception) -> None:
+            show(([], None))
+            if not isinstance(error, UserError):  # of a run folder without a name, which its field says
+                raise error
+
+        self.app.in_background(lambda: look(workspace_dir), show, fail)
 
     def _show(self, found: tuple[list[RunInfo], BackupInfo | None]) -> None:
-        self._is_looking = False
-        if found == self._shown or not self.winfo_exists():
+        if found == self._shown:
             return
         self._shown = runs, backup = found
         for child in self.body.winfo_children():

@@ -225,9 +225,6 @@ class RunReader:
 
     def _look_around(self) -> None:
         self._next_look_around = time.monotonic() + LOOK_AROUND_SECONDS
-        if self._follower.is_missing:
-            self._say(GONE.format(self.folder.path))
-            return
         try:
             running = self._process_runs() or is_running(self.folder)
             record = self.folder.read_exit()
@@ -238,6 +235,9 @@ class RunReader:
             heartbeats = self._follower.heartbeats() if running else {}
         except OSError as error:
             self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): look after its disk.")
+            return
+        if not self.folder.path.is_dir():  # asked last: in a folder that goes meanwhile a run seems to have ended
+            self._say(GONE.format(self.folder.path))
             return
         self._note_end(running, record)
         for rank in heartbeats.keys() | self._rows.keys():

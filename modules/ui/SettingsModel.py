@@ -273,11 +273,13 @@ class SettingsModel:
 
         The function raises OSError if the file can't be written. Where a later one was faster it does nothing.
         """
-        snapshot = self._snapshot()
-        if self._state_path is None or snapshot == self._saved:
+        if self._state_path is None:
             return None
-        self._saved = snapshot
-        self._num_saves += 1
+        snapshot = self._snapshot()
+        if snapshot != self._saved:
+            self._saved, self._num_saves = snapshot, self._num_saves + 1
+        if self._num_saves == self._last_written:
+            return None
         path, state, number = self._state_path, dataclasses.asdict(snapshot), self._num_saves
 
         def write() -> None:

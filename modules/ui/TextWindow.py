@@ -58,7 +58,7 @@ class TextWindow(ctk.CTkToplevel):
         if is_main:
             self.bind("<Return>", self._press_main)
             self._main = command
-            self.after(150, self._focus, button)  # when it has its size
+            self.app.after(150, self._focus, button)  # when it has its size
         return button
 
     def _press_main(self, event) -> None:

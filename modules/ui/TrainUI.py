@@ -78,7 +78,7 @@ class TrainUI(App):
         self.tabs: dict[str, ctk.CTkFrame] = {}
         self._exit_seen: object = None
         self._message_timer: str | None = None
-        self._save_failed = False
+        self._is_saving = self._save_failed = False
         self._build()
         self._bind_keys()
         self.open_tab(self.preferences.tab if self.preferences.tab in TABS else "general")
@@ -94,7 +94,9 @@ class TrainUI(App):
 
     def open_tab(self, name: str) -> ctk.CTkFrame:
         if name not in self.tabs:
-            self.tabs[name] = getattr(_module_of(name), TABS[name])(self.content, self)
+            kind = getattr(_module_of(name), TABS[name])
+            self.preferences.tab = name  # in front is what it builds in slices
+            self.tabs[name] = kind(self.content, self)
         if name != self.tab_bar.selected:
             if self.tab_bar.selected:
                 self.tabs[self.tab_bar.selected].grid_remove()
@@ -241,11 +243,16 @@ class TrainUI(App):
         self.preferences.geometry = self.geometry().partition("+")[0]
 
     def _save_state(self) -> None:
-        write = self.settings.pending_save()
+        write = None if self._is_saving else self.settings.pending_save()
         if write is not None:
-            self.in_background(write, lambda _: None, self._tell_save_failed)
+            self._is_saving = True
+            self.in_background(write, self._end_saving, self._tell_save_failed)
+
+    def _end_saving(self, _: object = None) -> None:
+        self._is_saving = False
 
     def _tell_save_failed(self, error: Exception) -> None:
+        self._end_saving()
         if not isinstance(error, OSError):
             raise error
         if not self._save_failed:

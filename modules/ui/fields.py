@@ -6,6 +6,7 @@ A field knows its setting's declaration and the model of the settings, and nothi
 from __future__ import annotations
 
 import tkinter
+from collections.abc import Iterator
 from tkinter import filedialog
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,7 @@ class Field:
         scroll_to(self.label)
         self.focus()
         self._blink(FLASHES)
+        self.app.in_slices(self._stay_in_sight())
 
     def help_text(self) -> str:
         """What the tooltip says: what the setting does, its unit, range, default, preset value and name."""
@@ -234,6 +236,12 @@ class Field:
     def _copy_name(self) -> None:
         self.app.clipboard_clear()
         self.app.clipboard_append(self.path)
+
+    def _stay_in_sight(self) -> Iterator[None]:
+        """Comes behind what is being built above the field on a tab that has just been opened."""
+        if self.label.winfo_exists():
+            scroll_to(self.label)
+        yield
 
     def _blink(self, left: int) -> None:
         if not self.label.winfo_exists():

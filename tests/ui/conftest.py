@@ -6,6 +6,7 @@ import copy
 import functools
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -13,6 +14,7 @@ import pytest
 
 from modules.config.presets import load_preset
 from modules.ui.toolkit import load_toolkit
+from tests.support.fake_nvml import FakeNvml, real
 from tests.support.virtual_screen import missing, virtual_screen
 
 load_toolkit()  # before a test imports it: others may have windows open on this machine
@@ -40,6 +42,13 @@ def screen() -> Iterator[str]:
         missing("xdotool is not installed")
     with virtual_screen() as name:
         yield name
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch) -> None:
+    """A machine without a GPU and with two cores, whatever this one has. Before the window, which looks at it."""
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND))
+    monkeypatch.setattr("modules.ui.DeviceModel.num_cores", lambda: 2)
 
 
 @pytest.fixture
@@ -71,7 +80,7 @@ def make_app(display, tmp_path, monkeypatch, faults) -> Iterator[Callable]:
         return window
 
     yield make
-    for window in windows:
+    for window in reversed(windows):  # the first one last: tkinter takes it for the fonts of all
         if not was_closed(window):
             window.update()
             window.destroy()
@@ -87,9 +96,9 @@ def app(make_app):
 
 @pytest.fixture
 def wait_for(make_app) -> Callable:
-    """`wait_for(app, condition)` runs the window until the condition holds; fails after 20 seconds."""
+    """`wait_for(app, condition)` runs the window until the condition holds; fails after two minutes."""
 
-    def wait(app, condition: Callable[[], object], seconds: float = 20) -> None:
+    def wait(app, condition: Callable[[], object], seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, "the window did not get there in time"

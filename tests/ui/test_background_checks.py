@@ -7,12 +7,8 @@ import pytest
 
 from modules.ui.BackgroundChecks import look_at_port
 from modules.ui.form import find_field
-from tests.support.fake_nvml import FakeNvml, eight_gpus, real
-
-
-@pytest.fixture(autouse=True)
-def no_gpu(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND))
+from tests.support.fake_nvml import eight_gpus
+from tests.support.ports import free_port
 
 
 def blocked(app, path: str) -> str:
@@ -28,8 +24,9 @@ def test_a_backend_that_this_machine_has_not_is_refused_on_any_tab(app, wait_for
     wait_for(app, lambda: not blocked(app, "distributed_backend"))
 
 
-def test_a_device_that_is_not_there_is_refused_on_any_tab(app, wait_for, monkeypatch):
+def test_a_device_that_is_not_there_is_refused_on_any_tab(make_app, wait_for, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())
+    app = make_app()
     app.settings.set("device_indexes", "0, 9")
     wait_for(app, lambda: blocked(app, "device_indexes"))
     assert "9" in blocked(app, "device_indexes")
@@ -53,8 +50,9 @@ def test_the_model_tab_says_what_the_base_is(app, wait_for):
     wait_for(app, lambda: tab.page.cards and tab.found.cget("text").startswith("A diffusers folder"))
 
 
-def test_a_base_model_that_comes_later_is_found(app, tmp_path, wait_for, monkeypatch):
+def test_a_base_model_that_comes_later_is_found(make_app, tmp_path, wait_for, monkeypatch):
     monkeypatch.setattr("modules.ui.BackgroundChecks.LOOK_AGAIN_SECONDS", 0.05)
+    app = make_app()
     path = tmp_path / "model.safetensors"
     app.settings.set("model.base", str(path))
     wait_for(app, lambda: blocked(app, "model.base"))
@@ -65,7 +63,7 @@ def test_a_base_model_that_comes_later_is_found(app, tmp_path, wait_for, monkeyp
 
 @pytest.fixture
 def busy_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", free_port())) as server:
         yield server
 
 
@@ -86,9 +84,10 @@ def test_a_port_in_use_is_told_and_the_next_free_one_is_a_click_away(app, busy_p
     wait_for(app, lambda: not field._use.winfo_ismapped())
 
 
-def test_a_port_that_is_left_is_free_again(app, busy_port, wait_for, monkeypatch):
-    monkeypatch.setattr("modules.ui.BackgroundChecks.look_at_port", look_at_port)
+def test_a_port_that_is_left_is_free_again(make_app, busy_port, wait_for, monkeypatch):
     monkeypatch.setattr("modules.ui.BackgroundChecks.LOOK_AGAIN_SECONDS", 0.05)
+    app = make_app()
+    monkeypatch.setattr("modules.ui.BackgroundChecks.look_at_port", look_at_port)
     app.settings.set("initial_port", str(busy_port.getsockname()[1]))
     app.settings.set("enable_multi_gpu", True)
     wait_for(app, lambda: app.settings.warning("initial_port"))

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,8 +154,6 @@ def tab(app, folder, wait_for, settle):
     app.settings.add("concepts", {"path": str(folder)})
     app.settings.add("concepts", {"path": str(folder), "name": "again", "repeats": 3})
     made = app.open_tab("concepts")
-    for _ in made._steps:
-        pass
     wait_for(app, lambda: len(made.cards.cards) == 2 and all(card.found for card in made.cards.cards))
     settle(app)
     return made
@@ -258,6 +257,24 @@ def test_refresh_sees_new_pictures(app, tab, folder, wait_for):
     wait_for(app, lambda: tab.cards.cards[0].found is not None and len(tab.cards.cards[0].found.paths) == 7)
 
 
+def test_what_was_read_before_a_refresh_is_read_again(app, tab, folder, wait_for, monkeypatch):
+    has_read, is_refreshed = threading.Event(), threading.Event()
+
+    def find_slowly(*concept):
+        found = find_pictures(*concept)
+        has_read.set()
+        assert is_refreshed.wait(120)
+        return found
+
+    monkeypatch.setattr("modules.ui.ConceptsTab.find_pictures", find_slowly)
+    tab.refresh()
+    wait_for(app, has_read.is_set)
+    Image.new("RGB", (64, 64)).save(folder / "new.png")
+    tab.refresh()
+    is_refreshed.set()
+    wait_for(app, lambda: all(card.found and len(card.found.paths) == 7 for card in tab.cards.cards))
+
+
 def test_many_concepts_are_read_one_after_the_other(app, tab, tmp_path, wait_for):
     for number in range(30):
         app.settings.add("concepts", {"path": str(tmp_path / f"missing{number}")})
@@ -327,7 +344,7 @@ def test_the_window_is_used_again(app, tab, window, wait_for):
 def test_the_check_shows_what_it_found_and_its_pictures(app, tab, folder, wait_for):
     tab.check_data()
     health = find_health(app)
-    wait_for(app, lambda: health.report is not None, seconds=60)
+    wait_for(app, lambda: health.report is not None, seconds=300)
     app.update()
     messages = [health.tree.item(item, "values")[1] for item in health.tree.get_children()]
     assert any("can't be read" in message for message in messages)

@@ -60,7 +60,7 @@ def test_a_file_with_another_name_is_shown_without_a_seed(tmp_path):
 
 
 @pytest.fixture
-def gallery(app, monkeypatch):
+def gallery(app, settle, monkeypatch):
     from modules.ui import Gallery as module
     from modules.ui.Gallery import Gallery
 
@@ -69,9 +69,7 @@ def gallery(app, monkeypatch):
     window.geometry("1100x700")
     made = Gallery(window, app)
     made.pack(fill="both", expand=True)
-    for _ in made._steps:
-        pass
-    app.update()
+    settle(app)
     return made
 
 
@@ -120,6 +118,17 @@ def test_another_step_can_be_compared(app, gallery, tmp_path, wait_for):
     gallery._before.set("100")
     gallery._compare_chosen_steps("100")
     wait_for(app, lambda: gallery._comparison._titles == ("step 100", "step 200"))
+
+
+def test_a_comparison_that_is_ready_late_does_not_replace_a_newer_one(app, gallery, tmp_path, monkeypatch):
+    show(app, gallery, make_samples(tmp_path, [0, 100, 200]))
+    answers = []
+    monkeypatch.setattr(app, "in_background", lambda work, then, *failed: answers.append(lambda: then(work())))
+    gallery.compare(gallery.table.rows[0], 0, 200)
+    gallery.compare(gallery.table.rows[0], 100, 200)
+    for answer in reversed(answers):
+        answer()
+    assert gallery._comparison._titles == ("step 100", "step 200")
 
 
 def test_the_border_shows_more_or_less_of_the_earlier_picture(app, gallery, tmp_path, wait_for):

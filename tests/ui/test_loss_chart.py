@@ -10,7 +10,7 @@ from modules.ui.LossHistory import LossHistory
 
 
 @pytest.fixture
-def chart(app):
+def chart(app, settle):
     from modules.ui.LossChart import LossChart
 
     app.run._history = LossHistory()
@@ -18,7 +18,7 @@ def chart(app):
     window.geometry("900x420")
     made = LossChart(window, app)
     made.pack(fill="both", expand=True)
-    app.update()
+    settle(app)
     return made
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from modules.config.files import load_config
 from modules.ui.RunState import RankRow, RunState
-from tests.support.fake_nvml import GIB, FakeNvml, eight_gpus, real
+from tests.support.fake_nvml import GIB, eight_gpus
 
 
 @pytest.fixture
@@ -21,11 +21,6 @@ def nvml(monkeypatch):
         gpu.used_bytes = GIB // 2
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     return fake
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND))
 
 
 @pytest.fixture
@@ -47,7 +42,8 @@ def open_tab(app, wait_for, monkeypatch):
 
 
 def settle(app, wait_for, tab):
-    wait_for(app, lambda: "show" not in tab._due)
+    wait_for(app, lambda: "show" not in tab._due and not app.is_building)
+    app.update()  # draws what was shown
 
 
 def ticked(tab):
@@ -144,7 +140,7 @@ def test_links_are_a_matrix_and_a_test_adds_its_figures(nvml, open_tab, app):
     assert canvas_texts(tab.links_card.matrix).count("41.7 GB/s") == 2
 
 
-def test_without_a_gpu_the_reason_is_told_and_cpu_ranks_are_counted(no_gpu, open_tab):
+def test_without_a_gpu_the_reason_is_told_and_cpu_ranks_are_counted(open_tab):
     tab = open_tab(world_size=2)
     assert canvas_texts(tab.device_table) == [
         "No GPU found: CPU (gloo) ranks.",
@@ -154,21 +150,21 @@ def test_without_a_gpu_the_reason_is_told_and_cpu_ranks_are_counted(no_gpu, open
     assert "gloo" in tab._backend_note.cget("text")
 
 
-def test_nccl_without_a_gpu_blocks_the_start(no_gpu, open_tab, app):
+def test_nccl_without_a_gpu_blocks_the_start(open_tab, app):
     open_tab(world_size=2, distributed_backend="nccl")
     assert "choose gloo" in app.settings.error("distributed_backend")
 
 
-def test_a_communication_test_runs_beside_the_window(no_gpu, open_tab, app, wait_for):
+def test_a_communication_test_runs_beside_the_window(open_tab, app, wait_for):
     tab = open_tab(world_size=2)
     tab.links_card.button.invoke()
     assert tab.links_card.button.cget("text") == "Cancel the test"
-    wait_for(app, lambda: tab.links_card.measured is not None, 120)
+    wait_for(app, lambda: tab.links_card.measured is not None, 300)
     assert not tab.links_card.measured.failed, tab.links_card.measured.text
     assert "2 CPU ranks with gloo" in tab.links_card.measured.text
 
 
-def test_a_communication_test_can_be_cancelled(no_gpu, open_tab, app, wait_for):
+def test_a_communication_test_can_be_cancelled(open_tab, app, wait_for):
     tab = open_tab(world_size=2)
     tab.links_card.toggle()
     process = tab.links_card._test._process
@@ -182,13 +178,13 @@ def test_a_communication_test_can_be_cancelled(no_gpu, open_tab, app, wait_for):
 def test_what_the_probe_refuses_is_told_in_its_words(nvml, open_tab, app, wait_for):
     tab = open_tab(device_indexes=[0])
     tab.links_card.toggle()
-    wait_for(app, lambda: tab.links_card.measured is not None, 60)
+    wait_for(app, lambda: tab.links_card.measured is not None)
     assert tab.links_card.measured.failed
     assert tab.links_card.measured.text.endswith(".")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="bash")
-def test_the_copied_command_runs_as_it_is(no_gpu, open_tab, app, wait_for, tmp_path):
+def test_the_copied_command_runs_as_it_is(open_tab, app, wait_for, tmp_path):
     hostile = tmp_path / "it's; touch X $(touch X)"
     tab = open_tab(workspace_dir=str(hostile), world_size=2, use_torchrun=False)
     app.clipboard_clear()
@@ -197,7 +193,7 @@ def test_the_copied_command_runs_as_it_is(no_gpu, open_tab, app, wait_for, tmp_p
     wait_for(app, lambda: app.clipboard_get())
     line = app.clipboard_get()
     assert load_config(f"{hostile}.yaml").workspace_dir == str(hostile)
-    done = subprocess.run(["bash", "-c", f"{line} --dry-run"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "-c", f"{line} --dry-run"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "32 per device x 2 devices" in done.stdout
     assert not list(tmp_path.rglob("X"))
@@ -218,7 +214,7 @@ def test_a_saved_file_holds_the_command(nvml, open_tab, app, wait_for, tmp_path)
     tab = open_tab(device_indexes=[0, 1])
     for name, start in (("run.sh", b"#!/usr/bin/env bash\n"), ("run.ps1", b"\xef\xbb\xbf# ")):
         tab.command_card.save_script(str(tmp_path / name))
-        wait_for(app, (tmp_path / name).exists)
+        wait_for(app, lambda name=name: f"Saved as {tmp_path / name}." in app.message.cget("text"))
         assert (tmp_path / name).read_bytes().startswith(start)
     assert os.access(tmp_path / "run.sh", os.X_OK)
     assert shlex.split((tmp_path / "run.sh").read_text().splitlines()[-1])[:2] == ["cd", "--"]
@@ -282,10 +278,14 @@ def test_a_narrow_window_has_one_column(nvml, open_tab, app, wait_for):
     app.minsize(400, 300)
     app.geometry("700x600")
     wait_for(app, lambda: tab._num_columns == 1)
-    wait_for(app, lambda: tab._device_card.winfo_width() < 700)
     cards = (tab._device_card, tab.links_card, tab._run_card, tab.shape_card, tab.command_card, tab._rank_card)
-    assert len({card.winfo_rootx() for card in cards}) == 1
-    assert all(card.winfo_rootx() + card.winfo_width() <= app.winfo_rootx() + app.winfo_width() for card in cards)
+
+    def is_one_column() -> bool:
+        right = app.winfo_rootx() + app.winfo_width()
+        ends = [card.winfo_rootx() + card.winfo_width() for card in cards]
+        return app.winfo_width() < 1000 and len({card.winfo_rootx() for card in cards}) == 1 and max(ends) <= right
+
+    wait_for(app, is_one_column)  # the window comes to its size first, and then the cards to theirs
 
 
 def test_a_change_of_looks_draws_the_tables_anew(nvml, open_tab, app):
@@ -306,7 +306,7 @@ def test_a_closed_tab_hears_nothing_any_more(nvml, open_tab, app):
     app.update()
 
 
-def test_what_the_shape_of_a_run_is_about_is_shown_in_basic_too(no_gpu, open_tab, app):
+def test_what_the_shape_of_a_run_is_about_is_shown_in_basic_too(open_tab, app):
     form = open_tab(batch_size_mode="per_device").shape_form
     form.finish()
     form.refresh()

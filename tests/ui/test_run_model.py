@@ -1,7 +1,9 @@
 """RunModel and RunReader on folders written by hand, and on runs without a model."""
 
+import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -13,17 +15,19 @@ from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.session import crash_report as crash_report_module
 from modules.session.crash_report import crash_report, redact
-from modules.session.following import event_files, find_runs
+from modules.session.following import event_files, find_runs, is_running
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.ui import RunModel as run_model_module
 from modules.ui.RunModel import RunModel
 from modules.ui.RunReader import GONE, NO_RECORD, RunReader
 from tests.support.run_processes import pid_of_rank
+from tests.support.StartedRun import MARK, find_processes
 from tests.support.toy_run import make_toy_chorus
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="these tests send signals and read /proc")
 SECONDS = 120.0
+SECONDS_TO_TELL, LEEWAY = 5.0, 4  # of a killed rank on an idle machine, and how much busier this one may be
 
 
 @pytest.fixture
@@ -112,20 +116,27 @@ class TestReading:
         ]
         assert [row.state for row in rows] == ["training", "training"]
 
-    def test_the_heartbeats_of_the_supervisor_show_a_rank_that_writes_no_events(self, running):
-        step(running, 7, at=time.time() - 500)
+    @pytest.fixture
+    def now(self, monkeypatch):
+        """A clock that stands still."""
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now)
+        return now
+
+    def test_the_heartbeats_of_the_supervisor_show_a_rank_that_writes_no_events(self, running, now):
+        step(running, 7, at=now - 500)
         beat = {"phase": "caching", "silent_seconds": 0.5, "limit_seconds": 600.0, "done": None}
-        record = {"time": time.time() - 1.0, "ranks": {"0": beat, "1": beat | {"done": "finished"}}}
+        record = {"time": now - 1.0, "ranks": {"0": beat, "1": beat | {"done": "finished"}}}
         running.heartbeats_path(0).write_text(json.dumps(record))
         rows = read(running).state.ranks
         assert [(row.rank, row.state) for row in rows] == [(0, "caching"), (1, "finished")]
-        assert rows[0].heartbeat_seconds == pytest.approx(1.5, abs=0.5)
+        assert rows[0].heartbeat_seconds == pytest.approx(1.5)
 
-    def test_old_heartbeats_are_no_sign_of_life(self, running):
-        step(running, 7, at=time.time() - 500)
+    def test_old_heartbeats_are_no_sign_of_life(self, running, now):
+        step(running, 7, at=now - 500)
         beat = {"phase": "caching", "silent_seconds": 0.5, "limit_seconds": 600.0, "done": None}
-        running.heartbeats_path(0).write_text(json.dumps({"time": time.time() - 400, "ranks": {"0": beat}}))
-        assert read(running).state.ranks[0].heartbeat_seconds == pytest.approx(500, abs=5)
+        running.heartbeats_path(0).write_text(json.dumps({"time": now - 400, "ranks": {"0": beat}}))
+        assert read(running).state.ranks[0].heartbeat_seconds == pytest.approx(500)
 
     def test_the_rank_that_was_killed_is_named(self, folder):
         for rank in (0, 1):
@@ -200,6 +211,19 @@ class TestReading:
         step(running, 4)
         reader.look()
         assert (reader.state.message, reader.state.step) == ("", 4)
+
+    def test_a_folder_that_vanishes_while_it_is_looked_at_is_no_end_of_its_run(self, running, tmp_path, monkeypatch):
+        step(running, 3)
+        reader = read(running)
+
+        def look_too_late(folder):
+            folder.path.rename(tmp_path / "away")
+            return is_running(folder)
+
+        monkeypatch.setattr("modules.ui.RunReader.is_running", look_too_late)
+        reader._look_around()
+        assert (reader.state.message, reader.state.exit) == (GONE.format(running.path), None)
+        assert reader.state.is_running
 
     def test_a_run_killed_with_its_supervisor_has_ended_without_a_record(self, folder):
         step(folder, 3)
@@ -365,14 +389,21 @@ def values(tmp_path):
 
 
 @pytest.fixture
-def toy_chorus(tmp_path):
-    return make_toy_chorus(tmp_path / "chorus")
+def toy_chorus(tmp_path, monkeypatch):
+    """Whatever the test has started ends with it."""
+    mark = secrets.token_hex(8)
+    monkeypatch.setenv(MARK, mark)
+    yield make_toy_chorus(tmp_path / "chorus")
+    while pids := find_processes({MARK: mark}):  # again, for what they have started meanwhile
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
 
 
 @pytest.fixture
 def open_model(values, toy_chorus, monkeypatch):
-    """Starts a run as the window does: open_model(resume=False, **changes). All that is left of it ends with the
-    test."""
+    """Starts a run as the window does: open_model(resume=False, **changes)."""
     monkeypatch.setattr(run_model_module, "ROOT", toy_chorus)
     models = []
 
@@ -384,8 +415,6 @@ def open_model(values, toy_chorus, monkeypatch):
 
     yield start
     for model in models:
-        if model._reader is not None and (pid := model._reader.starting_pid()):
-            os.kill(pid, signal.SIGKILL)
         model.close()
 
 
@@ -461,19 +490,19 @@ def test_a_window_that_dies_leaves_the_run_to_the_next_one_which_can_end_it_by_f
     assert len(model.history) >= 3
     os.kill(pid_of_rank(folder, 0), signal.SIGSTOP)
     model.force_stop()
-    state = until(model, lambda state: not state.is_running, seconds=30)
+    state = until(model, lambda state: not state.is_running)
     assert state.exit["status"] == "stopped"
     model.close()
 
 
 @linux
-def test_a_killed_rank_is_named_within_five_seconds(open_model):
+def test_a_killed_rank_is_named_within_seconds(open_model):
     model = open_model(**TWO_RANKS, **ENDLESS)
     until(model, lambda state: state.step >= 2 and len(state.ranks) == 2)
     killed = time.monotonic()
     os.kill(pid_of_rank(RunFolder(model.state.folder), 1), signal.SIGKILL)
     state = until(model, lambda state: state.exit is not None)
-    assert time.monotonic() - killed < 5
+    assert time.monotonic() - killed < SECONDS_TO_TELL * LEEWAY
     assert (state.exit["rank"], state.exit["kind"]) == (1, "killed")
     assert [row.state for row in state.ranks] == ["ended", "killed"]
     assert "rank: 1" in crash_report(state.folder)

@@ -236,6 +236,32 @@ def test_the_last_state_comes_back_with_what_was_refused(tmp_path):
     assert again.error("lora.rank") == model.error("lora.rank")
 
 
+def test_a_state_is_to_be_saved_until_it_is_on_the_disk(tmp_path):
+    model = SettingsModel(tmp_path / "settings.json")
+    in_a_thread, at_the_end = model.pending_save(), model.pending_save()
+    at_the_end()
+    in_a_thread()
+    assert SettingsModel(tmp_path / "settings.json").restored
+    assert model.pending_save() is None
+    model.set("epochs", 3)
+    (tmp_path / "settings.json").unlink()
+    (tmp_path / "settings.json").mkdir()
+    with pytest.raises(OSError):
+        model.pending_save()()
+    (tmp_path / "settings.json").rmdir()
+    model.pending_save()()
+    assert SettingsModel(tmp_path / "settings.json").get("epochs") == 3
+
+
+def test_a_state_that_is_written_late_does_not_replace_a_newer_one(tmp_path):
+    model = SettingsModel(tmp_path / "settings.json")
+    early = model.pending_save()
+    model.set("epochs", 3)
+    model.pending_save()()
+    early()
+    assert SettingsModel(tmp_path / "settings.json").get("epochs") == 3
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"values": {}}', '{"values": 3, "typed": []}'])
 def test_a_damaged_last_state_gives_the_demo_and_says_so(tmp_path, text):
     path = tmp_path / "settings.json"

@@ -75,6 +75,7 @@ def test_the_scale_stays_within_its_limits(app):
 
 
 def test_a_font_that_is_missing_is_replaced(app, monkeypatch):
+    monkeypatch.setattr(ctk.DrawEngine, "preferred_drawing_method", "font_shapes")  # and put back for later windows
     monkeypatch.setattr("tkinter.font.families", lambda root: ("Something else",))
     theme = Theme(app)
     assert (theme.sans, theme.mono) == ("TkDefaultFont", "TkFixedFont")

@@ -23,14 +23,14 @@ def pictures(tmp_path) -> list[str]:
 
 
 @pytest.fixture
-def thumbnails(app):
+def thumbnails(app, settle):
     from modules.ui.Thumbnails import Thumbnails
 
     window = tkinter.Toplevel(app)
     window.geometry("500x400")
     made = Thumbnails(window, app, side=100)
     made.pack(fill="both", expand=True)
-    app.update()
+    settle(app)
     return made
 
 
@@ -151,7 +151,7 @@ def test_a_gallery_that_is_destroyed_while_it_decodes_raises_nothing(
     is_gone = threading.Event()
 
     def decode_late(keys):
-        assert is_gone.wait(20)
+        assert is_gone.wait(120)
         return decode_pictures(keys)
 
     monkeypatch.setattr("modules.ui.PictureCanvas.decode_pictures", decode_late)
@@ -163,6 +163,24 @@ def test_a_gallery_that_is_destroyed_while_it_decodes_raises_nothing(
     done = []
     app.in_background(lambda: None, done.append)
     wait_for(app, lambda: done)
+
+
+def test_a_picture_that_was_decoded_before_a_refresh_is_read_again(app, thumbnails, pictures, wait_for, monkeypatch):
+    has_read, is_refreshed = threading.Event(), threading.Event()
+
+    def decode_slowly(keys):
+        decoded = decode_pictures(keys)
+        has_read.set()
+        assert is_refreshed.wait(120)
+        return decoded
+
+    monkeypatch.setattr("modules.ui.PictureCanvas.decode_pictures", decode_slowly)
+    thumbnails.show(pictures[:1])
+    wait_for(app, has_read.is_set)
+    Path(pictures[0]).write_bytes(b"no picture")
+    thumbnails.forget_pictures()
+    is_refreshed.set()
+    wait_for(app, lambda: any(text.startswith("can't be read") for text in shown_names(thumbnails)))
 
 
 def test_colours_follow_the_appearance(app, thumbnails, pictures):
