@@ -22,8 +22,13 @@ check() { # check NAME COMMAND...: runs it, and remembers a failure while the ot
     "$@" || failed="$failed, $name (exit code $?)"
 }
 
-slow_tests() { # two at a time, for they wait for processes of their own more than they compute
-    "$python" -m pytest -n 2 --dist loadscope -m slow
+# Two files at a time, in the order of tests/conftest.py: the longest first.
+pytest_in_two() {
+    "$python" -m pytest -n 2 --dist loadscope --no-loadscope-reorder "$@"
+}
+
+slow_tests() {
+    pytest_in_two -m slow
     local code=$?
     [ $code -eq 5 ] && return 0 # no test is marked slow
     return $code
@@ -33,7 +38,7 @@ slow_tests() { # two at a time, for they wait for processes of their own more th
 check "ruff" "$python" -m ruff check .
 check "lint-imports" "$python" -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 # One thread each: two workers that both use all cores slow each other down.
-check "quick tests" env OMP_NUM_THREADS=1 "$python" -m pytest -n 2 --dist loadscope -m "not slow"
+OMP_NUM_THREADS=1 check "quick tests" pytest_in_two -m "not slow"
 check "slow tests" slow_tests
 
 if [ -n "$failed" ]; then

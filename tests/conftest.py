@@ -23,6 +23,32 @@ from tests.support.network_namespaces import Host, NamespacesNotAllowed, make_tw
 from tests.support.RankPool import RankPool
 
 PICTURE_SIZES = ((32, 32), (32, 32), (48, 32), (32, 48))
+TESTS = Path(__file__).parent
+# Half a minute and more each, the longest first. Of several workers, none shall begin one when the others are done.
+LONG_FILES = (
+    "scripts/test_demo.py",
+    "scripts/test_train_on_ranks.py",
+    "trainer/test_ranks.py",
+    "ui/test_as_a_person.py",
+    "ui/test_train_ui.py",
+    "scripts/test_slurm.py",
+    "trainer/test_presets.py",
+    "trainer/test_options.py",
+    "trainer/test_two_hosts.py",
+    "scripts/test_odd_folder.py",
+    "weights/test_lora_files.py",
+    "methods/test_lora.py",
+    "scripts/test_benchmark.py",
+    "trainer/test_resume.py",
+    "trainer/test_generic_trainer.py",
+    "trainer/test_larger_families.py",
+    "trainer/test_data_options.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {TESTS / name: number for number, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,7 @@ from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.heap import keep_freed_memory
 from modules.trainer.TrainingError import StopRequested
+from modules.weights.libraries import uncollected
 
 if TYPE_CHECKING:
     from modules.trainer.GenericTrainer import GenericTrainer
@@ -154,7 +155,8 @@ def train_rank(
 
 def _train(make_trainer: MakeTrainer, callbacks: TrainCallbacks, commands: TrainCommands) -> Outcome:
     callbacks.on_status("Loading libraries")
-    trainer = make_trainer(callbacks, commands)
+    with uncollected():
+        trainer = make_trainer(callbacks, commands)
     if trainer.runtime.device.type == "cpu":
         keep_freed_memory()
     with contextlib.closing(trainer.backups):

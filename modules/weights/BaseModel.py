@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import check_base, inspect_base
-from modules.weights.libraries import import_diffusers
+from modules.weights.libraries import import_diffusers, import_pipeline
 from modules.weights.safe import read_header, tensor_shapes
 from modules.weights.single_file import V_PREDICTION_MARK, ZERO_SNR_MARK
 
@@ -41,13 +41,12 @@ class BaseModel:
     """
 
     def __init__(self, family: Family, config: ModelConfig, device: torch.device):
-        diffusers = import_diffusers()
         check_base(config.base, family.name, family.pipelines, unused=family.unused)
         self.family = family
         self.config = config
         self.device = device
         self._lock = threading.RLock()
-        self._pipeline_class = getattr(diffusers, family.pipeline)
+        self._pipeline_class = import_pipeline(family.pipeline)
         self.is_single_file = inspect_base(config.base).kind == "single_file"
         if self.is_single_file:
             self.path = Path(os.path.expanduser(config.base))

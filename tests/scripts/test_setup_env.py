@@ -175,7 +175,7 @@ def test_two_set_ups_at_the_same_time_install_once(workshop):
 
     def slow_install(root, arguments, say):
         first_installs.set()
-        assert second_waits.wait(20)
+        assert second_waits.wait(120)
         workshop.install(root, arguments, say)
 
     def second():
@@ -183,7 +183,7 @@ def test_two_set_ups_at_the_same_time_install_once(workshop):
 
     first = threading.Thread(target=workshop.set_up, kwargs={"install": slow_install})
     first.start()
-    assert first_installs.wait(20)
+    assert first_installs.wait(120)
     second()
     first.join()
     assert len(workshop.installed) == 1

@@ -288,7 +288,7 @@ def small_disk(tmp_path):
 
     yield mount
     for folder in mounted:
-        subprocess.run(["umount", str(folder)], check=True)
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # somebody may still look at a file
 
 
 def test_a_full_cache_disk_is_one_sentence_and_what_is_cached_stays(settings, run, small_disk, tmp_path):

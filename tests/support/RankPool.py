@@ -9,28 +9,39 @@ from __future__ import annotations
 
 import faulthandler
 import importlib
+import itertools
 import json
+import multiprocessing
 import os
-import socket
-import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
-
     from modules.distributed.Runtime import Runtime
 
-ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 180.0  # each rank imports torch and diffusers, on what cores there are
-SCENARIO_SECONDS = 60.0
+# Imported once, by the process that all ranks of all pools are forked from: it takes longer than most scenarios.
+LIBRARIES = ("diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion", "peft")
+START_SECONDS = 180.0  # the imports come first, on what cores there are
+SCENARIO_SECONDS = 300.0  # for one that hangs: the longest takes a tenth of it on an idle machine
 GRACE_SECONDS = 2.0  # for the other ranks to say what they saw, after the first error
 
 MakeRuntime = Callable[..., "Runtime"]
+
+
+class Rank(NamedTuple):
+    process: BaseProcess
+    connection: Connection
 
 
 class RankPool:
@@ -42,8 +53,7 @@ class RankPool:
     def __init__(self, world_size: int, folder: Path):
         self.world_size = world_size
         self._folder = folder
-        self._processes: list[subprocess.Popen] = []
-        self._number = 0
+        self._ranks: list[Rank] = []
         self._starts = 0
 
     def run(self, scenario: Callable[..., Any], seconds: float = SCENARIO_SECONDS, **arguments: Any) -> list[Any]:
@@ -51,80 +61,74 @@ class RankPool:
 
         Raises AssertionError with the tracebacks, or with the stacks of ranks that take longer than `seconds`.
         """
-        if not self._processes:
-            self._start()
-        self._number += 1
         name = f"{scenario.__module__}:{scenario.__qualname__}"
-        task = {"number": self._number, "scenario": name, "seconds": seconds, "arguments": arguments}
+        task = {"scenario": name, "seconds": seconds, "arguments": arguments}
         try:
-            for process in self._processes:
-                process.stdin.write(json.dumps(task).encode() + b"\n")
-                process.stdin.flush()
-            return self._results(name, time.monotonic() + seconds + 10)
+            if not self._ranks:
+                self._start()
+            for rank in self._ranks:
+                rank.connection.send(json.dumps(task))
+            return self._answers(name, seconds + 10)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Ends the ranks at once."""
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.wait()
-            process.stdin.close()
-        self._processes = []
+        for rank in self._ranks:
+            rank.process.kill()
+        for rank in self._ranks:
+            rank.process.join()
+            rank.connection.close()
+        self._ranks = []
 
     def _start(self) -> None:
         from modules.config.TrainConfig import TrainConfig
         from modules.distributed.environments import spawn_variables
 
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(LIBRARIES))
+        port = free_port()
         self._starts += 1
-        run_id = f"pool-{self._starts}"
         for rank in range(self.world_size):
-            variables = spawn_variables(rank, TrainConfig(), self.world_size, port, run_id)
-            variables |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
-            with self._log(rank).open("wb") as log:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.support.RankPool", str(self._folder)],
-                    cwd=ROOT,
-                    env={**os.environ, **variables},
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
-            self._processes.append(process)
+            variables = spawn_variables(rank, TrainConfig(), self.world_size, port, f"pool-{self._starts}")
+            ours, theirs = context.Pipe()
+            process = context.Process(target=serve, args=(theirs, variables, self._log(rank)), daemon=True)
+            with pytest.MonkeyPatch.context() as environment:  # of the process that the ranks are forked from
+                environment.setenv("OMP_NUM_THREADS", "1")
+                environment.setenv("CUDA_VISIBLE_DEVICES", "")
+                process.start()
+            theirs.close()
+            self._ranks.append(Rank(process, ours))
+        self._answers("The start", START_SECONDS)
 
-    def _results(self, name: str, deadline: float) -> list[Any]:
-        deadline += 0 if self._is_up() else START_SECONDS
-        paths = [self._folder / f"{self._number}-{rank}.json" for rank in range(self.world_size)]
-        first_error = float("inf")
-        while True:
-            done = {rank: json.loads(path.read_text()) for rank, path in enumerate(paths) if path.exists()}
-            errors = {rank: result["error"] for rank, result in done.items() if result["error"]}
-            if len(done) == self.world_size and not errors:
-                for path in paths:
-                    path.unlink()
-                return [done[rank]["value"] for rank in range(self.world_size)]
-            now = time.monotonic()
-            ended = [rank for rank, process in enumerate(self._processes) if process.poll() is not None]
-            if errors or ended or now > deadline:
-                first_error = min(first_error, now)
-            if first_error + GRACE_SECONDS < now:
-                raise AssertionError(self._report(name, errors, ended))
-            time.sleep(0.01)
+    def _answers(self, name: str, seconds: float) -> list[Any]:
+        """The next value that each rank gives."""
+        answers: dict[int, dict[str, Any]] = {}
+        deadline = time.monotonic() + seconds
+        while len(answers) < self.world_size:
+            awaited = {rank.connection: number for number, rank in enumerate(self._ranks) if number not in answers}
+            ready = wait(awaited, max(0.0, deadline - time.monotonic()))
+            if not ready:
+                break
+            for connection in ready:
+                rank = awaited[connection]
+                try:
+                    answers[rank] = json.loads(connection.recv())
+                except (EOFError, ConnectionError):
+                    self._ranks[rank].process.join(GRACE_SECONDS)
+                    answers[rank] = {"error": f"It ended with {self._ranks[rank].process.exitcode}."}
+                if answers[rank]["error"]:
+                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        if len(answers) < self.world_size or any(answer["error"] for answer in answers.values()):
+            raise AssertionError(self._report(name, answers))
+        return [answers[rank]["value"] for rank in range(self.world_size)]
 
-    def _is_up(self) -> bool:
-        return all((self._folder / f"up-{process.pid}").exists() for process in self._processes)
-
-    def _report(self, name: str, errors: dict[int, str], ended: list[int]) -> str:
+    def _report(self, name: str, answers: dict[int, dict[str, Any]]) -> str:
         parts = [f"{name} failed on {self.world_size} ranks"]
         for rank in range(self.world_size):
-            code = f" (ended with {self._processes[rank].returncode})" if rank in ended else ""
-            parts.append(f"--- rank {rank}{code}\n{errors.get(rank, '')}")
-            if rank not in errors:
-                parts.append(self._log(rank).read_text(errors="replace")[-4000:])
+            said = answers.get(rank, {"error": "It has not answered."})["error"]
+            parts.append(f"--- rank {rank}: {said}\n{self._log(rank).read_text(errors='replace')[-4000:]}")
         return "\n".join(parts)
 
     def _log(self, rank: int) -> Path:
@@ -140,34 +144,43 @@ def run_alone(scenario: Callable[..., Any], **arguments: Any) -> Any:
     return scenario(lambda **settings: Runtime(torch.device("cpu")), **json.loads(json.dumps(arguments)))
 
 
-def serve(folder: Path) -> None:
-    """The life of a rank: scenario after scenario from stdin, until it is closed."""
-    from contextlib import ExitStack
+def serve(connection: Connection, variables: dict[str, str], log: Path) -> None:
+    """The life of a rank: it joins the others, then runs scenario after scenario until the connection is closed."""
+    os.environ.update(variables)
+    with log.open("wb") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    _answer(connection, _join)
+    for number in itertools.count():
+        try:
+            task = json.loads(connection.recv())
+        except EOFError:
+            return
+        faulthandler.dump_traceback_later(task["seconds"], exit=True)
+        _answer(connection, partial(_run, number, task))
+        faulthandler.cancel_dump_traceback_later()
 
-    # before the first scenario, whose time is limited; both load their parts late
-    from diffusers import StableDiffusionPipeline  # noqa: F401
-    from peft import LoraConfig  # noqa: F401
 
+def _answer(connection: Connection, act: Callable[[], Any]) -> None:
+    try:
+        answer = json.dumps({"value": act(), "error": None})
+    except BaseException:
+        answer = json.dumps({"value": None, "error": traceback.format_exc()})
+    connection.send(answer)
+
+
+def _join() -> None:
     from modules.config.TrainConfig import TrainConfig
     from modules.distributed.setup_distributed import setup_distributed
 
-    _, rank, _ = setup_distributed(TrainConfig(distributed_backend="gloo"))
-    (folder / f"up-{os.getpid()}").touch()
-    for line in sys.stdin:
-        task = json.loads(line)
-        faulthandler.dump_traceback_later(task["seconds"], exit=True)
-        result = {"value": None, "error": None}
-        try:
-            with ExitStack() as runtimes:
-                module, name = task["scenario"].split(":")
-                make_runtime = _runtime_maker(task["number"], runtimes)
-                result["value"] = getattr(importlib.import_module(module), name)(make_runtime, **task["arguments"])
-        except BaseException:
-            result["error"] = traceback.format_exc()
-        faulthandler.cancel_dump_traceback_later()
-        path = folder / f"{task['number']}-{rank}.json"
-        path.with_suffix(".part").write_text(json.dumps(result))
-        path.with_suffix(".part").rename(path)
+    setup_distributed(TrainConfig(distributed_backend="gloo"))
+
+
+def _run(number: int, task: dict[str, Any]) -> Any:
+    module, name = task["scenario"].split(":")
+    with ExitStack() as runtimes:
+        scenario = getattr(importlib.import_module(module), name)
+        return scenario(_runtime_maker(number, runtimes), **task["arguments"])
 
 
 def _runtime_maker(number: int, runtimes: ExitStack) -> MakeRuntime:
@@ -191,7 +204,3 @@ def _runtime_maker(number: int, runtimes: ExitStack) -> MakeRuntime:
         return runtime
 
     return make_runtime
-
-
-if __name__ == "__main__":
-    serve(Path(sys.argv[1]))

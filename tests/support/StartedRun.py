@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -18,6 +19,7 @@ from tests.support.ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = str(ROOT / "scripts" / "train.py")
 MARK = "CHORUS_TEST_RUN"  # in the environment of every process of a run, so that all can be found
+PATIENCE_SECONDS = 300.0  # ranks that start on a busy machine take minutes
 
 
 class StartedRun:
@@ -54,8 +56,7 @@ class StartedRun:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for pid in self.pids():
-            os.kill(pid, signal.SIGKILL)
+        end_processes({MARK: self._mark})
         for process in self.processes:
             process.wait()
 
@@ -64,14 +65,14 @@ class StartedRun:
         """What all processes have written to the terminal."""
         return self._output_path.read_text(encoding="utf-8", errors="replace")
 
-    def wait(self, seconds: float = 120.0) -> list[int]:
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> list[int]:
         """The exit codes of the processes that were started here. Raises subprocess.TimeoutExpired."""
         deadline = time.monotonic() + seconds
         return [process.wait(max(0.0, deadline - time.monotonic())) for process in self.processes]
 
     def events(self, rank: int, kind: str) -> list[dict[str, Any]]:
         path = self.folder / "events" / f"rank-{rank}.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        lines = path.read_bytes().splitlines() if path.exists() else []
         return [event for event in map(_parsed, lines) if event.get("type") == kind]
 
     def losses(self, rank: int = 0) -> dict[int, float]:
@@ -87,7 +88,7 @@ class StartedRun:
         """The processes of this run that are there; of them those that were started with `variables`."""
         return find_processes({MARK: self._mark, **variables})
 
-    def wait_for(self, condition: Callable[[], Any], seconds: float = 120.0) -> None:
+    def wait_for(self, condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> None:
         """Raises TimeoutError, with the output, where `condition` does not come true."""
         deadline = time.monotonic() + seconds
         while not condition():
@@ -98,10 +99,18 @@ class StartedRun:
     def wait_for_step(self, step: int) -> None:
         self.wait_for(lambda: self.losses().get(step))
 
-    def wait_until_gone(self, seconds: float) -> None:
+    def wait_until_gone(self, seconds: float = PATIENCE_SECONDS) -> None:
         for process in self.processes:  # reaps those that have ended
             self.wait_for(lambda process=process: process.poll() is not None, seconds)
         self.wait_for(lambda: not self.pids(), seconds)
+
+
+def end_processes(variables: Mapping[str, str]) -> None:
+    """Ends those that were started with these environment variables, and what they start meanwhile."""
+    while pids := find_processes(variables):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def find_processes(variables: Mapping[str, str]) -> list[int]:
@@ -169,7 +178,7 @@ LAUNCHERS: dict[str, Callable[[Sequence[str]], list[Command]]] = {
 }
 
 
-def _parsed(line: str) -> dict[str, Any]:
+def _parsed(line: bytes) -> dict[str, Any]:
     try:
         return json.loads(line)
     except ValueError:  # a line that is being written

@@ -27,6 +27,7 @@ from modules.trainer.TrainingEngine import TrainingEngine
 from modules.trainer.TrainingError import StopRequested, TrainingError
 from modules.weights.safe import save_tensors
 from tests.support.Recorder import Recorder
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -199,17 +200,24 @@ def stop_many_times(make_runtime: MakeRuntime, trials: int, stopper: int) -> lis
     moments = random.Random(runtime.rank)
     ends = []
     for _ in range(trials):
-        commands = TrainCommands()
-        engine = TrainingEngine(EngineSettings(optimizer=ADAMW), commands=commands, runtime=runtime)
+        engine = TrainingEngine(EngineSettings(optimizer=ADAMW), runtime=runtime)
         engine.setup(nn.Linear(2, 2), squared_error, total_steps=10_000)
-        timer = threading.Timer(moments.uniform(0, 0.05), commands.stop)
+        # by steps, for how many a machine does in a time is its own matter, and then somewhere inside one
+        asking = threading.Thread(target=stop_inside, args=(engine, moments.randrange(12), moments.uniform(0, 0.003)))
         if runtime.rank == stopper:
-            timer.start()
+            asking.start()
         engine.fit(Step([torch.ones(1, 2)]) for _ in range(10_000))
-        timer.cancel()
+        if runtime.rank == stopper:
+            asking.join()
         assert engine.stopped
         ends.append(engine.step)
     return ends
+
+
+def stop_inside(engine: TrainingEngine, step: int, delay_seconds: float) -> None:
+    wait_until(lambda: engine.step >= step)
+    time.sleep(delay_seconds)
+    engine.commands.stop()
 
 
 def stop_while_sampling(make_runtime: MakeRuntime, config: str) -> dict[str, Any]:
@@ -264,10 +272,13 @@ def stop_while_loading(make_runtime: MakeRuntime, config: str, stopper: int, req
 
 
 def begin_or_end(make_runtime: MakeRuntime, trials: int, stopper: int) -> list[str]:
-    """`trials` starts, each ended by rank `stopper` at some moment before or after it is decided: what is decided."""
+    """`trials` starts, each ended by rank `stopper` at some moment before or after it is decided: what is decided.
+
+    The first surely before, the second surely after.
+    """
     moments = random.Random(7 + make_runtime().rank)
     decisions = []
-    for _ in range(trials):
+    for trial in range(trials):
         runtime = make_runtime()
 
         def end_where_vetoed(runtime: Runtime = runtime) -> None:
@@ -275,9 +286,11 @@ def begin_or_end(make_runtime: MakeRuntime, trials: int, stopper: int) -> list[s
                 raise StopRequested
 
         runtime.while_waiting = end_where_vetoed
-        timer = threading.Timer(moments.uniform(0, 0.04), runtime.veto_start)
+        timer = threading.Timer({0: 0.0, 1: 3600.0}.get(trial, moments.uniform(0, 0.04)), runtime.veto_start)
         if runtime.rank == stopper:
             timer.start()
+            if trial == 0:
+                timer.join()
         time.sleep(moments.uniform(0, 0.04))
         try:
             decisions.append("began" if runtime.begin() else "ended")
@@ -287,13 +300,6 @@ def begin_or_end(make_runtime: MakeRuntime, trials: int, stopper: int) -> list[s
         if timer.ident:
             timer.join()
     return decisions
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # --- the engine on doubles --------------------------------------------------------------------------------------------
@@ -467,7 +473,7 @@ def interrupt_a_wait(make_runtime: MakeRuntime) -> str:
     """Rank 0 waits for rank 1 and is called away; rank 1 comes later."""
     runtime = make_runtime()
     if runtime.rank == 1:
-        time.sleep(0.3)
+        wait_until(lambda: runtime.stop_announced)
         runtime.gather(1, "a test")
         return ""
     beats: list[float] = []
@@ -478,4 +484,6 @@ def interrupt_a_wait(make_runtime: MakeRuntime) -> str:
             raise StopRequested
 
     runtime.while_waiting = leave
-    return caught(lambda: runtime.barrier("a test"))
+    end = caught(lambda: runtime.barrier("a test"))
+    runtime.announce_stop()
+    return end

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_RANK_WITH_NCCL = """
@@ -59,9 +60,7 @@ def losses(folder: Path) -> list[float]:
 
 
 def test_one_rank_with_nccl_trains_as_one_without_and_never_waits():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-c", ONE_RANK_WITH_NCCL, str(port)]
+    command = [sys.executable, "-c", ONE_RANK_WITH_NCCL, str(free_port())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 

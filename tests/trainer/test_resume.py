@@ -84,7 +84,7 @@ def stop_after(trainer, step: int) -> None:
 
 def run_script(*arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, str(ROOT / "scripts" / "train.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -115,7 +115,7 @@ def test_a_run_killed_inside_accumulation_goes_on_from_its_backup(make_config, t
     straight = train(make_config(*settings, f"workspace_dir={tmp_path / 'straight'}"))
     config = make_config(*settings)
     command = [sys.executable, "-c", KILLED_IN_A_STEP, config_file(config)]
-    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     run = tmp_path / "run"
     last = max(step_events(run))

@@ -11,6 +11,7 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
+from modules.distributed.environments import STARTED_VARIABLE
 from modules.session.FolderCommands import send_command
 from modules.session.node_check import check_nodes
 from modules.session.RunFolder import RunFolder
@@ -20,8 +21,9 @@ from tests.support.ports import free_port
 
 
 @pytest.fixture
-def config(tmp_path):
+def config(tmp_path, monkeypatch):
     """Of node 0 of two."""
+    monkeypatch.setenv(STARTED_VARIABLE, "")  # which a start writes into this process: put back afterwards
     machines = {"enable_multi_gpu": True, "num_nodes": 2, "world_size": 1, "master_addr": "127.0.0.1"}
     settings = {"model": {"base": "base"}, "concepts": [{"path": "pictures"}], "distributed_backend": "gloo"}
     folders = {"workspace_dir": str(tmp_path / "run"), "initial_port": str(free_port())}

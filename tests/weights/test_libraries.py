@@ -1,0 +1,32 @@
+"""How diffusers is imported."""
+
+import gc
+
+import pytest
+
+from modules.weights import libraries
+
+
+@pytest.fixture(params=[True, False], ids=["searching", "not searching"])
+def searches(request):
+    """Whether Python looks for garbage, before."""
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    gc.enable()
+
+
+def test_nothing_looks_for_garbage_while_a_pipeline_is_imported(searches, monkeypatch):
+    class Diffusers:
+        def __getattr__(self, name: str) -> tuple[str, bool]:
+            return name, gc.isenabled()
+
+    monkeypatch.setattr(libraries, "import_diffusers", Diffusers)
+    assert libraries.import_pipeline("StableDiffusionPipeline") == ("StableDiffusionPipeline", False)
+    assert gc.isenabled() is searches
+
+
+def test_after_an_import_that_fails_it_is_as_before(searches, monkeypatch):
+    monkeypatch.setattr(libraries, "import_diffusers", object)
+    with pytest.raises(AttributeError):
+        libraries.import_pipeline("StableDiffusionPipeline")
+    assert gc.isenabled() is searches
