@@ -13,6 +13,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +22,10 @@ import pytest
 from tests.support import tiny_models
 from tests.support.network_namespaces import Host, NamespacesNotAllowed, make_two_hosts
 from tests.support.RankPool import RankPool
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PICTURE_SIZES = ((32, 32), (32, 32), (48, 32), (32, 48))
 TESTS = Path(__file__).parent

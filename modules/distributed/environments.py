@@ -23,7 +23,6 @@ Env = Mapping[str, str]
 LAUNCH_VARIABLE = "CHORUS_LAUNCH"
 RUN_ID_VARIABLE = "CHORUS_RUN_ID"
 ATTEMPT_VARIABLE = "CHORUS_ATTEMPT"
-STARTED_VARIABLE = "CHORUS_STARTED"  # Unix time at which the supervisor was started
 
 _LOOPBACK = "127.0.0.1"
 _ACCELERATE_MARK = "ACCELERATE_MIXED_PRECISION"  # what `accelerate launch` sets whatever it launches with

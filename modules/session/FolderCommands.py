@@ -15,6 +15,8 @@ from modules.session.RunFolder import RunFolder
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import COMMANDS, TrainCommands
 
+STARTED_VARIABLE = "CHORUS_STARTED"  # Unix time at which a run was started: commands since then are for it
+
 _SUFFIX = ".cmd"
 _POLL_SECONDS = 0.5  # listing a folder on a network disk costs milliseconds, a step may cost less
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from modules.config.errors import UserError
-from modules.distributed.environments import STARTED_VARIABLE
 from modules.distributed.launchers import kill_processes
 from modules.distributed.lifeline import LOST_EXIT_CODE, Lifeline, LifelineServer
 from modules.distributed.RankWatch import watch_in_thread
 from modules.distributed.stacks import with_stacks
+from modules.session.FolderCommands import STARTED_VARIABLE
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.session.slurm import remember_requeue_signals

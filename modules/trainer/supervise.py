@@ -17,14 +17,14 @@ from modules.config.errors import UserError
 from modules.config.files import config_from_values, save_config, to_values
 from modules.config.presets import ROOT
 from modules.config.validation import check_settings
-from modules.distributed.environments import ATTEMPT_VARIABLE, STARTED_VARIABLE, find_environment, spawn_variables
+from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment, spawn_variables
 from modules.distributed.launchers import Launcher, SpawnLauncher, TorchrunLauncher, torchrun_command
 from modules.distributed.lifeline import Lifeline
 from modules.distributed.Supervisor import Supervisor
 from modules.session.devices import list_gpus, num_cores
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
-from modules.session.FolderCommands import FolderCommands
+from modules.session.FolderCommands import STARTED_VARIABLE, FolderCommands
 from modules.session.node_check import check_nodes, refused_together
 from modules.session.ports import PORTS_TO_TRY, claim_free_port
 from modules.session.RunFolder import RunFolder
@@ -47,7 +47,7 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
     To be called from the main thread: spawned ranks end with the thread that has started them.
     Raises UserError for what can be said before a rank starts.
     """
-    started = time.time()
+    started = float(os.environ.get(STARTED_VARIABLE) or time.time())  # the window tells when it was asked to start
     os.environ[STARTED_VARIABLE] = repr(started)
     if by_torchrun:  # torchrun would give each rank one thread, whatever there is
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_ranks)))

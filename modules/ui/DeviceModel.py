@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem
-from modules.session.devices import Gpu, GpuUsage, Link, link_matrix, list_gpus, no_gpu_reason, num_cores, read_usage
+from modules.session.devices import (
+    UNKNOWN_USAGE,
+    Gpu,
+    GpuUsage,
+    Link,
+    link_matrix,
+    list_gpus,
+    no_gpu_reason,
+    num_cores,
+    read_usage,
+)
 from modules.session.memory_estimate import GIB, estimate_memory
 from modules.session.run_shape import (
     RunShape,
@@ -101,7 +111,8 @@ class DeviceModel:
 
     def idle(self) -> set[int]:
         """GPUs that nobody seems to use; those of which nothing is known count as idle."""
-        return {gpu.index for gpu, usage in zip(self.gpus, self.usage, strict=False) if _is_idle(gpu, usage)}
+        usages = self.usage or [UNKNOWN_USAGE] * len(self.gpus)  # before the first reading
+        return {gpu.index for gpu, usage in zip(self.gpus, usages, strict=True) if _is_idle(gpu, usage)}
 
     def shape(self, config: TrainConfig) -> RunShape | None:
         """None while the machine is not read, or where it can't run the settings: `problems` says why."""

@@ -11,6 +11,7 @@ from modules.ui.DeviceModel import DeviceModel
 from modules.ui.DeviceTable import LINK_WORDS
 
 if TYPE_CHECKING:
+    from modules.session.devices import Gpu
     from modules.ui.App import App
 
 CELL_WIDTH, CELL_HEIGHT, HEAD_WIDTH, HEAD_HEIGHT, MARGIN = 76, 36, 56, 24, 10
@@ -24,10 +25,12 @@ class LinkMatrix(CardCanvas):
     def __init__(self, parent: tkinter.Misc, app: App, model: DeviceModel):
         super().__init__(parent, app)
         self._model = model
+        self._gpus: tuple[Gpu, ...] = ()
         self._speeds: Mapping[frozenset[int | str], float] = {}
 
     def show_machine(self) -> None:
-        self._speeds = {}
+        if self._model.gpus != self._gpus:  # of the same ones, what was measured stays
+            self._gpus, self._speeds = self._model.gpus, {}
         self.redraw()
 
     def show_speeds(self, speeds: Mapping[frozenset[int | str], float]) -> None:

@@ -100,6 +100,7 @@ class PictureCanvas(ctk.CTkFrame):
 
     def forget_pictures(self) -> None:
         """Read the pictures from their files again."""
+        self._photos.clear()  # here: the thread that decodes must not be the last to hold a picture of Tk
         self._photos = OrderedDict()  # another one: what is being decoded now is not for it
         self.redraw()
 

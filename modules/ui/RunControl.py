@@ -126,6 +126,9 @@ class RunControl:
         if self.app.settings.config() != config:  # the summary leaves the settings within reach
             self.app.show_message("The settings have changed since the check: press Start training again.", "warning")
             return
+        if self.app.run.state.is_running:  # one that was found, or opened, since the check
+            self.app.show_message("A run goes on: stop it before you start another one.", "warning")
+            return
         try:
             self.app.run.start(config, resume)
         except UserError as error:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from modules.config.errors import UserError
 from modules.config.files import save_config
 from modules.config.presets import ROOT
-from modules.session.FolderCommands import send_command
+from modules.session.FolderCommands import STARTED_VARIABLE, send_command
 from modules.session.following import event_files, is_running
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import holder_here
@@ -71,7 +71,7 @@ class RunModel:
         resume: goes on from the newest backup there. Raises UserError, with nothing started, for a folder that can't
         be used, is in use, or holds a run that is not to be resumed. Everything later is told by the run itself.
         """
-        folder = RunFolder(config.workspace_dir)
+        asked, folder = time.time(), RunFolder(config.workspace_dir)
         if is_running(folder):
             raise UserError(
                 f"workspace_dir {str(folder.path)!r} is in use by a run that goes on: open it under Runs, or choose "
@@ -83,7 +83,7 @@ class RunModel:
         # A resume can still be refused: it must leave the settings of the run as they are. The trainer replaces them.
         settings = folder.log_dir / "resume.yaml" if resume else folder.config_path
         save_config(config, settings)
-        self._follow(RunReader(folder, start_supervisor(folder, settings, resume)))
+        self._follow(RunReader(folder, start_supervisor(folder, settings, resume, asked)))
 
     def attach(self, path: str | os.PathLike) -> None:
         """Shows the run in the folder at `path`, running or not, from its beginning. UserError if there is none."""
@@ -158,16 +158,21 @@ class RunModel:
             listener(self.state)
 
 
-def start_supervisor(folder: RunFolder, settings: Path, resume: bool) -> subprocess.Popen:
-    """scripts/train.py in a session of its own, which goes on when the window is closed, killed or logged out."""
+def start_supervisor(folder: RunFolder, settings: Path, resume: bool, asked: float) -> subprocess.Popen:
+    """scripts/train.py in a session of its own, which goes on when the window is closed, killed or logged out.
+
+    asked: Unix time since when commands are for this run, which sees them only when it has loaded its libraries.
+    """
     script = str(ROOT / "scripts" / "train.py")
     command = [sys.executable, script, "--supervise", "--config", str(settings), *(["--resume"] if resume else [])]
+    environment = {**os.environ, STARTED_VARIABLE: repr(asked)}
     if os.name == "nt":
         apart = {"creationflags": subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP}
     else:
         apart = {"start_new_session": True}
     with folder.window_log_path.open("ab") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, **apart)
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, env=environment, **streams, **apart)
 
 
 def _read(reader: RunReader, closed: threading.Event, asked_to_stop: threading.Event) -> None:

@@ -233,10 +233,11 @@ class RunReader:
             if record is None and not running:
                 record = self._without_record()
             heartbeats = self._follower.heartbeats() if running else {}
+            is_gone = not self.folder.path.is_dir()  # asked last: a run seems to have ended in a folder that goes
         except OSError as error:
             self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): look after its disk.")
             return
-        if not self.folder.path.is_dir():  # asked last: in a folder that goes meanwhile a run seems to have ended
+        if is_gone:
             self._say(GONE.format(self.folder.path))
             return
         self._note_end(running, record)

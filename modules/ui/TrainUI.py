@@ -95,8 +95,12 @@ class TrainUI(App):
     def open_tab(self, name: str) -> ctk.CTkFrame:
         if name not in self.tabs:
             kind = getattr(_module_of(name), TABS[name])
-            self.preferences.tab = name  # in front is what it builds in slices
-            self.tabs[name] = kind(self.content, self)
+            self.preferences.tab, before = name, self.preferences.tab  # in front is what it builds in slices
+            try:
+                self.tabs[name] = kind(self.content, self)
+            except BaseException:
+                self.preferences.tab = before  # the window would open with one that can't be made
+                raise
         if name != self.tab_bar.selected:
             if self.tab_bar.selected:
                 self.tabs[self.tab_bar.selected].grid_remove()
@@ -245,8 +249,8 @@ class TrainUI(App):
     def _save_state(self) -> None:
         write = None if self._is_saving else self.settings.pending_save()
         if write is not None:
-            self._is_saving = True
             self.in_background(write, self._end_saving, self._tell_save_failed)
+            self._is_saving = True
 
     def _end_saving(self, _: object = None) -> None:
         self._is_saving = False

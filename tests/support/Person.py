@@ -156,7 +156,7 @@ class Person:
         """Type another value into the field of a setting."""
         self.find_setting(path, name)
         self.write(value)  # in place of the old one, which is marked
-        self.wait(lambda seen: seen["fields"][path]["shows"] == value)
+        self.wait(lambda seen: field(seen, path)["shows"] == value)
 
     def enlarge_window(self) -> None:
         """Draw the window that was opened last to a large part of the screen."""
@@ -190,9 +190,14 @@ def reads(seen: dict[str, Any], text: str) -> bool:
     return any(text in word for word, _, _ in seen["words"])
 
 
+def field(seen: dict[str, Any], path: str) -> dict[str, Any]:
+    """What the field of a setting shows, and whether it is lit; of one that is not in sight, neither."""
+    return seen["fields"].get(path, {"shows": None, "is_lit": False})
+
+
 def describe(seen: dict[str, Any]) -> str:
     """In a few lines, for the message of a test that fails."""
     words = " | ".join(word.replace("\n", " / ") for word, _, _ in seen["words"] if word)
-    fields = {path: field["shows"] for path, field in seen["fields"].items()}
+    fields = {path: one["shows"] for path, one in seen["fields"].items()}
     others = {name: seen[name] for name in ("titles", "tab", "focus", "curve", "pictures", "run")}
     return f"the window shows\n{words}\nfields: {fields}\n{others}"

@@ -11,8 +11,7 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
-from modules.distributed.environments import STARTED_VARIABLE
-from modules.session.FolderCommands import send_command
+from modules.session.FolderCommands import STARTED_VARIABLE, send_command
 from modules.session.node_check import check_nodes
 from modules.session.RunFolder import RunFolder
 from modules.trainer import supervise

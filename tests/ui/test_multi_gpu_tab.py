@@ -110,6 +110,13 @@ def test_only_idle_leaves_out_what_computes_or_is_full(nvml, open_tab, app, wait
     assert app.settings.get("device_indexes") == [1, 2, 3, 4, 6, 7]
 
 
+def test_gpus_of_which_nothing_is_known_yet_count_as_idle(nvml, open_tab, app):
+    tab = open_tab()
+    tab.devices.usage = []
+    tab.choose_idle()
+    assert app.settings.get("device_indexes") == []  # all
+
+
 def test_all_chosen_is_the_empty_setting(nvml, open_tab, app):
     tab = open_tab(device_indexes=[1])
     tab.choose(set(range(8)))
@@ -130,7 +137,7 @@ def test_warnings_of_the_devices_stand_below_the_numbers(nvml, open_tab):
     assert "GPU 4 has 0.0 free (python 4121)" in text
 
 
-def test_links_are_a_matrix_and_a_test_adds_its_figures(nvml, open_tab, app):
+def test_links_are_a_matrix_and_a_test_adds_its_figures(nvml, open_tab, app, wait_for):
     tab = open_tab()
     texts = canvas_texts(tab.links_card.matrix)
     assert texts.count("NVLink") == 6
@@ -138,6 +145,9 @@ def test_links_are_a_matrix_and_a_test_adds_its_figures(nvml, open_tab, app):
     tab.links_card.matrix.show_speeds({frozenset((0, 1)): 41.7})
     app.update()
     assert canvas_texts(tab.links_card.matrix).count("41.7 GB/s") == 2
+    tab.refresh_machine()
+    settle(app, wait_for, tab)
+    assert canvas_texts(tab.links_card.matrix).count("41.7 GB/s") == 2  # the GPUs are the same
 
 
 def test_without_a_gpu_the_reason_is_told_and_cpu_ranks_are_counted(open_tab):

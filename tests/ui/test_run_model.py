@@ -24,6 +24,7 @@ from modules.ui.RunReader import GONE, NO_RECORD, RunReader
 from tests.support.run_processes import pid_of_rank
 from tests.support.StartedRun import MARK, find_processes
 from tests.support.toy_run import make_toy_chorus
+from tests.support.waiting import wait_until
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="these tests send signals and read /proc")
 SECONDS = 120.0
@@ -464,6 +465,16 @@ def test_one_device_runs_under_the_supervisor_stops_and_goes_on(open_model):
     state = until(model, lambda state: state.exit is not None and not state.is_running)
     assert (state.exit["status"], state.step) == ("finished", stopped_at + 3)
     assert len(model.history) == stopped_at + 3
+
+
+@linux
+def test_a_stop_while_the_run_loads_is_for_it_though_the_window_closes(open_model, values):
+    folder = RunFolder(values["workspace_dir"])
+    model = open_model(**ENDLESS)
+    model.stop()
+    model.close()  # nobody repeats it
+    wait_until(lambda: folder.read_exit() is not None)
+    assert folder.read_exit()["status"] == "stopped"
 
 
 @linux

@@ -10,9 +10,10 @@ from modules.weights import libraries
 @pytest.fixture(params=[True, False], ids=["searching", "not searching"])
 def searches(request):
     """Whether Python looks for garbage, before."""
+    was_enabled = gc.isenabled()  # a window of another test may have switched it off
     (gc.enable if request.param else gc.disable)()
     yield request.param
-    gc.enable()
+    (gc.enable if was_enabled else gc.disable)()
 
 
 def test_nothing_looks_for_garbage_while_a_pipeline_is_imported(searches, monkeypatch):
