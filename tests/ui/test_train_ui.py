@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -189,7 +190,7 @@ def test_f5_shows_the_summary_and_start_in_it_starts_the_run(app, wait_for, monk
     assert started[0][0] == app.settings.config()
     assert started[0][1] is False
     assert app.bottom_bar.start.cget("text") == "Start training"
-    monkeypatch.setattr(type(app.run), "state", SimpleNamespace(is_running=True))  # it was found behind the summary
+    app.run.state = replace(app.run.state, is_running=True)  # a run was found behind the summary
     start()
     assert len(started) == 1
     assert "A run goes on" in app.message.cget("text")
