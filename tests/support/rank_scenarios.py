@@ -58,7 +58,7 @@ class WatchedTrainer(GenericTrainer):
         class Watched:
             def batch(_, micro_batch: MicroBatch, epoch: int) -> Batch:
                 if micro_batch.real:
-                    self._made += [(epoch, int(sample)) for sample, _ in micro_batch.samples]
+                    self._made.extend([(epoch, int(sample)) for sample, _ in micro_batch.samples])
                     self.largest_batch = max(self.largest_batch, len(micro_batch.samples))
                 return make(micro_batch, epoch)
 
@@ -67,7 +67,7 @@ class WatchedTrainer(GenericTrainer):
     def train_step(self, step: Step) -> None:
         count = sum(batch.count for batch in step.micro_batches)  # batches of later steps may have been made already
         self.pictures.append(self._made[:count])
-        self._made = self._made[count:]
+        del self._made[:count]  # in place: the thread that makes batches adds to this list
         super().train_step(step)
 
 

@@ -88,3 +88,18 @@ def test_two_runs_that_are_started_at_the_same_time_meet_at_two_ports(config, tm
     assert other == other_again > first
     log = RunFolder(tmp_path / "other").supervisor_log_path.read_text()
     assert f"Port {first} is busy: using {other}." in log
+
+
+def test_a_run_begins_when_its_starter_says(config, monkeypatch):
+    """Commands since then are for it: the window may have closed with a stop while the libraries were loaded."""
+    starts = []
+
+    class Supervisor:
+        def __init__(self, folder, make_launcher, callbacks, **options):
+            self.run = lambda: make_launcher(0, False) or 0
+
+    monkeypatch.setenv(STARTED_VARIABLE, "1700000000.5")
+    monkeypatch.setattr(supervise, "Supervisor", Supervisor)
+    monkeypatch.setattr(supervise, "SpawnLauncher", lambda function, arguments, num_ranks: starts.append(arguments[2]))
+    supervise_training(replace(config, num_nodes=1), 2)
+    assert starts == [1700000000.5]

@@ -467,14 +467,21 @@ def test_one_device_runs_under_the_supervisor_stops_and_goes_on(open_model):
     assert len(model.history) == stopped_at + 3
 
 
-@linux
-def test_a_stop_while_the_run_loads_is_for_it_though_the_window_closes(open_model, values):
+def test_a_run_is_told_when_it_was_started_so_that_a_stop_while_it_loads_is_for_it(values, tmp_path, monkeypatch):
+    script = tmp_path / "scripts" / "train.py"
+    script.parent.mkdir()
+    script.write_text("import os; print(os.environ['CHORUS_STARTED'], flush=True)")
+    monkeypatch.setattr(run_model_module, "ROOT", tmp_path)
     folder = RunFolder(values["workspace_dir"])
-    model = open_model(**ENDLESS)
+    before = time.time()
+    model = RunModel()
+    model.start(config_from_values(values))
+    time.sleep(0.1)  # files have the time of the last tick of the system's clock
     model.stop()
-    model.close()  # nobody repeats it
-    wait_until(lambda: folder.read_exit() is not None)
-    assert folder.read_exit()["status"] == "stopped"
+    [command] = folder.commands_dir.iterdir()
+    wait_until(lambda: folder.window_log_path.read_text().endswith("\n"))
+    assert before <= float(folder.window_log_path.read_text()) <= command.stat().st_mtime
+    model.close()
 
 
 @linux
