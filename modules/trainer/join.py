@@ -41,7 +41,7 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
     Where no supervisor of Chorus is above the launcher, the ranks of a machine watch each other.
     Raises UserError for what can be said before the ranks have met.
     """
-    started = float(os.environ.get(STARTED_VARIABLE, time.time()))
+    started = float(os.environ.get(STARTED_VARIABLE) or time.time())
     # another launcher, which may run inside a job of SLURM too, would not survive that signal itself
     signals = stop_signals() if environment.name == "slurm" else STOP_SIGNALS
     remember_requeue_signals(signals)
@@ -66,7 +66,7 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
             time.sleep(VERDICT_SECONDS)
     elif not is_supervised and environment.rank == 0:
         record_end(folder, outcome)
-    if watch is not None and outcome.status != "failed":
+    if watch is not None and outcome.status != "failed" and not outcome.at_once:
         watch.join()  # it would end with this process, which the other ranks of the machine would take for a failure
     end_process(outcome, lifeline)
 

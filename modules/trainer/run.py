@@ -55,7 +55,8 @@ class Outcome:
     """How a rank ended. step: optimizer steps done. text: why it failed, one sentence.
 
     is_user_error: whether the user can mend it, so that trying again is of no use. is_symptom: whether the cause is
-    likely another rank's end. requeues: whether this rank is to have SLURM run the job again.
+    likely another rank's end. at_once: by a second Ctrl-C, of which the other ranks may not know. requeues: whether
+    this rank is to have SLURM run the job again.
     """
 
     status: Literal["finished", "stopped", "failed"]
@@ -65,6 +66,7 @@ class Outcome:
     is_user_error: bool = False
     is_symptom: bool = False
     requeues: bool = False
+    at_once: bool = False
     error: Exception | None = None
 
     @property
@@ -140,10 +142,11 @@ def train_rank(
         stack.enter_context(_stop_on(signals, commands, callbacks))
         try:
             outcome = _train(make_trainer, callbacks, commands)
-        except (StopRequested, KeyboardInterrupt):
+        except (StopRequested, KeyboardInterrupt) as end:
             if rank == 0:
                 callbacks.on_status("Stopped at once, without a backup")
-            return Outcome("stopped", requeues=commands.requeues and rank == 0)
+            at_once = isinstance(end, KeyboardInterrupt)
+            return Outcome("stopped", requeues=commands.requeues and rank == 0, at_once=at_once)
         except Exception as error:
             outcome = _failure(error)
             if not outcome.is_user_error:

@@ -56,3 +56,24 @@ def test_the_rank_that_keeps_the_watch_of_a_machine_stays_until_its_other_ranks_
         first.close()
         second.close()
     assert order == ["the second is done", "the first ends"]
+
+
+def test_the_rank_that_keeps_the_watch_waits_for_nobody_after_a_second_ctrl_c(monkeypatch, tmp_path):
+    """The others may be in a collective that this one never enters: its end is theirs."""
+    ended = []
+    with contextlib.closing(LifelineServer()) as server:
+        first, second = (Lifeline.from_environment(rank, server.variables()) for rank in (0, 1))
+        second.on_lost = lambda: None
+        watch = watch_in_thread(server, lambda failure: None, (0, 1))
+        monkeypatch.setattr(join, "_meet", lambda *arguments: (first, watch))
+        monkeypatch.setattr(join, "record_end", lambda folder, outcome: None)
+        monkeypatch.setattr(join, "train_as_rank", lambda *arguments: Outcome("stopped", at_once=True))
+        monkeypatch.setattr(join, "end_process", lambda outcome, lifeline: ended.append(watch.is_alive()))
+        environment = SlurmEnvironment(0, 0, 2, 2, 0, 1, "127.0.0.1", 12355, "job", 0)
+        join.join_training(config_from_values({"workspace_dir": str(tmp_path)}), environment)
+        assert ended == [True]
+        first.done("stopped", 0)
+        second.done("stopped", 0)
+        watch.join()
+        first.close()
+        second.close()
