@@ -95,6 +95,11 @@ class DeviceModel:
     def gpus(self) -> tuple[Gpu, ...]:
         return self.machine.gpus if self.machine else ()
 
+    @property
+    def usage_so_far(self) -> list[GpuUsage]:
+        """Of each GPU; unknown before the first reading."""
+        return self.usage or [UNKNOWN_USAGE] * len(self.gpus)
+
     def ticked(self, device_indexes: Sequence[int]) -> set[int]:
         """Indexes of the GPUs that the setting chooses; an empty one means all."""
         if self.none_chosen:
@@ -111,8 +116,7 @@ class DeviceModel:
 
     def idle(self) -> set[int]:
         """GPUs that nobody seems to use; those of which nothing is known count as idle."""
-        usages = self.usage or [UNKNOWN_USAGE] * len(self.gpus)  # before the first reading
-        return {gpu.index for gpu, usage in zip(self.gpus, usages, strict=True) if _is_idle(gpu, usage)}
+        return {gpu.index for gpu, usage in zip(self.gpus, self.usage_so_far, strict=True) if _is_idle(gpu, usage)}
 
     def shape(self, config: TrainConfig) -> RunShape | None:
         """None while the machine is not read, or where it can't run the settings: `problems` says why."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.session.devices import UNKNOWN_USAGE, Gpu, GpuUsage
+from modules.session.devices import Gpu, GpuUsage
 from modules.session.run_shape import GIB
 from modules.ui.CardCanvas import CardCanvas
 from modules.ui.DeviceModel import DeviceModel, worst_link
@@ -95,7 +95,7 @@ class DeviceTable(CardCanvas):
         if self._font != (font := theme.plain_font()):
             self._font = font
             self._widths.clear()
-        usage = self._model.usage or [UNKNOWN_USAGE] * len(gpus)
+        usage = self._model.usage_so_far
         ticked = self._ticked()
         rows = [self._texts(gpu, used, ticked) for gpu, used in zip(gpus, usage, strict=True)]
         lefts, widths = self._columns(rows)

@@ -17,9 +17,9 @@ from typing import Any
 
 from tests.support import window_manager
 from tests.support.StartedRun import MARK, find_processes
+from tests.support.waiting import PATIENCE_SECONDS
 
 WATCHED = Path(__file__).with_name("watched_window.py")
-PATIENCE_SECONDS = 300.0  # until something has to be seen: ranks that start on a busy machine take minutes
 BLINK_SECONDS = 0.15
 
 

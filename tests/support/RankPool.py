@@ -91,7 +91,9 @@ class RankPool:
         port = free_port()
         self._starts += 1
         for rank in range(self.world_size):
-            variables = spawn_variables(rank, TrainConfig(), self.world_size, port, f"pool-{self._starts}")
+            # that of this test, not of the first, which has started the process that all are forked from
+            variables = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+            variables |= spawn_variables(rank, TrainConfig(), self.world_size, port, f"pool-{self._starts}")
             ours, theirs = context.Pipe()
             process = context.Process(target=serve, args=(theirs, variables, self._log(rank)), daemon=True)
             with pytest.MonkeyPatch.context() as environment:  # of the process that the ranks are forked from

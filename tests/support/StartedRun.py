@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = str(ROOT / "scripts" / "train.py")
 MARK = "CHORUS_TEST_RUN"  # in the environment of every process of a run, so that all can be found
-PATIENCE_SECONDS = 300.0  # ranks that start on a busy machine take minutes
 
 
 class StartedRun:

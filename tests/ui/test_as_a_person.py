@@ -17,8 +17,9 @@ from modules.config.files import config_from_values, load_config, save_config
 from modules.config.presets import ROOT, load_preset
 from modules.session.following import is_running
 from modules.session.RunFolder import RunFolder
-from tests.support.Person import PATIENCE_SECONDS, Person, field, reads
+from tests.support.Person import Person, field, reads
 from tests.support.run_processes import pid_of_rank
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -80,15 +81,6 @@ def steps_told(folder):
     """The numbers of the steps in the event file of rank 0."""
     lines = folder.event_path(0).read_text().split("\n")[:-1]  # the last one may not be whole
     return [event["step"] for event in map(json.loads, lines) if event["type"] == "step"]
-
-
-def wait_until(condition):
-    """Returns what the condition gave in the end."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come to that in time"
-        time.sleep(0.1)
-    return found
 
 
 def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(person, folder):
