@@ -21,6 +21,12 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 WATCHED = Path(__file__).with_name("watched_window.py")
 BLINK_SECONDS = 0.15
+# In a process of its own: Tk never lets go of a display, and ends its process when one is gone.
+CLIPBOARD = """
+import contextlib, tkinter
+with contextlib.suppress(tkinter.TclError):  # there is nothing in it
+    print(tkinter.Tk().clipboard_get(), end="")
+"""
 
 
 class Person:
@@ -165,6 +171,13 @@ class Person:
     def close_window(self) -> None:
         """As with the cross in the title bar."""
         window_manager.ask_to_close(self._environment["DISPLAY"], self.see()["windows"][-1])
+
+    def read_clipboard(self) -> str:
+        """The text in the clipboard; "" while there is none."""
+        reader = subprocess.run(
+            [sys.executable, "-c", CLIPBOARD], env=self._environment, capture_output=True, text=True, check=True
+        )
+        return reader.stdout
 
     def _place_of(self, text: str, kind: str) -> tuple[int, int]:
         """Where this is written, once it stands still: a window that opens moves to its place."""

@@ -19,7 +19,8 @@ def virtual_screen() -> Iterator[str]:
     if shutil.which("Xvfb") is None:
         missing("there is no display, and Xvfb is not installed")
     reading, writing = os.pipe()
-    command = ["Xvfb", "-displayfd", str(writing), "-screen", "0", "1920x1200x24", "-nolisten", "tcp"]
+    # -noreset: it would begin anew when its last window closes, and refuse the next one meanwhile
+    command = ["Xvfb", "-displayfd", str(writing), "-screen", "0", "1920x1200x24", "-nolisten", "tcp", "-noreset"]
     server = subprocess.Popen(command, pass_fds=[writing], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.close(writing)
     with os.fdopen(reading) as answer:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import tkinter
 
 import pytest
 
@@ -224,7 +223,7 @@ def test_closing_the_window_keeps_the_training_or_stops_and_saves_it(person, cho
 
 
 def test_the_commands_for_two_machines_train_when_they_are_pasted_there(
-    person, chorus, demo_with, folder, screen, two_hosts
+    person, chorus, demo_with, folder, two_hosts
 ):
     config = demo_with(max_steps=4, sampling={}, distributed_backend="gloo", use_torchrun=True, world_size=1)
     person.open("--config", str(config))
@@ -241,7 +240,7 @@ def test_the_commands_for_two_machines_train_when_they_are_pasted_there(
     person.wait(lambda seen: any(text.count(interface) >= 2 for text, _, _ in seen["words"]))
     person.enlarge_window()
     person.click("Copy all")
-    copied = wait_until(lambda: clipboard(screen))  # also the settings are written then
+    copied = wait_until(person.read_clipboard)  # also the settings are written then
     commands = [line for line in copied.splitlines() if line and not line.startswith("#")]
 
     with (chorus / "output.txt").open("wb") as output:
@@ -254,14 +253,3 @@ def test_the_commands_for_two_machines_train_when_they_are_pasted_there(
     assert steps_told(folder) == [1, 2, 3, 4]
     assert folder.event_path(1).exists()
     assert folder.read_exit()["status"] == "finished"
-
-
-def clipboard(screen):
-    """The text in the clipboard; "" while there is none."""
-    root = tkinter.Tk(screenName=screen)
-    try:
-        return root.clipboard_get()
-    except tkinter.TclError:
-        return ""
-    finally:
-        root.destroy()
