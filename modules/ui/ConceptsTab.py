@@ -143,6 +143,7 @@ class ConceptsTab(ctk.CTkFrame):
             known[scan_key(concept)] = found
             if self.winfo_exists():
                 self.show_concepts()
+                self._read_next()  # at once: by now the tab is laid out
 
         self.app.in_background(lambda: find_pictures(concept, number), take)
 

@@ -61,10 +61,15 @@ def faults() -> list[Exception]:
 def make_app(display, tmp_path, monkeypatch, faults) -> Iterator[Callable]:
     """Makes a window: `make_app()`, or `make_app(state_dir)` for one with a last state. What is raised in a callback
     fails the test."""
+    from customtkinter.windows.widgets.core_rendering import DrawEngine
+
     from modules.ui.TrainUI import TrainUI
 
     monkeypatch.chdir(tmp_path)  # the run folders of the demo are relative
     monkeypatch.setattr("modules.ui.SettingsModel.load_preset", load_preset_once)
+    # Round corners as one shape each, and not of characters, are not as smooth but drawn in two thirds of the time.
+    monkeypatch.setattr(DrawEngine, "preferred_drawing_method", "polygon_shapes")
+    monkeypatch.setattr("modules.ui.App.PUMP_MS", 5)  # tests wait for what it brings
     monkeypatch.setattr("modules.ui.BackgroundChecks.look_at_port", lambda *place: [])  # other tests train meanwhile
     windows = []
 
