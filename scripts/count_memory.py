@@ -10,6 +10,8 @@ would keep it: matrix products and convolutions in bfloat16, norms in float32, a
 from __future__ import annotations
 
 import sys
+import weakref
+from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 PIXELS = {"sd15": 512, "sdxl": 1024, "sd3": 1024, "vae": 256}
 TARGETS = ("attention", "attention_mlp", "linear", "linear_conv")
@@ -70,11 +74,18 @@ def main() -> None:
         for method in ("lora", "full"):
             print(f"  {method}, activations: {activations(name, method):,.0f} bytes a pixel")
             print(f"  {method}, with checkpointing: {activations(name, method, checkpointing=True):,.0f}")
+        with mixed_precision():
+            held = count_held(build_denoiser(name).eval(), denoiser_call(name, PIXELS[name])) / PIXELS[name] ** 2
+        print(f"  held while it samples: {held:,.0f} bytes a pixel")
     vae = build_vae()
     print(f"vae: {num_weights(vae):,} weights")
     for checkpointing in (False, True):
         counted = count_kept(build_vae(), vae_call(PIXELS["vae"]), checkpointing) / PIXELS["vae"] ** 2
         print(f"  {'with checkpointing' if checkpointing else 'activations in float32'}: {counted:,.0f} bytes a pixel")
+    held = count_held(build_vae().eval(), decoder_call(PIXELS["vae"])) / PIXELS["vae"] ** 2
+    with mixed_precision():
+        mixed = count_held(build_vae().eval(), decoder_call(PIXELS["vae"])) / PIXELS["vae"] ** 2
+    print(f"  held while it decodes: {held:,.0f} bytes a pixel in float32, {mixed:,.0f} in mixed precision")
     for name, encoder, length in text_encoders():
         tokens = torch.zeros(1, length, dtype=torch.long, device="meta")
         with mixed_precision():
@@ -130,6 +141,38 @@ def count_kept(module: nn.Module, call: Callable[[nn.Module], object], checkpoin
     with counted(outside):
         call(module)
     return _bytes(outside) + largest
+
+
+def count_held(module: nn.Module, call: Callable[[nn.Module], object]) -> int:
+    """The most bytes of tensors that are there at once while `call` takes something through `module`, weights apart and
+    without gradients."""
+    weights = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
+    users: Counter[int] = Counter()  # tensors of each storage
+    held = most = 0
+
+    def forget(storage: int, num_bytes: int) -> None:
+        nonlocal held
+        users[storage] -= 1
+        if not users[storage]:
+            held -= num_bytes
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal held, most
+            result = function(*args, **(kwargs or {}))
+            for tensor in tree_leaves(result):
+                storage = tensor.untyped_storage() if isinstance(tensor, Tensor) else None
+                if storage is None or storage._cdata in weights:
+                    continue
+                held += storage.nbytes() if not users[storage._cdata] else 0
+                users[storage._cdata] += 1
+                weakref.finalize(tensor, forget, storage._cdata, storage.nbytes())
+            most = max(most, held)
+            return result
+
+    with torch.no_grad(), Watch():
+        call(module)
+    return most
 
 
 def _bytes(kept: dict[int, object]) -> int:
@@ -196,6 +239,11 @@ def vae_call(size: int) -> Callable[[nn.Module], object]:
         return vae.decode(posterior.mean + posterior.std * torch.empty_like(posterior.mean)).sample
 
     return call
+
+
+def decoder_call(size: int) -> Callable[[nn.Module], object]:
+    latents = torch.empty(1, 4, size // 8, size // 8, device="meta")
+    return lambda vae: vae.decode(latents).sample
 
 
 class _Adapter(nn.Module):

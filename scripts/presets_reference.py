@@ -43,7 +43,7 @@ INTRODUCTION = """\
 
 A preset is a start for a family and a method; it lacks only your pictures. The button at the top left of the window
 lists them, for the memory and the number of GPUs that are chosen above the list, and *Compare…* shows what one would
-change. On a terminal the name says all of it:
+change; your concepts, folders and prompts [stay](window.md). On a terminal the name says all of it:
 
 ```
 python scripts/train.py --preset sdxl-lora --config run.yaml            # as the file has it
@@ -59,13 +59,16 @@ MEMORY_RULE = """\
 ## Where the memory figures come from
 
 **They are calculated, not measured.** What a run takes on your GPU also depends on its driver, on the versions of torch
-and its libraries, and on what else uses it. The sum, for one GPU, is the larger one of training and caching:
+and its libraries, and on what else uses it. The sum, for one GPU, is the largest one of these:
 
 - training: the weights that a step needs (text encoders leave once all captions are encoded), with gradients, the
   optimizer's state and the average of what trains; then the activations of a micro-batch, with a tenth on top for gaps
   in the allocator, or what the optimizer needs while it steps, whichever is more; and 0.5 GiB for torch itself, on
   several GPUs 0.25 more for what NCCL holds.
 - caching: the text encoders together, or the autoencoder with one picture.
+- sampling, where a run makes samples by itself, as no preset but the demo does: all parts of the model beside the
+  optimizer's state and the average, and what the autoencoder holds of the pictures that are made at a time, 3,072 bytes
+  a pixel in float32, 1,536 in bfloat16 and 2,560 in mixed precision, with the tenth on top.
 
 Weights and activations are counted by `scripts/count_memory.py` on the real architectures, without their weights:
 
@@ -75,9 +78,9 @@ Activations are what autograd keeps for the backward pass in bf16 mixed precisio
 and of pictures. The autoencoder (84 million weights) is counted in float32: 35,067 and 14,958 bytes a pixel.
 
 A preset is offered for a size if on one GPU and on several the sum stays 1 GiB below it, which is for the system.
-**Samples need more**: all parts of the model come onto the GPU beside what trains. Where that is too much, a run says
-so and goes on without them; lower `sampling.batch_size` first. Stable Diffusion 3.5 with T5 takes 14.7 GiB for its
-weights alone, so that samples from it want 24 GB.
+**Samples may need more** than the training, above all that of a LoRA in small batches; the estimate in the window shows
+it. Where that is too much, a run says so and goes on without them; lower `sampling.batch_size` first. Stable Diffusion
+3.5 with T5 takes 14.7 GiB for its weights alone, so that samples from it want 24 GB.
 """
 BY_MEMORY = """\
 ## By memory

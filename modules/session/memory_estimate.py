@@ -30,6 +30,7 @@ _CUDA_BYTES = 0.5 * GIB  # kernels and workspaces of torch and cuDNN in a proces
 _NCCL_BYTES = 0.25 * GIB  # its buffers between ranks
 _TEXT_LAYERS = 24  # of T5: without gradients the activations of one layer at a time are there
 _VAE_WIDTH = 4 * 128  # values for each pixel at the encoder's widest, while a picture is encoded
+_DECODER_WIDTH = 256  # channels of the decoder at its widest, which is at the picture's full size
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ class MemoryEstimate:
 
     weights, gradients, optimizer, average: there for the whole training. activations: while a step is computed.
     stepping: while the optimizer changes the weights, when no activations are there. caching: in all, while pictures
-    and captions are encoded before the training. process: of torch itself.
+    and captions are encoded before the training. sampling: in all, while samples are made, 0 where none are.
+    process: of torch itself.
     """
 
     weights: float
@@ -111,6 +113,7 @@ class MemoryEstimate:
     activations: float
     stepping: float
     caching: float
+    sampling: float
     process: float
 
     @property
@@ -120,7 +123,7 @@ class MemoryEstimate:
 
     @property
     def peak(self) -> float:
-        return max(self.training, self.caching)
+        return max(self.training, self.caching, self.sampling)
 
 
 def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> MemoryEstimate:
@@ -135,14 +138,22 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
     if config.model.mixed_precision != "no" and own >= 4:
         weights += loaded * 2  # autocast's copies
     process = _CUDA_BYTES + (_NCCL_BYTES if ranks > 1 else 0)
+    optimizer = trained * _optimizer_bytes(config, trained_bytes)
+    average = trained * max(4, trained_bytes) if config.ema.enabled else 0
+    sampling = _sampling(config, model, ranks)
+    if sampling:  # gradients are gone then
+        sampling += weights + optimizer + average + process
+        if config.ema.enabled and config.ema.sample and trained_bytes < 4:
+            sampling += trained * trained_bytes  # the average in the weights' own precision, beside them
     return MemoryEstimate(
         weights=weights,
         gradients=trained * trained_bytes,
-        optimizer=trained * _optimizer_bytes(config, trained_bytes),
-        average=trained * max(4, trained_bytes) if config.ema.enabled else 0,
+        optimizer=optimizer,
+        average=average,
         activations=_activations(config, model, ranks) * _ALLOCATOR,
         stepping=_stepping(config, trained, trained_bytes),
         caching=_caching(config, model) + process,
+        sampling=sampling,
         process=process,
     )
 
@@ -227,6 +238,29 @@ def _caching(config: TrainConfig, model: Architecture) -> float:
     text = sum(model.text_encoders) * own + max(model.text_bytes) / _TEXT_LAYERS if is_cached else 0
     pixels = max([*config.data.resolutions, config.data.resolution]) ** 2
     return max(text, (model.vae + pixels * _VAE_WIDTH) * own)
+
+
+def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
+    """What samples need beside what stays for the training, in bytes; 0 where the run makes none by itself.
+
+    They are the parts of the model that the training goes without, and what the VAE's decoder holds, in channels of
+    each picture's full size, of the pictures that are made at a time: 256 that go into a norm, 256 that come out of it,
+    and 256 out of the activation behind it. In float32 these are 3 x 256 x 4 = 3,072 bytes a pixel, under autocast,
+    which has the last two in float32, 256 x (2 + 4 + 4) = 2,560. The denoiser, which is done by then, needs less: at
+    most 456 bytes a pixel, twice for guidance. Source: scripts/count_memory.py counts them on the real architectures.
+    """
+    settings = config.sampling
+    samples = [sample for sample in settings.samples if sample.enabled]
+    if not samples or not (settings.at_start or settings.at_end or settings.unit != "never"):
+        return 0
+    own = BYTES_OF[config.model.weight_dtype]
+    absent = model.denoiser + sum(model.text_encoders) + model.vae - _loaded_weights(config, model)
+    pictures = min(settings.batch_size, math.ceil(sum(sample.count for sample in samples) / num_ranks))
+    pixels = max(sample.width * sample.height for sample in samples)
+    # SDXL's pipeline decodes in float32 where the weights are float16, in which its VAE overflows
+    value_bytes = 4 if config.model.weight_dtype == "float16" else own
+    values_bytes = 2 + 4 + 4 if config.model.mixed_precision != "no" else 3 * value_bytes
+    return absent * own + pictures * pixels * _DECODER_WIDTH * values_bytes * _ALLOCATOR
 
 
 def _rounds_by_chance(config: TrainConfig) -> bool:

@@ -5,7 +5,17 @@ import torch
 from torch import nn
 
 from modules.session.memory_estimate import ARCHITECTURES
-from scripts.count_memory import add_adapters, build_denoiser, build_vae, count_kept, num_weights, vae_call
+from scripts.count_memory import (
+    add_adapters,
+    build_denoiser,
+    build_vae,
+    count_held,
+    count_kept,
+    decoder_call,
+    mixed_precision,
+    num_weights,
+    vae_call,
+)
 
 
 def test_stable_diffusion_15_and_the_autoencoder_have_the_weights_and_activations_of_the_table():
@@ -23,3 +33,17 @@ def test_what_is_kept_is_counted_once_and_without_the_weights():
     values = torch.empty(3, 8, device="meta")
     # both layers' inputs and the output of ReLU, each a float32
     assert count_kept(layers, lambda model: model(values)) == 3 * (8 + 16 + 4) * 4
+
+
+def test_what_is_held_at_once_is_counted_as_it_comes_and_goes():
+    layers = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU(), nn.Linear(16, 4, bias=False)).to("meta")
+    values = torch.empty(3, 8, device="meta")
+    # what goes into ReLU and what comes out of it; a view of a tensor takes nothing
+    assert count_held(layers, lambda model: model(values).view(4, 3)) == 3 * (16 + 16) * 4
+
+
+def test_a_decoder_holds_what_the_estimate_of_sampling_says():
+    decode = decoder_call(256)
+    assert count_held(build_vae().eval(), decode) / 256**2 == pytest.approx(3 * 256 * 4, rel=1e-3)
+    with mixed_precision():
+        assert count_held(build_vae().eval(), decode) / 256**2 == pytest.approx(256 * (2 + 4 + 4), rel=1e-3)

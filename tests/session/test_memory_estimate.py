@@ -96,3 +96,75 @@ def test_where_captions_are_cached_the_text_encoders_may_take_the_most():
     encoders = (123_060_480 + 694_659_840 + 4_762_310_656) * 2
     assert memory.peak == memory.caching > encoders
     assert estimate(family="sd3", method="vae").caching < GIB
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+
+PICTURE = {"prompt": "a", "width": 1024, "height": 1024}
+SMALL_LORA = {
+    "family": "sdxl",
+    "batch_size": 1,
+    "model": {"weight_dtype": "bfloat16", "gradient_checkpointing": True},
+    "data": {"resolution": 1024},
+}
+
+
+def with_samples(num_ranks=None, samples=({},), sampling=None, **values):
+    sampling = {"at_end": True, "samples": [{**PICTURE, **sample} for sample in samples], **(sampling or {})}
+    return estimate(num_ranks, **values, sampling=sampling)
+
+
+def test_a_picture_of_full_size_takes_more_than_the_training_of_a_lora_in_small_batches():
+    without, memory = estimate(**SMALL_LORA), with_samples(**SMALL_LORA)
+    adapter = 23_224_320  # of rank 16: its weights and two moments in float32
+    model = SDXL + 123_060_480 + 694_659_840 + 83_653_863
+    decoding = 1024 * 1024 * 3 * 256 * 2  # in bfloat16
+    assert memory.sampling == pytest.approx(model * 2 + adapter * (4 + 8) + decoding * 1.1 + 0.5 * GIB)
+    assert memory.peak == memory.sampling > memory.training == without.peak
+
+
+def test_samples_that_a_run_does_not_make_by_itself_are_not_counted():
+    for sampling in ({"at_end": False}, {"samples": []}, {"samples": [{**PICTURE, "enabled": False}]}):
+        assert with_samples(sampling=sampling).sampling == 0
+    for sampling in ({"at_start": True}, {"unit": "steps", "every": 100}):
+        assert with_samples(sampling={"at_end": False, **sampling}).sampling > 0
+
+
+def test_as_many_pictures_are_counted_as_a_rank_decodes_at_a_time():
+    def pictures(num_ranks, counts, at_a_time):
+        samples = [{"count": count} for count in counts]
+        memory = with_samples(num_ranks, samples, {"batch_size": at_a_time}, **SMALL_LORA)
+        alone = with_samples(num_ranks, **SMALL_LORA)
+        return 1 + round((memory.sampling - alone.sampling) / (1024 * 1024 * 3 * 256 * 2 * 1.1), 6)
+
+    assert pictures(1, [1, 2], 4) == 3
+    assert pictures(1, [8, 1], 4) == 4
+    assert pictures(4, [8, 1], 4) == 3  # nine over four ranks
+
+
+def test_the_largest_picture_and_the_precision_decide_what_is_decoded():
+    def decoding(width, **model):
+        samples = [{"width": width, "height": 512}, {"width": 256, "height": 256}]
+        memory = with_samples(samples=samples, sampling={"batch_size": 1}, model=model)
+        without = with_samples(samples=[{"width": 8, "height": 8}], sampling={"batch_size": 1}, model=model)
+        return (memory.sampling - without.sampling) / 1.1 / (width * 512 - 8 * 8) / 256
+
+    for width in (512, 1024):
+        assert decoding(width, weight_dtype="float32") == pytest.approx(3 * 4)
+    assert decoding(512, weight_dtype="bfloat16") == pytest.approx(3 * 2)
+    assert decoding(512, weight_dtype="float16") == pytest.approx(3 * 4)
+    assert decoding(512, weight_dtype="bfloat16", mixed_precision="bf16") == pytest.approx(2 + 4 + 4)
+
+
+def test_samples_from_an_average_in_half_precision_take_a_copy_of_what_trains():
+    full = {"method": "full", "model": {"weight_dtype": "bfloat16"}, "optimizer": {"name": "sgd"}}
+    averaged = with_samples(**full, ema={"enabled": True})
+    assert averaged.sampling - with_samples(**full).sampling == pytest.approx(UNET * (4 + 2))
+    assert averaged.sampling - with_samples(**full, ema={"enabled": True, "sample": False}).sampling == UNET * 2
+
+
+def test_a_vae_that_trains_alone_is_joined_by_the_rest_of_the_model():
+    memory = with_samples(method="vae", optimizer={"name": "sgd"}, model={"weight_dtype": "float32"})
+    vae, encoder = 83_653_863, 123_060_480
+    decoding = 1024 * 1024 * 256 * 12
+    assert memory.sampling == pytest.approx((UNET + encoder + 2 * vae) * 4 + decoding * 1.1 + 0.5 * GIB)  # and momentum
