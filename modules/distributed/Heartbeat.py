@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
+
+from modules.config.errors import UserError
 
 Phase = Literal["loading", "caching", "training", "sampling", "saving", "waiting"]
 
@@ -45,7 +48,21 @@ class Heartbeat:
         """
 
     def _limit(self, limit_seconds: float | None) -> float:
-        phase, _, seconds = os.environ.get(LIMIT_VARIABLE, "").rpartition("=")
-        if seconds and phase in ("", self._phase):
-            return float(seconds)
-        return limit_seconds or PHASE_LIMITS[self._phase]
+        return read_limits().get(self._phase) or limit_seconds or PHASE_LIMITS[self._phase]
+
+
+def read_limits(env: Mapping[str, str] = os.environ) -> dict[str, float]:
+    """Seconds for each phase that LIMIT_VARIABLE names. Raises UserError for what it can't mean."""
+    text = env.get(LIMIT_VARIABLE, "")
+    if not text:
+        return {}
+    phase, has_phase, number = text.rpartition("=")
+    phases = [phase.strip()] if has_phase else list(PHASE_LIMITS)
+    with contextlib.suppress(ValueError):
+        seconds = float(number)
+        if 0 < seconds < math.inf and PHASE_LIMITS.keys() >= set(phases):
+            return dict.fromkeys(phases, seconds)
+    raise UserError(
+        f"{LIMIT_VARIABLE} is {text[:60]!r}: it must be a number of seconds above 0, as in 60, or one for a phase "
+        f"({', '.join(PHASE_LIMITS)}), as in training=60; correct it, or unset it."
+    )

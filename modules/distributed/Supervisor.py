@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from modules.distributed.stacks import with_stacks
 from modules.session.atomic import write_json
 from modules.session.FolderCommands import send_command
 from modules.session.RunFolder import RunFolder
+from modules.session.slurm import REQUEUE_SIGNALS, REQUEUED, EarlySignal, requeue_signals, requeue_signals_blocked
 from modules.session.TrainCallbacks import TrainCallbacks
 
 FINISHED, FAILED, STOPPED = 0, 1, 130
@@ -26,7 +28,7 @@ _HEARTBEATS_SECONDS = 1.0
 _EXIT_CODE_SECONDS = 3.0  # torchrun tells how a rank ended only when all its ranks have
 _REAP_SECONDS = 10.0  # a killed process that is still there is inside a driver; nothing more can be done
 
-Outcome = Literal["finished", "stopped"] | Failure
+Outcome = Literal["finished", "stopped", "requeued"] | Failure
 
 
 class Supervisor:
@@ -64,11 +66,14 @@ class Supervisor:
         self._stops_asked = 0
         self._heartbeats_due = 0.0
         self._has_passed_stop_on = False
+        self._requeue_asked = False
+        self._asked_to_requeue: set[int] = set()  # process ids of ranks
 
     def run(self) -> int:
-        """The exit code: 0 finished, 1 failed, 130 stopped. Must be called from the main thread, which spawns.
+        """The exit code: 0 finished, 1 failed, 130 stopped, 75 stopped for SLURM to run the job again.
 
-        None of the ranks is left when it returns or raises.
+        In the last case the caller is to ask SLURM for that, and to write exit.json. Must be called from the main
+        thread, which spawns. None of the ranks is left when it returns or raises.
         """
         attempt = 0
         with self._stop_on_signals():
@@ -76,7 +81,7 @@ class Supervisor:
                 attempt += 1
         if isinstance(outcome, Failure):
             return FAILED
-        return FINISHED if outcome == "finished" else STOPPED
+        return {"finished": FINISHED, "stopped": STOPPED, "requeued": REQUEUED}[outcome]
 
     def _run_ranks(self, attempt: int) -> Outcome | None:
         """How the run has ended; None if it is to start again."""
@@ -85,7 +90,8 @@ class Supervisor:
         watch = RankWatch(server, range(self._first_rank, self._first_rank + launcher.num_ranks))
         ranks = _Ranks(launcher, server, watch)
         try:
-            launcher.start({**server.variables(), ATTEMPT_VARIABLE: str(attempt)})
+            with requeue_signals_blocked():
+                launcher.start({**server.variables(), ATTEMPT_VARIABLE: str(attempt)})
             outcome = self._watch(ranks)
             if isinstance(outcome, Failure):
                 outcome = self._with_details(outcome, ranks)
@@ -112,11 +118,13 @@ class Supervisor:
                 self._callbacks.on_status("Stopped at once, without a backup")
                 return "stopped"
             self._pass_on_stop()
+            self._pass_on_requeue(ranks)
             states = list(ranks.server.ranks.values())
             if len(states) < ranks.launcher.num_ranks or not all(state.done for state in states):
                 continue
             if not ranks.launcher.is_running() or self._lingers(ranks):
-                return "stopped" if any(state.done == "stopped" for state in states) else "finished"
+                ends = {state.done for state in states}
+                return next(end for end in ("requeued", "stopped", "finished") if end in ends)
 
     def _note_exits(self, ranks: _Ranks) -> None:
         is_running = ranks.launcher.is_running()  # asked first: codes read later are then final
@@ -165,7 +173,7 @@ class Supervisor:
         return failure
 
     def _starts_again_after(self, failure: Failure, attempt: int) -> bool:
-        if failure.kind == "user_error" or attempt >= self._max_restarts or self._stops_asked:
+        if failure.kind == "user_error" or attempt >= self._max_restarts or self._stops_asked or self._requeue_asked:
             return False
         self._resume = True  # also without a backup: models that were saved must not end the run as an earlier one's
         start = "from the last backup" if self._has_backup() else "from the beginning"
@@ -176,7 +184,7 @@ class Supervisor:
         if isinstance(outcome, Failure):
             self._write_exit("failed", **outcome.record())
             self._callbacks.on_failed(outcome.text)
-        else:
+        elif outcome != "requeued":
             self._write_exit(outcome, rank=self._first_rank)
 
     def _write_exit(self, status: str, **details: Any) -> None:
@@ -210,17 +218,35 @@ class Supervisor:
         else:
             self._callbacks.on_status("Stopping after this step; press Ctrl-C again to stop at once without saving")
 
+    def _pass_on_requeue(self, ranks: _Ranks) -> None:
+        """By the signal itself, which ranks that are not ready for it have blocked."""
+        for state in ranks.server.ranks.values() if self._requeue_asked else ():
+            if state.is_connected and not state.done and state.pid not in self._asked_to_requeue:
+                self._asked_to_requeue.add(state.pid)
+                for number in REQUEUE_SIGNALS:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(state.pid, number)
+
     @contextlib.contextmanager
     def _stop_on_signals(self) -> Iterator[None]:
-        """The first signal asks the ranks to stop and save, the second one ends them at once."""
+        """The first signal asks the ranks to stop and save, the second one ends them at once.
+
+        The one by which SLURM announces the end of the job's time has them back up for the job's next turn.
+        """
 
         def count(number: int, frame: object) -> None:
             self._stops_asked += 1
+
+        def requeue(number: int, frame: object) -> None:
+            self._requeue_asked = True
 
         numbers = [signal.SIGINT, signal.SIGTERM]
         if hasattr(signal, "SIGBREAK"):  # Windows: what another process can send
             numbers.append(signal.SIGBREAK)
         before = {number: signal.signal(number, count) for number in numbers}
+        before |= {number: signal.signal(number, requeue) for number in requeue_signals()}
+        if any(isinstance(handler, EarlySignal) and handler.has_come for handler in before.values()):
+            self._requeue_asked = True
         try:
             yield
         finally:

@@ -60,7 +60,7 @@ class RankState:
     limit_seconds: float
     is_connected: bool = True
     error: RankError | None = None
-    done: Literal["finished", "stopped"] | None = None
+    done: Literal["finished", "stopped", "requeued"] | None = None
     done_at: float | None = None
     step: int | None = None
     lost_at: float | None = None
@@ -219,8 +219,11 @@ class Lifeline(Heartbeat):
         error = RankError(time.monotonic(), text, traceback, is_user_error, is_symptom)
         self._send(type="failed", error=vars(error))
 
-    def done(self, status: Literal["finished", "stopped"], step: int) -> None:
-        """This rank ends as planned, or as asked; from now on it does not mind the watcher's end."""
+    def done(self, status: Literal["finished", "stopped", "requeued"], step: int) -> None:
+        """This rank ends as planned, or as asked; from now on it does not mind the watcher's end.
+
+        "requeued": stopped, for SLURM to run the job again.
+        """
         self._is_over = True
         self._send(type="done", status=status, step=step)
 

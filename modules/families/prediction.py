@@ -51,10 +51,16 @@ def objective_of(
         return Flow()
     from diffusers import DDPMScheduler
 
+    check_prediction(family, scheduler_config)
     schedule = DDPMScheduler.from_config(dict(scheduler_config))
-    if schedule.config.prediction_type not in ("epsilon", "v_prediction"):
-        raise UserError(
-            f"model.prediction_type auto: the base predicts {schedule.config.prediction_type!r}, and only epsilon and "
-            "v_prediction can be trained; set the one of these that it was made for, or choose another base."
-        )
     return Ddpm(schedule.alphas_cumprod.to(device), schedule.config.prediction_type)
+
+
+def check_prediction(family: Family, scheduler_config: Mapping[str, Any]) -> None:
+    """Raises UserError for a base that predicts what can't be trained, as its scheduler says."""
+    predicted = scheduler_config.get("prediction_type", "epsilon")  # as diffusers takes it
+    if family.objective == "ddpm" and predicted not in ("epsilon", "v_prediction"):
+        raise UserError(
+            f"model.prediction_type auto: the base predicts {predicted!r}, and only epsilon and v_prediction can be "
+            "trained; set the one of these that it was made for, or choose another base."
+        )

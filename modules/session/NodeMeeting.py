@@ -7,6 +7,7 @@ import json
 import select
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import Any
@@ -36,13 +37,17 @@ class _Member:
 class NodeMeeting:
     """Listens at `port`, all addresses, and takes the nodes that come. own: of node 0, as `describe_node` gives it.
 
+    stopping: whether to wait no longer for nodes that are to hear a refusal.
     refusal: one sentence why there can be no run; empty as long as there can.
     Raises UserError if the port is busy.
     """
 
-    def __init__(self, own: dict[str, Any], port: int, is_ipv6: bool = False):
+    def __init__(
+        self, own: dict[str, Any], port: int, is_ipv6: bool = False, stopping: Callable[[], bool] = lambda: False
+    ):
         self.refusal = ""
         self._own = own
+        self._stopping = stopping
         self._members: dict[int, _Member] = {}
         family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
         try:
@@ -53,6 +58,7 @@ class NodeMeeting:
                 f"initial_port {port} is busy here ({error.strerror}): end what uses it, or set another one on every "
                 f"machine{f', such as {free}' if free else ''}."
             ) from error
+        self._server.setblocking(False)
 
     def __enter__(self) -> NodeMeeting:
         return self
@@ -89,7 +95,7 @@ class NodeMeeting:
         self.refusal = reason
         self._say_all({"refusal": reason})
         deadline = time.monotonic() + LINGER_SECONDS
-        while self.missing and time.monotonic() < deadline:
+        while self.missing and not self._stopping() and time.monotonic() < deadline:
             if select.select([self._server], [], [], POLL_SECONDS)[0]:
                 self._receive()
 
@@ -122,7 +128,10 @@ class NodeMeeting:
                 self._members.pop(ranks[connection]).connection.close()
 
     def _receive(self) -> None:
-        connection, address = self._server.accept()
+        try:
+            connection, address = self._server.accept()
+        except (ConnectionError, BlockingIOError):  # it has gone again, before it was taken
+            return
         connection.settimeout(HELLO_SECONDS)
         with contextlib.suppress(OSError):
             say(connection, {"mark": MARK})

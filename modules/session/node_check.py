@@ -85,8 +85,8 @@ def refused_together(config: TrainConfig, tell: Tell) -> Iterator[None]:
         yield
     except UserError as error:
         if config.enable_multi_gpu and config.num_nodes > 1:
-            # their answer, that they are not there, or a Ctrl-C: this node has a reason of its own
-            with contextlib.suppress(UserError, KeyboardInterrupt):
+            # their answer, that they are not there, a broken network, or a Ctrl-C: this node has a reason of its own
+            with contextlib.suppress(UserError, OSError, KeyboardInterrupt):
                 _tell_refusal(config, str(error), tell)
         raise
 
@@ -135,7 +135,7 @@ class _Waiting:
 
 
 def _lead(own: dict[str, Any], place: Place, waiting: _Waiting) -> list[str]:
-    with NodeMeeting(own, place.port, ":" in place.address) as meeting:
+    with NodeMeeting(own, place.port, ":" in place.address, waiting.stopping) as meeting:
         if not is_own_address(place.address):
             _refuse_second_leader(own, place)
         while not meeting.refusal:
@@ -212,7 +212,7 @@ def _reach(place: Place, own: dict[str, Any], waiting: _Waiting) -> Iterator[soc
             silent_since = waiting.seconds
         elif waiting.seconds - silent_since > UNREACHABLE_SECONDS:
             if is_own:
-                _tell_that_nobody_leads(own, place)
+                _tell_that_nobody_leads(own, place, waiting.stopping)
             raise UserError(_unreachable(place, own["node_rank"], reason, is_own))
         if waiting.seconds > waiting.limit_seconds:
             raise UserError(
@@ -225,10 +225,11 @@ def _reach(place: Place, own: dict[str, Any], waiting: _Waiting) -> Iterator[soc
     yield None
 
 
-def _tell_that_nobody_leads(own: dict[str, Any], place: Place) -> None:
+def _tell_that_nobody_leads(own: dict[str, Any], place: Place, stopping: Callable[[], bool]) -> None:
     """The others come to this machine, and would wait for minutes; such as where two were given the same command."""
-    # UserError: the port is busy, so that they find somebody else
-    with contextlib.suppress(UserError), NodeMeeting(own, place.port, ":" in place.address) as meeting:
+    # UserError: the port is busy, so that they find somebody else. OSError: a broken network hides no reason
+    is_ipv6 = ":" in place.address
+    with contextlib.suppress(UserError, OSError), NodeMeeting(own, place.port, is_ipv6, stopping) as meeting:
         meeting.refuse(
             f"The machine that has master_addr, {place.address}, was started as node {own['node_rank']}: give it "
             "node_rank 0, or write the address of node 0."

@@ -35,6 +35,7 @@ from modules.data.run_summary import count_texts, disk_needs, picture_warnings, 
 from modules.data.RunPlan import RunPlan, samples_digest
 from modules.distributed.Runtime import REQUEUE, Runtime, default_device
 from modules.families.conditioning import is_unconditional_zero
+from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
 from modules.families.timesteps import timesteps_of
 from modules.methods.layers import check_layers
@@ -245,7 +246,10 @@ class GenericTrainer(TrainingEngine):
         self.base = BaseModel(self.family, self.config.model, self.runtime.device)
         self.parts = trained_in(self.method, self.base, self.config)
         check_parts(self.config, self.parts)  # again: the base may go without a part of its family
-        check_layers(self.base, self.parts, self.config)  # before anything is cached
+        # before anything is cached
+        check_layers(self.base, self.parts, self.config)
+        if self.method.inputs == "latents":
+            check_prediction(self.family, self.base.pipe.scheduler.config)
         self.text_trains = any(part in self.family.text.encoders for part in self.parts)
 
     def _cache(self, texts: list[tuple[str, ...]]) -> None:

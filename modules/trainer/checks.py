@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from modules.config.errors import ConfigError
 from modules.config.TrainConfig import PARTS
 from modules.config.validation import check_batch, check_settings
+from modules.distributed.Heartbeat import read_limits
+from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
 from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 def check_before_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> None:
     """Raises UserError for what a start from here would be refused for, its data apart."""
+    read_limits()
     if not resume:
         RunFolder(config.workspace_dir).refuse_earlier_run()
     check_start(config, num_ranks, resume)
@@ -57,7 +60,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     check_format(family, config.output)
     if base.kind == "single_file":
         check_config_folder(config.model)
-    _check_scheduler(config, base)
+    _check_scheduler(config, family, base)
     check_packages(config.optimizer)
     _check_trained(config, family)
     return base, [problem.message for problem in problems]
@@ -89,17 +92,20 @@ def check_parts(config: TrainConfig, parts: Collection[str]) -> None:
         )
 
 
-def _check_scheduler(config: TrainConfig, base: BaseInfo) -> None:
-    """Of a folder: what a single file predicts is known when it is loaded, which comes before anything is cached."""
+def _check_scheduler(config: TrainConfig, family: Family, base: BaseInfo) -> None:
+    """Of a folder: what other bases predict is known when they are opened, which comes before anything is cached."""
     model = config.model
-    if not model.zero_terminal_snr or model.prediction_type != "auto" or base.kind != "folder":
+    if family.objective != "ddpm" or model.prediction_type != "auto" or base.kind != "folder":
         return
     path = Path(os.path.expanduser(model.base)) / "scheduler" / "scheduler_config.json"
     try:
-        predicted = json.loads(path.read_text(encoding="utf-8")).get("prediction_type", "epsilon")
+        scheduler = json.loads(path.read_text(encoding="utf-8"))
+        predicted = scheduler.get("prediction_type", "epsilon")
     except (OSError, ValueError, AttributeError) as error:
         raise WeightsError(f"model.base {model.base!r}: {path} can't be read; fetch the model again.") from error
-    if predicted == "epsilon":
+    if config.method != "vae":
+        check_prediction(family, scheduler)
+    if model.zero_terminal_snr and predicted == "epsilon":
         raise WeightsError(
             "model.zero_terminal_snr: this base predicts epsilon, which says nothing of the picture where there is "
             "noise alone; set model.prediction_type to v_prediction, or switch it off."

@@ -42,13 +42,13 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
     Raises UserError for what can be said before the ranks have met.
     """
     started = float(os.environ.get(STARTED_VARIABLE) or time.time())
+    lifeline, watch = Lifeline.from_environment(environment.rank), None
+    is_supervised = lifeline is not None
     # another launcher, which may run inside a job of SLURM too, would not survive that signal itself
-    signals = stop_signals() if environment.name == "slurm" else STOP_SIGNALS
+    signals = stop_signals() if is_supervised or environment.name == "slurm" else STOP_SIGNALS
     remember_requeue_signals(signals)
     config = _as_found(config, environment)
     folder = RunFolder(config.workspace_dir)
-    lifeline, watch = Lifeline.from_environment(environment.rank), None
-    is_supervised = lifeline is not None
     held = contextlib.ExitStack()  # until the process ends
     if not is_supervised:
         launcher = LauncherWatch(environment.rank)
@@ -68,6 +68,8 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
         record_end(folder, outcome)
     if watch is not None and outcome.status != "failed" and not outcome.at_once:
         watch.join()  # it would end with this process, which the other ranks of the machine would take for a failure
+    if is_supervised:
+        outcome = replace(outcome, requeues=False)  # which the supervisor sees to
     end_process(outcome, lifeline)
 
 

@@ -53,7 +53,7 @@ def train_as_rank(
     if outcome.status == "failed":
         lifeline.failed(outcome.text, outcome.traceback, outcome.is_user_error, outcome.is_symptom)
     else:
-        lifeline.done(outcome.status, outcome.step)
+        lifeline.done("requeued" if outcome.requeues else outcome.status, outcome.step)
         if trainers:
             trainers[0].leave()
     return outcome

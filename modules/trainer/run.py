@@ -27,9 +27,9 @@ from modules.session.slurm import (
     REQUEUE_SIGNALS,
     REQUEUED,
     EarlySignal,
-    is_task,
     remember_requeue_signals,
     requeue,
+    requeue_signals,
 )
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
@@ -102,7 +102,7 @@ def run_training(config: TrainConfig, resume: bool = False) -> int:
 
 def stop_signals() -> tuple[int, ...]:
     """What asks this process to stop; as a task of SLURM also what announces the end of the job's time."""
-    return (*STOP_SIGNALS, *(REQUEUE_SIGNALS if is_task() else ()))
+    return (*STOP_SIGNALS, *requeue_signals())
 
 
 def record_end(folder: RunFolder, outcome: Outcome) -> None:
@@ -216,8 +216,9 @@ def _stop_on(signals: tuple[int, ...], commands: TrainCommands, callbacks: Train
 
     def stop(number, frame) -> None:
         if number in REQUEUE_SIGNALS:
+            if not commands.requeues:  # SLURM and the process above may both send it
+                callbacks.on_status("The job's time is nearly over: backing up after this step")
             commands.requeue()
-            callbacks.on_status("The job's time is nearly over: backing up after this step")
             return
         commands.stop()
         hint = ""

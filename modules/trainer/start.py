@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from modules.config.errors import ConfigError
+from modules.config.errors import UserError
 from modules.distributed.accelerate import check_accelerate, launcher_words
 from modules.distributed.environments import find_environment, is_by_accelerate, lone_accelerate
+from modules.distributed.Heartbeat import read_limits
 from modules.session.devices import default_num_ranks, list_gpus, num_cores
 from modules.session.node_check import refused_together
 from modules.session.slurm import was_requeued
@@ -33,11 +36,13 @@ def start_training(config: TrainConfig, resume: bool = False, supervise: bool = 
     """
     # before anything asks CUDA: device_indexes count as session/devices.py lists the GPUs
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    environment = None if supervise else find_environment()
+    with _refused_once(config, environment):
+        read_limits()
+        if is_by_accelerate() and not supervise:
+            check_accelerate(config, has_gpu=bool(list_gpus()), words=launcher_words())
     if supervise:
         return supervise_training(config, _count_ranks(config) if config.enable_multi_gpu else 1, resume)
-    environment = find_environment()
-    if is_by_accelerate():
-        _check_accelerate(config, environment)
     resume = resume or was_requeued() or (environment is not None and environment.attempt > 0)
     if environment is not None and environment.world_size > 1:
         return join_training(config, environment, resume)
@@ -58,16 +63,25 @@ def start_training(config: TrainConfig, resume: bool = False, supervise: bool = 
 
 def _count_ranks(config: TrainConfig) -> int:
     """On this machine. Raises UserError; other machines are told then."""
-    with refused_together(config, lambda text: print(text, file=sys.stderr)):
+    with refused_together(config, _say):
         return default_num_ranks(config, list_gpus(), num_cores())
 
 
-def _check_accelerate(config: TrainConfig, environment: RankEnvironment | None) -> None:
-    """All ranks find the same; the first of each machine says it."""
+@contextlib.contextmanager
+def _refused_once(config: TrainConfig, environment: RankEnvironment | None) -> Iterator[None]:
+    """What is refused inside, as a UserError, is so by all ranks of a launcher: the first of each machine says it."""
+    if environment is None:
+        with refused_together(config, _say):
+            yield
+        return
     try:
-        check_accelerate(config, has_gpu=bool(list_gpus()), words=launcher_words())
-    except ConfigError:
-        if environment is None or environment.local_rank == 0:
+        yield
+    except UserError:
+        if environment.local_rank == 0:
             raise
         time.sleep(REFUSAL_SECONDS)
         raise SystemExit(REFUSED) from None
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

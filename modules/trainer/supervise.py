@@ -26,19 +26,18 @@ from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.FolderCommands import STARTED_VARIABLE, FolderCommands
 from modules.session.node_check import check_nodes, refused_together
-from modules.session.ports import PORTS_TO_TRY, claim_free_port
+from modules.session.ports import LOOPBACK, PORTS_TO_TRY, claim_free_port
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
+from modules.session.slurm import REQUEUED, remember_requeue_signals, requeue_signals
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.rank import end_process, train_as_rank
-from modules.trainer.run import STOP_SIGNALS, STOPPED
+from modules.trainer.run import STOP_SIGNALS, STOPPED, Outcome, record_end
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
-
-LOOPBACK = "127.0.0.1"
 
 
 def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False, by_torchrun: bool = False) -> int:
@@ -47,6 +46,7 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
     To be called from the main thread: spawned ranks end with the thread that has started them.
     Raises UserError for what can be said before a rank starts.
     """
+    remember_requeue_signals(requeue_signals())
     started = float(os.environ.get(STARTED_VARIABLE) or time.time())  # the window tells when it was asked to start
     os.environ[STARTED_VARIABLE] = repr(started)
     if by_torchrun:  # torchrun would give each rank one thread, whatever there is
@@ -83,7 +83,7 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
             arguments = (to_values(config), resume, started, num_ranks, port, run_id)
             return SpawnLauncher(run_distributed_training, arguments, num_ranks)
 
-        return Supervisor(
+        code = Supervisor(
             folder,
             make_launcher,
             callbacks,
@@ -93,6 +93,9 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
             first_rank=machines.node_rank * num_ranks,
             writes_exit=leads,
         ).run()
+        if code == REQUEUED:
+            record_end(folder, Outcome("stopped", requeues=True))
+        return code
 
 
 def run_distributed_training(
@@ -112,13 +115,15 @@ def run_distributed_training(
     """
     for number in STOP_SIGNALS:  # they may reach every process; the supervisor answers Ctrl-C
         signal.signal(number, signal.SIG_IGN)
+    remember_requeue_signals(requeue_signals())
     config = config_from_values(values)
     attempt = int(variables[ATTEMPT_VARIABLE])
     os.environ.update(variables)
     os.environ.update(spawn_variables(local_rank, _machines(config), num_ranks, port, run_id, attempt))
     environment = find_environment()
     lifeline = Lifeline.from_environment(environment.rank)
-    end_process(train_as_rank(config, environment, lifeline, resume, started, (signal.SIGTERM,)), lifeline)
+    outcome = train_as_rank(config, environment, lifeline, resume, started, (signal.SIGTERM, *requeue_signals()))
+    end_process(replace(outcome, requeues=False), lifeline)  # the supervisor sees to that
 
 
 def _machines(config: TrainConfig) -> TrainConfig:

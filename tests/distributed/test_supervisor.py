@@ -19,6 +19,7 @@ from modules.distributed.Heartbeat import LIMIT_VARIABLE
 from modules.distributed.launchers import SpawnLauncher, TorchrunLauncher, _AgentScan, torchrun_command
 from modules.distributed.Supervisor import FAILED, FINISHED, STOPPED, Supervisor
 from modules.session.RunFolder import RunFolder
+from modules.session.slurm import REQUEUE_SIGNALS, REQUEUED, remember_requeue_signals
 from tests.support.ports import free_port
 from tests.support.Recorder import Recorder
 from tests.support.toy_ranks import ToyLauncher, toy_rank
@@ -279,6 +280,47 @@ def test_an_interrupt_of_the_whole_terminal_reaches_no_rank_that_is_starting(fol
 
     with meanwhile(interrupt):
         assert spawn(["work_until_stopped"], ["work_until_stopped"]) == STOPPED
+
+
+@pytest.mark.parametrize("reaches", ["the process above", "all processes", "nobody yet"])
+def test_the_signal_at_the_end_of_a_jobs_time_is_for_every_rank_and_ends_none(
+    reaches, folder, callbacks, supervise, monkeypatch
+):
+    """SLURM may send it to a task's own process or to all below it; "nobody yet": before the ranks were started."""
+    for name in ("SLURM_STEP_ID", "SLURM_PROCID"):
+        monkeypatch.setenv(name, "0")
+    before = signal.getsignal(signal.SIGUSR1)
+    remember_requeue_signals(REQUEUE_SIGNALS)
+
+    def send():
+        if reaches != "nobody yet":
+            wait_for_ranks(folder)
+        for pid in (os.getpid(), *(pids(folder) if reaches == "all processes" else ())):
+            os.kill(pid, signal.SIGUSR1)
+
+    try:
+        if reaches == "nobody yet":
+            send()
+        with meanwhile(send):
+            assert supervise(["work_until_requeued"], ["work_until_requeued"], max_restarts=1) == REQUEUED
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert callbacks.attempts == [(0, False)]
+    assert folder.read_exit() is None  # what SLURM answers belongs into it
+
+
+def test_a_rank_that_does_not_wait_for_the_signal_lives_on(folder, supervise, monkeypatch):
+    for name in ("SLURM_STEP_ID", "SLURM_PROCID"):
+        monkeypatch.setenv(name, "0")
+
+    def send():
+        wait_for_ranks(folder)
+        for pid in pids(folder):
+            os.kill(pid, signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with meanwhile(send):
+        assert supervise(["work_until_stopped"], ["work_until_stopped"]) == STOPPED
 
 
 SUPERVISOR = """

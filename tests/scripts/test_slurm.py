@@ -313,6 +313,33 @@ def test_a_signal_to_all_tasks_backs_up_for_another_turn_and_scancel_backs_up_wi
     assert (state / "job-4711.txt").read_text() == "2\n"
 
 
+@pytest.mark.slow
+@needs_bash
+def test_one_task_that_starts_its_ranks_itself_has_them_back_up_for_another_turn(folder, tiny_sd15, write):
+    """By torchrun, whose agent has no use for the signal."""
+    prepare_run(folder, tiny_sd15, max_steps=100_000)
+    script = write("--gpus-per-node", "1", "--time", "1:00:00", "--python", sys.executable)
+    run, state = folder / "workspace" / "run", folder / "slurm"
+
+    def steps(rank: int) -> list[int]:
+        return [event["step"] for event in events(run, rank, "step")]
+
+    with submitted(script, folder, "--multi_gpu", "--world_size", "2", **ON_CPUS) as (_, env):
+        wait_for(lambda: min(len(steps(rank)) for rank in (0, 1)) >= 3, folder)
+        for pid in find_processes({MARK: env[MARK], "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}):
+            os.kill(pid, signal.SIGUSR1)  # the task and all below it, as some clusters do
+        wait_for(lambda: (state / "job-4711.txt").read_text() == "2\n", folder)
+        (first,) = (run / "backup").glob("step-*")
+        stop = int(first.name.removeprefix("step-"))
+        assert check_manifest(first) is None
+        assert list((run / "models").iterdir()) == []
+    output = (folder / "slurm-4711.out").read_text(encoding="utf-8")
+    assert steps(0)[:stop] == steps(1)[:stop] == list(range(1, stop + 1))
+    assert "Number of processes: 2" in output
+    assert output.count("Job 4711 is queued again") == 1
+    assert (state / "scontrol.txt").read_text() == "requeue 4711 by 0\n"
+
+
 def prepare_run(folder: Path, model: Path, max_steps: int) -> None:
     """Pictures, and settings.yaml of a quick run on them."""
     (folder / "pictures").mkdir()

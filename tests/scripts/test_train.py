@@ -117,6 +117,14 @@ def broken_model(settings: dict, tmp_path: Path) -> None:
     settings["model"]["base"] = str(copy)
 
 
+def model_that_predicts_pictures(settings: dict, tmp_path: Path) -> None:
+    copy = tmp_path / "predicts"
+    shutil.copytree(settings["model"]["base"], copy)
+    path = copy / "scheduler" / "scheduler_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "prediction_type": "sample"}))
+    settings["model"]["base"] = str(copy)
+
+
 def put(path: str, value):
     def change(settings: dict, tmp_path: Path) -> None:
         *sections, name = path.split(".")
@@ -166,6 +174,7 @@ REFUSALS = {
         lambda settings, _: settings.update(method="embedding", embeddings=[{"placeholder": "zebra-1"}]),
         ["embeddings.0.placeholder 'zebra-1' stands in no caption"],
     ),
+    "prediction": (model_that_predicts_pictures, ["model.prediction_type auto", "predicts 'sample'", "another base"]),
     "zero terminal SNR": (put("model.zero_terminal_snr", True), ["model.zero_terminal_snr", "v_prediction"]),
     "layers": (
         put("denoiser.include_layers", "down_blocks, midblock"),

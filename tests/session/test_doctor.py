@@ -37,7 +37,9 @@ from modules.session.doctor.nodes import check_other_nodes
 from modules.session.doctor.packages import OPTIONAL, check_packages, check_python, read_pins
 from modules.session.doctor.report import as_values, can_train, result_lines, verdict
 from modules.session.doctor.settings import check_settings
+from modules.session.ports import LOOPBACK, claim_free_port
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml, eight_gpus, real
+from tests.support.ports import free_port
 
 FACTS = {
     "version": "2.13.0+cu130",
@@ -241,6 +243,14 @@ def test_a_busy_port_matters_where_all_machines_have_to_meet():
         assert (alone.state, alone.values["next_free"] > port) == ("warning", True)
         assert check_port(port, num_nodes=2).state == "fails"
         assert check_port(port, num_nodes=2, node_rank=1).state == "ok"
+
+
+def test_a_port_that_a_run_has_claimed_is_busy_before_its_ranks_listen():
+    port, claim = claim_free_port(free_port(), LOOPBACK)
+    with claim:
+        assert (check_port(port).state, check_port(port).values["next_free"] > port) == ("warning", True)
+        assert check_port(port, num_nodes=2).state == "fails"
+    assert check_port(port).state == "ok"
 
 
 def test_programs_of_this_machine_reach_each_other():

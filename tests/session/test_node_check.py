@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import queue
 import socket
@@ -17,6 +18,7 @@ from modules.session import NodeMeeting, node_check
 from modules.session.node_check import check_nodes, describe_node, is_own_address, refused_together
 from modules.session.ports import next_free_port
 from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 JOIN_SECONDS = 20.0
 
@@ -315,6 +317,74 @@ def test_a_machine_that_has_the_address_and_is_not_node_0_tells_the_others(start
         "The machine that has master_addr, 127.0.0.1, was started as node 1: give it node_rank 0, or write the address "
         "of node 0."
     )
+
+
+@pytest.fixture
+def lingers(monkeypatch):
+    """Who refuses would wait for the other nodes for longer than a test does."""
+    monkeypatch.setattr(NodeMeeting, "LINGER_SECONDS", 100 * JOIN_SECONDS)
+    monkeypatch.setattr(node_check, "UNREACHABLE_SECONDS", 0.05)
+
+
+def meet_at(port: int) -> None:
+    """Returns when somebody meets there, who takes this for a visitor."""
+
+    def is_met() -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0) as visitor:
+            return NodeMeeting.read_message(visitor.makefile("rb")).get("mark") == NodeMeeting.MARK
+        return False
+
+    wait_until(is_met)
+
+
+def test_a_machine_that_tells_the_others_that_nobody_leads_can_be_stopped(start, port, lingers):
+    leaves = threading.Event()
+    node = start(1, options={"stopping": leaves.is_set})
+    meet_at(port)
+    leaves.set()
+    assert node.wait().refusal.startswith("master_addr '127.0.0.1' is this machine itself, which is node 1, and ")
+
+
+def test_node_0_can_be_stopped_while_it_tells_why_there_is_no_run(start, lingers):
+    leaves = threading.Event()
+    first = start(0, 3, options={"stopping": leaves.is_set})
+    first.told.get(timeout=JOIN_SECONDS)
+    assert start(1, 2).wait().refusal
+    leaves.set()
+    assert "was started for 2 nodes and node 0 for 3" in first.wait().refusal
+
+
+def test_a_network_that_fails_while_others_are_told_hides_no_reason(start, port, monkeypatch):
+    def refuse(meeting, reason):
+        raise OSError(errno.ENETDOWN, "Network is down")
+
+    monkeypatch.setattr(NodeMeeting.NodeMeeting, "refuse", refuse)
+    monkeypatch.setattr(node_check, "UNREACHABLE_SECONDS", 0.05)
+    assert start(1).wait().refusal.startswith("master_addr '127.0.0.1' is this machine itself, which is node 1, and ")
+    with pytest.raises(UserError, match=r"^no GPU$"), refused_together(node_config(port, 0), lambda text: None):
+        raise UserError("no GPU")
+
+
+def test_a_visitor_who_has_gone_before_it_was_taken_ends_no_meeting(meeting, port):
+    node_0, _ = meeting
+    gone = iter([ConnectionAbortedError, BlockingIOError])
+    server = node_0._server
+
+    class Server:
+        def __getattr__(self, name):
+            return getattr(server, name)
+
+        def accept(self):
+            if kind := next(gone, None):
+                raise kind
+            return server.accept()
+
+    node_0._server = Server()
+    with socket.create_connection(("127.0.0.1", port)) as visitor:
+        while not node_0.refusal:
+            NodeMeeting.say(visitor, {"mark": NodeMeeting.MARK, "node_rank": 2, "num_nodes": 2})
+            node_0.poll()
+    assert list(gone) == []
 
 
 def test_a_name_that_nobody_has_is_a_mistake(start, monkeypatch):

@@ -5,10 +5,8 @@ import socket
 
 import pytest
 
-from modules.session.ports import claim_free_port, next_free_port
+from modules.session.ports import LOOPBACK, claim_free_port, next_free_port
 from tests.support.ports import free_port
-
-LOOPBACK = "127.0.0.1"
 
 
 @pytest.fixture
@@ -35,6 +33,21 @@ def test_a_port_that_is_claimed_goes_to_nobody_else_until_the_claim_ends(port):
     third, claim = claim_free_port(port, LOOPBACK)
     claim.close()
     assert first == third == port < second
+
+
+@pytest.mark.parametrize("host", [LOOPBACK, ""])
+def test_a_port_that_is_claimed_is_not_free_though_nothing_listens_there_yet(host, port):
+    claimed, claim = claim_free_port(port, LOOPBACK)
+    with claim:
+        assert next_free_port(claimed, host) > claimed
+    assert next_free_port(claimed, host) == claimed
+
+
+def test_a_look_for_a_free_port_holds_none(port):
+    next_free_port(port, LOOPBACK)
+    found, claim = claim_free_port(port, LOOPBACK)
+    claim.close()
+    assert found == port
 
 
 def test_a_port_that_something_listens_at_is_not_claimed(port):

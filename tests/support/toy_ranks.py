@@ -22,6 +22,7 @@ from modules.session.atomic import write_text
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.RunFolder import RunFolder
+from modules.session.slurm import REQUEUE_SIGNALS, remember_requeue_signals
 from modules.session.StepInfo import StepInfo
 from tests.support.waiting import wait_until
 
@@ -92,6 +93,16 @@ def _work_until_stopped(line: Lifeline, folder: RunFolder) -> None:
     line.done("stopped", 5)
 
 
+def _work_until_requeued(line: Lifeline, folder: RunFolder) -> None:
+    remember_requeue_signals(REQUEUE_SIGNALS)
+    while not signal.getsignal(signal.SIGUSR1).has_come:
+        line.beat()
+        time.sleep(0.05)
+    for number in REQUEUE_SIGNALS:  # as Python ends it takes handlers away; real ranks end without that
+        signal.signal(number, signal.SIG_IGN)
+    line.done("requeued", 5)
+
+
 def _train(line: Lifeline, folder: RunFolder) -> None:
     """Tells of steps up to max_steps of the folder's settings, of samples and backups, as a rank that trains."""
     total = load_config(folder.config_path).max_steps or 1_000_000
@@ -139,6 +150,7 @@ ACTIONS = {
     "hang": _hang_in_this_function,
     "work": _work,
     "work_until_stopped": _work_until_stopped,
+    "work_until_requeued": _work_until_requeued,
     "train": _train,
     "kill_itself": _kill_itself,
     "stop_itself": _stop_itself,

@@ -16,6 +16,7 @@ from modules.session.TrainCommands import TrainCommands
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.TrainingError import StopRequested, TrainingError
 from modules.weights.errors import WeightsError
+from modules.weights.inspect import BaseInfo
 from modules.weights.safe import load_tensors
 from tests.support.Recorder import Recorder
 
@@ -612,6 +613,19 @@ def test_samples_and_the_saved_model_predict_what_was_trained(make_config, train
     scheduler = json.loads((folder / "scheduler/scheduler_config.json").read_text())
     assert scheduler["prediction_type"] == "v_prediction"
     assert trainer.base.pipe.scheduler.config.prediction_type == "v_prediction"
+
+
+def test_a_base_of_the_hub_that_predicts_something_else_is_refused_before_anything_is_cached(
+    make_config, start, tiny_sd15, tmp_path, monkeypatch
+):
+    shutil.copytree(tiny_sd15, tmp_path / "base")
+    scheduler = tmp_path / "base" / "scheduler" / "scheduler_config.json"
+    scheduler.write_text(json.dumps({**json.loads(scheduler.read_text()), "prediction_type": "sample"}))
+    hub = BaseInfo("hub", None, 0, "a model on the Hugging Face Hub")  # which is asked when the model is opened
+    monkeypatch.setattr("modules.trainer.checks.check_base", lambda *arguments, **options: hub)
+    with pytest.raises(UserError, match="the base predicts 'sample'"):
+        start(make_config(f"model.base={tmp_path / 'base'}"))
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_later_save_never_replaces_an_earlier_lora(make_config, train):

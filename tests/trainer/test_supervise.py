@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -88,6 +90,26 @@ def test_two_runs_that_are_started_at_the_same_time_meet_at_two_ports(config, tm
     assert other == other_again > first
     log = RunFolder(tmp_path / "other").supervisor_log_path.read_text()
     assert f"Port {first} is busy: using {other}." in log
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SLURM's signal is not known on Windows")
+def test_a_run_whose_ranks_have_backed_up_for_the_jobs_next_turn_asks_slurm_for_it(config, monkeypatch):
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    class Supervisor:
+        def __init__(self, folder, make_launcher, callbacks, **options):
+            self.run = lambda: 75
+
+    monkeypatch.setattr(supervise, "Supervisor", Supervisor)
+    monkeypatch.setattr("modules.trainer.run.requeue", lambda: "Job 4711 is queued again.")
+    try:
+        assert supervise_training(replace(config, num_nodes=1), 2) == 75
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN  # which SLURM then sends
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    record = RunFolder(config.workspace_dir).read_exit()
+    assert (record["status"], record["text"]) == ("stopped", "Job 4711 is queued again.")
 
 
 def test_a_run_begins_when_its_starter_says(config, monkeypatch):

@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable
 
 from modules.session.doctor.CheckResult import CheckResult
-from modules.session.ports import PORTS_TO_TRY, next_free_port
+from modules.session.ports import LOOPBACK, PORTS_TO_TRY, next_free_port
 
-LOOPBACK = "127.0.0.1"
 NOT_BEFORE = 1_767_225_600  # 2026-01-01 UTC: Chorus is younger
 CONNECT_SECONDS = 5
 
