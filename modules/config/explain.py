@@ -1,6 +1,7 @@
 """Sentences for settings that were refused: which, its value, the rule and the remedy."""
 
 import difflib
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -48,6 +49,7 @@ FOREIGN_NAMES = {
     "caption_dropout_rate": "data.caption_dropout",
 }
 
+SQUARE = "the side of a square of as many pixels"
 UNKNOWN_KEY_ERRORS = ("unexpected_keyword_argument", "invalid_key")
 MAX_PATH = 200
 MAX_LISTED = 20
@@ -83,6 +85,13 @@ def unknown_setting(path: str, source: str = "") -> str:
     if meant:
         return f"{start}: did you mean {meant}?"
     return f"{start}: remove it, or look its name up in docs/settings.md."
+
+
+def square_side(text: str) -> int | None:
+    """Of a resolution that is written as width and height, "1024,768" or "1024x768", as other trainers take it: the
+    one that is meant here, in pixels. None for another text."""
+    sides = re.fullmatch(r"\s*([1-9][0-9]{0,5})\s*[,x×*]\s*([1-9][0-9]{0,5})\s*", text.lower())
+    return round(math.sqrt(int(sides[1]) * int(sides[2]))) if sides else None
 
 
 def generic_path(path: str) -> str:
@@ -161,6 +170,8 @@ def _remedy(path: str, info: SettingInfo | None, problem: dict) -> str:
         return ""
     if problem["type"] == "string_type" and value is not None and not isinstance(value, (list, dict)):
         return "; put it in quotes"
+    if info.path.endswith("resolution") and isinstance(value, str) and (side := square_side(value)):
+        return f"; give {side}, {SQUARE}"
     if info.type == "choice" and isinstance(value, str):
         match = difflib.get_close_matches(value[:MAX_SHOWN].lower(), info.choices, n=1)
         if match:

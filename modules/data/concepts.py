@@ -8,7 +8,7 @@ several looks (resolutions, augmented variants) is several samples that follow e
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -132,12 +132,20 @@ class _Found:
     has_caption: bool
 
 
-def scan(concepts: Sequence[ConceptConfig], num_readers: int = NUM_READERS) -> Dataset:
+def scan(
+    concepts: Sequence[ConceptConfig], num_readers: int = NUM_READERS, is_wanted: Callable[[], bool] = lambda: True
+) -> Dataset:
     """Find the pictures of all enabled concepts and read their sizes, in `num_readers` threads.
 
+    is_wanted: asked for each folder and picture, from any thread; the scan ends once it says no.
     Raises DataError if no concept is enabled, or an enabled one has no folder, no readable picture or no table of
-    captions where it should have one.
+    captions where it should have one, and where the scan is no longer wanted.
     """
+
+    def read_size(picture: _Found) -> tuple[int, int] | str:
+        _check(is_wanted)
+        return size_or_reason(picture.path)
+
     if not any(concept.enabled for concept in concepts):
         raise DataError("concepts: none is enabled; add a folder of pictures or enable one.")
     paths: list[str] = []
@@ -149,11 +157,11 @@ def scan(concepts: Sequence[ConceptConfig], num_readers: int = NUM_READERS) -> D
         for number, concept in enumerate(concepts):
             if not concept.enabled:
                 continue
-            found, skipped_folders, masks_of_concept = _find_pictures(concept, f"concepts.{number}")
+            found, skipped_folders, masks_of_concept = _find_pictures(concept, f"concepts.{number}", is_wanted)
             num_masks += masks_of_concept
             unreadable += skipped_folders
             num_before = len(paths)
-            for picture, size in zip(found, readers.map(size_or_reason, [p.path for p in found]), strict=True):
+            for picture, size in zip(found, readers.map(read_size, found), strict=True):
                 if isinstance(size, str):
                     unreadable.append((picture.path, size))
                     continue
@@ -201,7 +209,9 @@ def captions(dataset: Dataset, unreadable: dict[str, str] | None = None) -> list
     return [of_first[sample] for sample in first.tolist()]
 
 
-def _find_pictures(concept: ConceptConfig, setting: str) -> tuple[list[_Found], list[tuple[str, str]], int]:
+def _find_pictures(
+    concept: ConceptConfig, setting: str, is_wanted: Callable[[], bool]
+) -> tuple[list[_Found], list[tuple[str, str]], int]:
     """The picture files of a concept by relative path, (path, reason) of subfolders that can't be listed, and how many
     files are masks.
 
@@ -218,6 +228,7 @@ def _find_pictures(concept: ConceptConfig, setting: str) -> tuple[list[_Found], 
     include, exclude = _patterns(concept.include), _patterns(concept.exclude)
     num_masks = 0
     for below, names in walk(root, concept.include_subfolders, skipped):
+        _check(is_wanted)
         in_lower_case = {name.lower() for name in names}
         for name in names:
             if os.path.splitext(name)[1].lower() in EXTENSIONS and _is_wanted(below + name, include, exclude):
@@ -243,6 +254,11 @@ def _find_pictures(concept: ConceptConfig, setting: str) -> tuple[list[_Found], 
         table = read_table(concept, setting)
         relative = {path: path in table for path in relative}
     return [_Found(os.path.join(root, path), relative[path]) for path in sorted(relative)], skipped, num_masks
+
+
+def _check(is_wanted: Callable[[], bool]) -> None:
+    if not is_wanted():
+        raise DataError("the search for pictures was given up.")
 
 
 def _patterns(text: str) -> list[str]:

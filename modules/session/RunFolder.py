@@ -13,15 +13,22 @@ from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
 from modules.session.atomic import is_temporary, sweep_temporaries, write_json
 from modules.session.events import to_plain
+from modules.session.working_folder import absolute_path
 
 
 class RunFolder:
-    """The run folder at `path`, the setting workspace_dir. Making the object touches no disk; `create` does."""
+    """The run folder at `path`, the setting workspace_dir. Making the object touches no disk; `create` does.
+
+    Raises UserError for a path that is none, or that goes out from a working folder that is gone.
+    """
 
     def __init__(self, path: str | os.PathLike):
-        if not os.fspath(path).strip():
+        text = os.fspath(path)
+        if not text.strip():
             raise UserError("workspace_dir is empty: name the folder for this run, such as workspace/run.")
-        self.path = Path(os.path.abspath(os.path.expanduser(path)))  # absolute: it must outlive a change of directory
+        if not _can_be_a_path(text):  # every look at the disk would raise ValueError
+            raise UserError(f"workspace_dir {text!r} holds a character that no path can have: choose another folder.")
+        self.path = Path(absolute_path(text))  # absolute: it must outlive a change of directory
 
     @property
     def config_path(self) -> Path:
@@ -99,7 +106,7 @@ class RunFolder:
                 folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.path):  # folders that exist may still be read-only
                 pass
-        except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        except OSError as error:
             raise UserError(self._unusable(error)) from error
         # Only the own folders: workspace_dir may be a home folder by mistake, and that is not ours to walk through.
         sweep_temporaries(self.path, recursive=False)
@@ -150,7 +157,7 @@ class RunFolder:
             self.log_dir,
         ]
 
-    def _unusable(self, error: OSError | ValueError) -> str:
+    def _unusable(self, error: OSError) -> str:
         if isinstance(error, FileExistsError | NotADirectoryError):
             wanted = Path(error.filename)
             blocker = next((path for path in [wanted, *wanted.parents] if path.is_file()), wanted)
@@ -158,5 +165,13 @@ class RunFolder:
         elif isinstance(error, PermissionError):
             reason = "there is no permission to write in it"
         else:
-            reason = getattr(error, "strerror", None) or str(error)
+            reason = error.strerror or str(error)
         return f"workspace_dir {str(self.path)!r} can't be used: {reason}; choose another folder."
+
+
+def _can_be_a_path(text: str) -> bool:
+    """Without NUL, and without halves of characters, which only Windows takes."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False

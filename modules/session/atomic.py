@@ -116,10 +116,11 @@ def _temporary_beside(path: Path) -> Path:
 
 def _is_stale(name: str) -> bool:
     match = _TEMPORARY.search(name)
-    return match is not None and not (match[1] and _is_alive(int(match[1])))
+    return match is not None and not (match[1] and is_alive(int(match[1])))
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of this number on this machine."""
     if pid == 0:  # for os.kill this is the own process group, not a process
         return False
     if os.name == "nt":

@@ -6,7 +6,6 @@ a shell. What no quoting makes safe to paste, such as a line break, is refused.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import sys
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from modules.config.errors import UserError
 from modules.config.presets import ROOT
 from modules.session.RunFolder import RunFolder
+from modules.session.working_folder import working_folder
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -42,7 +42,7 @@ class Places:
     config_path: str
     python: str = sys.executable
     chorus: str = str(ROOT)
-    folder: str = field(default_factory=os.getcwd)
+    folder: str = field(default_factory=working_folder)
     interface: str = ""
 
     def __post_init__(self) -> None:

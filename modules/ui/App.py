@@ -58,11 +58,14 @@ class App(ctk.CTk):
         self.preferences = Preferences.load(state_dir / "window.json" if state_dir else None)
         self.theme = Theme(self, self.preferences.appearance, self.preferences.scale)
         self.configure(fg_color=Theme.page)
+        self.bind_class("Toplevel", "<Destroy>", _forget_scaling, add="+")
         keyboard.install(self)
         _lay_out_when_idle()
         _draw_to_the_pixel()
         self.settings = SettingsModel(state_dir / "settings.json" if state_dir else None)
         self.run = RunModel()
+        self.sought: set[str] = set()  # settings that somebody was led to: shown though they are advanced
+        self.is_asking = False  # a question that holds the window is open
         self.log_rank: int | None = None  # whose lines of the log are wanted; None: everybody's
         self.devices = DeviceModel()
         self.launch = LaunchModel()
@@ -79,7 +82,8 @@ class App(ctk.CTk):
     ) -> None:
         """Run `work` in a thread, then `then` with its result on the Tk thread, or `failed` with what it raised.
 
-        `work` must not touch Tk, nor hold any of its objects. Without `failed` the error is reported as a fault.
+        `work` must not touch Tk, nor hold any of its objects. Without `failed` the error is reported as a fault, as is
+        what `failed` raises: who waits for the end with a flag has to clear it there too.
         """
 
         def run() -> None:
@@ -90,7 +94,10 @@ class App(ctk.CTk):
             else:
                 self._results.put(lambda: then(result))
 
-        threading.Thread(target=run, daemon=True).start()
+        try:
+            threading.Thread(target=run, daemon=True).start()
+        except RuntimeError as error:  # the system makes no more
+            self._results.put(lambda error=error: self._fail(error, failed))
 
     def every(self, seconds: float, job: Callable[[], None]) -> Callable[[], None]:
         """Call `job` from the pump every so many seconds, first in the next round; it should take a few ms at most.
@@ -136,6 +143,10 @@ class App(ctk.CTk):
         """Bring the field of a setting to the front, give it the focus and flash it."""
         raise NotImplementedError
 
+    def serve_settings_keys(self, window: ctk.CTkToplevel) -> None:
+        """Have the keys for undo, redo and save do so in another window that edits the settings."""
+        raise NotImplementedError
+
     def report_callback_exception(self, kind, error, trace) -> None:
         """Called by Tk for what a callback raised: a fault of Chorus, which the person can report."""
         traceback.print_exception(kind, error, trace, file=sys.stderr)
@@ -154,6 +165,7 @@ class App(ctk.CTk):
     def destroy(self) -> None:
         for timer in self.tk.splitlist(self.tk.call("after", "info")):
             self.tk.call("after", "cancel", timer)  # what is due after the window is gone would be an error
+        self.theme.close()
         super().destroy()
         gc.enable()
 
@@ -203,6 +215,11 @@ class App(ctk.CTk):
         gc.disable()
         self.every(COLLECT_SECONDS, lambda: gc.collect(1))
         self.after(COLLECT_ALL_MS, lambda: self.every(COLLECT_ALL_MS / 1000, gc.collect))
+
+
+def _forget_scaling(event: tkinter.Event) -> None:
+    """CustomTkinter keeps each window that it has ever scaled, with all that hangs on it."""
+    ctk.ScalingTracker.window_dpi_scaling_dict.pop(event.widget, None)
 
 
 def _lay_out_when_idle() -> None:

@@ -15,6 +15,7 @@ from modules.config.errors import UserError
 from modules.config.files import load_config
 from modules.session.backups import BackupInfo, damage, go_back_to, list_backups
 from modules.session.RunFolder import RunFolder
+from modules.session.working_folder import working_folder
 from modules.ui.Card import Card
 from modules.ui.dialogs import ask
 from modules.ui.fitting import fit_columns, share_width
@@ -43,7 +44,7 @@ class BackupTab(ctk.CTkFrame):
         self.backups: list[BackupInfo] = []
         self.states: dict[BackupInfo, str] = {}
         self._folder: RunFolder | None = None
-        self._is_looking = self._is_checking = False
+        self._is_looking = self._is_checking = self._is_resuming = False
         self.grid_columnconfigure(1, weight=1)
         self.grid_rowconfigure(0, weight=1)
         self._build_side()
@@ -59,21 +60,27 @@ class BackupTab(ctk.CTkFrame):
 
     # --- the list -----------------------------------------------------------------------------------------------------
 
-    def folder(self) -> RunFolder | None:
-        """Whose backups are shown; None while the settings name no folder."""
-        shown = self.app.run.state.folder
-        try:
-            return RunFolder(shown or self.app.settings.get("workspace_dir"))
-        except UserError:
-            return None
+    def folder(self) -> RunFolder:
+        """Whose backups are shown. Raises UserError where the settings name none."""
+        return RunFolder(self.app.run.state.folder or self.app.settings.get("workspace_dir"))
 
     def look(self) -> None:
         """See in a thread which backups there are."""
-        folder = self.folder()
-        if self._is_looking or folder is None or not self.winfo_viewable():
+        if self._is_looking or not self.winfo_viewable():
+            return
+        try:
+            folder = self.folder()
+        except UserError as error:
+            self._note.configure(text=str(error))
             return
         self._is_looking = True
-        self.app.in_background(lambda: list_backups(folder), lambda found: self._show(folder, found))
+        self.app.in_background(
+            lambda: list_backups(folder), lambda found: self._show(folder, found), self._end_looking
+        )
+
+    def _end_looking(self, error: Exception) -> None:
+        self._is_looking = False
+        raise error
 
     def _show(self, folder: RunFolder, found: list[BackupInfo]) -> None:
         self._is_looking = False
@@ -111,7 +118,12 @@ class BackupTab(ctk.CTkFrame):
             return
         self._is_checking = True
         info = waiting[0]
-        self.app.in_background(lambda: damage(info), lambda problem: self._checked(info, problem))
+
+        def fail(error: Exception) -> None:
+            self._checked(info, "it can't be read")  # and the next one
+            raise error
+
+        self.app.in_background(lambda: damage(info), lambda problem: self._checked(info, problem), fail)
 
     def _checked(self, info: BackupInfo, problem: str | None) -> None:
         self._is_checking = False
@@ -147,7 +159,7 @@ class BackupTab(ctk.CTkFrame):
     def resume(self) -> None:
         """Go on from the backup that is chosen; later ones are put aside."""
         info, folder = self.chosen(), self._folder
-        if info is None or folder is None or self.app.run.state.is_running:
+        if info is None or folder is None or self._is_resuming or self.app.run.state.is_running:
             return
         if self.is_damaged(info):
             self.app.show_message(f"The backup of step {info.step:,} is {self.states[info]}: choose another.", "error")
@@ -155,7 +167,8 @@ class BackupTab(ctk.CTkFrame):
         config = self._settings_of(folder)
         if config is None or not self._agrees(info):
             return
-        self._resume.configure(state="disabled")
+        self._is_resuming = True
+        self._on_run(self.app.run.state)
         self.app.in_background(
             lambda: go_back_to(folder, info.step), lambda _: self._start(config), lambda error: self._refuse(error)
         )
@@ -191,11 +204,17 @@ class BackupTab(ctk.CTkFrame):
             self.app.run.start(config, resume=True)
         except UserError as error:
             self._refuse(error)
+        else:
+            self._end_resuming()
 
     def _refuse(self, error: Exception) -> None:
+        self._end_resuming()
         if not isinstance(error, UserError):
             raise error
         self.app.show_message(str(error), "error")
+
+    def _end_resuming(self) -> None:
+        self._is_resuming = False
         self._on_run(self.app.run.state)
 
     def _ask_run(self, command: str, answer: str) -> None:
@@ -215,7 +234,7 @@ class BackupTab(ctk.CTkFrame):
     def _on_run(self, state: RunState) -> None:
         can_ask = "normal" if state.is_running and not state.is_stopping else "disabled"
         info = self.chosen()
-        can_resume = info is not None and not state.is_running and not self.is_damaged(info)
+        can_resume = info is not None and not self.is_damaged(info) and not (state.is_running or self._is_resuming)
         wanted = (
             (self._back_up, can_ask),
             (self._save, can_ask),
@@ -290,7 +309,10 @@ class BackupTab(ctk.CTkFrame):
 
 def shown_path(path: Path) -> str:
     """As the settings name it: from the folder in which the window runs, where it is in there."""
-    here = Path.cwd()
+    try:
+        here = working_folder()
+    except UserError:
+        return str(path)
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 

@@ -14,6 +14,7 @@ from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.session.command_text import Command, Places, bash_line, commands_text, powershell_line
 from modules.ui.Card import Card
+from modules.ui.dialogs import ask_path
 from modules.ui.launch_files import write_script, write_settings
 from modules.ui.Textbox import Textbox
 from modules.ui.theme import Theme
@@ -82,8 +83,8 @@ class CommandCard(Card):
     def ask_and_save(self, ending: str) -> None:
         """ending: ".sh" or ".ps1"."""
         title = "Save the commands" if self._shows_all else "Save the command"
-        name = f"train{ending}"
-        if path := filedialog.asksaveasfilename(parent=self, defaultextension=ending, initialfile=name, title=title):
+        options = {"title": title, "defaultextension": ending, "initialfile": f"train{ending}"}
+        if path := ask_path(self.app, filedialog.asksaveasfilename, parent=self, **options):
             self.save_script(path)
 
     def save_script(self, path: str) -> None:

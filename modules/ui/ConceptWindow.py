@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import tkinter as tk
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from modules.ui.Textbox import Textbox
 from modules.ui.Thumbnails import Thumbnails
 
 if TYPE_CHECKING:
+    from modules.config.ConceptConfig import ConceptConfig
     from modules.ui.App import App
 
 CARDS = {
@@ -42,6 +44,7 @@ CARDS = {
 }  # fmt: skip
 WIDTH, HEIGHT = 1160, 760
 LOOK_SIDE = 132
+TYPING_MS = 600  # after the last letter of a path, so that no folder is walked whose name is half typed
 PREVIEW_DELAY_MS = 150  # after the last change, so that typing a number makes one preview
 
 
@@ -57,8 +60,11 @@ class ConceptWindow(ctk.CTkToplevel):
         self.number: int | None = None  # of the concept that is shown
         self._cards: list[SettingsCard] = []
         self._scan_key: tuple | None = None
+        self._scan_job: str | None = None
+        self._given_up = threading.Event()  # ends the search for pictures that goes on
         self._preview_job: str | None = None
         self._version = 0  # of the preview: an older one that is ready late is not shown
+        self._unsubscribe = app.settings.subscribe(self._on_settings)
         set_size(self, f"{WIDTH}x{HEIGHT}", (640, 480))
         self.grid_rowconfigure(0, weight=1)
         self.grid_columnconfigure(0, weight=2, uniform="concept")
@@ -68,8 +74,8 @@ class ConceptWindow(ctk.CTkToplevel):
         quiet_page(self._settings)
         self._build_pictures()
         self.bind("<Escape>", lambda event: self.hide())
+        app.serve_settings_keys(self)
         self.protocol("WM_DELETE_WINDOW", self.hide)
-        self._unsubscribe = app.settings.subscribe(self._on_settings)
         self.withdraw()
 
     def show(self, number: int) -> None:
@@ -90,6 +96,7 @@ class ConceptWindow(ctk.CTkToplevel):
     def hide(self) -> None:
         self.withdraw()
         self.number = self._scan_key = None
+        self._cancel_scan()
         self._cancel_preview()
         for card in self._cards:
             card.destroy()
@@ -114,17 +121,30 @@ class ConceptWindow(ctk.CTkToplevel):
         name = concept.name or os.path.basename(os.path.normpath(concept.path)) or "new"
         self.title(f"Concept: {name}")
         if scan_key(concept) != self._scan_key:
-            self._scan_key = key = scan_key(concept)
+            delay = 0 if self._scan_key is None else TYPING_MS
+            self._cancel_scan()
+            self._scan_key = scan_key(concept)
             self._state.configure(text="Looking at the pictures …")
-            self.app.in_background(
-                lambda: find_pictures(concept, number), lambda found: self._take_pictures(key, found)
-            )
+            self._scan_job = self.after(delay, lambda: self._scan(concept, number))
         self._cancel_preview()
         self._preview_job = self.after(PREVIEW_DELAY_MS, self._make_preview)
 
-    def _take_pictures(self, key: tuple, found: ConceptPictures) -> None:
-        if not self.winfo_exists() or key != self._scan_key:
-            return
+    def _scan(self, concept: ConceptConfig, number: int) -> None:
+        """Have a thread look for the pictures."""
+        self._scan_job = None
+        given_up = self._given_up = threading.Event()
+        self.app.in_background(
+            lambda: find_pictures(concept, number, lambda: not given_up.is_set()),
+            lambda found: None if given_up.is_set() else self._take_pictures(found),
+        )
+
+    def _cancel_scan(self) -> None:
+        self._given_up.set()
+        if self._scan_job is not None:
+            self.after_cancel(self._scan_job)
+            self._scan_job = None
+
+    def _take_pictures(self, found: ConceptPictures) -> None:
         text = found.error or f"{len(found.paths):,} pictures, {found.num_without_caption:,} without a caption"
         self._state.configure(text=text, text_color=self.app.theme.error if found.error else self.app.theme.muted)
         self.thumbnails.show(found.paths)
@@ -199,6 +219,7 @@ class ConceptWindow(ctk.CTkToplevel):
 
     def destroy(self) -> None:
         self._unsubscribe()
+        self._cancel_scan()
         self._cancel_preview()
         super().destroy()
 

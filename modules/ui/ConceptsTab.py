@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+import threading
 import tkinter as tk
 from collections.abc import Iterator
 from tkinter import filedialog
@@ -12,8 +14,8 @@ import customtkinter as ctk
 
 from modules.ui.concept_preview import ConceptPictures, find_pictures, samples_per_epoch, scan_key
 from modules.ui.ConceptCards import ConceptCard, ConceptCards
-from modules.ui.ConceptWindow import ConceptWindow
-from modules.ui.dialogs import open_window
+from modules.ui.ConceptWindow import TYPING_MS, ConceptWindow
+from modules.ui.dialogs import ask_path, open_window
 from modules.ui.fitting import lay_in_rows, share_width, wrap_to
 from modules.ui.form import SettingsForm
 from modules.ui.HealthWindow import HealthWindow
@@ -34,7 +36,7 @@ class ConceptsTab(ctk.CTkFrame):
         super().__init__(parent, fg_color="transparent")
         self.app = app
         self._found: dict[tuple, ConceptPictures] = {}  # by what the search depends on
-        self._is_reading = False
+        self._reading: tuple[tuple, threading.Event] | None = None  # what the search depends on, and what ends it
         self._form: SettingsForm | None = None
         self._form_number: int | None = None
         self._window: ConceptWindow | None = None
@@ -54,35 +56,47 @@ class ConceptsTab(ctk.CTkFrame):
 
     def add_folder(self, path: str | None = None) -> None:
         """A new concept of a folder, which is asked for unless it is given."""
-        path = path or filedialog.askdirectory(parent=self, title="A folder of pictures", mustexist=True)
+        options = {"title": "A folder of pictures", "mustexist": True}
+        path = path or ask_path(self.app, filedialog.askdirectory, parent=self, **options)
         if path:
             self.cards.choose(self.app.settings.add("concepts", {"path": path}))
             self.show_concepts()
 
     def edit(self, number: int) -> None:
         """Open the window of a concept, with its pictures."""
+        if not self._is_there(number):
+            return
         if self._window is None:
             self._window = ConceptWindow(self, self.app)
         self._window.show(number)
 
+    @property
+    def chosen_part(self) -> int | None:
+        return self._form_number
+
     def show_setting(self, path: str) -> None:
-        """Choose the concept that the setting at `path`, "concepts.2.repeats", belongs to: its field is made."""
+        """Choose the concept that the setting at `path`, "concepts.2.repeats", belongs to: its field is made. For
+        "concepts" itself the button that adds one gets the focus."""
         for _ in self._steps:  # to the end of the tab
             pass
+        if path == "concepts":
+            self._add._canvas.focus_set()
         number = path.split(".")[1:2]
         if number and int(number[0]) < len(self.cards.cards):
             self.cards.choose(int(number[0]))
 
     def duplicate(self, number: int) -> None:
-        self.app.settings.duplicate("concepts", number)
-        self.cards.choose(number + 1)
+        if self._is_there(number):
+            self.app.settings.duplicate("concepts", number)
+            self.cards.choose(number + 1)
 
     def remove(self, number: int) -> None:
         self.app.settings.remove("concepts", number)
 
     def toggle(self, number: int) -> None:
-        path = f"concepts.{number}.enabled"
-        self.app.settings.set(path, not self.app.settings.get(path))
+        if self._is_there(number):
+            path = f"concepts.{number}.enabled"
+            self.app.settings.set(path, not self.app.settings.get(path))
 
     def refresh(self) -> None:
         """Look into the folders again."""
@@ -93,7 +107,7 @@ class ConceptsTab(ctk.CTkFrame):
     def move(self, number: int, by: int) -> None:
         """Change the order; nothing at its ends."""
         target = number + by
-        if 0 <= target < len(self.app.settings.get("concepts")):
+        if self._is_there(number) and self._is_there(target):
             self.app.settings.move("concepts", number, target)
             self.show_concepts()
             self.cards.choose(target)
@@ -122,30 +136,51 @@ class ConceptsTab(ctk.CTkFrame):
             button.configure(state="normal" if self.cards.chosen is not None else "disabled")
         self._show_form()
         if self._read_job is None:
-            self._read_job = self.after(READ_MS, self._read_next)
+            self._read_in(READ_MS)
+
+    def _is_there(self, number: int) -> bool:
+        """Whether there is a concept of this number: a card is drawn a little longer."""
+        return 0 <= number < len(self.app.settings.get("concepts"))
+
+    def _read_in(self, milliseconds: int | None) -> None:
+        """Look into the folders then; None: not for now."""
+        if self._read_job is not None:
+            self.after_cancel(self._read_job)
+        self._read_job = None if milliseconds is None else self.after(milliseconds, self._read_next)
 
     def _read_next(self) -> None:
-        """Look into one folder after the other."""
-        self._read_job = None
-        todo = [
-            (number, copy.deepcopy(concept))
-            for number, concept in enumerate(self.app.settings.get("concepts"))
-            if scan_key(concept) not in self._found
-        ]
-        if self._is_reading or not todo:
+        """Look into one folder after the other; no further into one that no concept has any more."""
+        self._read_in(None)
+        concepts = list(enumerate(copy.deepcopy(self.app.settings.get("concepts"))))
+        if self._reading is not None and self._reading[0] not in [scan_key(concept) for _, concept in concepts]:
+            self._give_up_reading()
+        todo = [(number, concept) for number, concept in concepts if scan_key(concept) not in self._found]
+        if self._reading is not None or not todo:
             return
         number, concept = todo[0]
-        self._is_reading = True
+        key, given_up = self._reading = scan_key(concept), threading.Event()
         known = self._found  # another one after a refresh, which what was read before is not for
 
         def take(found: ConceptPictures) -> None:
-            self._is_reading = False
-            known[scan_key(concept)] = found
-            if self.winfo_exists():
-                self.show_concepts()
+            if given_up.is_set():
+                return
+            self._reading = None
+            known[key] = found
+            is_to_be_read = self._read_job is not None  # when the typing has stopped
+            self.show_concepts()
+            if not is_to_be_read:
                 self._read_next()  # at once: by now the tab is laid out
 
-        self.app.in_background(lambda: find_pictures(concept, number), take)
+        def fail(error: Exception) -> None:
+            take(ConceptPictures(error=f"concepts.{number}.path can't be read."))  # and the next folder
+            raise error
+
+        self.app.in_background(lambda: find_pictures(concept, number, lambda: not given_up.is_set()), take, fail)
+
+    def _give_up_reading(self) -> None:
+        if self._reading is not None:
+            self._reading[1].set()
+            self._reading = None
 
     def _on_settings(self, paths: set[str]) -> None:
         if self._form_number is not None and self._form_number >= len(self.app.settings.get("concepts")):
@@ -153,6 +188,9 @@ class ConceptsTab(ctk.CTkFrame):
         touches = any(path.partition(".")[0] == "concepts" for path in paths) or not paths
         if touches and self._is_built and self._update_job is None:
             self._update_job = self.after_idle(self.show_concepts)
+        is_typed = "concepts" not in paths and any(re.fullmatch(r"concepts\.\d+\.path", path) for path in paths)
+        if is_typed and self._is_built:
+            self._read_in(TYPING_MS)
 
     def _on_choose(self, number: int) -> None:
         self._show_form()
@@ -199,6 +237,7 @@ class ConceptsTab(ctk.CTkFrame):
             if needs_choice:
                 self._on_chosen.append(made[-1])
             yield
+        self._add = made[0]
         self._summary = ctk.CTkLabel(bar, text="", font=font, text_color=self.app.theme.muted)
         lay_in_rows(bar, [*made, self._summary], self.app.theme)
         yield
@@ -218,7 +257,8 @@ class ConceptsTab(ctk.CTkFrame):
     def destroy(self) -> None:
         self._unsubscribe()
         self._steps.close()
-        for job in (self._update_job, self._read_job):
-            if job is not None:
-                self.after_cancel(job)
+        self._give_up_reading()
+        self._read_in(None)
+        if self._update_job is not None:
+            self.after_cancel(self._update_job)
         super().destroy()

@@ -29,6 +29,7 @@ from modules.session.run_shape import (
     run_shape,
 )
 from modules.ui.families import load_families
+from modules.ui.typed_text import NO_GPU
 
 IDLE_PERCENT = 5
 IDLE_SHARE = 0.1  # of the memory: a desktop and the driver keep some
@@ -62,11 +63,10 @@ class DeviceModel:
         self.usage: list[GpuUsage] = []
         self.num_samples: int | None = None
         self.base_bytes: int | None = None
-        self.none_chosen = False
         self._subscribers: list[Callable[[str], None]] = []
 
     def subscribe(self, changed: Callable[[str], None]) -> Callable[[], None]:
-        """Call `changed` with what has: "machine", "usage", "choice" or "files". Returns a function that ends it."""
+        """Call `changed` with what has: "machine", "usage" or "files". Returns a function that ends it."""
         self._subscribers.append(changed)
         return lambda: self._subscribers.remove(changed) if changed in self._subscribers else None
 
@@ -102,16 +102,13 @@ class DeviceModel:
 
     def ticked(self, device_indexes: Sequence[int]) -> set[int]:
         """Indexes of the GPUs that the setting chooses; an empty one means all."""
-        if self.none_chosen:
-            return set()
         return set(device_indexes) & set(self._indexes()) if device_indexes else set(self._indexes())
 
-    def choose(self, indexes: set[int]) -> list[int] | None:
-        """The setting for a choice of GPUs; None where none is chosen, which no setting can say."""
-        self.none_chosen = not indexes
-        self._tell("choice")
+    def setting_for(self, indexes: set[int]) -> list[int] | str:
+        """What device_indexes is to be for a choice of GPUs. For none a text that the setting refuses: the window keeps
+        it until others are chosen, by hand, by undo or by a preset."""
         if not indexes:
-            return None
+            return NO_GPU
         return [] if indexes == set(self._indexes()) else sorted(indexes)
 
     def idle(self) -> set[int]:
@@ -154,7 +151,7 @@ class DeviceModel:
         """What is wrong with the settings on this machine. with_memory: whether the model fits at this moment too."""
         if self.machine is None:
             return []
-        found = find_device_problems(
+        return find_device_problems(
             config,
             self.shape(config),
             self.gpus,
@@ -163,9 +160,6 @@ class DeviceModel:
             self.machine.links,
             self.needed_bytes(config),
         )
-        if self.none_chosen and self.gpus:
-            return [Problem("device_indexes", "No GPU is chosen: tick at least one."), *found]
-        return found
 
     def _indexes(self) -> list[int]:
         return [gpu.index for gpu in self.gpus]

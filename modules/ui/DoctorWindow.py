@@ -26,10 +26,10 @@ class DoctorWindow(TextWindow):
         super().__init__(app, "Doctor", "", "", size="900x640")
         self.results: list[CheckResult] = []
         self._script: ScriptRun | None = None
+        self._end_theme = app.theme.on_change(self._restyle)
         self.again = self.add_button("Check again", self.check)
         self.add_button("Copy", self.copy)
         self.add_button("Close", self.destroy, is_main=True)
-        self._end_theme = app.theme.on_change(self._restyle)
         self._restyle()
 
     def destroy(self) -> None:

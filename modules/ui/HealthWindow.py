@@ -32,6 +32,7 @@ class HealthWindow(ctk.CTkToplevel):
         self.app = app
         self.report: DataReport | None = None
         self._check: DataCheck | None = None
+        self._stop_listening = app.theme.on_change(self._restyle)
         self.title("Check of the data")
         set_size(self, "980x640", (600, 400))
         self.grid_columnconfigure(0, weight=1)
@@ -63,25 +64,25 @@ class HealthWindow(ctk.CTkToplevel):
         self._check = check = DataCheck(config, num_ranks, bool(self._decode.get()))
         self._state.configure(text="Looking at the pictures and captions …")
         self._button.configure(text="Cancel", command=self._cancel)
-        self.app.in_background(check.run, self._show, self._tell_failure)
+        self.app.in_background(
+            check.run, lambda report: self._show(check, report), lambda error: self._tell_failure(check, error)
+        )
 
     def _cancel(self) -> None:
+        """At once: the check may take a while to end, and nobody waits for it."""
         if self._check is not None:
             self._check.cancel()
+            self._end_check("The check was cancelled.")
 
-    def _show(self, report: DataReport | None) -> None:
-        if not self.winfo_exists():
-            return
-        self._end_check()
-        if report is None:
-            self._state.configure(text="The check was cancelled.")
+    def _show(self, check: DataCheck, report: DataReport | None) -> None:
+        if check is not self._check:  # it was cancelled
             return
         self.report = report
         found = len(report.findings)
         verdict = f"{found} thing{'' if found == 1 else 's'} found" if found else "nothing unusual"
         if not report.can_train:
             verdict = "the training could not start"
-        self._state.configure(text=f"{report.num_pictures:,} pictures: {verdict}.")
+        self._end_check(f"{report.num_pictures:,} pictures: {verdict}.")
         self.tree.delete(*self.tree.get_children())
         for number, finding in enumerate(report.findings):
             values = LEVELS.get(finding.level, finding.level), finding.message
@@ -91,16 +92,15 @@ class HealthWindow(ctk.CTkToplevel):
             self.tree.selection_set("0")
             self.tree.focus("0")
 
-    def _tell_failure(self, error: Exception) -> None:
-        if self.winfo_exists():
-            self._end_check()
+    def _tell_failure(self, check: DataCheck, error: Exception) -> None:
+        if check is self._check:
+            self._end_check(str(error) if isinstance(error, UserError) else "The check has failed.")
         if not isinstance(error, UserError):
             raise error
-        if self.winfo_exists():
-            self._state.configure(text=str(error))
 
-    def _end_check(self) -> None:
+    def _end_check(self, text: str) -> None:
         self._check = None
+        self._state.configure(text=text)
         self._button.configure(text="Check again", command=self.start)
 
     def _show_finding(self, finding: DataFinding) -> None:
@@ -135,7 +135,6 @@ class HealthWindow(ctk.CTkToplevel):
         self._detail = ctk.CTkLabel(card, text="", anchor="w", justify="left")
         wrap_to(card, self._detail, self.app.theme)
         self._detail.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 8))
-        self._stop_listening = self.app.theme.on_change(self._restyle)
         self._restyle()
 
     def _restyle(self) -> None:

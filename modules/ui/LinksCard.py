@@ -56,7 +56,7 @@ class LinksCard(Card):
             return
         self.button.configure(text="Cancel the test")
         self._tell("Measuring an all-reduce between each pair, and between all ...")
-        self.app.in_background(self._test.wait, self._finish)
+        self.app.in_background(self._test.wait, self._finish, self._fail)
 
     def _finish(self, measured: Measured) -> None:
         self._test, self.measured = None, measured
@@ -65,6 +65,10 @@ class LinksCard(Card):
         self.button.configure(text="Test communication")
         self.matrix.show_speeds(measured.pairs)
         self._tell(measured.text, Theme.error if measured.failed else Theme.success)
+
+    def _fail(self, error: Exception) -> None:
+        self._finish(Measured({}, "The test has failed.", failed=True))
+        raise error
 
     def _tell(self, text: str, colour: tuple[str, str] = Theme.muted) -> None:
         self._note.configure(text=text, text_color=colour)

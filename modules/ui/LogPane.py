@@ -24,6 +24,7 @@ COLOURS = {"warning": Theme.warning, "failed": Theme.error, "traceback": Theme.e
 
 class LogPane(ctk.CTkFrame):
     """The last lines of the log, those of one rank if a person wants that. It follows the end unless scrolled away.
+    Of all ranks together it shows the steps of rank 0 only.
 
     The rank chosen on the multi-GPU tab is taken over.
     """
@@ -90,7 +91,9 @@ class LogPane(ctk.CTkFrame):
 
     def _is_wanted(self, line: LogLine) -> bool:
         chosen = self.filter.get()
-        return chosen == ALL or chosen == _name(line.rank)
+        if chosen == ALL:
+            return line.kind != "step" or line.rank == 0  # all ranks take the same steps
+        return chosen == _name(line.rank)
 
     def _offer_ranks(self, ranks: list[int]) -> None:
         if ranks != self._ranks:

@@ -23,6 +23,7 @@ NUM_TICKS = 8  # at most, on each axis
 REDRAW_SECONDS = 0.25
 SMALLEST_LOG = 1e-8
 RANGES = {"All steps": None, "Last 10,000 steps": 10_000, "Last 1,000 steps": 1_000, "Last 100 steps": 100}
+DASH = 8  # unscaled pixels: a single step
 SPREAD = 0.05  # of the height that stays free above and below
 
 # unscaled pixels around the plot: left for the numbers, below for the steps
@@ -122,7 +123,10 @@ class LossChart(ctk.CTkFrame):
         return Plot(left, top, right, bottom, first, max(last, first + 1), low - spread, high + spread, is_log)
 
     def _draw_line(self, item: int, coordinates: Sequence[float]) -> None:
-        shown = len(coordinates) >= 4  # a line of one point is none to Tk
+        if len(coordinates) == 2:  # a line of one point is none to Tk: a dash
+            (x, y), half = coordinates, self.app.theme.scaled(DASH) // 2
+            coordinates = (x - half, y, x + half, y)
+        shown = bool(coordinates)
         if shown:
             self.canvas.coords(item, *coordinates)
         self.canvas.itemconfigure(item, state="normal" if shown else "hidden")

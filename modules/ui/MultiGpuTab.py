@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import tkinter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from modules.ui.LinksCard import LinksCard
 from modules.ui.MultiNodeWindow import MultiNodeWindow
 from modules.ui.RankTable import RankTable, summary
 from modules.ui.RunState import RunState
-from modules.ui.scrolling import quiet_page
+from modules.ui.scrolling import focus_in_sight, make_scrollbar, quiet_page, scroll_to
 from modules.ui.ShapeCard import ShapeCard
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class MultiGpuTab(ctk.CTkFrame):
         self.devices, self.launch = app.devices, app.launch
         self._due: dict[str, str] = {}  # what is to be done -> after's id
         self._counted: tuple | None = None
-        self._indexes = list(app.settings.get("device_indexes"))
+        self._given_up = threading.Event()  # ends the count that goes on
         self._is_reading = False
         self._num_columns = 0
         self._page = ctk.CTkScrollableFrame(self, fg_color="transparent")
@@ -80,6 +81,7 @@ class MultiGpuTab(ctk.CTkFrame):
         self._in_slices(self._build())
 
     def destroy(self) -> None:
+        self._given_up.set()
         for end in self._ends:
             end()
         for steps in self._steps:
@@ -94,10 +96,7 @@ class MultiGpuTab(ctk.CTkFrame):
 
     def choose(self, indexes: set[int]) -> None:
         """Train on these GPUs."""
-        value = self.devices.choose(indexes)
-        if value is not None:
-            self._indexes = value
-            self.app.settings.set("device_indexes", list(value))
+        self.app.settings.set("device_indexes", self.devices.setting_for(indexes))
         self._show_choice()
 
     def choose_idle(self) -> None:
@@ -114,7 +113,7 @@ class MultiGpuTab(ctk.CTkFrame):
     def show(self) -> None:
         """Bring all cards to the settings and the machine as they are now."""
         config = self._config()
-        shape = self.devices.shape(config)
+        shape = self.devices.shape(config) if self._is_chosen() else None
         self._backend_note.configure(text=self._launch_text(config))
         lines = shape_lines(shape, config) if shape else []
         self.shape_card.show([*lines, ("Memory", self.devices.memory_text(config))], self.devices.problems(config))
@@ -124,9 +123,6 @@ class MultiGpuTab(ctk.CTkFrame):
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def _on_settings(self, paths: set[str]) -> None:
-        indexes = list(self.app.settings.get("device_indexes"))
-        if indexes != self._indexes:
-            self._indexes, self.devices.none_chosen = indexes, False
         if self.is_built:
             self._soon("show", SETTLE_MS, self._show_all)
             self._soon("count", COUNT_MS, self._count)
@@ -145,6 +141,7 @@ class MultiGpuTab(ctk.CTkFrame):
         self.app.in_slices(steps)
 
     def _show_machine(self) -> Iterator[None]:
+        seen = focus_in_sight(self._page)
         yield from self.device_table.show_machine()
         self._show_choice()
         yield
@@ -152,6 +149,8 @@ class MultiGpuTab(ctk.CTkFrame):
         for button in self._choose_buttons:
             button.configure(state="normal" if self.devices.gpus else "disabled")
             yield
+        if seen is not None and seen.winfo_exists():
+            scroll_to(seen)  # a long table has pushed it down
 
     def _show_all(self) -> None:
         self._show_choice()
@@ -159,7 +158,12 @@ class MultiGpuTab(ctk.CTkFrame):
 
     def _show_choice(self) -> None:
         if self.devices.machine is not None:
-            self.device_table.show_choice(self.devices.ticked(self.app.settings.get("device_indexes")))
+            ticked = self.devices.ticked(self.app.settings.get("device_indexes")) if self._is_chosen() else set()
+            self.device_table.show_choice(ticked)
+
+    def _is_chosen(self) -> bool:
+        """Whether the setting holds GPUs to train on: not where none are chosen, or what was typed is refused."""
+        return "device_indexes" not in self.app.settings.typed
 
     def _poll_usage(self) -> None:
         if not self.is_built or self._is_reading or not self.devices.gpus or not self.winfo_viewable():
@@ -170,7 +174,11 @@ class MultiGpuTab(ctk.CTkFrame):
             self._is_reading = False
             self.devices.take_usage(usage)
 
-        self.app.in_background(self.devices.read_usage(), self._if_there(take))
+        def fail(error: Exception) -> None:
+            self._is_reading = False
+            raise error
+
+        self.app.in_background(self.devices.read_usage(), self._if_there(take), fail)
 
     def _count(self) -> None:
         """Look at the pictures and the base model again where something has changed that they depend on."""
@@ -182,14 +190,16 @@ class MultiGpuTab(ctk.CTkFrame):
         if wanted == self._counted:
             return
         self._counted = wanted
+        self._given_up.set()
+        given_up = self._given_up = threading.Event()
 
         def take(found: tuple[int | None, int | None]) -> None:
-            if wanted == self._counted:
+            if not given_up.is_set():
                 self.devices.take_files(*found)
 
         def work() -> tuple[int | None, int | None]:
             try:
-                return count_pictures(config), base_bytes(config.model.base)
+                return count_pictures(config, lambda: not given_up.is_set()), base_bytes(config.model.base)
             except UserError:  # the concepts tab and the check before the start say it
                 return None, base_bytes(config.model.base)
 
@@ -255,7 +265,7 @@ class MultiGpuTab(ctk.CTkFrame):
         self._ends.append(self.app.run.subscribe(self._on_run))
         self._on_run(self.app.run.state)
         if self.devices.machine is not None:
-            self._on_devices("machine")
+            yield from self._show_machine()
         self.show()
         yield
         self.refresh_machine()
@@ -294,8 +304,12 @@ class MultiGpuTab(ctk.CTkFrame):
 
     def _build_ranks(self) -> None:
         self._rank_card = Card(self._page, self.app, "Ranks")
-        self.rank_table = RankTable(self._rank_card, self.app, self._on_rank)
-        self.rank_table.grid(row=1, column=0, sticky="ew", padx=12, pady=(2, 12))
+        frame = ctk.CTkFrame(self._rank_card, fg_color="transparent")
+        frame.grid(row=1, column=0, sticky="ew", padx=12, pady=(2, 12))
+        frame.grid_columnconfigure(0, weight=1)
+        self.rank_table = RankTable(frame, self.app, self._on_rank)
+        self.rank_table.grid(row=0, column=0, sticky="ew")
+        make_scrollbar(frame, self.rank_table, row=0, column=1)
 
     def _arrange(self) -> None:
         """Put the cards that are made into one or two columns."""
@@ -327,9 +341,12 @@ class MultiGpuTab(ctk.CTkFrame):
         self._stacks[number] = cards
 
 
-def count_pictures(config: TrainConfig) -> int:
-    """Samples of an epoch, repeats counted. Reads the headers of all pictures; for a thread. Raises UserError."""
-    dataset = hold_out(scan(config.concepts, NUM_READERS), config.data.validation_share)
+def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> int:
+    """Samples of an epoch, repeats counted. Reads the headers of all pictures; for a thread.
+
+    is_wanted: as for `scan`. Raises UserError.
+    """
+    dataset = hold_out(scan(config.concepts, NUM_READERS, is_wanted), config.data.validation_share)
     return count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
 
 
@@ -337,7 +354,9 @@ def base_bytes(base: str) -> int | None:
     """Of a model's files on this disk; None for a name on the Hub. For a thread."""
     path = Path(os.path.expanduser(base))
     try:
-        files = [path] if path.is_file() else list(path.rglob("*.safetensors")) if base.strip() else []
+        files = [path] if path.is_file() else []
+        if (path / "model_index.json").is_file():  # else it is a path half typed, and may be the whole disk
+            files = list(path.rglob("*.safetensors"))
         return sum(file.stat().st_size for file in files) or None
     except OSError:  # a folder that can't be read, which the model tab says
         return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
 from modules.config.errors import UserError
+from modules.config.presets import ROOT
 from modules.session.command_text import Places, launch_settings_path
 from modules.ui.Card import Card
 from modules.ui.CommandCard import CommandCard
@@ -35,12 +36,16 @@ PLACES = {
 
 
 class MultiNodeWindow(ctk.CTkToplevel):
-    """The settings are those of the tabs; the folders go into `app.launch`, and so into the multi-GPU tab's command."""
+    """The settings are those of the tabs; the folders go into `app.launch`, and so into the multi-GPU tab's command.
+
+    Closing hides the window: CustomTkinter never frees all of one.
+    """
 
     def __init__(self, app: App):
         super().__init__(app, fg_color=Theme.page)
         self.app, self._devices, self._launch = app, app.devices, app.launch
         self._waiting: str | None = None
+        self._ends: list[Callable[[], None]] = []  # before what may fail: `destroy` wants it
         self.title("Several machines")
         set_size(self, "880x780", (480, 400))
         self.page = ctk.CTkScrollableFrame(self, fg_color="transparent")
@@ -53,15 +58,22 @@ class MultiNodeWindow(ctk.CTkToplevel):
         self.check = NodeCheckCard(self.page, app)
         for row, card in enumerate((self.commands, self.check), start=2):
             card.grid(row=row, column=0, sticky="ew", padx=6, pady=6)
-        self._ends = [
+        self._ends += [
             app.settings.subscribe(lambda paths: self._soon()),
             app.devices.subscribe(lambda what: self._soon()),
         ]
-        self.bind("<Escape>", lambda event: self.destroy())
+        self.bind("<Escape>", lambda event: self.hide())
+        self.bind("<Map>", lambda event: self._soon() if event.widget is self else None)
+        self.protocol("WM_DELETE_WINDOW", self.hide)
+        app.serve_settings_keys(self)
         self.show()
         if app.devices.machine is None:
             app.in_background(read_machine, app.devices.take_machine)
         focus_soon(app, self)
+
+    def hide(self) -> None:
+        self.check.stop()
+        self.withdraw()
 
     def destroy(self) -> None:
         for end in self._ends:
@@ -73,10 +85,10 @@ class MultiNodeWindow(ctk.CTkToplevel):
     def show(self) -> None:
         """Bring the commands to the settings and folders as they are now."""
         self._waiting = None
-        self._show_default_file()
         config = self.app.settings.config()
         shape = self._devices.shape(config) if config else None
         try:
+            self._show_default_file()
             places = Places(**{name: entry.get() for name, entry in self.entries.items()})
             self._launch.set_places(places, places.config_path == self._shown_file)
             commands = self._launch.commands(config, shape)
@@ -89,22 +101,31 @@ class MultiNodeWindow(ctk.CTkToplevel):
         self.commands.show(config, commands, places, note)
 
     def _show_default_file(self) -> None:
-        """The settings file follows the run folder until a person names another one."""
-        entry, default = self.entries["config_path"], self._default_file()
+        """The settings file follows the run folder until a person names another one.
+
+        Raises UserError where there is no run folder, and no other file is named.
+        """
+        entry = self.entries["config_path"]
+        try:
+            default = launch_settings_path(self.app.settings.get("workspace_dir"))
+        except UserError:
+            if entry.get() != self._shown_file:
+                return
+            raise
         if entry.get() == self._shown_file != default:
             entry.delete(0, "end")
             entry.insert(0, default)
         if entry.get() == default:
             self._shown_file = default
 
-    def _default_file(self) -> str:
+    def _default_places(self) -> Places:
         try:
-            return launch_settings_path(self.app.settings.get("workspace_dir"))
-        except UserError:  # there is no run folder, which the settings' own problems say
-            return self._shown_file
+            return Places("run.yaml")
+        except UserError:  # the working folder is gone, of which `show` tells
+            return Places("run.yaml", folder=str(ROOT))
 
     def _soon(self) -> None:
-        if self._waiting is None:
+        if self._waiting is None and self.winfo_viewable():  # hidden, it waits until it is opened
             self._waiting = self.after(SETTLE_MS, self.show)
 
     def _build_settings(self) -> None:
@@ -119,11 +140,8 @@ class MultiNodeWindow(ctk.CTkToplevel):
         table = ctk.CTkFrame(card, fg_color="transparent")
         table.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 10))
         table.grid_columnconfigure(1, weight=1)
-        self._shown_file = ""
-        self._shown_file = self._default_file()
-        places = self._launch.places or Places(self._shown_file or "run.yaml")
-        if self._launch.follows_run_folder:
-            places = replace(places, config_path=self._shown_file or places.config_path)
+        self._shown_file = ""  # `show` puts it in
+        places = self._launch.places or self._default_places()
         self.entries: dict[str, ctk.CTkEntry] = {}
         for row, (name, label) in enumerate(PLACES.items()):
             title = ctk.CTkLabel(table, text=label, anchor="w", font=self.app.theme.font())
@@ -131,7 +149,8 @@ class MultiNodeWindow(ctk.CTkToplevel):
             entry = ctk.CTkEntry(table, height=28, font=self.app.theme.font())
             if name == "interface":
                 entry.configure(placeholder_text="such as eth0; empty: the libraries choose")
-            if value := getattr(places, name):
+            value = getattr(places, name)
+            if value and not (name == "config_path" and self._launch.follows_run_folder):
                 entry.insert(0, value)
             entry.grid(row=row, column=1, sticky="ew", pady=3)
             entry.bind("<KeyRelease>", lambda event: self._soon(), add="+")

@@ -56,7 +56,7 @@ class NodeCheckCard(Card):
     def toggle(self) -> None:
         """Start a check, or stop the one that goes on."""
         if self._check is not None:
-            self._end("Stopped.")
+            self.stop()
             return
         config = self.app.settings.config()
         if config is None:
@@ -68,6 +68,10 @@ class NodeCheckCard(Card):
         self.app.in_background(
             check.run, lambda found: self._finish(check, found), lambda error: self._fail(check, error)
         )
+
+    def stop(self) -> None:
+        if self._check is not None:
+            self._end("Stopped.")
 
     def destroy(self) -> None:
         self._end_showing()
@@ -85,10 +89,10 @@ class NodeCheckCard(Card):
             self._end("\n".join(f"✓ {line}" for line in found))
 
     def _fail(self, check: _Check, error: Exception) -> None:
-        if not isinstance(error, UserError):
-            raise error
         if check is self._check:
             self._end(f"✕ {error}", is_bad=True)
+        if not isinstance(error, UserError):
+            raise error
 
     def _end(self, text: str, is_bad: bool = False) -> None:
         self._check.is_over.set()

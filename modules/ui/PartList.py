@@ -10,6 +10,7 @@ import customtkinter as ctk
 from modules.config.describe import settings_by_path
 from modules.ui.fitting import wrap_to
 from modules.ui.form import SettingsForm
+from modules.ui.scrolling import bring_into_sight
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ class PartList(ctk.CTkFrame):
         if not self.app.settings.is_visible(self._path):
             return 0
         return 2.5 + len(self._parts) * (len(self._names) + 1)
+
+    def focus_add(self) -> None:
+        """Bring the button that adds a part into sight and give it the focus."""
+        bring_into_sight(self.app, self._add)
+        self._add._canvas.focus_set()
 
     def destroy(self) -> None:
         self._unsubscribe()

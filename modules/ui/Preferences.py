@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.session.atomic import write_json
+from modules.ui.StateFile import StateFile
 from modules.ui.theme import APPEARANCES, MAX_SCALE, MIN_SCALE
 
 
@@ -24,6 +25,9 @@ class Preferences:
     tab: str = "general"
     recent: list[str] = dataclasses.field(default_factory=list)
     path: Path | None = None
+
+    def __post_init__(self):
+        self._file = StateFile(self.path)
 
     @classmethod
     def load(cls, path: Path | None) -> Preferences:
@@ -48,11 +52,8 @@ class Preferences:
                 setattr(kept, name, values[name])
         return kept
 
-    def save(self) -> None:
-        """Raises OSError if the file can't be written."""
-        if self.path is None:
-            return
+    def pending_save(self) -> Callable[[], None] | None:
+        """What writes the preferences as they are now, in any thread, as StateFile.pending_save says."""
         values = dataclasses.asdict(self)
         del values["path"]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.path, values)
+        return self._file.pending_save(values)

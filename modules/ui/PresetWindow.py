@@ -35,10 +35,11 @@ class PresetWindow(TableWindow):
         open_file: Callable[[], None],
         recent: Sequence[str],
     ):
-        self._recent = recent
+        self._presets: list[Row] = []
+        self._files: list[Row] = []
         self._memory, self._num_gpus = suggested(app.devices.gpus)
         actions = [("Use", use), ("Compare…", compare), ("Open a file…", lambda names: open_file())]
-        super().__init__(app, "Start from", COLUMNS, file_rows(recent), actions)
+        super().__init__(app, "Start from", COLUMNS, (), actions)
         set_size(self, "960x480", (640, 320))
         memory_help = "Memory of each GPU. What a preset needs is an estimate: the larger of training and caching."
         self.memory = self._add_menu(1, MEMORY_CHOICES, self._memory, memory_help)
@@ -49,6 +50,7 @@ class PresetWindow(TableWindow):
         wrap_to(self, self.detail, app.theme, 36)
         self.table.bind("<<TreeviewSelect>>", lambda event: self._show_detail())
         self._find_rows()
+        app.in_background(lambda: file_rows(recent), self._take_files)
 
     def _add_menu(self, column: int, choices: dict, value: int | None, text: str) -> ctk.CTkOptionMenu:
         font = self.app.theme.font()
@@ -77,5 +79,19 @@ class PresetWindow(TableWindow):
 
     def _take_rows(self, wanted: tuple[int | None, int], rows: list[Row]) -> None:
         if self.winfo_exists() and wanted == (self._memory, self._num_gpus):
-            self._rows = [*rows, *file_rows(self._recent)]
-            self.show_rows()
+            self._presets = rows
+            self._show_all()
+
+    def _take_files(self, rows: list[Row]) -> None:
+        if not self.winfo_exists():
+            return
+        chosen = self.table.selection()
+        self._files = rows
+        self._show_all()
+        if chosen:  # where the disk is slow, somebody has chosen meanwhile
+            self.table.selection_set(chosen)
+            self.table.focus(chosen[0])
+
+    def _show_all(self) -> None:
+        self._rows = [*self._presets, *self._files]
+        self.show_rows()

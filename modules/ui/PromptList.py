@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.ui.fitting import fit_columns, lay_in_rows
-from modules.ui.scrolling import make_scrollbar
+from modules.ui.scrolling import bring_into_sight, make_scrollbar
 
 if TYPE_CHECKING:
     from modules.config.SampleConfig import SampleConfig
@@ -52,6 +52,11 @@ class PromptList(ctk.CTkFrame):
             self.tree.selection_set(str(number))
             self.tree.focus(str(number))
             self.tree.see(str(number))
+
+    def focus_add(self) -> None:
+        """Bring the button that adds a prompt into sight and give it the focus."""
+        bring_into_sight(self.app, self._add)
+        self._add._canvas.focus_set()
 
     def refresh(self) -> None:
         """Bring the list to the settings."""
@@ -127,7 +132,7 @@ class PromptList(ctk.CTkFrame):
         font = self.app.theme.font()
         buttons = [ctk.CTkButton(bar, text=text, width=52, font=font, command=command) for text, command in actions]
         lay_in_rows(bar, buttons, self.app.theme)
-        self._on_chosen = buttons[1:]
+        self._add, *self._on_chosen = buttons
 
     def _enable_buttons(self) -> None:
         for button in self._on_chosen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
@@ -13,9 +13,12 @@ from modules.ui.ScriptRun import ScriptRun
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
+    from modules.config.validation import Problem
+    from modules.session.devices import GpuUsage
     from modules.ui.App import App
 
 CHECK_SECONDS = 600  # a folder of many pictures on a slow disk
+CANCEL_MS = 1000  # from then on a check can be cancelled: a second press comes from a double click before
 
 
 class RunControl:
@@ -24,8 +27,12 @@ class RunControl:
     def __init__(self, app: App):
         self.app = app
         self.on_change: Callable[[], None] = lambda: None
-        self.is_checking = False
-        self._check: ScriptRun | None = None
+        self._check: ScriptRun | None = None  # that is going on
+        self._can_cancel = False
+
+    @property
+    def is_checking(self) -> bool:
+        return self._check is not None
 
     def close(self) -> None:
         """End a check that is going on."""
@@ -37,13 +44,18 @@ class RunControl:
         state = self.app.run.state
         if state.is_running:
             return ("Force stop", True, True) if state.is_stopping else ("Stop", True, True)
-        return ("Checking…", False, False) if self.is_checking else ("Start training", False, True)
+        if self.is_checking:
+            return ("Cancel check", False, True) if self._can_cancel else ("Checking…", False, False)
+        return "Start training", False, True
 
     def start_or_stop(self) -> None:
-        """Start; while a run goes on, stop it; while it is stopping, force it."""
+        """Start; while a run goes on, stop it; while it is stopping, force it. A check is cancelled."""
         state = self.app.run.state
         if not state.is_running:
-            self.start()
+            if self.is_checking:
+                self.cancel_check()
+            else:
+                self.start()
             return
         try:
             if state.is_stopping:
@@ -57,6 +69,12 @@ class RunControl:
     def check(self) -> None:
         """Say what the run would do."""
         self._summarize(resume=False, then_start=False)
+
+    def cancel_check(self) -> None:
+        """At once: the process may take a while to end, and nobody waits for it."""
+        self.close()
+        self._set_check(None)
+        self.app.show_message("The check was cancelled.", "info")
 
     def start(self) -> None:
         """Check everything, show what the run will do, and start it from there."""
@@ -88,7 +106,12 @@ class RunControl:
         """Where the run folder holds a run already: "resume" or "new", as the person wants it; None: neither."""
         settings = self.app.settings
         try:
-            RunFolder(settings.get("workspace_dir")).refuse_earlier_run()
+            folder = RunFolder(settings.get("workspace_dir"))
+        except UserError as error:
+            self.app.show_message(str(error), "error")
+            return None
+        try:
+            folder.refuse_earlier_run()
         except UserError:
             text = f"{settings.get('workspace_dir')} holds a run already. Go on with it, or begin anew in a new folder?"
             answer = ask(self.app, "Run folder", text, ("Resume", "New folder", "Cancel"))
@@ -107,20 +130,25 @@ class RunControl:
         config = self.app.settings.config()
         if config is None:
             return
-        self._set_checking(True)
-        self._check = check = check_of(config, resume)
-        self.app.in_background(
-            lambda: run_check(check),
-            lambda summary: self._show_summary(summary, config, resume, then_start),
-            self._fail,
-        )
+        check, read_usage = check_of(config, resume), self.app.devices.read_usage()
+        self._set_check(check)
+        self.app.after(CANCEL_MS, self._offer_cancel, check)
 
-    def _show_summary(self, summary: str, config: TrainConfig, resume: bool, then_start: bool) -> None:
+        def show(found: tuple[str, list[GpuUsage]]) -> None:
+            if check is self._check:  # else it was cancelled
+                self._set_check(None)
+                self._show_summary(*found, config, (lambda: self._start(config, resume)) if then_start else None)
+
+        self.app.in_background(lambda: (run_check(check), read_usage()), show, lambda error: self._fail(check, error))
+
+    def _show_summary(
+        self, summary: str, usage: list[GpuUsage], config: TrainConfig, start: Callable[[], None] | None
+    ) -> None:
         from modules.ui.RunSummaryWindow import RunSummaryWindow
 
-        self._set_checking(False)
-        start = (lambda: self._start(config, resume)) if then_start else None
-        open_window(self.app, RunSummaryWindow, summary, start)
+        self.app.devices.take_usage(usage)
+        lines = [summary, *device_lines(self.app.devices.problems(config))]
+        open_window(self.app, RunSummaryWindow, "\n".join(lines), start)
 
     def _start(self, config: TrainConfig, resume: bool) -> None:
         if self.app.settings.config() != config:  # the summary leaves the settings within reach
@@ -139,15 +167,23 @@ class RunControl:
         if ask(self.app, "Force stop", text, ("Wait", "Force stop"), danger="Force stop") == "Force stop":
             self.app.run.force_stop()
 
-    def _fail(self, error: Exception) -> None:
-        self._set_checking(False)
+    def _fail(self, check: ScriptRun, error: Exception) -> None:
+        is_wanted = check is self._check
+        if is_wanted:
+            self._set_check(None)
         if not isinstance(error, UserError):
             raise error
-        self.app.show_message(str(error), "error")
+        if is_wanted:
+            self.app.show_message(str(error), "error")
 
-    def _set_checking(self, is_checking: bool) -> None:
-        self.is_checking = is_checking
+    def _set_check(self, check: ScriptRun | None) -> None:
+        self._check, self._can_cancel = check, False
         self.on_change()
+
+    def _offer_cancel(self, check: ScriptRun) -> None:
+        if check is self._check:
+            self._can_cancel = True
+            self.on_change()
 
 
 def check_of(config: TrainConfig, resume: bool = False) -> ScriptRun:
@@ -161,6 +197,11 @@ def check_of(config: TrainConfig, resume: bool = False) -> ScriptRun:
 def run_check(check: ScriptRun) -> str:
     """What the run would do, "" if the check was cancelled. Raises UserError with what is wrong."""
     return (check.run() or b"").decode("utf-8", "replace").strip()
+
+
+def device_lines(problems: Sequence[Problem]) -> list[str]:
+    """What is wrong with a run on this machine, as lines of the check, which tells of the batch itself."""
+    return [f"{'Warning:':<15}{problem.message}" for problem in problems if problem.path != "batch_size"]
 
 
 def next_free_folder(path: str) -> str:

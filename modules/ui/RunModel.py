@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,13 +72,14 @@ class RunModel:
         be used, is in use, or holds a run that is not to be resumed. Everything later is told by the run itself.
         """
         asked, folder = time.time(), RunFolder(config.workspace_dir)
-        if is_running(folder):
-            raise UserError(
-                f"workspace_dir {str(folder.path)!r} is in use by a run that goes on: open it under Runs, or choose "
-                "another folder."
-            )
-        if not resume:
-            folder.refuse_earlier_run()
+        with _readable(folder):
+            if is_running(folder):
+                raise UserError(
+                    f"workspace_dir {str(folder.path)!r} is in use by a run that goes on: open it under Runs, or "
+                    "choose another folder."
+                )
+            if not resume:
+                folder.refuse_earlier_run()
         folder.create()
         # A resume can still be refused: it must leave the settings of the run as they are. The trainer replaces them.
         settings = folder.log_dir / "resume.yaml" if resume else folder.config_path
@@ -86,9 +87,14 @@ class RunModel:
         self._follow(RunReader(folder, start_supervisor(folder, settings, resume, asked)))
 
     def attach(self, path: str | os.PathLike) -> None:
-        """Shows the run in the folder at `path`, running or not, from its beginning. UserError if there is none."""
+        """Shows the run in the folder at `path`, running or not, from its beginning.
+
+        Raises UserError if there is none, or it can't be read.
+        """
         folder = RunFolder(path)
-        if not event_files(folder):
+        with _readable(folder):
+            has_events = bool(event_files(folder))
+        if not has_events:
             raise UserError(f"{str(folder.path)!r} is not the folder of a run: choose one that has a folder 'events'.")
         self._follow(RunReader(folder))
 
@@ -149,7 +155,7 @@ class RunModel:
         self._reader, self._history, self._shown = reader, reader.history, reader.state
         arguments = (reader, self._closed, self._asked_to_stop)
         threading.Thread(target=_read, args=arguments, name="run reader", daemon=True).start()
-        self._show(reader.state)
+        self._show(self._shown)  # not what the thread has read by now: whoever has called would speak after it
 
     def _show(self, state: RunState) -> None:
         stopping = state.is_running and self._asked_to_stop.is_set()
@@ -162,17 +168,42 @@ def start_supervisor(folder: RunFolder, settings: Path, resume: bool, asked: flo
     """scripts/train.py in a session of its own, which goes on when the window is closed, killed or logged out.
 
     asked: Unix time since when commands are for this run, which sees them only when it has loaded its libraries.
+    Raises UserError where its log can't be written, or the system makes no more processes.
     """
     script = str(ROOT / "scripts" / "train.py")
     command = [sys.executable, script, "--supervise", "--config", str(settings), *(["--resume"] if resume else [])]
     environment = {**os.environ, STARTED_VARIABLE: repr(asked)}
-    if os.name == "nt":
-        apart = {"creationflags": subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP}
+    if os.name == "nt":  # with a console that nobody sees: without any, each process below it would open a black window
+        apart = {"creationflags": subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP}
     else:
         apart = {"start_new_session": True}
-    with folder.window_log_path.open("ab") as log:
+    try:
+        log = folder.window_log_path.open("ab")
+    except OSError as error:
+        raise UserError(
+            f"{folder.window_log_path} can't be written ({error.strerror}): remove it, or choose another folder."
+        ) from error
+    with log:
         streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, env=environment, **streams, **apart)
+        try:
+            return subprocess.Popen(command, env=environment, **streams, **apart)
+        except OSError as error:
+            raise UserError(
+                f"The run can't be started ({error.strerror}): close other programs, or, if {sys.executable} is gone, "
+                "set up Chorus again."
+            ) from error
+
+
+@contextlib.contextmanager
+def _readable(folder: RunFolder) -> Iterator[None]:
+    """UserError for what the disk refuses within the block."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"workspace_dir {str(folder.path)!r} can't be read ({error.strerror}): look after its disk and its "
+            "permissions, or choose another folder."
+        ) from error
 
 
 def _read(reader: RunReader, closed: threading.Event, asked_to_stop: threading.Event) -> None:
@@ -190,7 +221,7 @@ def _read(reader: RunReader, closed: threading.Event, asked_to_stop: threading.E
 def _end(reader: RunReader, pid: int) -> None:
     """By signal, by a second one, by force; and puts down that it was wanted, where the run has not done so."""
     for number, seconds in ENDING:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with contextlib.suppress(OSError):  # it is gone, which Windows says in several ways, or another's
             os.kill(pid, number)
         if _is_gone(reader, pid, seconds):
             break

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import math
 import subprocess
 import threading
 import time
 from collections import deque
+from operator import itemgetter
 from pathlib import Path, PurePath
 from typing import Any
 
 from modules.config.errors import UserError
+from modules.session.atomic import is_alive
 from modules.session.FolderCommands import send_command
 from modules.session.following import RunFollower, is_running, read_tail
 from modules.session.RunFolder import RunFolder
+from modules.session.RunLock import holder_here
 from modules.ui.LossHistory import LossHistory
 from modules.ui.RunState import LogLine, RankRow, RunState, SamplePicture
 
 WARM_UP_STEPS = 3  # after loading: they compile kernels and fill caches
 RECENT_STEPS = 50  # that tell how fast it goes
 LOOK_AROUND_SECONDS = 0.5  # between two looks at what is no event: lock, record of the end, heartbeats
-STEP_LINE_SECONDS = 5.0  # between two steps in the log
-MAX_LOG_LINES = 20_000
+STEP_LINE_SECONDS = 5.0  # between two steps of a rank in the log
+MAX_LOG_LINES = 20_000  # and as many steps of ranks other than 0
 REFUSED = 2  # the exit code of scripts/train.py for settings that can't be trained
 REFUSAL_LINES = 10
 MAX_WARNINGS = 1000
 DAMAGED = (KeyError, TypeError, ValueError, OverflowError)  # raised where a field is missing or of another kind
+FIGURES = ("loss", "smooth_loss", "lr", "memory_bytes", "peak_memory_bytes", "data_seconds")  # of a step, as shown
+END_OF_TIME = 2**33  # Unix seconds, in 2242: calendars refuse what is far behind it
 
 GONE = "The run folder {} is gone: connect its disk again, or open another run."
 NO_RECORD = "The run has ended and left no record of why: look at the end of log/rank-0.log and log/supervisor.log."
@@ -52,21 +59,25 @@ class RunReader:
         self._rows: dict[int, RankRow] = {}
         self._last_event: dict[int, float] = {}
         self._last_steps: dict[int, dict[str, Any]] = {}  # events that have not got into the rows yet, by rank
-        self._lines: deque[LogLine] = deque(maxlen=MAX_LOG_LINES)
+        # With their numbers. Steps of ranks other than 0 are kept apart: those of 64 ranks would push all else out.
+        self._lines: deque[tuple[int, LogLine]] = deque(maxlen=MAX_LOG_LINES)
+        self._other_steps: deque[tuple[int, LogLine]] = deque(maxlen=MAX_LOG_LINES)
         self._num_lines = 0
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_STEPS)
         self._steps_since_status = 0
         self._warm_up_left = WARM_UP_STEPS
-        self._last_step_line = 0.0
+        self._last_step_line: dict[int, float] = {}  # by rank
+        self._holder: int | None = None  # the process of the run, if it is on this machine
         self._next_look_around = 0.0
         self._told_traceback: Any = None
 
     def log_since(self, number: int) -> tuple[list[LogLine], int]:
         """The lines of the log after the first `number`, as far as they are still kept, and how many there are."""
         with self._log_lock:
-            first_kept = self._num_lines - len(self._lines)
-            start = max(0, number - first_kept)
-            return [self._lines[index] for index in range(start, len(self._lines))], self._num_lines
+            found: list[tuple[int, LogLine]] = []
+            for kept in (self._lines, self._other_steps):
+                found += itertools.takewhile(lambda entry: entry[0] >= number, reversed(kept))
+            return [line for _, line in sorted(found, key=itemgetter(0))], self._num_lines
 
     def look(self) -> bool:
         """Reads a piece of what is new; whether there is more to be read at once. Never raises for what a disk does."""
@@ -97,7 +108,7 @@ class RunReader:
         """Puts down in the folder that the run was ended, if it is gone and could not say so itself."""
         with contextlib.suppress(OSError):
             record = self.folder.read_exit()
-            if (record is None or _number(record.get("time")) < self._started) and not is_running(self.folder):
+            if (record is None or _time_of(record) < self._started) and not is_running(self.folder):
                 self.folder.write_exit("stopped", rank=0, text="Stopped at once, without a backup")
 
     def _publish(self) -> None:
@@ -111,7 +122,7 @@ class RunReader:
     def _take(self, event: dict[str, Any]) -> None:
         """One event. What a damaged line has in the place of a field is passed over."""
         rank, when, kind = event.get("rank"), event.get("time"), event["type"]
-        if not isinstance(when, int | float) or not (rank is None or isinstance(rank, int)):
+        if not _is_time(when) or not (rank is None or isinstance(rank, int)):
             return
         if rank is not None:
             self._last_event[rank] = when
@@ -125,19 +136,19 @@ class RunReader:
             return
 
     def _take_step(self, event: dict[str, Any], rank: int, when: float) -> None:
+        event = event | {name: _figure(event[name]) for name in FIGURES if name in event}
         step, seconds, samples, loss = int(event["step"]), float(event["seconds"]), int(event["samples"]), event["loss"]
         self._last_steps[rank] = event
-        if rank != 0:
-            return
-        self.history.add(step, loss, event.get("smooth_loss"))
-        self._steps_since_status += 1
-        if self._warm_up_left:
-            self._warm_up_left -= 1
-        elif seconds > 0:
-            self._recent.append((seconds, samples))
-        self._note_progress(event, step)
-        if when - self._last_step_line >= STEP_LINE_SECONDS or step == self._state.total:
-            self._last_step_line = when
+        if rank == 0:
+            self.history.add(step, loss, event.get("smooth_loss"))
+            self._steps_since_status += 1
+            if self._warm_up_left:
+                self._warm_up_left -= 1
+            elif 0 < seconds < math.inf:
+                self._recent.append((seconds, samples))
+            self._note_progress(event, step)
+        if when - self._last_step_line.get(rank, 0.0) >= STEP_LINE_SECONDS or step == self._state.total:
+            self._last_step_line[rank] = when
             self._log(when, rank, "step", _step_text(event, self._state.total))
 
     def _note_progress(self, event: dict[str, Any], step: int) -> None:
@@ -193,7 +204,7 @@ class RunReader:
         elif kind == "saved":
             state.saved.append(self._here(event["path"], self.folder.models_dir))
         elif kind == "validation" and rank == 0:
-            self.history.add_validation(int(event["step"]), event["loss"], event.get("ema_loss"))
+            self.history.add_validation(int(event["step"]), _figure(event["loss"]), _figure(event.get("ema_loss")))
         self._log(when, rank, kind, _text(event))
 
     def _take_status(self, text: str, rank: int | None) -> None:
@@ -207,8 +218,9 @@ class RunReader:
         self._steps_since_status = 0
 
     def _log(self, when: float, rank: int | None, kind: str, text: str) -> None:
+        kept = self._other_steps if kind == "step" and rank != 0 else self._lines
         with self._log_lock:
-            self._lines.append(LogLine(when, rank, kind, text))
+            kept.append((self._num_lines, LogLine(when, rank, kind, text)))
             self._num_lines += 1
 
     def _here(self, path: str, folder: Path) -> Path:
@@ -228,7 +240,7 @@ class RunReader:
         try:
             running = self._process_runs() or is_running(self.folder)
             record = self.folder.read_exit()
-            if record is not None and _number(record.get("time")) < self._started:
+            if record is not None and _time_of(record) < self._started:
                 record = None
             if record is None and not running:
                 record = self._without_record()
@@ -238,8 +250,10 @@ class RunReader:
             self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): look after its disk.")
             return
         if is_gone:
+            self._state.is_running = self._runs_without_folder()
             self._say(GONE.format(self.folder.path))
             return
+        self._holder = (self._holder or holder_here(self.folder.lock_path)) if running else None
         self._note_end(running, record)
         for rank in heartbeats.keys() | self._rows.keys():
             row = self._rows.get(rank, RankRow(rank))
@@ -249,6 +263,12 @@ class RunReader:
     def _process_runs(self) -> bool:
         """Whether what was started is there; it takes a second to the lock of the folder."""
         return self._process is not None and self._process.poll() is None
+
+    def _runs_without_folder(self) -> bool:
+        """Whether the run goes on although its folder is gone. Of one on another machine that can't be told."""
+        if self._process is not None:
+            return self._process_runs()
+        return self._state.is_running if self._holder is None else is_alive(self._holder)
 
     def _without_record(self) -> dict[str, Any] | None:
         """How a run has ended that has not said so: refused before it was one, or killed with its supervisor."""
@@ -268,7 +288,7 @@ class RunReader:
         traceback = record.get("traceback")
         if traceback and traceback != self._told_traceback:
             self._told_traceback = traceback
-            self._log(_number(record.get("time")), record.get("rank"), "traceback", str(traceback))
+            self._log(_time_of(record), record.get("rank"), "traceback", str(traceback))
 
     def _with_signs(
         self, row: RankRow, running: bool, record: dict[str, Any] | None, beat: dict[str, Any] | None
@@ -307,8 +327,7 @@ def _ending(record: dict[str, Any], step: int) -> str:
 
 def _step_text(event: dict[str, Any], total: int) -> str:
     loss = event.get("smooth_loss") if event.get("smooth_loss") is not None else event["loss"]
-    shown = "not finite" if loss is None else f"{loss:.4f}"
-    return f"step {event['step']}/{total or '?'}, epoch {event['epoch']}, loss {shown}"
+    return f"step {event['step']}/{total or '?'}, epoch {event['epoch']}, loss {_loss_text(loss)}"
 
 
 def _text(event: dict[str, Any]) -> str:
@@ -319,10 +338,28 @@ def _text(event: dict[str, Any]) -> str:
     if kind == "finished":
         return f"Finished after {event['step']} steps"
     if kind == "validation":
-        return f"Validation at step {event['step']}: loss {event['loss']:.4f} ({event['samples']} samples)"
+        return f"Validation at step {event['step']}: loss {_loss_text(event['loss'])} ({event['samples']} samples)"
     words = {"sample": "Sample", "samples": "All samples", "backup": "Backup", "saved": "Model saved"}
     return f"{words.get(kind, kind)} at step {event.get('step')}: {event.get('path', '')}"
 
 
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+def _loss_text(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:.4f}"
+
+
+def _figure(value: Any) -> float | None:
+    """A number as it was written; None for none, and for one that is not finite. TypeError for anything else."""
+    if value is None:
+        return None
+    if not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return value if math.isfinite(value) else None
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value < END_OF_TIME
+
+
+def _time_of(record: dict[str, Any]) -> float:
+    """Unix seconds; 0 where there is none."""
+    return float(record["time"]) if _is_time(record.get("time")) else 0.0

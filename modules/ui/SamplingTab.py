@@ -39,11 +39,17 @@ class SamplingTab(ctk.CTkFrame):
         self._steps = self._build()
         app.in_slices(self._steps)
 
+    @property
+    def chosen_part(self) -> int | None:
+        return self._edited_number
+
     def show_setting(self, path: str) -> None:
         """Choose the prompt that the setting at `path`, such as "sampling.samples.2.seed", belongs to: its field is
-        made."""
+        made. For "sampling.samples" itself the button that adds one gets the focus."""
         for _ in self._steps:  # to the end of the tab
             pass
+        if path == PATH:
+            self.prompts.focus_add()
         if path.startswith(f"{PATH}."):
             number = int(path.split(".")[2])
             self.prompts.choose(number)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import re
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,10 @@ from modules.config.files import config_from_values, load_values, save_config, t
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem, find_problems
-from modules.session.atomic import write_json
 from modules.ui.families import load_families
+from modules.ui.kept_settings import is_within, kept_settings
 from modules.ui.setting_values import Length, copied, flatten, plain, put_value, value_in
+from modules.ui.StateFile import StateFile
 from modules.ui.typed_text import read_text, refusal_of
 
 FIRST_PRESET = "demo"
@@ -32,11 +34,15 @@ MAX_UNDO = 200
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """All that undo brings back. baseline: the values as they were loaded, which changes are counted from."""
+    """All that undo brings back. baseline: the values as they were loaded, which changes are counted from.
+
+    One and the same baseline means one and the same loading.
+    """
 
     values: dict
     typed: dict[str, Any]
     preset_name: str
+    source_file: str
     baseline: dict
 
 
@@ -45,6 +51,7 @@ class SettingsModel:
 
     `config` always holds values that are allowed, each on its own; what a person typed and its setting refuses is kept
     in `typed` beside it, and is a problem until it is mended.
+    `source_file` is the file that they were opened from or saved to, as an absolute path; "" where it was a preset.
     state_path: a JSON file that the state is kept in; without one, or with a damaged one, the demo is loaded.
     `restored` says whether the last state came back; `notice` is a sentence where it could not.
     """
@@ -52,18 +59,15 @@ class SettingsModel:
     def __init__(self, state_path: Path | None = None):
         self.typed: dict[str, Any] = {}
         self._refusals: dict[str, str] = {}
-        self.preset_name = ""
+        self.preset_name = self.source_file = ""
         self.notice = ""
-        self._state_path = state_path
+        self._state_file = StateFile(state_path)
         self._subscribers: list[Callable[[set[str]], None]] = []
         self._undo: list[_Snapshot] = []
         self._redo: list[_Snapshot] = []
         self._last_path = ""
         self._reported: dict[str, list[Problem]] = {}
         self._problems: list[Problem] | None = None
-        self._saved: _Snapshot | None = None
-        self._num_saves = self._last_written = 0
-        self._write_lock = threading.Lock()
         self.restored = self._restore()
         if not self.restored:
             self._take(config_from_values(load_preset(FIRST_PRESET)), FIRST_PRESET)
@@ -171,6 +175,10 @@ class SettingsModel:
         """
         return self._differing(self._flat_baseline)
 
+    def is_in_preset(self, path: str) -> bool:
+        """Whether the preset or file has the setting: it has none of a part that was added."""
+        return path in self._flat_baseline
+
     def preset_value(self, path: str) -> Any:
         """The value in the preset or file that the settings were loaded from; None where it has no such entry."""
         return plain(self._flat_baseline.get(path))
@@ -181,11 +189,19 @@ class SettingsModel:
         shown = {path: plain(value) for path, value in self._flat.items()} | self.typed
         return [(path, shown.get(path), plain(flat.get(path))) for path in self._differing(flat)]
 
+    def compare_preset(self, name: str) -> list[tuple[str, Any, Any]]:
+        """As `compare`, what `load_preset` would change. Raises ConfigError if the preset can't be used."""
+        config, _, kept = self._with_preset(name)
+        return [change for change in self.compare(config) if not is_within(change[0], kept)]
+
     def reset_to_preset(self, paths: Sequence[str]) -> None:
-        """Give settings back the values of the preset. A list is given back as a whole."""
+        """Give settings back the values of the preset. A list is given back as a whole; a part that the preset does
+        not have, or the list no longer, stays as it is."""
         before = self._snapshot()
         values = to_values(self._config)
         for path in paths:
+            if path not in self._flat or not self.is_in_preset(path):
+                continue
             self._drop_typed(path)
             put_value(values, path, copied(value_in(self._baseline, path)))
         self._config = config_from_values(values)
@@ -203,18 +219,24 @@ class SettingsModel:
 
     # presets and files
 
-    def load_preset(self, name: str) -> None:
-        """Start from a preset. Raises ConfigError, with everything as before, if it can't be used."""
-        values = load_preset(name)
+    def load_preset(self, name: str) -> list[str]:
+        """Start from a preset. What the person has put in about their data and places stays: the paths of that.
+
+        Raises ConfigError, with everything as before, if it can't be used.
+        """
+        config, baseline, kept = self._with_preset(name)
         before = self._snapshot()
-        self._take(config_from_values(values, f"preset {name}"), name)
+        typed = {path: text for path, text in self.typed.items() if is_within(path, kept)}
+        self._take(config, name, baseline=baseline, typed=typed)
         self._commit(before, set())
+        modified = self.modified_paths()  # what the preset has too is not worth a word
+        return [path for path in kept if any(is_within(one, [path]) for one in modified)]
 
     def load_file(self, path: str | Path) -> None:
         """Take the settings of a file. Raises ConfigError, with everything as before, if it can't be used."""
         config = config_from_values(load_values(path), str(path))
         before = self._snapshot()
-        self._take(config, Path(path).name)
+        self._take(config, Path(path).name, _absolute(path))
         self._commit(before, set())
 
     def save(self, path: str | Path) -> None:
@@ -225,11 +247,14 @@ class SettingsModel:
         if refused := self._refused():
             raise ConfigError(f"the settings can't be saved: {next(iter(refused.values()))}")
         save_config(self._config, path)
-        name, baseline = Path(path).name, to_values(self._config)
-        self.preset_name, self._baseline, self._flat_baseline = name, baseline, flatten(baseline)
-        # What is undone later counts from the file too.
-        self._undo = [dataclasses.replace(one, preset_name=name, baseline=baseline) for one in self._undo]
-        self._redo = [dataclasses.replace(one, preset_name=name, baseline=baseline) for one in self._redo]
+        loaded, baseline = self._baseline, to_values(self._config)
+        self.preset_name, self.source_file = Path(path).name, _absolute(path)
+        self._baseline, self._flat_baseline = baseline, flatten(baseline)
+        origin = {"preset_name": self.preset_name, "source_file": self.source_file, "baseline": baseline}
+        # What is undone later counts from the file too, as far back as it has the same start.
+        for steps in (self._undo, self._redo):
+            steps[:] = [dataclasses.replace(one, **origin) if one.baseline is loaded else one for one in steps]
+        self._last_path = ""  # what is typed on is a step of its own: undo leads to what was saved
         self._notify(set())
 
     # parts of a list
@@ -273,40 +298,35 @@ class SettingsModel:
 
         The function raises OSError if the file can't be written. Where a later one was faster it does nothing.
         """
-        if self._state_path is None:
-            return None
-        snapshot = self._snapshot()
-        if snapshot != self._saved:
-            self._saved, self._num_saves = snapshot, self._num_saves + 1
-        if self._num_saves == self._last_written:
-            return None
-        path, state, number = self._state_path, dataclasses.asdict(snapshot), self._num_saves
-
-        def write() -> None:
-            with self._write_lock:
-                if number > self._last_written:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    write_json(path, state)
-                    self._last_written = number
-
-        return write
+        return self._state_file.pending_save(vars(self._snapshot()))
 
     def _restore(self) -> bool:
-        if self._state_path is None or not self._state_path.exists():
+        path = self._state_file.path
+        if path is None or not path.exists():
             return False
         try:
-            state = json.loads(self._state_path.read_bytes())
+            state = json.loads(path.read_bytes())
             config = config_from_values(state["values"], "the last settings")
             baseline = to_values(config_from_values(state["baseline"], "the last preset"))
             typed = {path: text for path, text in state["typed"].items() if self._is_path(config, path)}
-            self._take(config, str(state["preset_name"]), baseline, typed)
+            source_file = str(state.get("source_file", ""))  # older versions kept none
+            self._take(config, str(state["preset_name"]), source_file, baseline, typed)
         except ConfigError as error:
             self.notice = f"The last settings can't be used: {error.problems[0]} The demo is loaded instead."
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            self.notice = f"{self._state_path} can't be read: the demo is loaded instead of the last settings."
+            self.notice = f"{path} can't be read: the demo is loaded instead of the last settings."
         else:
             return True
+        self._set_aside(path)
         return False
+
+    def _set_aside(self, path: Path) -> None:
+        """Move a last state that can't be used out of the way of the next one: a newer Chorus can read it, or a
+        person mend it."""
+        aside = path.with_suffix(".unreadable.json")
+        with contextlib.suppress(OSError):  # then the next state can't be written there either
+            os.replace(path, aside)
+            self.notice += f" They are kept in {aside}."
 
     def _is_path(self, config: TrainConfig, path: str) -> bool:
         try:
@@ -315,14 +335,29 @@ class SettingsModel:
             return False
         return generic_path(path) in settings_by_path()
 
+    def _with_preset(self, name: str) -> tuple[TrainConfig, dict, list[str]]:
+        """The settings as a preset would make them, the preset's own values, and the paths of what would be kept."""
+        preset = to_values(config_from_values(load_preset(name), f"preset {name}"))
+        now, values = to_values(self._config), copied(preset)
+        start = flatten(to_values(TrainConfig())) if self.source_file else self._flat_baseline  # a file is the person's
+        kept = kept_settings(self._differing(start), now, preset)
+        for path in kept:
+            put_value(values, path, value_in(now, path))
+        return config_from_values(values), preset, kept
+
     def _take(
-        self, config: TrainConfig, name: str, baseline: dict | None = None, typed: dict[str, Any] | None = None
+        self,
+        config: TrainConfig,
+        name: str,
+        source_file: str = "",
+        baseline: dict | None = None,
+        typed: dict[str, Any] | None = None,
     ) -> None:
         self._config = config
         self._flat = flatten(to_values(config))
         self._baseline = to_values(config) if baseline is None else baseline
         self._flat_baseline = flatten(self._baseline)
-        self.preset_name = name
+        self.preset_name, self.source_file = name, source_file
         self._keep_typed(typed or {})
         self._problems = None
 
@@ -384,7 +419,8 @@ class SettingsModel:
         return sorted(changed, key=lambda path: (order.get(generic_path(path), 0), path))
 
     def _snapshot(self) -> _Snapshot:
-        return _Snapshot(to_values(self._config), dict(self.typed), self.preset_name, self._baseline)
+        values = to_values(self._config)
+        return _Snapshot(values, dict(self.typed), self.preset_name, self.source_file, self._baseline)
 
     def _commit(self, before: _Snapshot, touched: set[str], same_as: str = "") -> None:
         """After a change: remember how it was before, and tell who listens.
@@ -404,7 +440,7 @@ class SettingsModel:
             return False
         now, then = self._snapshot(), source.pop()
         target.append(now)
-        self._take(config_from_values(then.values), then.preset_name, then.baseline, then.typed)
+        self._take(config_from_values(then.values), then.preset_name, then.source_file, then.baseline, then.typed)
         self._last_path = ""
         self._notify(self._changed_since(now))
         return True
@@ -419,3 +455,7 @@ class SettingsModel:
         self._problems = None
         for changed in list(self._subscribers):
             changed(paths)
+
+
+def _absolute(path: str | Path) -> str:
+    return str(Path(path).absolute())

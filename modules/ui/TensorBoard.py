@@ -17,10 +17,11 @@ from modules.config.errors import UserError
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
 SAID_LINES = 3
+STOPPED = "TensorBoard is no longer wanted: open it again."
 
 
 class TensorBoard:
-    """One server, heard on this machine only. `start` takes seconds and is for a thread; `stop` ends it.
+    """One server, heard on this machine only. `start` takes seconds and is for a thread; `stop` ends it for good.
 
     command: what starts it, for tests.
     """
@@ -29,6 +30,7 @@ class TensorBoard:
         self._command = list(command)
         self._lock = threading.Lock()
         self._process: subprocess.Popen | None = None
+        self._is_stopped = False
         self._folder: Path | None = None
         self._url = ""
 
@@ -37,7 +39,11 @@ class TensorBoard:
 
         Raises UserError where there are none, or TensorBoard does not start.
         """
-        if not folder.is_dir() or not any(folder.iterdir()):
+        try:
+            has_curves = folder.is_dir() and any(folder.iterdir())
+        except OSError as error:
+            raise UserError(f"{folder} can't be read: {error.strerror}; allow reading it.") from error
+        if not has_curves:
             raise UserError(f"{folder} holds nothing for TensorBoard: switch tensorboard on before a run starts.")
         with self._lock:
             if self._folder == folder and self._process is not None and self._process.poll() is None:
@@ -48,6 +54,7 @@ class TensorBoard:
             return self._url
 
     def stop(self) -> None:
+        self._is_stopped = True  # also for a start that waits for the lock, or comes late
         process = self._process
         if process is not None:
             process.terminate()  # even while another thread waits for it to start
@@ -55,6 +62,8 @@ class TensorBoard:
             self._end()
 
     def _start(self, folder: Path) -> str:
+        if self._is_stopped:
+            raise UserError(STOPPED)
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         with tempfile.TemporaryFile() as said:
@@ -67,6 +76,9 @@ class TensorBoard:
             )
             deadline = time.monotonic() + START_SECONDS
             while not _answers(port):
+                if self._is_stopped:
+                    self._end()
+                    raise UserError(STOPPED)
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     self._end()
                     said.seek(0)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import customtkinter as ctk
 
 from modules.config.errors import ConfigError, UserError
-from modules.config.files import config_from_values, load_values
-from modules.config.presets import load_preset
+from modules.config.files import load_config
 from modules.config.show_value import show_value
-from modules.ui.dialogs import open_window
+from modules.ui.dialogs import ask_path, open_window
 from modules.ui.fitting import FittedButton, FittedMenu
+from modules.ui.kept_settings import KEPT
 from modules.ui.PresetWindow import PresetWindow
 from modules.ui.SettingsSearch import SettingsSearch
 from modules.ui.TableWindow import TableWindow
@@ -34,9 +34,6 @@ class TopBar(ctk.CTkFrame):
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(parent, fg_color=Theme.bar, corner_radius=0)
         self.app = app
-        self.path: Path | None = None  # where Save writes: the file that was opened or saved last
-        if recent := app.preferences.recent[:1]:
-            self.path = Path(recent[0]) if Path(recent[0]).name == app.settings.preset_name else None
         self._rows = 0
         self._left, self._right = (ctk.CTkFrame(self, fg_color="transparent") for _ in range(2))
         self._build_left()
@@ -53,7 +50,7 @@ class TopBar(ctk.CTkFrame):
 
     def choose_preset(self) -> PresetWindow:
         """Open the list of presets and of the files used last."""
-        recent = [path for path in self.app.preferences.recent if Path(path).is_file()]
+        recent = list(self.app.preferences.recent)
         return open_window(self.app, PresetWindow, self._use, self._compare, self.open_file, recent)
 
     def show_changes(self) -> TableWindow:
@@ -66,22 +63,22 @@ class TopBar(ctk.CTkFrame):
 
     def save(self) -> None:
         """Write the settings to the file they came from, or ask for one."""
-        if self.path is None:
-            self.save_as()
+        if source_file := self.app.settings.source_file:
+            self._save_to(Path(source_file))
         else:
-            self._save_to(self.path)
+            self.save_as()
 
     def save_as(self) -> None:
         """Ask for a file and write the settings there."""
-        chosen = filedialog.asksaveasfilename(
-            parent=self.app, title="Save settings as", defaultextension=".yaml", filetypes=FILE_TYPES
-        )
+        options = {"title": "Save settings as", "defaultextension": ".yaml", "filetypes": FILE_TYPES}
+        chosen = ask_path(self.app, filedialog.asksaveasfilename, parent=self.app, **options)
         if chosen:
             self._save_to(Path(chosen))
 
     def open_file(self, path: str | Path = "") -> None:
         """Take the settings of a file, which is asked for if none is named."""
-        chosen = path or filedialog.askopenfilename(parent=self.app, title="Open settings", filetypes=FILE_TYPES)
+        options = {"title": "Open settings", "filetypes": FILE_TYPES}
+        chosen = path or ask_path(self.app, filedialog.askopenfilename, parent=self.app, **options)
         if not chosen:
             return
         try:
@@ -89,7 +86,7 @@ class TopBar(ctk.CTkFrame):
         except ConfigError as error:
             self.app.show_message(str(error), "error")
         else:
-            self._remember(Path(chosen))
+            self._remember()
 
     def _use(self, names: list[str]) -> None:
         kind, _, name = names[0].partition(":")
@@ -97,18 +94,21 @@ class TopBar(ctk.CTkFrame):
             self.open_file(name)
             return
         try:
-            self.app.settings.load_preset(name)
+            kept = self.app.settings.load_preset(name)
         except ConfigError as error:
             self.app.show_message(str(error), "error")
-        else:
-            self.path = None
+            return
+        if kept:
+            names = ", ".join(KEPT[path] for path in kept)
+            self.app.show_message(f"Kept from before: {names}. Undo brings all back.", "info")
 
     def _compare(self, names: list[str]) -> None:
         """Open the list of what a preset or file would change."""
+        settings = self.app.settings
         kind, _, name = names[0].partition(":")
         try:
-            values = load_values(name) if kind == "file" else load_preset(name)
-            changes = self.app.settings.compare(config_from_values(values, name))
+            is_file = kind == "file"
+            changes = settings.compare(load_config(name)) if is_file else settings.compare_preset(name)
         except ConfigError as error:
             self.app.show_message(str(error), "error")
             return
@@ -124,13 +124,14 @@ class TopBar(ctk.CTkFrame):
         except UserError as error:
             self.app.show_message(str(error), "error")
         else:
-            self._remember(path)
+            self._remember()
             self.app.show_message(f"Saved {path}.", "info")
 
-    def _remember(self, path: Path) -> None:
-        self.path = path.absolute()
-        others = [one for one in self.app.preferences.recent if one != str(self.path)]
-        self.app.preferences.recent = [str(self.path), *others][:MAX_RECENT]
+    def _remember(self) -> None:
+        """Put the file at hand before those used earlier."""
+        path = self.app.settings.source_file
+        others = [one for one in self.app.preferences.recent if one != path]
+        self.app.preferences.recent = [path, *others][:MAX_RECENT]
 
     def _changed(self, paths: set[str]) -> None:
         settings = self.app.settings

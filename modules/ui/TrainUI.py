@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import tkinter
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -15,7 +15,9 @@ from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.explain import generic_path
 from modules.session.following import RunInfo, find_runs, run_info
+from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
+from modules.ui import keyboard
 from modules.ui.App import App
 from modules.ui.BottomBar import BottomBar
 from modules.ui.dialogs import ask, open_window, set_size
@@ -50,6 +52,7 @@ TAB_OF_GROUP = {
     "output": "model",
 }
 TAB_OF_PATH = {"seed": "general"}
+PART_OF_LIST = {"concepts": "a concept", "sampling.samples": "a prompt", "embeddings": "an embedding"}
 MIN_SIZE = (860, 540)
 POLL_SECONDS = 0.1
 SAVE_SECONDS = 1.0
@@ -76,7 +79,8 @@ class TrainUI(App):
         super().__init__(state_dir)
         self.title("Chorus")
         self.tabs: dict[str, ctk.CTkFrame] = {}
-        self._exit_seen: object = None
+        self._was_running = False
+        self._told_run: object = None  # the history of the run whose end was told
         self._message_timer: str | None = None
         self._is_saving = self._save_failed = False
         self._build()
@@ -111,6 +115,9 @@ class TrainUI(App):
 
     def flash(self, path: str) -> None:
         tab = self.open_tab(tab_of(path))
+        path = self._in_a_part(tab, path)
+        if path in PART_OF_LIST and not self._does_matter(path):
+            return
         show = getattr(tab, "show_setting", None)
         if show is not None:
             show(path)
@@ -118,13 +125,23 @@ class TrainUI(App):
         if found is None:
             return
         if not found.is_shown:
-            if not self.settings.is_visible(path):
-                text = f"{found.info.label} does not matter with the family, method and settings chosen now."
-                self.show_message(text, "info")
+            if not self._does_matter(path):
                 return
-            self.set_show_all(True)
+            self.sought.add(path)
+            found.parent.refresh()
         self.update_idletasks()
         found.flash()
+
+    def serve_settings_keys(self, window: tkinter.Tk | tkinter.Toplevel) -> None:
+        command = self._command_key()
+        keys = {
+            f"<{command}-s>": self.top_bar.save,
+            f"<{command}-Shift-S>": self.top_bar.save_as,
+            f"<{command}-z>": self.settings.undo,
+            f"<{command}-y>": self.settings.redo,
+            f"<{command}-Shift-Z>": self.settings.redo,
+        }
+        keyboard.bind_keys(window, keys)
 
     def resume_run(self) -> None:
         self.bottom_bar.control.resume()
@@ -142,6 +159,7 @@ class TrainUI(App):
     def set_show_all(self, show_all: bool) -> None:
         """Show all settings, or those that most runs need."""
         self.preferences.show_all = show_all
+        self.sought.clear()
         self.filter.set("All" if show_all else "Basic")
         for form in _forms_in(self.content):
             form.refresh()
@@ -162,15 +180,31 @@ class TrainUI(App):
         self.destroy()
 
     def destroy(self) -> None:
-        self._keep_geometry()
-        write = self.settings.pending_save()
-        with contextlib.suppress(OSError):  # nobody is left to tell, and the run folder has its own copy
-            if write is not None:
+        for write in self._pending_saves():
+            with contextlib.suppress(OSError):  # nobody is left to tell, and the run folder has its own copy
                 write()
-            self.preferences.save()
         self.run.close()
         self._lock.close()
         super().destroy()
+
+    def _in_a_part(self, tab: ctk.CTkFrame, path: str) -> str:
+        """Of a setting that each part of a list has ("concepts[].repeats") that of the part chosen on the tab, or of
+        the first one; where there is none the list, with a word about it."""
+        parts, of_part, name = path.partition("[]")
+        if not of_part:
+            return path
+        if self.settings.get(parts):
+            return f"{parts}.{getattr(tab, 'chosen_part', None) or 0}{name}"
+        self.show_message(f"Add {PART_OF_LIST[parts]} first: it has this setting.", "info")
+        return parts
+
+    def _does_matter(self, path: str) -> bool:
+        """Whether a setting does, which is said where it does not."""
+        if self.settings.is_visible(path):
+            return True
+        label = self.settings.info(path).label
+        self.show_message(f"{label} does not matter with the family, method and settings chosen now.", "info")
+        return False
 
     def _build(self) -> None:
         self._fit_to_screen(self.preferences.geometry)
@@ -208,28 +242,20 @@ class TrainUI(App):
         close.grid(row=0, column=1, padx=8, pady=6)
 
     def _bind_keys(self) -> None:
-        command = "Command" if self.tk.call("tk", "windowingsystem") == "aqua" else "Control"
+        command = self._command_key()
         keys = {
-            f"<{command}-s>": self.top_bar.save,
-            f"<{command}-Shift-S>": self.top_bar.save_as,
             f"<{command}-o>": self.top_bar.choose_preset,
-            f"<{command}-z>": self.settings.undo,
-            f"<{command}-y>": self.settings.redo,
-            f"<{command}-Shift-Z>": self.settings.redo,
             f"<{command}-f>": self.top_bar.search.focus_set,
             "<F5>": self.bottom_bar.control.start,
             "<Control-Tab>": lambda: self.tab_bar.choose_neighbour(1),
             "<Control-Next>": lambda: self.tab_bar.choose_neighbour(1),
             "<Control-Prior>": lambda: self.tab_bar.choose_neighbour(-1),
         }
-        for sequence, action in keys.items():
-            self.bind(sequence, lambda event, action=action: self._press(event, action))
+        keyboard.bind_keys(self, keys)
+        self.serve_settings_keys(self)
 
-    def _press(self, event: tkinter.Event, action) -> str | None:
-        if event.widget.winfo_toplevel() is not self:  # what is bound to the window is heard from its dialogs too
-            return None
-        action()
-        return "break"
+    def _command_key(self) -> str:
+        return "Command" if self.tk.call("tk", "windowingsystem") == "aqua" else "Control"
 
     def _fit_tabs(self, width: int) -> None:
         self.tab_bar.fit(width - self.filter.winfo_reqwidth() - self.theme.scaled(8))
@@ -243,13 +269,16 @@ class TrainUI(App):
         if size != "1x1":  # it has had no size yet
             set_size(self, size, MIN_SIZE)
 
-    def _keep_geometry(self) -> None:
-        self.preferences.geometry = self.geometry().partition("+")[0]
+    def _pending_saves(self) -> list[Callable[[], None]]:
+        """What writes the settings, and how the window is liked, where they are others than on the disk."""
+        if self.winfo_viewable():  # before it has no size
+            self.preferences.geometry = self.geometry().partition("+")[0]
+        return [write for kept in (self.settings, self.preferences) if (write := kept.pending_save()) is not None]
 
     def _save_state(self) -> None:
-        write = None if self._is_saving else self.settings.pending_save()
-        if write is not None:
-            self.in_background(write, self._end_saving, self._tell_save_failed)
+        writes = [] if self._is_saving else self._pending_saves()
+        if writes:
+            self.in_background(lambda: [write() for write in writes], self._end_saving, self._tell_save_failed)
             self._is_saving = True
 
     def _end_saving(self, _: object = None) -> None:
@@ -269,7 +298,10 @@ class TrainUI(App):
 
     def _find_run(self) -> None:
         """Show a run that goes on, or the last one in the run folder of the settings."""
-        own = Path(os.path.abspath(os.path.expanduser(self.settings.get("workspace_dir"))))
+        try:
+            own = RunFolder(self.settings.get("workspace_dir")).path
+        except UserError:  # it is told where something is done with the folder
+            return
 
         def find() -> RunInfo | None:
             running = [info for info in find_runs(own.parent) if info.status == "running"]
@@ -289,18 +321,22 @@ class TrainUI(App):
             self.show_message(f"The run {info.folder.name} goes on: the window follows it.", "info")
 
     def _run_changed(self, state: RunState) -> None:
-        """Tell how a run has ended, once."""
-        was_running, self._exit_seen = self._exit_seen, state.is_running
-        if not was_running or state.is_running or state.exit is None:
+        """Tell how a run has ended, once; of one that had ended before it was shown only why it has failed."""
+        was_running, self._was_running = self._was_running, state.is_running
+        if state.is_running or state.exit is None:
             return
-        status = state.exit.get("status")
-        if status == "failed":
+        is_new, self._told_run = self.run.history is not self._told_run, self.run.history
+        status, text = state.exit.get("status"), str(state.exit.get("text", ""))
+        if was_running and status == "failed":
             from modules.ui.CrashReportWindow import CrashReportWindow
 
-            self.show_message(f"The run failed: {state.exit.get('text', '')}", "error")
+            self.show_message(f"The run failed: {text}", "error")
             open_window(self, CrashReportWindow, state.folder)
-        else:
+        elif was_running:
             self.show_message(f"The run is {status} after {state.step:,} steps.", "info")
+        elif is_new and status == "failed":
+            reason = text.partition("\n")[0].rstrip(".")
+            self.show_message(f"The run {state.folder.name} failed: {reason}. Its report is on the tools tab.", "error")
 
 
 def tab_of(path: str) -> str:

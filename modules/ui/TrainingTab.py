@@ -42,7 +42,17 @@ class TrainingTab(ctk.CTkFrame):
         self.app = app
         self.page = SettingsPage(self, app, cards(), {"Multi-GPU": self._add_buttons})
         self.page.pack(fill="both", expand=True)
-        self.page.add_card(lambda: PartList(self.page, app, "embeddings", "Embeddings", "embedding"))
+        self.page.add_card(self._make_embeddings)
+
+    def show_setting(self, path: str) -> None:
+        """For "embeddings" the button that adds one gets the focus; all other settings of the tab have a field."""
+        if path == "embeddings":
+            self.page.finish()
+            self.embeddings.focus_add()
+
+    def _make_embeddings(self) -> PartList:
+        self.embeddings = PartList(self.page, self.app, "embeddings", "Embeddings", "embedding")
+        return self.embeddings
 
     def _add_buttons(self, footer: ctk.CTkFrame) -> None:
         font = self.app.theme.font()

@@ -6,7 +6,7 @@ No Tk and no torch, so that it may run in a thread of the window. The functions 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -47,15 +47,17 @@ class ConceptPictures:
     error: str = ""
 
 
-def find_pictures(concept: ConceptConfig, number: int) -> ConceptPictures:
+def find_pictures(
+    concept: ConceptConfig, number: int, is_wanted: Callable[[], bool] = lambda: True
+) -> ConceptPictures:
     """The pictures of one concept, whether it is enabled or not; reads every header, so not for the Tk thread.
 
-    number: N in "concepts.N", for the message of `error`.
+    number: N in "concepts.N", for the message of `error`. is_wanted: as for `scan`; the answer is worthless then.
     """
     # The others stand for the concepts before it, so that messages name the right one; disabled, they are not walked.
     others = [replace(concept, enabled=False)] * number
     try:
-        dataset = scan([*others, replace(concept, enabled=True)], NUM_READERS)
+        dataset = scan([*others, replace(concept, enabled=True)], NUM_READERS, is_wanted)
     except UserError as error:
         return ConceptPictures(error=str(error))
     return ConceptPictures(tuple(dataset.paths), len(dataset.unreadable), dataset.missing_captions)

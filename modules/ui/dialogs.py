@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import tkinter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import customtkinter as ctk
 
@@ -12,6 +13,10 @@ from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
     from modules.ui.App import App
+
+T = TypeVar("T")
+
+ANSWER_MS = 300  # before that a key is the second press of the one that led to the question
 
 
 class Question(ctk.CTkToplevel):
@@ -35,7 +40,7 @@ class Question(ctk.CTkToplevel):
         for number, button in enumerate(self.buttons.values()):
             button.grid(row=0, column=number, padx=(8 if number else 0, 0))
         self.bind("<Escape>", lambda event: self.destroy())
-        focus_soon(app, self.buttons[answers[0]]._canvas)
+        focus_soon(app, self.buttons[answers[0]]._canvas, ANSWER_MS)
 
     def choose(self, answer: str) -> None:
         self.answer = answer
@@ -54,13 +59,25 @@ class Question(ctk.CTkToplevel):
 
 
 def ask(app: App, title: str, text: str, answers: Sequence[str], danger: str = "") -> str | None:
-    """Ask and wait for the answer, with the rest of the window held; None if the question was closed."""
-    question = Question(app, title, text, answers, danger)
-    place_over(app, question)
-    question.wait_visibility()
-    question.grab_set()
-    app.wait_window(question)
-    return question.answer
+    """Ask and wait for the answer, with the rest of the window held; None if the question was closed, or another one
+    is open."""
+
+    def answer() -> str | None:
+        question = Question(app, title, text, answers, danger)
+        place_over(app, question)
+        with contextlib.suppress(tkinter.TclError):  # closed before it was seen
+            question.wait_visibility()
+            question.grab_set()
+        with contextlib.suppress(tkinter.TclError):  # the same
+            question.wait_window()
+        return question.answer
+
+    return _one_at_a_time(app, answer)
+
+
+def ask_path(app: App, dialog: Callable[..., str], **options: Any) -> str:
+    """Ask for a file or folder with a dialog of tkinter.filedialog; "" if it was closed, or a question is open."""
+    return _one_at_a_time(app, lambda: dialog(**options)) or ""
 
 
 def open_window(app: App, kind: Callable[..., tkinter.Toplevel], *arguments: Any) -> tkinter.Toplevel:
@@ -95,9 +112,9 @@ def set_size(window: tkinter.Toplevel | tkinter.Tk, size: str, min_size: tuple[i
     window.geometry(f"{max(least[0], min(width, screen[0]))}x{max(least[1], min(height, screen[1]))}")
 
 
-def focus_soon(app: App, widget: tkinter.Misc) -> None:
+def focus_soon(app: App, widget: tkinter.Misc, milliseconds: int = 60) -> None:
     """Give a widget of a new window the focus, when the window is there."""
-    app.after(60, lambda: widget.focus_set() if widget.winfo_exists() else None)
+    app.after(milliseconds, lambda: widget.focus_set() if widget.winfo_exists() else None)
 
 
 def place_over(app: tkinter.Misc, window: tkinter.Toplevel) -> None:
@@ -110,3 +127,15 @@ def place_over(app: tkinter.Misc, window: tkinter.Toplevel) -> None:
     y = app.winfo_rooty() + (app.winfo_height() - height) // 3
     x, y = min(x, app.winfo_screenwidth() - width), min(y, app.winfo_screenheight() - height)
     tkinter.Toplevel.geometry(window, f"+{max(x, 0)}+{max(y, 0)}")  # CustomTkinter's would scale the place
+
+
+def _one_at_a_time(app: App, question: Callable[[], T]) -> T | None:
+    """The answer; None while another question waits for its own: what was pressed twice is asked once, though the
+    window is held only when the question is seen."""
+    if app.is_asking:
+        return None
+    app.is_asking = True
+    try:
+        return question()
+    finally:
+        app.is_asking = False

@@ -6,15 +6,15 @@ A field knows its setting's declaration and the model of the settings, and nothi
 from __future__ import annotations
 
 import tkinter
-from collections.abc import Iterator
 from tkinter import filedialog
 from typing import TYPE_CHECKING, Any
 
 import customtkinter as ctk
 
 from modules.config.describe import range_text
+from modules.ui.dialogs import ask_path
 from modules.ui.fitting import FittedMenu
-from modules.ui.scrolling import scroll_to
+from modules.ui.scrolling import bring_into_sight
 from modules.ui.Textbox import Textbox
 from modules.ui.theme import Theme
 from modules.ui.Tooltip import Tooltip
@@ -27,6 +27,7 @@ EDITOR_WIDTH = 150
 EDITOR_HEIGHT = 28
 WRAP = 250
 FLASHES, FLASH_MS = 6, 220
+MENU_NAME = "field_menu"
 
 FOLDERS = ("workspace_dir", "cache_dir", "model.config_folder", "concepts[].path")
 FILES = ("lora.start_from", "concepts[].caption_table")
@@ -69,7 +70,7 @@ class Field:
         self.label.grid(row=row, column=1, sticky="w", padx=(0, 8), pady=3)
         self.editor = self.make_editor()
         self.editor.grid(row=row, column=2, sticky=self.sticky, pady=3, padx=(0, 10))
-        for widget in (self.label, self.editor):
+        for widget in (self.label, *self.pointed_at()):
             Tooltip(widget, app.theme, self.help_text)
             widget.bind("<Button-3>", self._open_menu, add="+")
         self.focus_widget().bind("<Shift-F10>", self._open_menu, add="+")
@@ -79,6 +80,10 @@ class Field:
 
     def make_editor(self) -> tkinter.Misc:
         raise NotImplementedError
+
+    def pointed_at(self) -> tuple[tkinter.Misc, ...]:
+        """The widgets beside the label that have the help and the menu."""
+        return (self.editor,)
 
     def show_value(self, value: Any) -> None:
         raise NotImplementedError
@@ -136,10 +141,9 @@ class Field:
 
     def flash(self) -> None:
         """Scroll to the field, give it the focus and let its label blink."""
-        scroll_to(self.label)
+        bring_into_sight(self.app, self.label)
         self.focus()
         self._blink(FLASHES)
-        self.app.in_slices(self._stay_in_sight())
 
     def help_text(self) -> str:
         """What the tooltip says: what the setting does, its unit, range, default, preset value and name."""
@@ -214,34 +218,27 @@ class Field:
 
     def _open_menu(self, event: tkinter.Event) -> str:
         settings, path = self.app.settings, self.path
-        menu = tkinter.Menu(self.app)
+        menu = tkinter.Menu(self.app, name=MENU_NAME)  # in the place of the last one: only X11 tells when a menu goes
         self.app.theme.style_menu(menu)
         menu.add_command(
             label=f"Reset to the default ({self.in_words(self.info.default)[:40]})",
             command=lambda: settings.reset(path),
             state="normal" if settings.differs_from_default(path) else "disabled",
         )
-        in_preset = settings.preset_value(path)
-        menu.add_command(
-            label=f"Back to {settings.preset_name} ({self.in_words(in_preset)[:40]})",
-            command=lambda: settings.reset_to_preset([path]),
-            state="normal" if settings.differs_from_preset(path) else "disabled",
-        )
+        if settings.is_in_preset(path):
+            menu.add_command(
+                label=f"Back to {settings.preset_name} ({self.in_words(settings.preset_value(path))[:40]})",
+                command=lambda: settings.reset_to_preset([path]),
+                state="normal" if settings.differs_from_preset(path) else "disabled",
+            )
         menu.add_command(label=f"Copy the name {path}", command=self._copy_name)
         place = self.label
         menu.tk_popup(event.x_root or place.winfo_rootx(), event.y_root or place.winfo_rooty())
-        menu.bind("<Unmap>", lambda event: menu.after_idle(menu.destroy))
         return "break"
 
     def _copy_name(self) -> None:
         self.app.clipboard_clear()
         self.app.clipboard_append(self.path)
-
-    def _stay_in_sight(self) -> Iterator[None]:
-        """Comes behind what is being built above the field on a tab that has just been opened."""
-        if self.label.winfo_exists():
-            scroll_to(self.label)
-        yield
 
     def _blink(self, left: int) -> None:
         if not self.label.winfo_exists():
@@ -399,12 +396,15 @@ class PathField(EntryField):
         self._bind_entry()
         return frame
 
+    def pointed_at(self) -> tuple[tkinter.Misc, ...]:
+        return (self.editor, self.entry)  # the frame does not hear what its entry does
+
     def _browse(self, file: bool = False) -> None:
         title = f"Choose: {self.info.label}"
         if file or self.info.path in FILES:
-            chosen = filedialog.askopenfilename(parent=self.app, title=title)
+            chosen = ask_path(self.app, filedialog.askopenfilename, parent=self.app, title=title)
         else:
-            chosen = filedialog.askdirectory(parent=self.app, title=title, mustexist=False)
+            chosen = ask_path(self.app, filedialog.askdirectory, parent=self.app, title=title, mustexist=False)
         if chosen:
             self.commit(chosen)
             self.refresh()

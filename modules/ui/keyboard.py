@@ -1,17 +1,21 @@
-"""Everything can be reached with Tab and used with Space and Return, as in any other program.
+"""Everything can be reached with Tab and used with Space and Return, as in any other program, and the keys of a window
+do what they are for wherever it has the focus.
 
-CustomTkinter puts only entries in the Tab order, and takes the focus away from open menus.
+CustomTkinter puts only entries in the Tab order, and takes the focus away from open menus. On X11 Tk edits texts with
+the keys of Emacs: Ctrl+Y pastes, and Ctrl+O begins a line.
 """
 
 from __future__ import annotations
 
 import tkinter
+from collections.abc import Callable, Mapping
 
 import customtkinter as ctk
 
 from modules.ui.theme import Theme
 
 RING = "focus_ring"
+TYPED_INTO = ("Text", "Entry", "TEntry", "TCombobox", "Listbox")  # classes of widgets with keys of their own
 MENUS = (tkinter.Menu, ctk.CTkOptionMenu, ctk.CTkComboBox)
 
 
@@ -23,8 +27,19 @@ def install(root: ctk.CTk) -> None:
     # A widget can be used once its canvas is seen: this finds those of every tab and window, whoever makes them.
     root.bind_class("Canvas", "<Map>", _serve_owner, add=True)
     if root.tk.call("tk", "windowingsystem") == "x11":  # where Tk has it lead to the start of the line, as Emacs does
-        root.event_delete("<<LineStart>>", "<Control-a>")
-        root.event_add("<<SelectAll>>", "<Control-a>")
+        mark_all = _with_caps_lock("<Control-a>")
+        root.event_delete("<<LineStart>>", *mark_all)
+        root.event_add("<<SelectAll>>", *mark_all)
+
+
+def bind_keys(window: tkinter.Tk | tkinter.Toplevel, keys: Mapping[str, Callable[[], object]]) -> None:
+    """Have keys pressed in a window do what they are for, and no more than that in what is typed into; with Caps Lock
+    too. keys: such as "<Control-s>" -> what it does."""
+    actions = {sequence: action for key, action in keys.items() for sequence in _with_caps_lock(key)}
+    for sequence, action in actions.items():
+        for kind in TYPED_INTO:  # what else the key means there is the less specific match, and is passed over
+            window.bind_class(kind, sequence, "# nothing")
+        window.bind(sequence, lambda event, action=action: _do(action))
 
 
 def press(widget: tkinter.Misc) -> None:
@@ -37,6 +52,20 @@ def press(widget: tkinter.Misc) -> None:
         widget.toggle()
     elif isinstance(widget, (ctk.CTkButton, ctk.CTkRadioButton)):
         widget.invoke()
+
+
+def _with_caps_lock(key: str) -> list[str]:
+    """How Tk calls a key without and with Caps Lock, which changes the case of its letter, by Tk's version and system
+    also where Shift is held: Ctrl+Z and Ctrl+Shift+Z differ by that only."""
+    held, _, letter = key[1:-1].rpartition("-")
+    if len(letter) > 1:  # it has a name, such as Tab
+        return [key]
+    return [key, f"<Lock-{held}-{letter.upper()}>", f"<Lock-{held}-{letter.lower()}>"]
+
+
+def _do(action: Callable[[], object]) -> str:
+    action()
+    return "break"
 
 
 def _take_clicks(root: ctk.CTk) -> None:

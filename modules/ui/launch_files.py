@@ -27,11 +27,14 @@ def write_settings(config: TrainConfig, places: Places) -> str:
     """
     default = Path(launch_settings_path(config.workspace_dir))
     path = Path(places.folder, places.config_path)
-    if path != default and path.exists():
-        return f"It reads {path}, which stays as it is."
     copy_to = ""
-    if path != default and not path.parent.is_dir():
-        path, copy_to = default, str(path)
+    try:
+        if path != default and path.exists():
+            return f"It reads {path}, which stays as it is."
+        if path != default and not path.parent.is_dir():
+            path, copy_to = default, str(path)
+    except OSError as error:
+        raise UserError(f"{path} can't be read: {error.strerror}; choose another settings file.") from error
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

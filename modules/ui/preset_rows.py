@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -30,8 +31,8 @@ def preset_rows(memory: int | None, num_gpus: int) -> list[tuple[str, tuple[str,
 
 
 def file_rows(paths: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """("file:PATH", cells) of settings files."""
-    return [(f"file:{path}", (Path(path).name, path, "", "", "")) for path in paths]
+    """("file:PATH", cells) of the settings files that are there. A disk of another machine may keep it waiting."""
+    return [(f"file:{path}", (Path(path).name, path, "", "", "")) for path in paths if os.path.isfile(path)]
 
 
 def suggested(gpus: Sequence[Gpu]) -> tuple[int | None, int]:

@@ -4,8 +4,13 @@ scroll."""
 from __future__ import annotations
 
 import tkinter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import customtkinter as ctk
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
 
 
 def scroll_to(widget: tkinter.Misc, margin: int = 40) -> None:
@@ -25,6 +30,22 @@ def scroll_to(widget: tkinter.Misc, margin: int = 40) -> None:
     if first + margin <= top <= first + view - widget.winfo_height() - margin:
         return
     canvas.yview_moveto(max(0, top - view / 3) / height)
+
+
+def bring_into_sight(app: App, widget: tkinter.Misc) -> None:
+    """Scroll to a widget, and again behind what is being built above it on a tab that has just been opened."""
+    scroll_to(widget)
+    app.in_slices(_scroll_again(widget))
+
+
+def focus_in_sight(page: ctk.CTkScrollableFrame) -> tkinter.Misc | None:
+    """What has the keys, where that is on the page and seen; else None."""
+    widget = page.winfo_toplevel().focus_lastfor()
+    if widget is None or not str(widget).startswith(f"{page}."):
+        return None
+    canvas = page._parent_canvas
+    top = widget.winfo_rooty() - canvas.winfo_rooty()
+    return widget if 0 <= top <= canvas.winfo_height() - widget.winfo_height() else None
 
 
 def make_scrollbar(parent: tkinter.Misc, widget: tkinter.XView | tkinter.YView, row: int, column: int) -> None:
@@ -58,6 +79,12 @@ def quiet(scrollbar: ctk.CTkScrollbar):
             scrollbar.set(float(first), float(last))
 
     return show
+
+
+def _scroll_again(widget: tkinter.Misc) -> Iterator[None]:
+    if widget.winfo_exists():
+        scroll_to(widget)
+    yield
 
 
 def _keep_room(scrollbar: ctk.CTkScrollbar) -> None:

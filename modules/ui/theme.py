@@ -73,8 +73,17 @@ class Theme:
             ctk.DrawEngine.preferred_drawing_method = "polygon_shapes"
         self.appearance = appearance
         self.scale = scale
+        self._shown: tuple[bool, float] | None = None  # whether dark, and the scale, as of the last refresh
         self.set_scale(scale)
         self.set_appearance(appearance)
+        # They also tell of what the system changes while the window is open.
+        ctk.AppearanceModeTracker.add(self._follow)
+        ctk.ScalingTracker.add_widget(self._follow, root)
+
+    def close(self) -> None:
+        """To be called with the window: CustomTkinter keeps those whom it tells beyond it."""
+        ctk.AppearanceModeTracker.remove(self._follow)
+        ctk.ScalingTracker.remove_widget(self._follow, self._root)
 
     @property
     def is_dark(self) -> bool:
@@ -140,9 +149,17 @@ class Theme:
 
     def refresh(self) -> None:
         """Bring what CustomTkinter does not draw to the colours and the scale of this moment."""
+        self._shown = self._look()
         self._style_ttk()
         for redraw in list(self._listeners):
             redraw()
+
+    def _follow(self, *values: object) -> None:
+        """Called by CustomTkinter when the appearance or the scale has changed, before it has told its widgets."""
+        self._root.after_idle(lambda: self.refresh() if self._shown != self._look() else None)
+
+    def _look(self) -> tuple[bool, float]:
+        return self.is_dark, ctk.ScalingTracker.get_widget_scaling(self._root)
 
     def style_menu(self, menu: tkinter.Menu) -> None:
         """Give a tkinter.Menu the colours and the font of this moment."""

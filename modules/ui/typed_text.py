@@ -6,10 +6,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from modules.config.describe import SettingInfo, range_text
-from modules.config.explain import explain_one
+from modules.config.explain import SQUARE, explain_one, square_side
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+
+NO_GPU = "none"  # in the setting device_indexes, where an empty list means all
 
 
 def read_text(info: SettingInfo, text: str) -> Any:
@@ -19,10 +21,14 @@ def read_text(info: SettingInfo, text: str) -> Any:
     text = text.strip()
     if not text and info.optional:
         return None
+    if info.path == "device_indexes" and text.lower() == NO_GPU:
+        raise ValueError("none is chosen: tick at least one, or leave the field empty for all")
     if info.type == "list[int]":
         return [_read_whole(entry) for entry in re.split(r"[,;\s]+", text) if entry]
     if not text:
         raise ValueError("it must not be empty")
+    if info.path.endswith("resolution") and (side := square_side(text)):
+        raise ValueError(f"'{text}' is a width and a height: give one number, {side}, {SQUARE}")
     if info.type == "int":
         return _read_whole(text)
     if info.type == "float":

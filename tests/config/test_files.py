@@ -142,6 +142,11 @@ def test_a_byte_order_mark_is_skipped(tmp_path):
             "concepts: [x]",
             "concepts.0 is 'x' in {}: it must be a section with settings of its own, such as concepts.0.name.",
         ),
+        (
+            "data: {resolution: 1024x768}",
+            "data.resolution is '1024x768' in {}: it must be a whole number, at least 8; give 887, the side of a "
+            "square of as many pixels.",
+        ),
         ("device_indexes: [0, -1]", "device_indexes.1 is -1 in {}: it must be a whole number, at least 0."),
         (
             "initial_port: 70000",

@@ -128,6 +128,19 @@ def test_bad_pictures_are_listed_and_left_out(tmp_path, monkeypatch):
     assert reasons[1] == reasons[2] == "it is not a PNG, JPEG, WebP, BMP, GIF or TIFF picture"
 
 
+def test_a_scan_that_is_no_longer_wanted_ends_at_the_next_folder_or_picture(tmp_path):
+    for folder in "abc":
+        for number in range(3):
+            add_picture(tmp_path / folder / f"{number}.png")
+    for num_asked in (2, 6):  # among the folders (the one at the top is one), and among the pictures
+        answers = [True] * num_asked
+        with pytest.raises(DataError, match="given up"):
+            scan([concept(tmp_path)], 1, lambda answers=answers: bool(answers) and answers.pop())
+    asked = []
+    assert len(scan([concept(tmp_path)], 1, lambda: asked.append(1) or True)) == 9
+    assert len(asked) == 4 + 9
+
+
 def test_missing_captions_are_counted_where_text_files_are_expected(tmp_path):
     add_picture(tmp_path / "a.png", caption="a cat")
     add_picture(tmp_path / "b.png")

@@ -11,6 +11,7 @@ import pytest
 from modules.config.errors import UserError
 from modules.config.files import load_config
 from modules.config.TrainConfig import TrainConfig
+from modules.session.command_text import Places
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EVENT_TYPES, EventWriter, read_events
 from modules.session.manifest import write_manifest
@@ -18,6 +19,9 @@ from modules.session.RunFolder import RunFolder
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCommands import COMMANDS
 
+posix = pytest.mark.skipif(
+    os.name == "nt", reason="Windows keeps the folder that a process works in, and takes halves of characters"
+)
 DOC = Path(__file__).parents[2] / "docs" / "run_folder.md"
 
 
@@ -89,9 +93,22 @@ def test_an_empty_path_is_refused(path):
         RunFolder(path)
 
 
-def test_an_impossible_path_is_explained(tmp_path):
-    with pytest.raises(UserError, match="workspace_dir"):
-        RunFolder(str(tmp_path / "a\0b")).create()
+@pytest.mark.parametrize("name", ["a\0b", pytest.param("a\ud800b", marks=posix)])
+def test_an_impossible_path_is_explained(tmp_path, name):
+    with pytest.raises(UserError, match=r"workspace_dir .*a\\.*b.* no path can have: choose another folder"):
+        RunFolder(str(tmp_path / name))
+
+
+@posix
+def test_a_working_folder_that_is_gone_is_said_where_a_path_starts_from_it(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for start in (lambda: RunFolder("workspace/run"), lambda: Places("run.yaml")):
+        with pytest.raises(UserError, match=r"folder in which Chorus was started is gone: .*another one"):
+            start()
+    assert RunFolder(tmp_path / "run").path == tmp_path / "run"
 
 
 def test_the_frozen_config_is_the_config(run_folder):

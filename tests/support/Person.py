@@ -21,6 +21,7 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 WATCHED = Path(__file__).with_name("watched_window.py")
 BLINK_SECONDS = 0.15
+CLICK_AGAIN_SECONDS = 20.0
 # In a process of its own: Tk never lets go of a display, and ends its process when one is gone.
 CLIPBOARD = """
 import contextlib, tkinter
@@ -121,6 +122,16 @@ class Person:
     def click(self, text: str) -> None:
         """Wait for the button with this text, and click on it."""
         self.click_at(*self._place_of(text, "buttons"))
+
+    def open_tab(self, name: str) -> None:
+        """Click on a tab; and once more where it does not come, as anybody would."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < end:
+            self.click(name)
+            with contextlib.suppress(AssertionError):
+                self.wait(lambda seen: seen["tab"] == name, CLICK_AGAIN_SECONDS)
+                return
+        raise AssertionError(f"the tab {name} does not open; {describe(self.see())}")
 
     def click_text(self, text: str) -> None:
         """Wait for a place where this is written, and click there."""

@@ -16,23 +16,22 @@ from modules.config.presets import load_preset
 from modules.ui.toolkit import load_toolkit
 from tests.support.fake_nvml import FakeNvml, real
 from tests.support.virtual_screen import missing, virtual_screen
+from tests.support.waiting import PATIENCE_SECONDS
 
 load_toolkit()  # before a test imports it: others may have windows open on this machine
 
 
 @pytest.fixture(scope="session")
 def display() -> Iterator[str]:
-    """The name of a display: the one there is, or one of Xvfb. Without both the test is skipped, or fails where
-    REQUIRE_GUI_TESTS=1 asks for it."""
-    if os.name == "nt" or os.environ.get("DISPLAY"):
+    """The name of a display: the one there is, or one of Xvfb for each of several workers. Without both the test is
+    skipped, or fails where REQUIRE_GUI_TESTS=1 asks for it."""
+    shares = "PYTEST_XDIST_WORKER" in os.environ  # and workers must not share a clipboard, nor who has the keys
+    if os.name == "nt" or (os.environ.get("DISPLAY") and not shares):
         yield os.environ.get("DISPLAY", "")
         return
-    with virtual_screen() as name:
-        os.environ["DISPLAY"] = name
-        try:
-            yield name
-        finally:
-            del os.environ["DISPLAY"]
+    with virtual_screen() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISPLAY", name)
+        yield name
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +100,10 @@ def app(make_app):
 
 @pytest.fixture
 def wait_for(make_app) -> Callable:
-    """`wait_for(app, condition)` runs the window until the condition holds; fails after two minutes."""
+    """`wait_for(app, condition)` runs the window until the condition holds; fails where it does not come true."""
 
-    def wait(app, condition: Callable[[], object], seconds: float = 120) -> None:
-        end = time.monotonic() + seconds
+    def wait(app, condition: Callable[[], object]) -> None:
+        end = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             assert time.monotonic() < end, "the window did not get there in time"
             app.update()

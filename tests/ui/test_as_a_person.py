@@ -95,7 +95,7 @@ def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(perso
     person.set_value("epochs", "Epochs", str(MANY_EPOCHS))
     person.set_value("max_steps", "Most steps", str(MANY_STEPS))
     person.set_value("sampling.every", "Sample every", str(SAMPLE_EVERY))
-    person.click("training")
+    person.open_tab("training")
     for is_on in (0, 1):
         person.click_field("enable_multi_gpu")
         person.wait(lambda seen, is_on=is_on: field(seen, "enable_multi_gpu")["shows"] == is_on)
@@ -106,7 +106,7 @@ def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(perso
     few = person.wait(lambda seen: seen["curve"] >= 2)["curve"]
     person.wait(lambda seen: seen["curve"] > few)
     person.press("Escape")
-    person.click("sampling")
+    person.open_tab("sampling")
     person.wait(lambda seen: seen["pictures"] >= 2)
     person.click("Stop")
     seen = person.wait(lambda seen: not seen["run"]["is_running"])
@@ -117,7 +117,7 @@ def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(perso
 
     last = (stopped_at // SAMPLE_EVERY + 1) * SAMPLE_EVERY
     person.set_value("max_steps", "Most steps", str(last))
-    person.click("sampling")
+    person.open_tab("sampling")
     person.click("Start training")
     person.wait_for("holds a run already")
     person.click("Resume")
@@ -146,7 +146,7 @@ def test_a_window_that_is_killed_leaves_the_run_to_the_next_one_which_tells_of_a
     assert seen["run"]["steps_kept"][0] == 1
     person.wait(lambda seen: seen["run"]["steps_kept"] == [1, *2 * [seen["run"]["step"]]])
     assert seen["run"]["sample_steps"][0] == 0  # what came before the window was killed
-    person.click("multi-GPU")
+    person.open_tab("multi-GPU")
     person.scroll_down(over="Refresh")
     person.wait(lambda seen: sum("cpu  training" in row for row, _, _ in seen["rows"]) == 2)
 
@@ -169,11 +169,11 @@ def test_settings_are_found_typed_undone_and_saved_with_the_keyboard(person, cho
     person.write("1.2")
     person.wait(lambda seen: field(seen, "optimizer.beta1")["shows"] == "1.2")
     person.wait_for("Beta 1: must be at least 0 and below 1.")
-    person.click("general")
+    person.open_tab("general")
     person.press("F5")
     seen = person.wait(lambda seen: seen["focus"] == "optimizer.beta1")  # not the summary, but the field
     assert seen["titles"] == ["Chorus"]
-    person.click("general")
+    person.open_tab("general")
     person.click("1 problem: Beta 1: must be at least 0 and below 1.")
     person.wait(lambda seen: seen["focus"] == "optimizer.beta1" and field(seen, "optimizer.beta1")["shows"] == "1.2")
     person.press("ctrl+z")
@@ -227,7 +227,7 @@ def test_the_commands_for_two_machines_train_when_they_are_pasted_there(
 ):
     config = demo_with(max_steps=4, sampling={}, distributed_backend="gloo", use_torchrun=True, world_size=1)
     person.open("--config", str(config))
-    person.click("training")
+    person.open_tab("training")
     person.click("Configure several machines…")
     person.wait(lambda seen: seen["titles"] == ["Chorus", "Several machines"])
     for path, value in (("num_nodes", "2"), ("master_addr", two_hosts[0].address)):

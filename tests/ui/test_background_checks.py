@@ -2,11 +2,14 @@
 
 import socket
 import sys
+import threading
 
 import pytest
 
+from modules.config.TrainConfig import TrainConfig
 from modules.ui.BackgroundChecks import look_at_port
 from modules.ui.form import find_field
+from modules.ui.picture_count import count_key, count_pictures
 from tests.support.fake_nvml import eight_gpus
 from tests.support.ports import free_port
 
@@ -99,3 +102,88 @@ def test_of_several_machines_only_the_first_needs_the_port_and_can_not_take_anot
     port = str(busy_port.getsockname()[1])
     assert [(one.blocking, bool(one.offer)) for one in look_at_port(port, 2, 0)] == [(True, True)]
     assert look_at_port(port, 2, 1) == []
+
+
+@pytest.fixture
+def counts(app, monkeypatch):
+    """The settings for which pictures are counted; there are as many as the first concept's repeats."""
+    made = []
+
+    def count(config, is_wanted):
+        made.append(config)
+        return int(config.concepts[0].repeats)
+
+    monkeypatch.setattr("modules.ui.picture_count.count_pictures", count)
+    monkeypatch.setattr("modules.ui.BackgroundChecks.COUNT_MS", 10)
+    return made
+
+
+def test_an_epoch_that_is_smaller_than_a_step_is_told_on_any_tab_until_it_is_larger(app, counts, wait_for):
+    app.settings.set("concepts.0.repeats", 7)
+    app.settings.set("batch_size", 32)
+    wait_for(app, lambda: "7 samples < 32" in (app.settings.warning("batch_size") or ""))
+    assert list(app.tabs) == ["general"]
+    app.settings.set("concepts.0.repeats", 1000)
+    wait_for(app, lambda: not app.settings.warning("batch_size"))
+
+
+def test_pictures_are_counted_once_for_all_that_is_typed_and_not_for_what_does_not_matter(app, counts, wait_for):
+    wait_for(app, lambda: app.devices.num_samples is not None)
+    counts.clear()
+    for repeats in (1, 10, 100):
+        app.settings.set("concepts.0.repeats", repeats)
+    wait_for(app, lambda: app.devices.num_samples == 100)
+    app.settings.set("concepts.0.prompt", "a cat")
+    app.settings.set("epochs", 3)
+    app.checks._count()
+    app.settings.set("concepts.0.repeats", 5)
+    wait_for(app, lambda: app.devices.num_samples == 5)
+    assert [config.concepts[0].repeats for config in counts] == [100, 5]
+
+
+def test_a_count_that_a_change_has_overtaken_is_given_up_as_is_that_of_a_closed_window(app, wait_for, monkeypatch):
+    asked = []
+    counted = threading.Event()
+
+    def count(config, is_wanted):
+        asked.append(is_wanted)
+        if config.concepts[0].repeats == 2:
+            counted.wait(120)
+        return int(config.concepts[0].repeats)
+
+    monkeypatch.setattr("modules.ui.picture_count.count_pictures", count)
+    monkeypatch.setattr("modules.ui.BackgroundChecks.COUNT_MS", 10)
+    wait_for(app, lambda: app.devices.num_samples is not None)
+    app.settings.set("concepts.0.repeats", 2)
+    wait_for(app, lambda: len(asked) == 2)
+    app.settings.set("concepts.0.repeats", 3)
+    wait_for(app, lambda: app.devices.num_samples == 3)
+    assert [is_wanted() for is_wanted in asked] == [False, False, True]
+    seen = []
+    app.devices.subscribe(seen.append)
+    counted.set()
+    done = []
+    app.in_background(lambda: None, done.append)
+    wait_for(app, lambda: done)
+    assert app.devices.num_samples == 3
+    app.destroy()
+    assert not asked[2]()
+
+
+def test_pictures_are_counted_anew_for_each_setting_on_which_their_number_depends():
+    def key(**changes):
+        share = changes.pop("validation_share", 0.0)
+        concept = {"path": "pictures", **changes}
+        return count_key(TrainConfig(concepts=[concept], data={"validation_share": share}))
+
+    same = key()
+    others = {"path": "others", "enabled": False, "repeats": 2.0, "share": 0.5, "regularisation": True}
+    others |= {"validation": True, "include": "a*", "exclude": "a*", "include_subfolders": False, "captions": "table"}
+    for name, value in {**others, "validation_share": 0.1}.items():
+        assert key(**{name: value}) != same, name
+    assert key(prompt="a cat", name="cats") == same
+
+
+def test_pictures_that_can_not_be_counted_have_no_number(tmp_path):
+    config = TrainConfig(concepts=[{"path": str(tmp_path / "gone")}])
+    assert count_pictures(config, lambda: True) is None

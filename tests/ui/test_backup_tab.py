@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 
 from modules.config.files import config_from_values
@@ -82,6 +84,33 @@ def test_going_on_from_an_earlier_one_puts_later_ones_aside_and_resumes(tab, app
     wait_for(app, lambda: rows(tab)[0][3].endswith("put aside"))
 
 
+@pytest.mark.parametrize("step", [5, 20])
+def test_two_fast_presses_of_resume_ask_and_start_once(tab, app, folder, started, wait_for, monkeypatch, step):
+    write_manifest(folder.backup_dir / "step-000000020")  # whole, and nothing to ask about
+    tab.states = dict.fromkeys(tab.backups, module.WHOLE)
+    goings, go_on, questions = [], threading.Event(), []
+
+    def go_back_to(*place) -> None:
+        goings.append(place)
+        go_on.wait(120)
+
+    def ask(*arguments) -> str:
+        questions.append(arguments)
+        return "Resume"
+
+    monkeypatch.setattr(module, "go_back_to", go_back_to)
+    monkeypatch.setattr(module, "ask", ask)
+    choose(tab, app, step)
+    tab.resume()
+    tab._on_run(app.run.state)
+    assert tab._resume.cget("state") == "disabled"
+    tab.resume()
+    go_on.set()
+    wait_for(app, lambda: started)
+    assert (len(goings), len(started), len(questions)) == (1, 1, int(step == 5))
+    assert tab._resume.cget("state") == "normal"  # as this start has made no run
+
+
 def test_a_person_who_thinks_again_changes_nothing(tab, app, folder, started, monkeypatch):
     monkeypatch.setattr(module, "ask", lambda *arguments: None)
     choose(tab, app, 5)
@@ -117,6 +146,30 @@ def test_a_new_backup_appears_by_itself(tab, app, folder, wait_for):
     path.mkdir()
     write_manifest(path)
     wait_for(app, lambda: rows(tab)[0][0] == "30" and rows(tab)[0][3] == "whole")
+
+
+def test_a_look_and_a_comparison_that_fail_are_no_end_of_them(app, folder, wait_for, faults, monkeypatch):
+    looks, list_backups, damage = [], module.list_backups, module.damage
+
+    def fail_first(folder):
+        looks.append(folder)
+        if len(looks) == 1:
+            raise RuntimeError("look")
+        return list_backups(folder)
+
+    def fail_of_10(info):
+        if info.step == 10:
+            raise RuntimeError("comparison")
+        return damage(info)
+
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(module, "list_backups", fail_first)
+    monkeypatch.setattr(module, "damage", fail_of_10)
+    tab = app.open_tab("backup")
+    wait_for(app, lambda: tab.backups and module.CHECKING not in tab.states.values())
+    assert [row[3] for row in rows(tab)][1:] == ["damaged: it can't be read", "whole"]
+    assert [str(error) for error in faults] == ["look", "comparison"]
+    faults.clear()
 
 
 def test_the_running_run_can_be_asked(tab, app, monkeypatch):

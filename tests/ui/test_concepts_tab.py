@@ -20,12 +20,19 @@ from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions, scan
 from modules.data.pictures import colour_picture, fit_picture, load_picture
 from modules.data.views import look_of, with_views
-from modules.ui.concept_preview import find_pictures, preview_captions, preview_looks, samples_per_epoch
+from modules.ui.concept_preview import (
+    ConceptPictures,
+    find_pictures,
+    preview_captions,
+    preview_looks,
+    samples_per_epoch,
+)
 from modules.ui.ConceptCards import BAR_HEIGHT
-from modules.ui.DataCheck import DataCheck
+from modules.ui.DataCheck import DataCheck, DataReport
 from modules.ui.DeviceModel import read_machine
 from modules.ui.HealthWindow import HealthWindow
 from tests.support.fake_nvml import eight_gpus
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -257,6 +264,84 @@ def test_refresh_sees_new_pictures(app, tab, folder, wait_for):
     wait_for(app, lambda: tab.cards.cards[0].found is not None and len(tab.cards.cards[0].found.paths) == 7)
 
 
+def test_a_folder_that_fails_keeps_no_other_from_being_read(app, tab, folder, wait_for, faults, monkeypatch):
+    def fail_at_first(concept, number, is_wanted):
+        if number == 0:
+            raise RuntimeError("broken")
+        return find_pictures(concept, number)
+
+    monkeypatch.setattr("modules.ui.ConceptsTab.find_pictures", fail_at_first)
+    app.settings.set("concepts.1.include_subfolders", False)
+    tab.refresh()
+    wait_for(app, lambda: all(card.found for card in tab.cards.cards))
+    assert [card.found.error for card in tab.cards.cards] == ["concepts.0.path can't be read.", ""]
+    assert [str(error) for error in faults] == ["broken"]
+    faults.clear()
+
+
+class SlowSearch:
+    """In place of find_pictures, without an end for the path "slow". started, given_up: the paths, as they come."""
+
+    def __init__(self):
+        self.started, self.given_up = [], []
+
+    def __call__(self, concept, number, is_wanted):
+        self.started.append(concept.path)
+        if concept.path == "slow":
+            wait_until(lambda: not is_wanted())
+            self.given_up.append(concept.path)
+        return ConceptPictures(error=f"looked at {concept.path}")
+
+
+def test_a_path_is_looked_at_when_the_typing_has_stopped_and_keeps_no_other_waiting(app, tab, wait_for, monkeypatch):
+    search = SlowSearch()
+    monkeypatch.setattr("modules.ui.ConceptsTab.find_pictures", search)
+    monkeypatch.setattr("modules.ui.ConceptsTab.TYPING_MS", 3_600_000)
+    for path in ("s", "sl", "slo", "slow"):
+        app.settings.set("concepts.0.path", path)
+        app.update()
+    wait_for(app, lambda: tab.cards.cards[0].concept.path == "slow")
+    assert search.started == []
+    tab._read_in(0)
+    wait_for(app, lambda: search.started)
+    monkeypatch.setattr("modules.ui.ConceptsTab.TYPING_MS", 5)
+    app.settings.set("concepts.0.path", "fast")
+    wait_for(app, lambda: tab.cards.cards[0].found == ConceptPictures(error="looked at fast"))
+    wait_for(app, lambda: search.given_up)
+    assert search.started == ["slow", "fast"]
+
+
+def test_the_window_of_a_concept_looks_at_a_path_when_the_typing_has_stopped(app, window, wait_for, monkeypatch):
+    search = SlowSearch()
+    monkeypatch.setattr("modules.ui.ConceptsTab.TYPING_MS", 3_600_000)
+    monkeypatch.setattr("modules.ui.ConceptWindow.find_pictures", search)
+    monkeypatch.setattr("modules.ui.ConceptWindow.TYPING_MS", 3_600_000)
+    for path in ("s", "sl", "slo"):
+        app.settings.set("concepts.0.path", path)
+        app.update()
+    assert window._state.cget("text") == "Looking at the pictures …"
+    monkeypatch.setattr("modules.ui.ConceptWindow.TYPING_MS", 5)
+    app.settings.set("concepts.0.path", "slow")
+    wait_for(app, lambda: search.started)
+    app.settings.set("concepts.0.path", "fast")
+    wait_for(app, lambda: window._state.cget("text") == "looked at fast")
+    app.settings.set("concepts.0.path", "slow")
+    wait_for(app, lambda: search.started[2:])
+    window.hide()
+    wait_for(app, lambda: len(search.given_up) == 2)
+    assert search.started == ["slow", "fast", "slow"]
+
+
+def test_a_card_whose_concept_has_just_gone_does_nothing(app, tab):
+    tab.cards.choose(1)
+    app.settings.remove("concepts", 1)
+    before = app.settings.values
+    for act in (tab.toggle, tab.edit, tab.duplicate, tab.remove, lambda number: tab.move(number, -1)):
+        act(1)
+    assert app.settings.values == before
+    assert tab._window is None
+
+
 def test_what_was_read_before_a_refresh_is_read_again(app, tab, folder, wait_for, monkeypatch):
     has_read, is_refreshed = threading.Event(), threading.Event()
 
@@ -344,7 +429,7 @@ def test_the_window_is_used_again(app, tab, window, wait_for):
 def test_the_check_shows_what_it_found_and_its_pictures(app, tab, folder, wait_for):
     tab.check_data()
     health = find_health(app)
-    wait_for(app, lambda: health.report is not None, seconds=300)
+    wait_for(app, lambda: health.report is not None)
     app.update()
     messages = [health.tree.item(item, "values")[1] for item in health.tree.get_children()]
     assert any("can't be read" in message for message in messages)
@@ -360,7 +445,7 @@ def test_the_check_counts_all_gpus_where_none_is_named(app, tab, monkeypatch):
     class Check:
         def __init__(self, config, num_ranks, decode):
             seen.append(num_ranks)
-            self.run, self.cancel = lambda: None, lambda: None
+            self.run, self.cancel = lambda: DataReport(True, 0, ()), lambda: None
 
     monkeypatch.setattr("modules.ui.HealthWindow.DataCheck", Check)
     monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())
@@ -370,11 +455,62 @@ def test_the_check_counts_all_gpus_where_none_is_named(app, tab, monkeypatch):
     assert seen == [8]
 
 
+def test_a_check_that_is_closed_and_opened_again_is_made_anew(app, tab, wait_for, monkeypatch):
+    checks = []
+
+    class Check:
+        def __init__(self, *arguments):
+            checks.append(self)
+            self.is_cancelled, self.end = False, threading.Event()
+
+        def run(self) -> DataReport | None:
+            self.end.wait(120)
+            return None if self.is_cancelled else DataReport(True, 7, ())
+
+        def cancel(self) -> None:
+            self.is_cancelled = True
+
+    monkeypatch.setattr("modules.ui.HealthWindow.DataCheck", Check)
+    tab.check_data()
+    tab.check_data()
+    assert len(checks) == 1
+    find_health(app).hide()
+    tab.check_data()
+    assert len(checks) == 2
+    seen = []
+    app.in_background(lambda: checks[0].end.set(), seen.append)
+    wait_for(app, lambda: seen)
+    assert find_health(app)._state.cget("text").startswith("Looking at")
+    checks[1].end.set()
+    wait_for(app, lambda: find_health(app).report is not None)
+    assert "7 pictures" in find_health(app)._state.cget("text")
+
+
 def test_a_check_of_settings_that_are_refused_says_so(app, tab):
     app.settings.set("concepts.0.repeats", "many")
     tab.check_data()
     app.update()
     assert "mend it first" in find_health(app)._state.cget("text")
+
+
+def test_a_long_sentence_about_a_failed_check_is_seen_whole(app, tab, wait_for, monkeypatch):
+    sentence = "a folder that is not there, " * 20
+
+    def fail(*arguments):
+        raise UserError(sentence)
+
+    monkeypatch.setattr("modules.ui.HealthWindow.DataCheck.run", fail)
+    tab.check_data()
+    health = find_health(app)
+    state = health._state
+    wait_for(app, lambda: state.cget("text") == sentence)
+
+    def is_whole() -> bool:
+        inside = health.winfo_rootx() <= state.winfo_rootx()
+        inside = inside and state.winfo_rootx() + state.winfo_reqwidth() <= health.winfo_rootx() + health.winfo_width()
+        return inside and state.winfo_height() >= state.winfo_reqheight() > 1
+
+    wait_for(app, is_whole)
 
 
 def find_health(app) -> HealthWindow:

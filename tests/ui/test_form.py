@@ -44,6 +44,10 @@ def click(app, widget) -> None:
     app.update()
 
 
+def test_an_empty_field_of_gpus_says_that_it_means_all(make_form):
+    assert make_form("device_indexes").fields["device_indexes"].entry.cget("placeholder_text") == "all"
+
+
 def test_every_setting_has_a_field_of_its_type(app, make_form):
     app.settings.add("embeddings", {"placeholder": "new-word"})
     kinds = {"bool": SwitchField, "choice": ChoiceField}
@@ -341,3 +345,16 @@ def test_a_text_that_is_too_long_for_its_field_is_whole_in_the_help(app, make_fo
 def test_some_advanced_settings_can_be_shown_always(app, make_form):
     form = make_form("optimizer.beta1", "optimizer.beta2", always=("optimizer.beta1",))
     assert [path for path in form.paths if form.is_field_shown(path)] == ["optimizer.beta1"]
+
+
+@pytest.mark.parametrize("path", ["workspace_dir", "model.base"])
+def test_the_entry_of_a_path_has_the_menu_and_the_help_of_its_field(app, make_form, wait_for, monkeypatch, path):
+    menus, shown = [], []
+    monkeypatch.setattr(tkinter.Menu, "tk_popup", lambda menu, x, y: menus.append(menu))
+    monkeypatch.setattr("modules.ui.Tooltip.Tooltip.show", lambda tooltip: shown.append(tooltip._text()))
+    field = make_form(path).fields[path]
+    field.entry._entry.event_generate("<Button-3>")
+    assert len(menus) == 1
+    field.entry._entry.event_generate("<Enter>")
+    wait_for(app, lambda: shown)
+    assert shown == [field.help_text()]

@@ -91,6 +91,17 @@ def test_equal_losses_make_a_flat_line(app, chart):
     assert top == bottom
 
 
+def test_a_single_step_is_a_dash_at_its_loss(app, chart):
+    fill(app, [0.5])
+    chart.redraw()
+    for item in (chart._raw, chart._smooth):
+        left, top, right, bottom = chart.canvas.coords(item)
+        assert chart.canvas.itemcget(item, "state") == "normal"
+        assert left + 4 <= right
+        assert (left + right) / 2 == pytest.approx(chart.plot.x(1))
+        assert (top, bottom) == pytest.approx((chart.plot.y(0.5), chart.plot.y(0.5)))
+
+
 def test_the_raw_line_can_be_hidden(app, chart):
     fill(app, [0.5, 0.4])
     chart.shows_raw.set(False)

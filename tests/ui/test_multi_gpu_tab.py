@@ -7,9 +7,17 @@ import shlex
 import subprocess
 import sys
 
+import customtkinter as ctk
 import pytest
 
+from modules.config.errors import UserError
 from modules.config.files import load_config
+from modules.config.TrainConfig import TrainConfig
+from modules.session.command_text import Places
+from modules.ui.base_model import base_bytes
+from modules.ui.CommunicationTest import CommunicationTest, Measured
+from modules.ui.launch_files import write_settings
+from modules.ui.LinksCard import LinksCard
 from modules.ui.RunState import RankRow, RunState
 from tests.support.fake_nvml import GIB, eight_gpus
 
@@ -26,8 +34,9 @@ def nvml(monkeypatch):
 @pytest.fixture
 def open_tab(app, wait_for, monkeypatch):
     """`open_tab()`: the tab, with the machine read and everything counted."""
-    for name, value in {"USAGE_SECONDS": 0.2, "SETTLE_MS": 5, "COUNT_MS": 10}.items():  # nobody types here
-        monkeypatch.setattr(f"modules.ui.MultiGpuTab.{name}", value)
+    for name, value in {"MultiGpuTab.USAGE_SECONDS": 0.2, "MultiGpuTab.SETTLE_MS": 5}.items():
+        monkeypatch.setattr(f"modules.ui.{name}", value)
+    monkeypatch.setattr("modules.ui.BackgroundChecks.COUNT_MS", 10)  # nobody types here
 
     def make(**settings):
         for path, value in {"enable_multi_gpu": True, "distributed_backend": "auto", **settings}.items():
@@ -54,6 +63,22 @@ def canvas_texts(canvas):
     return [canvas.itemcget(item, "text") for item in canvas.find_all() if canvas.type(item) == "text"]
 
 
+def test_the_files_of_a_base_model_are_looked_for_in_a_folder_of_one_only(tmp_path):
+    (tmp_path / "unet").mkdir()
+    (tmp_path / "unet" / "a.safetensors").write_bytes(b"12345")
+    assert base_bytes(str(tmp_path)) is None  # it may be the whole disk
+    (tmp_path / "model_index.json").touch()
+    assert base_bytes(str(tmp_path)) == 5
+    assert base_bytes(str(tmp_path / "unet" / "a.safetensors")) == 5
+    assert [base_bytes(name) for name in ("", "some/model", "a\0b", "x" * 300)] == [None] * 4
+
+
+def test_a_settings_file_that_can_not_be_looked_for_is_named(tmp_path):
+    config = TrainConfig(workspace_dir=str(tmp_path / "run"))
+    with pytest.raises(UserError, match=r"x\.yaml can't be read: File name too long; choose another settings file"):
+        write_settings(config, Places(str(tmp_path / f"{'x' * 300}.yaml")))
+
+
 def test_each_gpu_is_a_row_with_what_the_driver_says(nvml, open_tab, app, wait_for):
     gpu = nvml.gpus[4]
     gpu.used_bytes, gpu.utilisation, gpu.temperature = 15 * GIB, 97, 71
@@ -69,6 +94,44 @@ def test_usage_is_asked_again_every_second(nvml, open_tab, app, wait_for):
     tab = open_tab()
     nvml.gpus[0].utilisation = 42
     wait_for(app, lambda: "42 %" in canvas_texts(tab.device_table))
+
+
+def test_usage_that_could_not_be_read_is_asked_for_again(nvml, open_tab, app, wait_for, faults, monkeypatch):
+    tab, read_usage = open_tab(), app.devices.read_usage
+
+    def fail():
+        monkeypatch.setattr(app.devices, "read_usage", read_usage)
+        raise RuntimeError("driver")
+
+    monkeypatch.setattr(app.devices, "read_usage", lambda: fail)
+    wait_for(app, lambda: faults)
+    nvml.gpus[0].utilisation = 42
+    wait_for(app, lambda: "42 %" in canvas_texts(tab.device_table))
+    assert [str(error) for error in faults] == ["driver"]
+    faults.clear()
+
+
+def test_a_test_of_the_links_that_fails_can_be_made_again(app, wait_for, faults, monkeypatch):
+    def fail(test):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("modules.ui.LinksCard.CommunicationTest.start", lambda *arguments: None)
+    monkeypatch.setattr("modules.ui.LinksCard.CommunicationTest.wait", fail)
+    wait_for(app, lambda: app.devices.machine is not None)
+    card = LinksCard(app, app, app.devices)
+    card.toggle()
+    wait_for(app, lambda: faults)
+    assert (card.button.cget("text"), card.measured.failed) == ("Test communication", True)
+    faults.clear()
+
+
+def test_what_a_test_of_the_links_says_is_read_as_it_was_written(monkeypatch):
+    said = "import sys; sys.exit('Gerät 測試 steht')"
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii:backslashreplace")
+    monkeypatch.setattr("modules.ui.CommunicationTest.probe_command", lambda python, *others: [python, "-c", said])
+    test = CommunicationTest()
+    test.start(TrainConfig(), None)
+    assert test.wait() == Measured({}, "Gerät 測試 steht", failed=True)
 
 
 def test_a_box_chooses_a_gpu_and_the_numbers_follow(nvml, open_tab, app, wait_for):
@@ -92,15 +155,47 @@ def test_a_setting_that_changes_elsewhere_ticks_the_boxes(nvml, open_tab, app, w
     assert all(ticked(tab))
 
 
+def test_what_is_ticked_and_does_not_train_without_multi_gpu_is_said(nvml, open_tab, app, wait_for):
+    tab = open_tab()
+    assert not tab.choice_note.winfo_ismapped()
+    app.settings.set("enable_multi_gpu", False)
+    wait_for(app, tab.choice_note.winfo_ismapped)
+    assert tab.choice_note.cget("text") == "Multi-GPU is off: GPU 0 trains."
+    app.settings.set("device_indexes", "5, 3")
+    wait_for(app, lambda: tab.choice_note.cget("text") == "Multi-GPU is off: GPU 5 trains.")
+    app.settings.set("device_indexes", "3")
+    wait_for(app, lambda: not tab.choice_note.winfo_ismapped())
+
+
 def test_no_chosen_gpu_is_a_problem_that_blocks_until_one_is(nvml, open_tab, app, wait_for):
     tab = open_tab()
     tab.choose(set())
     settle(app, wait_for, tab)
-    assert app.settings.error("device_indexes") == "No GPU is chosen: tick at least one."
+    assert app.settings.error("device_indexes") == (
+        "GPUs: none is chosen: tick at least one, or leave the field empty for all."
+    )
+    assert not any(ticked(tab))
+    assert tab.shape_card.text("Processes") == "-"
     tab.device_table.boxes[3].toggle()
     settle(app, wait_for, tab)
     assert app.settings.error("device_indexes") is None
     assert app.settings.get("device_indexes") == [3]
+
+
+def test_none_chosen_ends_with_undo_and_with_a_preset_that_says_all_as_before(nvml, open_tab, app, wait_for):
+    tab = open_tab(device_indexes=[])
+    tab.choose(set())
+    app.settings.undo()
+    settle(app, wait_for, tab)
+    assert all(ticked(tab))
+    app.settings.load_preset("demo")
+    tab.choose(set())
+    settle(app, wait_for, tab)
+    assert not any(ticked(tab))
+    app.settings.load_preset("demo")
+    settle(app, wait_for, tab)
+    assert all(ticked(tab))
+    assert app.settings.error("device_indexes") is None
 
 
 def test_only_idle_leaves_out_what_computes_or_is_full(nvml, open_tab, app, wait_for):
@@ -169,7 +264,7 @@ def test_a_communication_test_runs_beside_the_window(open_tab, app, wait_for):
     tab = open_tab(world_size=2)
     tab.links_card.button.invoke()
     assert tab.links_card.button.cget("text") == "Cancel the test"
-    wait_for(app, lambda: tab.links_card.measured is not None, 300)
+    wait_for(app, lambda: tab.links_card.measured is not None)
     assert not tab.links_card.measured.failed, tab.links_card.measured.text
     assert "2 CPU ranks with gloo" in tab.links_card.measured.text
 
@@ -280,6 +375,18 @@ def test_sixty_four_ranks_are_rows(nvml, open_tab, app):
     app.update()
     assert len(tab.rank_table.get_children()) == 64
     assert int(str(tab.rank_table.cget("height"))) <= 12
+
+
+def test_more_ranks_than_the_table_has_rows_have_a_scrollbar(nvml, open_tab, app, wait_for):
+    tab = open_tab()
+    beside = tab.rank_table.master.winfo_children()
+    scrollbar = next(child for child in beside if isinstance(child, ctk.CTkScrollbar))
+    wait_for(app, lambda: not scrollbar.grid_info())
+    tab._on_run(RunState(ranks=[RankRow(rank, state="training", step=1) for rank in range(16)]))
+    wait_for(app, scrollbar.grid_info)
+    scrollbar.cget("command")("moveto", "1.0")
+    wait_for(app, lambda: tab.rank_table.yview()[1] == 1.0)
+    assert tab.rank_table.identify_row(tab.rank_table.winfo_height() - 10) == "15"
 
 
 def test_a_narrow_window_has_one_column(nvml, open_tab, app, wait_for):

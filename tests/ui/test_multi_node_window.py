@@ -14,6 +14,7 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.session.node_check import check_nodes
+from modules.ui import dialogs
 from modules.ui.MultiNodeWindow import MultiNodeWindow
 from tests.support.fake_nvml import eight_gpus
 from tests.support.ports import free_port
@@ -42,7 +43,7 @@ def open_window(app, wait_for, monkeypatch, port):
         for path, value in {**defaults, **settings}.items():
             assert app.settings.set(path, value) is None
         window = MultiNodeWindow(app)
-        wait_for(app, lambda: app.devices.machine is not None and window._waiting is None)
+        wait_for(app, lambda: app.devices.machine is not None and window.winfo_viewable() and window._waiting is None)
         return window
 
     return make
@@ -196,14 +197,33 @@ def test_a_busy_port_is_told_with_a_free_one(open_window, app, wait_for, port):
     assert "such as" in window.check.note.cget("text")
 
 
+def test_one_machine_alone_has_nothing_to_check(open_window):
+    window = open_window(num_nodes=1)
+    window.check.button.invoke()
+    assert not window.check.is_checking
+    assert window.check.note.cget("text") == "Raise the number of machines first."
+
+
 def test_a_check_that_waits_can_be_stopped_and_ends_with_the_window(open_window, app, wait_for, port):
     window = open_window()
-    for end in (window.check.toggle, window.destroy):
+    for end in (window.check.toggle, window.hide, window.destroy):
         window.check.toggle()
         wait_for(app, lambda: "Waiting" in window.check.note.cget("text"))
         end()
         wait_for(app, lambda: is_free(port))
     app.update()
+
+
+def test_a_closed_window_is_hidden_and_shows_the_settings_of_the_day_when_it_is_opened_again(app, wait_for):
+    app.settings.set("enable_multi_gpu", True)
+    window = dialogs.open_window(app, MultiNodeWindow)
+    wait_for(app, lambda: window.winfo_viewable() and window._waiting is None)
+    window.hide()
+    wait_for(app, lambda: not window.winfo_viewable())
+    app.settings.set("num_nodes", "3")
+    assert window._waiting is None  # nobody sees it
+    assert dialogs.open_window(app, MultiNodeWindow) is window
+    wait_for(app, lambda: "# node 2" in shown(window))
 
 
 def is_free(port):

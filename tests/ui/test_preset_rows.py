@@ -39,9 +39,12 @@ def test_every_preset_has_one_row(memory, num_gpus):
     assert "preset:demo" in dict(rows)
 
 
-def test_files_are_listed_by_name_and_path():
-    assert file_rows(["/a/mine.yaml"])[0][:1] == ("file:/a/mine.yaml",)
-    assert file_rows(["/a/mine.yaml"])[0][1][:2] == ("mine.yaml", "/a/mine.yaml")
+def test_files_that_are_there_are_listed_by_name_and_path(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.touch()
+    gone = [str(tmp_path / "gone.yaml"), "/" + "x" * 300, "a\0b", str(path / "below a file"), str(tmp_path)]
+    [(name, cells)] = file_rows([*gone, str(path)])
+    assert (name, cells[:2]) == (f"file:{path}", ("mine.yaml", str(path)))
 
 
 @pytest.mark.parametrize(

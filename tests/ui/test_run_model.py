@@ -4,10 +4,13 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,10 +27,9 @@ from modules.ui.RunReader import GONE, NO_RECORD, RunReader
 from tests.support.run_processes import pid_of_rank
 from tests.support.StartedRun import MARK, find_processes
 from tests.support.toy_run import make_toy_chorus
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="these tests send signals and read /proc")
-SECONDS = 120.0
 SECONDS_TO_TELL, LEEWAY = 5.0, 4  # of a killed rank on an idle machine, and how much busier this one may be
 
 
@@ -65,7 +67,13 @@ def read(folder, **arguments):
     return reader
 
 
-def until(model, condition, seconds=SECONDS):
+def look_around(reader):
+    """A look at all, not only at what was written."""
+    reader._next_look_around = 0.0
+    reader.look()
+
+
+def until(model, condition, seconds=PATIENCE_SECONDS):
     """Polls as the window does."""
     deadline = time.monotonic() + seconds
     while not condition(model.state):
@@ -200,6 +208,48 @@ class TestReading:
         step(running, 2)
         assert read(running).state.step == 2
 
+    @pytest.mark.parametrize("when", [1e300, -1.0, float("nan")])
+    def test_a_line_of_no_time_is_passed_over_and_the_others_are_told(self, running, when):
+        tell(running, "status", text="one")
+        tell(running, "status", at=when, text="of no time")
+        tell(running, "status", text="two")
+        assert [line.text for line in read(running).log_since(0)[0]] == ["one", "two"]
+
+    def test_an_end_of_no_time_is_told_all_the_same(self, folder):
+        step(folder, 3)
+        folder.write_exit("failed", rank=0, kind="error", text="boom", traceback="ValueError: boom")
+        folder.exit_path.write_text(json.dumps({**folder.read_exit(), "time": 1e300}))
+        (line,) = (line for line in read(folder).log_since(0)[0] if line.kind == "traceback")
+        assert (time.localtime(line.time), line.text) == (time.localtime(0), "ValueError: boom")
+
+    @pytest.mark.parametrize("name", ["loss", "smooth_loss", "lr", "memory_bytes", "data_seconds"])
+    def test_what_is_shown_as_a_number_is_one(self, running, name):
+        for rank in (0, 1):
+            step(running, 1, rank=rank)
+        reader = read(running)
+        for rank in (0, 1):
+            step(running, 2, rank=rank, **{name: "many"})
+        reader.look()
+        state = reader.state
+        assert [state.step, *(row.step for row in state.ranks)] == [1, 1, 1]
+
+    def test_a_validation_of_no_number_is_passed_over(self, running):
+        tell(running, "validation", step=1, samples=2, loss=0.5)
+        tell(running, "validation", step=2, samples=2, loss=[])
+        reader = read(running)
+        assert ([step for step, *_ in reader.history.validation], reader.log_since(0)[1]) == ([1], 1)
+
+    def test_a_validation_that_is_not_finite_is_told(self, running):
+        tell(running, "validation", step=5, samples=3, loss=None)
+        (line,) = read(running).log_since(0)[0]
+        assert line.text == "Validation at step 5: loss not finite (3 samples)"
+
+    def test_steps_that_took_for_ever_do_not_end_the_reading(self, running):
+        for number in range(1, 9):
+            step(running, number, seconds=float("inf"))
+        step(running, 9)
+        assert read(running).state.step == 9
+
     def test_a_folder_that_vanishes_is_told_and_found_again(self, running, tmp_path):
         step(running, 3)
         reader = read(running)
@@ -224,6 +274,42 @@ class TestReading:
         monkeypatch.setattr("modules.ui.RunReader.is_running", look_too_late)
         reader._look_around()
         assert (reader.state.message, reader.state.exit) == (GONE.format(running.path), None)
+        assert reader.state.is_running
+
+    def test_a_run_that_was_started_ends_with_its_process_also_where_its_folder_is_deleted(self, folder):
+        process = SimpleNamespace(pid=1, returncode=None, poll=lambda: process.returncode)
+        step(folder, 3)
+        reader = read(folder, process=process)
+        shutil.rmtree(folder.path)
+        look_around(reader)
+        assert (reader.state.is_running, reader.state.message) == (True, GONE.format(folder.path))
+        process.returncode = 1
+        look_around(reader)
+        assert (reader.state.is_running, reader.state.message) == (False, GONE.format(folder.path))
+
+    def test_a_run_that_was_found_ends_with_its_process_also_where_its_folder_is_gone(
+        self, running, tmp_path, monkeypatch
+    ):
+        alive = {os.getpid()}
+        monkeypatch.setattr("modules.ui.RunReader.is_alive", alive.__contains__)
+        step(running, 3)
+        reader = read(running)
+        running.path.rename(tmp_path / "away")
+        look_around(reader)
+        assert reader.state.is_running
+        alive.clear()
+        look_around(reader)
+        assert not reader.state.is_running
+        (tmp_path / "away").rename(running.path)
+        look_around(reader)
+        assert reader.state.is_running
+
+    def test_a_run_of_another_machine_goes_on_where_its_folder_is_gone(self, running, tmp_path, monkeypatch):
+        monkeypatch.setattr("modules.session.RunLock.socket.gethostname", lambda: "elsewhere")
+        step(running, 3)
+        reader = read(running)
+        running.path.rename(tmp_path / "away")
+        look_around(reader)
         assert reader.state.is_running
 
     def test_a_run_killed_with_its_supervisor_has_ended_without_a_record(self, folder):
@@ -262,6 +348,21 @@ class TestReading:
         reader.look()
         assert [line.text for line in reader.log_since(count)[0]] == ["Stopping"]
 
+    def test_each_rank_has_steps_in_the_log_which_push_nothing_else_out_of_it(self, running, monkeypatch):
+        monkeypatch.setattr("modules.ui.RunReader.MAX_LOG_LINES", 10)
+        tell(running, "status", text="Training")
+        reader = RunReader(running)
+        for number in range(1, 41):
+            for rank in range(3):
+                step(running, number, rank=rank)
+            reader.look()
+        lines, count = reader.log_since(0)
+        times = {rank: [line.time - 1000 for line in lines if line.rank == rank] for rank in range(3)}
+        assert times == {0: [0, 1, 6, 11, 16, 21, 26, 31, 36], 1: times[2], 2: [16, 21, 26, 31, 36]}
+        assert [line.time for line in lines] == sorted(line.time for line in lines)
+        assert count == 1 + 3 * 8
+        assert [(line.rank, line.time) for line in reader.log_since(count - 2)[0]] == [(1, 1036.0), (2, 1036.0)]
+
     def test_the_log_of_an_earlier_run_is_in_the_order_of_time(self, running):
         for rank, at in ((0, 1.0), (1, 2.0), (0, 3.0), (None, 2.5), (1, 4.0)):
             tell(running, "status", rank, at, text=f"{at}")
@@ -273,6 +374,22 @@ class TestReading:
         reader = read(folder)
         reader._look_around()
         assert [line.text for line in reader.log_since(0)[0] if line.kind == "traceback"] == ["ValueError: boom"]
+
+
+def test_what_is_read_of_a_run_comes_by_poll_however_fast_it_is(folder, monkeypatch):
+    """Whoever attaches a run has the last word on it until then."""
+
+    def thread(target, args, **options):
+        return SimpleNamespace(start=args[0].look)
+
+    monkeypatch.setattr(run_model_module, "threading", SimpleNamespace(Event=threading.Event, Thread=thread))
+    step(folder, 3)
+    states, model = [], RunModel()
+    model.subscribe(states.append)
+    model.attach(folder.path)
+    assert [state.step for state in states] == [0]
+    model.poll()
+    assert [state.step for state in states] == [0, 3]
 
 
 class TestFindRuns:
@@ -373,6 +490,59 @@ def test_the_run_model_needs_neither_tk_nor_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+class TestWhatTheSystemRefuses:
+    """What a disk or the system refuses is a sentence for the person, and no fault of the window."""
+
+    @pytest.fixture
+    def config(self, folder):
+        return config_from_values({"workspace_dir": str(folder.path), "concepts": [{"path": "pictures"}]})
+
+    def test_a_log_that_can_not_be_written_is_named(self, folder, config):
+        folder.window_log_path.mkdir()
+        with pytest.raises(UserError, match=r"window\.log.* can't be written .*choose another folder"):
+            RunModel().start(config)
+
+    def test_a_folder_that_can_not_be_read_is_named(self, folder, config, monkeypatch):
+        def refuse(*arguments):
+            raise PermissionError(13, "Permission denied", str(folder.backup_dir))
+
+        monkeypatch.setattr(RunFolder, "refuse_earlier_run", refuse)
+        with pytest.raises(UserError, match=r"workspace_dir .*run.* can't be read \(Permission denied\)"):
+            RunModel().start(config)
+        monkeypatch.setattr(run_model_module, "event_files", refuse)
+        with pytest.raises(UserError, match=r"run.* can't be read \(Permission denied\)"):
+            RunModel().attach(folder.path)
+
+    def test_a_process_that_can_not_be_made_is_told(self, config, monkeypatch):
+        def refuse(*arguments, **options):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+        monkeypatch.setattr(run_model_module.subprocess, "Popen", refuse)
+        model = RunModel()
+        with pytest.raises(UserError, match=r"can't be started \(Resource temporarily unavailable\): close"):
+            model.start(config)
+        assert not model.is_running
+
+    def test_on_windows_a_run_has_a_console_that_nobody_sees(self, folder, monkeypatch):
+        """Without any, Windows would open a black window for each process that the run starts."""
+        asked = []
+        monkeypatch.setattr(run_model_module.subprocess, "CREATE_NO_WINDOW", 0x08000000, raising=False)
+        monkeypatch.setattr(run_model_module.subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200, raising=False)
+        monkeypatch.setattr(run_model_module.subprocess, "DETACHED_PROCESS", 0x8, raising=False)
+        monkeypatch.setattr(run_model_module.subprocess, "Popen", lambda *command, **options: asked.append(options))
+        monkeypatch.setattr(run_model_module, "os", SimpleNamespace(name="nt", environ={}))
+        run_model_module.start_supervisor(folder, folder.config_path, False, 0.0)
+        assert asked[0]["creationflags"] == 0x08000000 | 0x200
+
+    def test_a_process_that_ends_by_itself_is_ended_on_windows_too(self, folder, monkeypatch):
+        def refuse(pid, number):
+            raise OSError(22, "The parameter is incorrect")  # what Windows says of one that is gone
+
+        monkeypatch.setattr(run_model_module.os, "kill", refuse)
+        run_model_module._end(read(folder), 1)
+        assert folder.read_exit()["status"] == "stopped"
 
 
 # --- runs whose ranks train nothing (tests/support/toy_run.py); test_as_a_person.py has real ones --------------------
@@ -478,10 +648,10 @@ def test_a_run_is_told_when_it_was_started_so_that_a_stop_while_it_loads_is_for_
     model.start(config_from_values(values))
     time.sleep(0.1)  # files have the time of the last tick of the system's clock
     model.stop()
-    [command] = folder.commands_dir.iterdir()
+    model.close()  # it would ask again and again
+    times = [command.stat().st_mtime for command in folder.commands_dir.iterdir()]
     wait_until(lambda: folder.window_log_path.read_text().endswith("\n"))
-    assert before <= float(folder.window_log_path.read_text()) <= command.stat().st_mtime
-    model.close()
+    assert before <= float(folder.window_log_path.read_text()) <= min(times)
 
 
 @linux
@@ -499,9 +669,7 @@ def test_a_window_that_dies_leaves_the_run_to_the_next_one_which_can_end_it_by_f
     os.killpg(window.pid, signal.SIGKILL)
     window.wait()
     folder = RunFolder(tmp_path / "run")
-    deadline = time.monotonic() + SECONDS
-    while not folder.event_path(0).exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(folder.event_path(0).exists)
     model = RunModel()
     model.attach(folder.path)
     until(model, lambda state: state.step >= 3)

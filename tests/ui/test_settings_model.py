@@ -8,9 +8,11 @@ import pytest
 
 from modules.config.describe import walk_settings
 from modules.config.errors import ConfigError
-from modules.config.files import load_config, to_values
+from modules.config.files import config_from_values, load_config, save_config, to_values
 from modules.config.presets import load_preset
+from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem
+from modules.ui.setting_values import put_value, value_in
 from modules.ui.SettingsModel import SettingsModel
 
 
@@ -46,6 +48,14 @@ def test_typed_text_becomes_a_value(model):
         ("optimizer.learning_rate", "1e999", "Learning rate: '1e999' is too large."),
         ("optimizer.learning_rate", "1,5", "Learning rate: '1,5' is not a number."),
         ("device_indexes", "0, -1", "GPUs: each entry must be at least 0."),
+        ("device_indexes", "None", "GPUs: none is chosen: tick at least one, or leave the field empty for all."),
+        (
+            "data.resolution",
+            "1024,1024",
+            "Resolution: '1024,1024' is a width and a height: give one number, 1024, the side of a square of as many "
+            "pixels.",
+        ),
+        ("data.resolution", "1024 x 768", "give one number, 887, the side"),
         ("initial_port", "99999", "a port number from 1 to 65535"),
     ],
 )
@@ -123,6 +133,14 @@ def test_undo_takes_a_typed_word_back_at_once_and_redo_brings_it_again(model):
     assert not model.redo()
 
 
+def test_what_is_typed_after_a_save_is_undone_to_what_was_saved(model, tmp_path):
+    model.set("seed", "1")
+    model.save(tmp_path / "mine.yaml")
+    model.set("seed", "12")
+    model.undo()
+    assert (model.get("seed"), model.modified_paths()) == (1, [])
+
+
 def test_undo_brings_refused_text_back_with_its_sentence(model):
     model.set("epochs", "x1")
     sentence = model.error("epochs")
@@ -138,6 +156,139 @@ def test_loading_a_preset_is_undone_as_one(model):
     assert model.modified_paths() == []
     model.undo()
     assert (model.get("family"), model.preset_name) == ("sd15", "demo")
+
+
+def test_nothing_of_the_untouched_demo_is_kept_when_a_preset_is_chosen(model):
+    assert model.load_preset("sd15-lora") == []
+    assert model.values == to_values(config_from_values(load_preset("sd15-lora")))
+    assert model.modified_paths() == []
+
+
+def test_a_preset_keeps_the_data_and_places_that_the_person_has_put_in(model):
+    model.add("concepts", {"path": "my pictures"})
+    model.set("workspace_dir", "my run")
+    model.set("output.name", "cat")
+    model.set("sampling.samples.0.prompt", "a cat")
+    model.set("model.base", "my model")
+    model.set("optimizer.learning_rate", 1.0)
+    model.set("sampling.every", 7.0)
+    before = model.values
+    kept = model.load_preset("sd15-lora")
+    assert kept == ["concepts", "workspace_dir", "output.name", "sampling.samples", "model.base"]
+    assert model.modified_paths() == ["workspace_dir", "model.base", "concepts", "sampling.samples", "output.name"]
+    assert model.preset_value("workspace_dir") == "workspace/run"
+    expected = to_values(config_from_values(load_preset("sd15-lora")))
+    for path in kept:
+        put_value(expected, path, value_in(before, path))
+    assert model.values == expected
+    assert model.load_preset("sd15-full") == kept  # changed from the preset in between, too
+    for _ in range(2):
+        assert model.undo()
+    assert (model.values, model.preset_name) == (before, "demo")
+
+
+def test_a_preset_of_another_family_keeps_no_base_model_and_one_of_another_method_no_embeddings(model):
+    model.load_preset("sd15-embedding")
+    model.set("model.base", "my model")
+    model.set("embeddings.0.placeholder", "my-dog")
+    assert model.load_preset("sdxl-embedding") == ["embeddings"]
+    assert model.get("embeddings.0.placeholder") == "my-dog"
+    assert model.modified_paths() == ["embeddings.0.placeholder"]
+    assert model.get("model.base") == load_preset("sdxl-embedding")["model"]["base"]
+    assert model.load_preset("sdxl-lora") == []
+    assert model.get("embeddings") == []
+
+
+def test_a_preset_keeps_data_and_places_of_the_file_before(model, tmp_path):
+    mine = {"workspace_dir": "my run", "concepts": [{"path": "my pictures"}], "epochs": 7}
+    save_config(config_from_values(mine), tmp_path / "mine.yaml")
+    model.load_file(tmp_path / "mine.yaml")
+    assert model.load_preset("sd15-lora") == ["concepts", "workspace_dir"]
+    assert model.get("concepts.0.path") == "my pictures"
+    assert model.get("epochs") == load_preset("sd15-lora").get("epochs", TrainConfig().epochs)
+
+
+def test_what_is_kept_and_the_same_in_the_preset_is_no_change(model):
+    model.set("workspace_dir", "workspace/run")
+    assert model.load_preset("sd15-lora") == []
+    assert model.get("workspace_dir") == "workspace/run"
+
+
+def test_what_was_typed_and_refused_in_a_kept_list_stays_in_it(model):
+    model.set("concepts.1.repeats", "many")
+    model.set("epochs", "x")
+    assert model.load_preset("sd15-lora") == ["concepts"]
+    assert model.typed == {"concepts.1.repeats": "many"}
+    model.undo()
+    assert model.typed == {"concepts.1.repeats": "many", "epochs": "x"}
+
+
+def test_what_a_preset_would_change_is_what_it_changes(model):
+    model.set("concepts.0.path", "my pictures")
+    model.set("concepts.1.repeats", "many")
+    model.set("epochs", 3)
+    changes = {path: (now, then) for path, now, then in model.compare_preset("sdxl-lora")}
+    assert changes["epochs"] == (3, 100)
+    assert not [path for path in changes if path.startswith("concepts")]
+    before = {path: model.get(path) for path in changes}
+    model.load_preset("sdxl-lora")
+    assert {path: (before[path], model.get(path)) for path in changes if path != "sampling.samples"} == {
+        path: change for path, change in changes.items() if path != "sampling.samples"
+    }
+    with pytest.raises(ConfigError, match="unknown preset"):
+        model.compare_preset("sdxl")
+
+
+def test_a_file_that_is_opened_replaces_everything(model, tmp_path):
+    save_config(config_from_values(load_preset("sd15-lora")), tmp_path / "a.yaml")
+    model.set("workspace_dir", "my run")
+    model.load_file(tmp_path / "a.yaml")
+    assert (model.get("workspace_dir"), model.modified_paths()) == ("workspace/run", [])
+
+
+def test_the_file_that_the_settings_are_of_is_undone_with_them(model, tmp_path):
+    files = [tmp_path / name for name in ("a.yaml", "b.yaml")]
+    for number, path in enumerate(files, start=1):
+        save_config(config_from_values({"epochs": number}), path)
+        model.load_file(path)
+    assert model.source_file == str(files[1])
+    model.undo()
+    assert (model.source_file, model.preset_name, model.get("epochs")) == (str(files[0]), "a.yaml", 1)
+    model.redo()
+    model.load_preset("sd15-lora")
+    assert model.source_file == ""
+    model.undo()
+    assert (model.source_file, model.get("epochs")) == (str(files[1]), 2)
+
+
+def test_what_was_loaded_before_another_file_was_saved_is_still_of_its_own_file(model, tmp_path):
+    for number, name in enumerate(("a.yaml", "b.yaml"), start=1):
+        save_config(config_from_values({"epochs": number}), tmp_path / name)
+        model.load_file(tmp_path / name)
+    model.set("epochs", 3)
+    model.save(tmp_path / "c.yaml")
+    model.undo()
+    assert (model.source_file, model.modified_paths()) == (str(tmp_path / "c.yaml"), ["epochs"])
+    model.undo()
+    assert (model.source_file, model.preset_name) == (str(tmp_path / "a.yaml"), "a.yaml")
+    assert (model.get("epochs"), model.modified_paths()) == (1, [])
+    model.redo()
+    model.redo()
+    assert (model.get("epochs"), model.source_file) == (3, str(tmp_path / "c.yaml"))
+
+
+def test_a_part_that_the_preset_does_not_have_stays_when_it_is_to_go_back_to_it(model):
+    model.add("concepts", {"path": "more"})
+    assert model.differs_from_preset("concepts.2.path")
+    assert not model.is_in_preset("concepts.2.path")
+    assert model.is_in_preset("concepts.1.path")
+    model.reset_to_preset(["concepts.2.path"])
+    assert model.get("concepts.2.path") == "more"
+    model.set("concepts.1.path", "other")
+    model.load_preset("demo")
+    model.remove("concepts", 1)
+    model.reset_to_preset(["concepts.1.path"])  # of a list of changes that was opened before
+    assert len(model.get("concepts")) == 2
 
 
 def test_changes_are_counted_from_the_preset_in_the_order_of_the_form(model):
@@ -236,6 +387,19 @@ def test_the_last_state_comes_back_with_what_was_refused(tmp_path):
     assert again.error("lora.rank") == model.error("lora.rank")
 
 
+def test_the_file_of_the_last_settings_comes_back_and_a_state_without_one_has_none(tmp_path):
+    path = tmp_path / "settings.json"
+    model = SettingsModel(path)
+    model.save(tmp_path / "mine.yaml")
+    model.pending_save()()
+    assert SettingsModel(path).source_file == str(tmp_path / "mine.yaml")
+    state = json.loads(path.read_text())
+    del state["source_file"]
+    path.write_text(json.dumps(state))
+    again = SettingsModel(path)
+    assert (again.restored, again.source_file) == (True, "")
+
+
 def test_a_state_is_to_be_saved_until_it_is_on_the_disk(tmp_path):
     model = SettingsModel(tmp_path / "settings.json")
     in_a_thread, at_the_end = model.pending_save(), model.pending_save()
@@ -269,6 +433,9 @@ def test_a_damaged_last_state_gives_the_demo_and_says_so(tmp_path, text):
     model = SettingsModel(path)
     assert (model.restored, model.preset_name) == (False, "demo")
     assert "demo is loaded instead" in model.notice
+    model.pending_save()()
+    assert (tmp_path / "settings.unreadable.json").read_text() == text
+    assert "settings.unreadable.json" in model.notice
 
 
 def test_a_last_state_of_a_newer_version_gives_the_demo_and_says_so(tmp_path):
@@ -281,6 +448,19 @@ def test_a_last_state_of_a_newer_version_gives_the_demo_and_says_so(tmp_path):
     again = SettingsModel(path)
     assert again.preset_name == "demo"
     assert "newer than this Chorus" in again.notice
+    again.pending_save()()
+    assert json.loads((tmp_path / "settings.unreadable.json").read_text()) == state
+    assert "settings.unreadable.json" in again.notice
+    assert SettingsModel(path).notice == ""
+
+
+def test_a_last_state_that_can_not_be_moved_is_not_said_to_be(tmp_path, monkeypatch):
+    def refuse(*paths):
+        raise PermissionError("no")
+
+    (tmp_path / "settings.json").write_text("{")
+    monkeypatch.setattr("modules.ui.SettingsModel.os.replace", refuse)
+    assert "unreadable.json" not in SettingsModel(tmp_path / "settings.json").notice
 
 
 def test_a_run_gets_a_copy_that_later_changes_leave_alone(model):

@@ -1,5 +1,8 @@
 """Colours that can be read, at any scale."""
 
+from tkinter import ttk
+from types import SimpleNamespace
+
 import customtkinter as ctk
 import pytest
 
@@ -74,9 +77,42 @@ def test_the_scale_stays_within_its_limits(app):
     app.theme.set_scale(1.0)
 
 
+def test_what_the_system_changes_is_drawn_anew_once(app, wait_for, monkeypatch):
+    tracker, scaling = ctk.AppearanceModeTracker, ctk.ScalingTracker
+    monkeypatch.setattr(tracker, "appearance_mode_set_by", tracker.appearance_mode_set_by)  # put back for others
+    monkeypatch.setattr("modules.ui.theme.sys", SimpleNamespace(platform="win32"))
+    app.theme.set_appearance("light")
+    app.theme.set_scale(1.0)
+    app.update()
+    seen = []
+    app.theme.on_change(lambda: seen.append((app.theme.is_dark, app.theme.scaled(100))))
+    monkeypatch.setattr(tracker, "detect_appearance_mode", lambda: 1)
+    app.theme.set_appearance("system")
+    tracker.update()  # CustomTkinter's look at the system, every 30 ms in a process of one window
+    wait_for(app, lambda: seen[-1:] == [(True, 100)])
+    monkeypatch.setattr(tracker, "detect_appearance_mode", lambda: 0)  # a person changes it, or the hour does
+    tracker.update()
+    wait_for(app, lambda: seen[-1:] == [(False, 100)])
+    monkeypatch.setattr(scaling, "window_dpi_scaling_dict", {app: 1.0})  # none of earlier tests
+    monkeypatch.setattr(scaling, "get_window_dpi_scaling", lambda window: 1.5)  # the window is on another screen
+    scaling.check_dpi_scaling()
+    wait_for(app, lambda: seen[-1:] == [(False, 150)])
+    assert ttk.Style(app).lookup("Treeview", "rowheight") == app.theme.scaled(26)
+    app.update()
+    assert seen[-3:] == [(True, 100), (False, 100), (False, 150)]
+
+
+def test_a_theme_ends_with_its_window(make_app):
+    before = list(ctk.AppearanceModeTracker.callback_list)
+    window = make_app()
+    window.destroy()
+    assert ctk.AppearanceModeTracker.callback_list == before
+
+
 def test_a_font_that_is_missing_is_replaced(app, monkeypatch):
     monkeypatch.setattr(ctk.DrawEngine, "preferred_drawing_method", "font_shapes")  # and put back for later windows
     monkeypatch.setattr("tkinter.font.families", lambda root: ("Something else",))
     theme = Theme(app)
+    theme.close()
     assert (theme.sans, theme.mono) == ("TkDefaultFont", "TkFixedFont")
     assert ctk.DrawEngine.preferred_drawing_method == "polygon_shapes"

@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 
 from modules.ui.decoding import decode_pictures, fit_inside
+from modules.ui.PictureCanvas import PictureCanvas
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -148,21 +150,21 @@ def test_a_damaged_picture_says_so_in_its_place(app, thumbnails, tmp_path, wait_
 def test_a_gallery_that_is_destroyed_while_it_decodes_raises_nothing(
     app, thumbnails, pictures, wait_for, monkeypatch
 ):
-    is_gone = threading.Event()
+    is_gone, came, take = threading.Event(), [], PictureCanvas._take
 
     def decode_late(keys):
-        assert is_gone.wait(120)
+        assert is_gone.wait(PATIENCE_SECONDS)
         return decode_pictures(keys)
 
     monkeypatch.setattr("modules.ui.PictureCanvas.decode_pictures", decode_late)
+    monkeypatch.setattr(PictureCanvas, "_take", lambda *decoded: (came.append(decoded), take(*decoded)))
     thumbnails.show(pictures)
     app.update()
     assert thumbnails._is_loading
     thumbnails.destroy()
     is_gone.set()
-    done = []
-    app.in_background(lambda: None, done.append)
-    wait_for(app, lambda: done)
+    wait_for(app, lambda: came)
+    app.update()  # what was raised in it fails the test
 
 
 def test_a_picture_that_was_decoded_before_a_refresh_is_read_again(app, thumbnails, pictures, wait_for, monkeypatch):

@@ -14,6 +14,7 @@ from modules.ui.CrashReportWindow import CrashReportWindow
 from modules.ui.LogPane import ALL, MAX_LINES, SUPERVISOR
 from modules.ui.RunSummaryWindow import RunSummaryWindow
 from modules.ui.TensorBoard import TensorBoard
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 SERVER = """
 import http.server, sys
@@ -75,6 +76,19 @@ class TestLog:
         wait_for(app, lambda: "slow disk" in shown(tab))
         assert "warning" in tab.log.text.tag_names("end - 2 chars")
 
+    def test_of_all_ranks_the_steps_of_rank_0_are_shown_and_of_one_rank_its_own(self, tab, app, folder, wait_for):
+        step = {"time": time.time(), "type": "step", "epoch": 1, "step": 7, "steps_total": 9, "loss": 0.5}
+        for rank in (1, 0):
+            with folder.event_path(rank).open("a") as file:
+                file.write(json.dumps({**step, "rank": rank, "samples": 1, "seconds": 1.0}) + "\n")
+            tell(folder, rank, f"after it on {rank}")
+        wait_for(app, lambda: "after it on 0" in shown(tab) and "after it on 1" in shown(tab))
+        assert "Rank 0: step 7/9" in shown(tab)
+        assert "Rank 1: step 7/" not in shown(tab)
+        tab.log.choose(1)
+        wait_for(app, lambda: "after it on 1" in shown(tab))
+        assert "Rank 1: step 7/" in shown(tab)
+
     def test_a_flood_is_cut_and_keeps_the_last(self, tab, app, folder, wait_for):
         tell(folder, 1, *[f"flood {number}" for number in range(MAX_LINES + 2000)])
         wait_for(app, lambda: f"flood {MAX_LINES + 1999}\n" in shown(tab))
@@ -122,11 +136,34 @@ class TestTensorBoard:
     def test_without_curves_there_is_nothing_to_open(self, board, tmp_path):
         with pytest.raises(UserError, match="holds nothing for TensorBoard"):
             board.start(tmp_path)
+        with pytest.raises(UserError, match="can't be read: File name too long; allow reading it"):
+            board.start(tmp_path / ("x" * 300))
 
     def test_a_start_that_fails_says_what_it_said(self, tmp_path):
         (tmp_path / "events").touch()
         with pytest.raises(UserError, match="no such luck"):
             TensorBoard([sys.executable, "-c", "raise SystemExit('no such luck')"]).start(tmp_path)
+
+    def test_a_stop_is_for_a_start_that_waits_or_comes_late_too(self, tmp_path):
+        (tmp_path / "events").touch()
+        board = TensorBoard([sys.executable, "-c", "import time; time.sleep(600)"])  # it never answers
+        ends = []
+
+        def start():
+            with pytest.raises(UserError, match="no longer wanted"):
+                board.start(tmp_path)
+            ends.append(1)
+
+        first, second = threading.Thread(target=start), threading.Thread(target=start)
+        first.start()
+        wait_until(lambda: board._process is not None)
+        process = board._process
+        second.start()  # it waits for the first, and would begin when that has been stopped
+        board.stop()
+        for thread in (first, second):
+            thread.join(PATIENCE_SECONDS)
+        assert (len(ends), board._process) == (2, None)
+        assert process.poll() is not None
 
     def test_the_button_opens_the_browser(self, tab, app, folder, board, wait_for, monkeypatch):
         opened = []

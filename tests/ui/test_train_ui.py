@@ -1,10 +1,13 @@
 """The main window: tabs, bars, keys, the last state, and starting a run."""
 
+import importlib
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
+import tkinter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,20 +17,26 @@ import pytest
 
 from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
-from modules.config.files import load_config, save_config
+from modules.config.files import config_from_values, load_config, save_config
+from modules.session.following import run_info
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.ui import RunControl as run_control
 from modules.ui import dialogs
 from modules.ui.BottomBar import describe_progress, describe_seconds
+from modules.ui.CrashReportWindow import CrashReportWindow
+from modules.ui.DeviceModel import read_machine
 from modules.ui.form import find_field
 from modules.ui.GeneralTab import LookCard
+from modules.ui.ResumeCard import ResumeCard
 from modules.ui.RunControl import check_of, next_free_folder, run_check
 from modules.ui.RunState import RunState
+from modules.ui.RunSummaryWindow import RunSummaryWindow
 from modules.ui.SettingsSearch import find_settings
 from modules.ui.TableWindow import TableWindow
 from modules.ui.theme import Theme
 from modules.ui.TrainUI import MIN_SIZE, TABS, tab_of
+from tests.support.fake_nvml import FakeGpu, FakeNvml
 
 FORM_TABS = ("general", "model", "data", "training")
 
@@ -71,7 +80,7 @@ def test_the_search_opens_the_tab_and_flashes_the_field(app, wait_for):
     app.flash("optimizer.beta1")
     field = find_field(app.tabs["training"], "optimizer.beta1")
     assert app.tab_bar.selected == "training"
-    assert app.preferences.show_all
+    assert not app.preferences.show_all
     assert field.label.cget("fg_color") == Theme.selected
     app.update()
     assert field.editor.winfo_ismapped()
@@ -85,9 +94,33 @@ def test_what_was_searched_for_stays_in_sight_while_the_rest_of_its_tab_is_built
     for path in ("loss.mae", "master_addr", "output.dtype"):
         app.flash(path)
         settle(app)
-        label = find_field(app.tabs[tab_of(path)], path).label
-        top = label.winfo_rooty() - app.content.winfo_rooty()
-        assert 0 <= top <= app.content.winfo_height() - label.winfo_height(), path
+        assert is_in_sight(app, path), path
+
+
+@pytest.mark.parametrize("are_known", [True, False])
+def test_a_searched_field_stays_in_sight_while_a_long_table_of_gpus_is_made(
+    app, wait_for, settle, monkeypatch, are_known
+):
+    dialogs.set_size(app, "{}x{}".format(*MIN_SIZE), MIN_SIZE)
+    wait_for(app, lambda: app.devices.machine is not None)
+    gpus = [FakeGpu("NVIDIA A100", f"GPU-{number:08d}") for number in range(64)]
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(gpus))
+    machine = read_machine()
+    if are_known:
+        app.devices.take_machine(machine)
+    asked = []
+    monkeypatch.setattr("modules.ui.MultiGpuTab.read_machine", lambda: asked.append(1) or machine)
+    app.flash("distributed_backend")
+    tab = app.tabs["multi-GPU"]
+    wait_for(app, lambda: asked and len(tab.device_table.boxes) == 64)
+    settle(app)
+    assert is_in_sight(app, "distributed_backend")
+
+
+def is_in_sight(app, path: str) -> bool:
+    label = find_field(app.tabs[tab_of(path)], path).label
+    top = label.winfo_rooty() - app.content.winfo_rooty()
+    return 0 <= top <= app.content.winfo_height() - label.winfo_height()
 
 
 def test_a_tab_in_front_is_built_before_one_behind_it(app, settle):
@@ -175,6 +208,7 @@ def test_f5_shows_the_summary_and_start_in_it_starts_the_run(app, wait_for, monk
     def check_of(config, resume):
         return SimpleNamespace(seed=config.seed, cancel=seen.set)
 
+    monkeypatch.setattr(run_control, "CANCEL_MS", 600_000)
     monkeypatch.setattr(run_control, "check_of", check_of)
     monkeypatch.setattr(run_control, "run_check", run_check)
     monkeypatch.setattr(module, "RunSummaryWindow", lambda *arguments: shown.append(arguments) or SimpleNamespace())
@@ -250,6 +284,74 @@ def test_a_folder_that_holds_a_run_is_asked_about(app, wait_for, monkeypatch, tm
     assert app.settings.get("workspace_dir") == str(tmp_path / name)
 
 
+def test_two_fast_presses_of_start_or_of_check_make_one_check(app, wait_for, monkeypatch):
+    from modules.ui import RunSummaryWindow as module
+
+    checks, shown = [], []
+    monkeypatch.setattr(run_control, "run_check", lambda check: checks.append(check) or "fine")
+    monkeypatch.setattr(module, "RunSummaryWindow", lambda *arguments: shown.append(arguments) or SimpleNamespace())
+    bar = app.bottom_bar
+    for number, press_it in enumerate((bar.start.invoke, bar.check.invoke, bar.control.start, bar.control.resume), 1):
+        press_it()
+        press_it()
+        wait_for(app, lambda number=number: len(shown) == number)
+        assert len(checks) == number
+
+
+def test_two_fast_presses_of_start_ask_once_about_a_folder_that_holds_a_run(app, tmp_path, monkeypatch):
+    (tmp_path / "run" / "models" / "model").mkdir(parents=True)
+    app.settings.set("workspace_dir", str(tmp_path / "run"))
+    asked = answer_all(app, "Cancel")
+    when_seen(monkeypatch, app.bottom_bar.start.invoke)
+    app.bottom_bar.start.invoke()
+    assert asked == ["Run folder"]
+
+
+def test_a_second_press_of_start_in_the_summary_neither_starts_again_nor_stops_the_run(app, wait_for, monkeypatch):
+    started, stopped = [], []
+
+    def start(config, resume):
+        started.append(config)
+        app.run.state = RunState(is_running=True)
+        app.bottom_bar.show_run(app.run.state)
+
+    monkeypatch.setattr(run_control, "run_check", lambda check: "fine")
+    monkeypatch.setattr(app.run, "start", start)
+    monkeypatch.setattr(app.run, "stop", lambda: stopped.append(1))
+    app.focus_force()
+    app.bottom_bar.start._canvas.focus_set()
+    app.bottom_bar.start._canvas.event_generate("<Return>")
+    wait_for(app, lambda: find_widget(app, RunSummaryWindow) is not None)
+    summary = find_widget(app, RunSummaryWindow)
+    wait_for(app, lambda: isinstance(summary.focus_lastfor().master, ctk.CTkButton))
+    assert summary.focus_lastfor().master.cget("text") == "Start"
+    summary.focus_lastfor().event_generate("<Return>")
+    app.update()
+    app.focus_lastfor().event_generate("<Return>")  # where the keys go when the summary has gone
+    app.update()
+    assert (len(started), stopped) == (1, [])
+
+
+def test_two_fast_presses_of_stop_stop_once_and_force_nothing_by_themselves(app, monkeypatch):
+    done = []
+
+    def stop():
+        done.append("stop")
+        app.run.state = replace(app.run.state, is_stopping=True)
+        app.bottom_bar.show_run(app.run.state)
+
+    monkeypatch.setattr(app.run, "stop", stop)
+    monkeypatch.setattr(app.run, "force_stop", lambda: done.append("force"))
+    app.run.state = RunState(is_running=True)
+    app.bottom_bar.show_run(app.run.state)
+    asked = answer_all(app, "Wait")
+    app.bottom_bar.start.invoke()
+    when_seen(monkeypatch, app.bottom_bar.start.invoke)  # a third one
+    app.bottom_bar.start.invoke()
+    assert done == ["stop"]
+    assert asked == ["Force stop"]
+
+
 def test_the_first_stop_ends_the_step_and_the_second_forces(app, monkeypatch):
     asked = []
     monkeypatch.setattr(app.run, "stop", lambda: asked.append("stop"))
@@ -308,6 +410,21 @@ def test_save_asks_for_a_file_once_and_then_writes_it(app, tmp_path, monkeypatch
     assert not app.top_bar.modified.winfo_ismapped()
 
 
+def test_two_fast_presses_of_save_as_ask_for_one_file(app, tmp_path, monkeypatch):
+    asked = []
+
+    def ask(**options) -> str:
+        asked.append(options["title"])
+        if len(asked) < 5:
+            app.top_bar.save_as()  # the second press comes before the dialog holds the window
+        return str(tmp_path / f"{len(asked)}.yaml")
+
+    monkeypatch.setattr("modules.ui.TopBar.filedialog.asksaveasfilename", ask)
+    app.top_bar.save_as()
+    assert asked == ["Save settings as"]
+    assert app.settings.source_file == str(tmp_path / "1.yaml")
+
+
 def test_a_file_that_can_not_be_used_changes_nothing_and_says_why(app, tmp_path):
     (tmp_path / "new.yaml").write_text("config_version: 99\n")
     before = app.settings.values
@@ -328,6 +445,15 @@ def test_a_window_that_tk_has_made_by_itself_disturbs_nothing(app):
     app.theme.set_appearance("dark")
     app.set_show_all(True)
     app.tk.eval("destroy .__tk_filedialog")
+
+
+def test_nothing_is_kept_of_a_window_that_was_closed(app):
+    window = app.top_bar.choose_preset()
+    assert window in ctk.ScalingTracker.window_dpi_scaling_dict
+    window.destroy()
+    assert window not in ctk.ScalingTracker.window_dpi_scaling_dict
+    assert app in ctk.ScalingTracker.window_dpi_scaling_dict
+    app.theme.set_scale(1.2)  # asks all that it keeps
 
 
 def test_a_preset_is_found_by_search_and_taken(app, wait_for):
@@ -362,6 +488,15 @@ def test_presets_are_listed_for_the_gpus_that_are_chosen(app, wait_for):
     assert app.settings.values == before
 
 
+def test_files_used_last_are_listed_below_the_presets(app, wait_for, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.touch()
+    app.preferences.recent = [f"/{'x' * 300}.yaml", str(path)]  # one of a disk that can't be asked
+    window = app.top_bar.choose_preset()
+    wait_for(app, lambda: {"preset:demo", f"file:{path}"} <= set(window.table.get_children()))
+    assert window.table.get_children()[-1] == f"file:{path}"
+
+
 def test_what_a_preset_would_change_is_shown_before_it_is_taken(app, wait_for):
     app.settings.set("epochs", 3)
     window = app.top_bar.choose_preset()
@@ -375,6 +510,60 @@ def test_what_a_preset_would_change_is_shown_before_it_is_taken(app, wait_for):
     assert not comparison.table.exists("seed")
     comparison._act(dict(comparison._actions)["Use it"])
     assert (app.settings.get("family"), app.settings.preset_name) == ("sdxl", "sdxl-lora")
+    assert app.message.cget("text") == ""
+
+
+def test_a_preset_says_what_it_has_kept_and_one_undo_brings_all_back(app, wait_for, settle):
+    app.settings.set("concepts.0.path", "my pictures")
+    app.settings.set("workspace_dir", "my run")
+    before = app.settings.values
+    window = app.top_bar.choose_preset()
+    wait_for(app, window.table.get_children)
+    window.table.selection_set("preset:sd15-lora")
+    window._act(dict(window._actions)["Compare…"])
+    comparison = next(child for child in app.winfo_children() if type(child) is TableWindow)
+    assert comparison.table.exists("epochs") is False  # 100 in both
+    assert comparison.table.exists("lora.targets")
+    assert not any(comparison.table.exists(path) for path in ("concepts", "concepts.0.path", "workspace_dir"))
+    comparison._act(dict(comparison._actions)["Use it"])
+    assert app.message.cget("text") == "Kept from before: concepts, run folder. Undo brings all back."
+    assert app.top_bar.modified.cget("text") == "modified (2)"
+    app.open_tab("general")
+    settle(app)
+    assert find_field(app.tabs["general"], "workspace_dir")._dot.cget("text") == "●"
+    app.settings.undo()
+    assert (app.settings.values, app.settings.preset_name) == (before, "demo")
+
+
+def test_an_added_concept_is_not_offered_to_go_back_to_what_the_preset_does_not_have(app, settle, monkeypatch):
+    from modules.ui.form import SettingsForm
+
+    monkeypatch.setattr("modules.ui.fields.tkinter.Menu.tk_popup", lambda *arguments: None)
+    app.settings.add("concepts", {"repeats": 3.0})
+    form = SettingsForm(app, app, ["concepts.0.repeats", "concepts.2.repeats"])
+    form.finish()
+    assert menu_of(form.fields["concepts.0.repeats"]) == ["Reset", "Back", "Copy"]
+    assert menu_of(form.fields["concepts.2.repeats"]) == ["Reset", "Copy"]
+
+
+def test_menus_of_fields_take_the_place_of_each_other(app, settle, monkeypatch):
+    from modules.ui.form import SettingsForm
+
+    monkeypatch.setattr("modules.ui.fields.tkinter.Menu.tk_popup", lambda *arguments: None)
+    form = SettingsForm(app, app, ["seed", "batch_size"])
+    form.finish()
+    for path in ("seed", "batch_size", "seed"):
+        form.fields[path]._open_menu(SimpleNamespace(x_root=1, y_root=1))
+    assert len([child for child in app.winfo_children() if isinstance(child, tkinter.Menu)]) == 1
+
+
+def menu_of(field) -> list[str]:
+    """The first words of what a field's menu offers."""
+    field._open_menu(SimpleNamespace(x_root=1, y_root=1))
+    menu = next(child for child in field.app.winfo_children() if isinstance(child, tkinter.Menu))
+    texts = [menu.entrycget(number, "label").partition(" ")[0] for number in range(menu.index("end") + 1)]
+    menu.destroy()
+    return texts
 
 
 def test_changes_are_listed_and_taken_back(app):
@@ -436,7 +625,30 @@ def test_save_goes_on_writing_to_the_file_of_the_last_time(make_app, tmp_path):
     assert load_config(tmp_path / "mine.yaml").epochs == 3
     again.settings.load_preset("sdxl-lora")
     again.destroy()
-    assert make_app(tmp_path / "state").top_bar.path is None
+    assert make_app(tmp_path / "state").settings.source_file == ""
+
+
+def test_save_after_undo_writes_to_the_file_whose_settings_are_shown(app, tmp_path):
+    for number, name in enumerate(("a.yaml", "b.yaml"), start=1):
+        save_config(config_from_values({"epochs": number}), tmp_path / name)
+        app.top_bar.open_file(tmp_path / name)
+    press(app, "<Control-z>")
+    assert "a.yaml" in app.top_bar.preset.cget("text")
+    app.settings.set("seed", 7)
+    press(app, "<Control-s>")
+    assert (load_config(tmp_path / "a.yaml").epochs, load_config(tmp_path / "a.yaml").seed) == (1, 7)
+    assert load_config(tmp_path / "b.yaml").epochs == 2
+
+
+def test_how_a_person_likes_the_window_is_on_the_disk_before_it_closes(make_app, tmp_path, wait_for):
+    path = tmp_path / "state" / "window.json"
+    window = make_app(tmp_path / "state")
+    save_config(window.settings.config(), tmp_path / "mine.yaml")
+    window.top_bar.open_file(tmp_path / "mine.yaml")
+    window.open_tab("data")
+    window.set_show_all(True)
+    expected = {"tab": "data", "show_all": True, "recent": [str(tmp_path / "mine.yaml")]}
+    wait_for(window, lambda: path.exists() and expected.items() <= json.loads(path.read_text()).items())
 
 
 def test_the_newest_backup_of_the_run_folder_is_offered_to_go_on_from(make_app, tmp_path, wait_for, monkeypatch):
@@ -470,6 +682,49 @@ def test_a_home_that_nobody_has_is_a_problem_of_the_settings_and_no_fault(app, w
     wait_for(app, lambda: "~nobody" in (app.settings.error("model.base") or ""))
     app._find_run()
     assert next_free_folder("~nobody-of-this-name/run") == "~nobody-of-this-name/run-2"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps the folder that a process works in")
+def test_a_working_folder_that_goes_is_told_where_something_is_asked_and_the_window_closes(
+    app, wait_for, settle, tmp_path, monkeypatch
+):
+    from modules.ui.dialogs import open_window
+    from modules.ui.MultiNodeWindow import MultiNodeWindow
+
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    backups = app.open_tab("backup")
+    wait_for(app, lambda: not app.is_building and "is gone: start it again" in backups._note.cget("text"))
+    command = app.open_tab("multi-GPU")
+    wait_for(app, lambda: command.is_built and "is gone: start it again" in command.command_card._note.cget("text"))
+    assert "is gone" not in app.message.cget("text")  # it is no news that comes every two seconds
+    app.bottom_bar.control.start()
+    assert "is gone: start it again" in app.message.cget("text")
+    window = open_window(app, MultiNodeWindow)
+    assert "is gone: start it again" in window.commands._note.cget("text")
+    app.destroy()
+
+
+HALF_MADE = {
+    "ConceptWindow": "_build_pictures",
+    "DoctorWindow": "add_button",
+    "HealthWindow": "_build_findings",
+    "MultiNodeWindow": "_build_places",
+}
+
+
+def test_a_window_that_could_not_be_made_does_not_keep_the_others_open(app, monkeypatch):
+    def fail(*arguments, **options):
+        raise RuntimeError("half made")
+
+    for name, method in HALF_MADE.items():
+        kind = getattr(importlib.import_module(f"modules.ui.{name}"), name)
+        monkeypatch.setattr(kind, method, fail)
+        with pytest.raises(RuntimeError, match="half made"):
+            kind(app, app) if name == "ConceptWindow" else kind(app)
+    app.destroy()
 
 
 def test_a_second_window_says_so_and_keeps_nothing(make_app, tmp_path):
@@ -525,6 +780,46 @@ def test_a_run_folder_that_vanishes_is_a_message_and_so_is_what_is_asked_of_it(a
     wait_for(app, lambda: "step 1 of 9" in app.bottom_bar.status.cget("text"))
 
 
+def failed_run(path, text) -> RunFolder:
+    folder = RunFolder(path)
+    folder.create()
+    event = {"time": 1.0, "type": "step", "rank": 0, "epoch": 1, "step": 19, "steps_total": 100, "loss": 0.5}
+    folder.event_path(0).write_text(json.dumps({**event, "samples": 1, "seconds": 1.0}) + "\n")
+    folder.write_exit("failed", rank=1, kind="killed", text=text, signal="SIGKILL")
+    return folder
+
+
+def test_a_run_that_failed_while_the_window_was_closed_says_why_once(make_app, wait_for, tmp_path):
+    failed_run(tmp_path / "workspace" / "demo", "Rank 1 was killed by SIGKILL.\nMore of it.")
+    app = make_app()
+    wait_for(app, lambda: "failed" in app.message.cget("text"))
+    expected = "The run demo failed: Rank 1 was killed by SIGKILL. Its report is on the tools tab."
+    assert (app.message.cget("text"), app.message.cget("text_color")) == (expected, Theme.error)
+    assert find_widget(app, CrashReportWindow) is None
+    app.show_message("All is well.")
+    for _ in range(2):  # the run is looked at again
+        before = app.run.state
+        wait_for(app, lambda before=before: app.run.state is not before)
+    assert app.message.cget("text") == "All is well."
+
+
+def test_an_opened_run_that_has_failed_says_why_each_time(app, wait_for, tmp_path):
+    runs = [failed_run(tmp_path / "runs" / name, f"Because of {name}.") for name in ("first", "second")]
+    card = find_widget(app, ResumeCard)
+    for folder in (*runs, runs[0]):
+        card._open(run_info(folder.path))
+        assert app.message.cget("text") == f"Showing the run {folder.path.name}."
+        wait_for(app, lambda folder=folder: f"Because of {folder.path.name}" in app.message.cget("text"))
+
+
+def test_closing_twice_during_a_run_asks_once(app, monkeypatch):
+    app.run.state = RunState(is_running=True)
+    asked = answer_all(app, "Cancel")
+    when_seen(monkeypatch, app.close)
+    app.close()
+    assert asked == ["Close the window"]
+
+
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [("Cancel", []), (None, []), ("Keep training", ["closed"]), ("Stop and save", ["stopped", "closed"])],
@@ -545,6 +840,48 @@ def test_a_question_is_answered_by_its_buttons_and_closed_by_escape(app):
         assert dialogs.ask(app, "Sure", "Really?", ("Yes", "No")) == answer
     when_asked(app, lambda question: (question.focus_force(), question.event_generate("<Escape>")))
     assert dialogs.ask(app, "Sure", "Really?", ("Yes", "No")) is None
+
+
+def test_a_question_that_is_closed_before_it_is_seen_has_no_answer(app, monkeypatch):
+    wait = dialogs.Question.wait_visibility
+    monkeypatch.setattr(dialogs.Question, "wait_visibility", lambda question: (question.destroy(), wait(question)))
+    assert dialogs.ask(app, "Sure", "Really?", ("Yes", "No")) is None
+
+
+def test_a_question_is_not_asked_again_while_it_waits(app, monkeypatch):
+    asked, again = answer_all(app, "Yes"), []
+    for _ in range(2):  # nor is the next one held back by that
+        when_seen(monkeypatch, lambda: again.append(dialogs.ask(app, "Sure", "Really?", ("Yes", "No"))))
+        assert dialogs.ask(app, "Sure", "Really?", ("Yes", "No")) == "Yes"
+    assert again == [None, None]
+    assert asked == ["Sure", "Sure"]
+
+
+def when_seen(monkeypatch, act) -> None:
+    """Do something when the next question is seen, and does not yet hold all else."""
+    hold = dialogs.Question.grab_set
+
+    def act_and_hold(question) -> None:
+        monkeypatch.setattr(dialogs.Question, "grab_set", hold)
+        act()
+        hold(question)
+
+    monkeypatch.setattr(dialogs.Question, "grab_set", act_and_hold)
+
+
+def answer_all(app, answer: str) -> list[str]:
+    """Answer each question of the window from now on. Returns their titles, as they come."""
+    titles = []
+
+    def look() -> None:
+        question = app.grab_current()
+        if isinstance(question, dialogs.Question):
+            titles.append(question.title())
+            question.choose(answer)
+        app.after(20, look)
+
+    look()
+    return titles
 
 
 def when_asked(app, act):
@@ -569,6 +906,18 @@ def test_what_fails_in_the_background_is_handed_over(app, wait_for):
     app.in_background(lambda: 1 / 0, lambda result: None, seen.append)
     wait_for(app, lambda: seen)
     assert isinstance(seen[0], ZeroDivisionError)
+
+
+def test_a_thread_that_can_not_be_made_is_a_failure_of_the_work(app, wait_for, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    failures = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        app.in_background(lambda: 1, failures.append, failures.append)
+    wait_for(app, lambda: failures)
+    assert [str(error) for error in failures] == ["can't start new thread"]
 
 
 def test_a_job_that_fails_does_not_keep_the_others_from_running(app, wait_for, monkeypatch):

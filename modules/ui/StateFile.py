@@ -1,0 +1,42 @@
+"""A JSON file that keeps how something in the window is, for the next time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from modules.session.atomic import write_json
+
+
+class StateFile:
+    """path: None keeps nothing."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        self._state: dict | None = None
+        self._num_states = self._last_written = 0
+        self._write_lock = threading.Lock()
+
+    def pending_save(self, state: dict) -> Callable[[], None] | None:
+        """What writes a state, to be called in any thread; None if it is written already.
+
+        state: may not be changed afterwards. The function raises OSError if the file can't be written. Where a later
+        one was faster it does nothing.
+        """
+        if self.path is None:
+            return None
+        if state != self._state:
+            self._state, self._num_states = state, self._num_states + 1
+        if self._num_states == self._last_written:
+            return None
+        path, number = self.path, self._num_states
+
+        def write() -> None:
+            with self._write_lock:
+                if number > self._last_written:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_json(path, state)
+                    self._last_written = number
+
+        return write

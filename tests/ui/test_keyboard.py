@@ -1,0 +1,135 @@
+"""The keys of the window: each does what it is for and nothing else, wherever a person types."""
+
+import tkinter
+
+import pytest
+
+from modules.ui.dialogs import open_window
+from modules.ui.form import SettingsForm
+from modules.ui.MultiNodeWindow import MultiNodeWindow
+from modules.ui.TopBar import TopBar
+
+ENTRY, PROMPT = "output.name", "sampling.samples.0.prompt"
+STATES = {"Shift": 1, "Lock": 2, "Control": 4}
+KEYS = (
+    "<Control-s>", "<Control-Shift-S>", "<Control-o>", "<Control-z>", "<Control-y>", "<Control-Shift-Z>", "<Control-f>",
+    "<Control-Tab>", "<Control-Next>", "<Control-Prior>",
+)  # fmt: skip
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[str]:
+    """What was asked of the bar above the tabs."""
+    done = []
+    for name in ("save", "save_as", "choose_preset"):
+        monkeypatch.setattr(TopBar, name, lambda bar, name=name: done.append(name))
+    return done
+
+
+@pytest.fixture
+def app(asked, make_app):
+    return make_app()
+
+
+@pytest.fixture
+def form(app) -> SettingsForm:
+    """With an entry and a box for several lines, which hold a text each."""
+    app.settings.set(ENTRY, "one two")
+    app.settings.set(PROMPT, "one two")
+    form = SettingsForm(app.content, app, [ENTRY, PROMPT], all_importances=True)
+    form.grid(row=0, column=0)
+    form.finish()
+    app.update()
+    return form
+
+
+def press(widget: tkinter.Misc, *keys: str, caps_lock: bool = False) -> None:
+    for key in keys:
+        *held, name = key[1:-1].split("-")
+        state = sum(STATES[one] for one in held) + STATES["Lock"] * caps_lock
+        widget.focus_force()
+        widget.update()
+        code = keycode(widget, name.lower() if len(name) == 1 else name)
+        widget.event_generate("<Key>", keycode=code, state=state)
+        widget.update()
+
+
+def keycode(widget: tkinter.Misc, name: str) -> int:
+    """The number of a key: by the name of an upper-case letter Tk would hold Shift too. `widget` has the focus, and
+    hears nothing of it."""
+    seen: list[int] = []
+    tags = widget.bindtags()
+    widget.bindtags(("Listener",))
+    widget.bind_class("Listener", "<Key>", lambda event: seen.append(event.keycode))
+    widget.event_generate(f"<Key-{name}>")
+    widget.bindtags(tags)
+    return seen[0]
+
+
+@pytest.mark.parametrize("path", [ENTRY, PROMPT])
+def test_the_keys_of_the_window_change_no_text_and_leave_the_cursor_where_it_is(app, form, path):
+    app.clipboard_clear()
+    app.clipboard_append("pasted")
+    app.settings._undo.clear()  # or the texts would be taken back
+    field = form.fields[path]
+    widget = field.focus_widget()
+    widget.mark_set("insert", "1.3") if path == PROMPT else widget.icursor(3)
+    before = field.read(), widget.index("insert")
+    for key in KEYS:
+        for caps_lock in (False, True):
+            press(widget, key, caps_lock=caps_lock)
+            assert (field.read(), widget.index("insert")) == before, (key, caps_lock)
+
+
+def test_keys_do_what_they_are_for_where_a_person_types_also_with_caps_lock(app, form, asked):
+    first = app.settings.get("epochs")
+    for path in (ENTRY, PROMPT):
+        for caps_lock in (False, True):
+            widget = form.fields[path].focus_widget()
+            press(widget, "<Control-s>", "<Control-Shift-S>", "<Control-o>", caps_lock=caps_lock)
+            assert asked == ["save", "save_as", "choose_preset"], (path, caps_lock)
+            asked.clear()
+            app.settings.set("epochs", 3)
+            press(widget, "<Control-z>", caps_lock=caps_lock)
+            assert app.settings.get("epochs") == first
+            for redo in ("<Control-y>", "<Control-Shift-Z>"):
+                press(widget, redo, caps_lock=caps_lock)
+                assert app.settings.get("epochs") == 3, (redo, caps_lock)
+                app.settings.undo()
+            press(widget, "<Control-f>", caps_lock=caps_lock)
+            assert app.focus_get() is app.top_bar.search._entry
+
+
+def test_other_keys_still_edit_a_text(form):
+    field = form.fields[ENTRY]
+    entry = field.focus_widget()
+    press(entry, "<Control-a>", "<Control-c>", "<End>", "<Control-v>")
+    assert field.read() == "one twoone two"
+    press(entry, "<Control-a>", "<Control-x>", caps_lock=True)
+    assert field.read() == ""
+
+
+@pytest.mark.parametrize("kind", ["concept", "machines"])
+def test_undo_redo_and_save_work_in_the_other_windows_that_edit_the_settings(app, asked, wait_for, kind):
+    if kind == "concept":
+        app.open_tab("concepts").edit(0)
+        window, path = app.tabs["concepts"]._window, "concepts.0.repeats"
+        field = window._cards[-1].form
+    else:
+        window, path = open_window(app, MultiNodeWindow), "num_nodes"
+        field = window.form
+    field.finish()
+    before = app.settings.get(path)
+    entry = field.fields[path].focus_widget()
+    wait_for(app, entry.winfo_viewable)
+    app.settings.set(path, 5)
+    press(entry, "<Control-z>")
+    assert app.settings.get(path) == before
+    press(entry, "<Control-y>")
+    assert app.settings.get(path) == 5
+    press(entry, "<Control-z>", "<Control-Shift-Z>")
+    assert app.settings.get(path) == 5
+    press(entry, "<Control-s>")
+    assert asked == ["save"]
+    press(entry, "<Control-Shift-S>")
+    assert asked == ["save", "save_as"]

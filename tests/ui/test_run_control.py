@@ -1,0 +1,90 @@
+"""The check before a start: what the window adds to it, and how it is cancelled."""
+
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from modules.config.errors import UserError
+from modules.ui import RunControl as run_control
+from modules.ui import RunSummaryWindow as summary_module
+from modules.ui.DeviceModel import read_machine
+from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml
+
+
+@pytest.fixture
+def summaries(monkeypatch):
+    """The texts of the summaries that were shown."""
+    shown = []
+
+    def show(app, summary, start):
+        shown.append(summary)
+        return SimpleNamespace()
+
+    monkeypatch.setattr(summary_module, "RunSummaryWindow", show)
+    return shown
+
+
+def test_the_summary_says_which_gpu_has_too_little_free_memory_at_this_moment(app, wait_for, summaries, monkeypatch):
+    gpu = FakeGpu("NVIDIA A100", "GPU-0", memory_bytes=24 * GIB)
+    wait_for(app, lambda: app.devices.machine is not None)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([gpu]))
+    app.devices.take_machine(read_machine())
+    monkeypatch.setattr(run_control, "run_check", lambda check: "Steps: 5")
+    monkeypatch.setattr(app.devices, "needed_bytes", lambda config: 17.0 * GIB)
+    app.bottom_bar.check.invoke()
+    wait_for(app, lambda: summaries)
+    assert summaries == ["Steps: 5"]
+    gpu.used_bytes, gpu.processes = 15 * GIB, {4121: ("/usr/bin/python", 15 * GIB)}
+    app.bottom_bar.check.invoke()
+    wait_for(app, lambda: len(summaries) == 2)
+    first, second = summaries[1].splitlines()
+    assert first == "Steps: 5"
+    assert second.startswith("Warning:       The run needs about 17.0 GiB and GPU 0 has 9.0 free (python 4121)")
+
+
+def test_the_summary_tells_of_the_batch_once(app, wait_for, summaries, monkeypatch):
+    """The check counts the pictures of a step itself."""
+    wait_for(app, lambda: app.devices.machine is not None)
+    app.devices.take_pictures(1)
+    app.settings.set("batch_size", 64)
+    assert any(problem.path == "batch_size" for problem in app.devices.problems(app.settings.config()))
+    monkeypatch.setattr(run_control, "run_check", lambda check: "Steps: 5")
+    app.bottom_bar.check.invoke()
+    wait_for(app, lambda: summaries)
+    assert summaries == ["Steps: 5"]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_long_check_can_be_cancelled_and_its_result_is_passed_over(
+    app, wait_for, summaries, monkeypatch, refused
+):
+    cancelled, ended, checks = threading.Event(), threading.Event(), []
+
+    def run_check(check):
+        checks.append(check)
+        if len(checks) == 2:
+            return "the second"
+        cancelled.wait(120)
+        ended.set()
+        if refused:
+            raise UserError("the first was refused")
+        return "the first"
+
+    monkeypatch.setattr(run_control, "CANCEL_MS", 10)
+    monkeypatch.setattr(run_control, "check_of", lambda config, resume: SimpleNamespace(cancel=cancelled.set))
+    monkeypatch.setattr(run_control, "run_check", run_check)
+    bar = app.bottom_bar
+    bar.start.invoke()
+    assert (bar.start.cget("text"), bar.start.cget("state")) == ("Checking…", "disabled")
+    wait_for(app, lambda: bar.start.cget("text") == "Cancel check")
+    bar.start.invoke()
+    assert bar.start.cget("text") == "Start training"
+    assert app.message.cget("text") == "The check was cancelled."
+    wait_for(app, ended.is_set)
+    bar.check.invoke()
+    wait_for(app, lambda: summaries)
+    assert summaries == ["the second"]
+    assert app.message.cget("text") == "The check was cancelled."
+    assert bar.start.cget("text") == "Start training"

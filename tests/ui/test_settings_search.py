@@ -1,0 +1,131 @@
+"""The search over all settings, and what leads to a setting: it is shown, whatever it is a part of."""
+
+import customtkinter as ctk
+import pytest
+
+from modules.config.describe import settings_by_path
+from modules.ui.form import SettingsForm, find_field
+from modules.ui.TrainUI import tab_of
+
+OF_PARTS = [path for path in settings_by_path() if "[]" in path]
+
+
+def search(app, text: str) -> None:
+    entry = app.top_bar.search
+    entry.focus_force()
+    app.update()
+    entry.delete(0, "end")
+    entry.insert(0, text)
+    entry._entry.event_generate("<KeyRelease>", keysym="p")
+    entry._entry.event_generate("<Return>")
+    app.update()
+
+
+def field_with_keys(app, path: str):
+    """The field of a setting, where it has the keys."""
+    field = find_field(app.tabs[tab_of(path)], path)
+    return field if field is not None and app.focus_lastfor() is field.focus_widget() else None
+
+
+def test_a_setting_of_all_concepts_is_found_in_the_chosen_one(app, settle):
+    search(app, "concepts repeats")
+    assert field_with_keys(app, "concepts.0.repeats")
+    settle(app)
+    app.tabs["concepts"].cards.choose(1)
+    search(app, "concepts repeats")
+    assert field_with_keys(app, "concepts.1.repeats")
+
+
+def test_a_setting_of_all_prompts_is_found_in_the_chosen_one(app, settle):
+    app.settings.add("sampling.samples", {})
+    search(app, "negative prompt")
+    assert field_with_keys(app, "sampling.samples.0.negative_prompt")
+    settle(app)
+    last = len(app.settings.get("sampling.samples")) - 1
+    app.tabs["sampling"].prompts.choose(last)
+    app.update()
+    search(app, "negative prompt")
+    assert field_with_keys(app, f"sampling.samples.{last}.negative_prompt")
+
+
+def test_a_setting_of_all_embeddings_is_found_in_the_first(app):
+    app.settings.set("method", "embedding")
+    app.settings.add("embeddings", {"placeholder": "new-word"})
+    search(app, "placeholder")
+    assert field_with_keys(app, "embeddings.0.placeholder")
+
+
+def test_each_setting_of_parts_leads_to_a_field_or_says_why_not(app):
+    app.settings.set("method", "embedding")
+    app.settings.add("embeddings", {"placeholder": "new-word"})
+    for path in OF_PARTS:
+        app.message.configure(text="")
+        app.flash(path)
+        shown = path.replace("[]", ".0")
+        assert field_with_keys(app, shown) or "does not matter" in app.message.cget("text"), path
+        assert bool(field_with_keys(app, shown)) is app.settings.is_visible(shown)
+
+
+@pytest.mark.parametrize(
+    ("parts", "name", "button"),
+    [
+        ("concepts", "a concept", "Add folder …"),
+        ("sampling.samples", "a prompt", "Add"),
+        ("embeddings", "an embedding", "Add embedding"),
+    ],
+)
+def test_an_empty_list_leads_to_the_button_that_adds_to_it(app, settle, parts, name, button):
+    app.settings.set("method", "embedding")
+    app.settings.set(parts, [])
+    app.flash(next(path for path in OF_PARTS if path.startswith(parts)))
+    assert app.message.cget("text") == f"Add {name} first: it has this setting."
+    for _ in range(2):
+        settle(app)
+        canvas = app.focus_lastfor()
+        assert isinstance(canvas.master, ctk.CTkButton)
+        assert canvas.master.cget("text") == button
+        top = canvas.winfo_rooty() - app.content.winfo_rooty()
+        assert 0 <= top <= app.content.winfo_height() - canvas.winfo_height()
+        app.flash(parts)
+
+
+def test_a_click_on_the_count_leads_to_an_empty_list_of_embeddings(app, settle):
+    app.settings.set("method", "embedding")
+    assert "embeddings is empty" in app.bottom_bar.problems.cget("text")
+    app.bottom_bar.problems.invoke()
+    settle(app)
+    assert app.tab_bar.selected == "training"
+    assert app.focus_lastfor().master.cget("text") == "Add embedding"
+
+
+def test_embeddings_that_do_not_matter_are_said_so(app):
+    for path in ("embeddings", "embeddings[].placeholder"):
+        app.message.configure(text="")
+        app.flash(path)
+        assert "does not matter" in app.message.cget("text")
+        assert not isinstance(app.focus_lastfor().master, ctk.CTkButton)
+
+
+def test_a_part_that_is_gone_is_not_flashed(app):
+    for path in ("concepts.7.repeats", "sampling.samples.7.seed", "embeddings.7.placeholder"):
+        app.flash(path)
+        assert app.tab_bar.selected == tab_of(path)
+
+
+def test_an_advanced_setting_that_was_searched_for_is_shown_alone_until_the_filter_is_used(app, settle):
+    form = SettingsForm(app.content, app, ["optimizer.beta1", "optimizer.beta2"])
+    form.grid(row=0, column=0)
+    assert form.num_shown() == 0
+    for path in ("optimizer.beta1", "concepts[].loss_weight"):
+        app.flash(path)
+    settle(app)
+    assert field_with_keys(app, "concepts.0.loss_weight").editor.winfo_ismapped()
+    assert find_field(app.open_tab("training"), "optimizer.beta1").is_shown
+    assert not find_field(app.tabs["training"], "optimizer.beta2").is_shown
+    assert form.num_shown() == 1
+    assert (app.filter.get(), app.preferences.show_all) == ("Basic", False)
+    app.set_show_all(True)
+    assert form.num_shown() == 2
+    app.set_show_all(False)
+    assert form.num_shown() == 0
+    assert not find_field(app.tabs["training"], "optimizer.beta1").is_shown
