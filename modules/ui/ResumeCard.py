@@ -104,7 +104,7 @@ class ResumeCard(ctk.CTkFrame):
 
     def _open(self, info: RunInfo) -> None:
         try:
-            self.app.run.attach(info.folder)
+            self.app.run.attach(info.folder, info.status == "running")
         except UserError as error:
             self.app.show_message(str(error), "error")
         else:

@@ -86,9 +86,10 @@ class RunModel:
         save_config(config, settings)
         self._follow(RunReader(folder, start_supervisor(folder, settings, resume, asked)))
 
-    def attach(self, path: str | os.PathLike) -> None:
+    def attach(self, path: str | os.PathLike, is_running: bool = False) -> None:
         """Shows the run in the folder at `path`, running or not, from its beginning.
 
+        is_running: what is known of that, until the first look at it.
         Raises UserError if there is none, or it can't be read.
         """
         folder = RunFolder(path)
@@ -96,7 +97,7 @@ class RunModel:
             has_events = bool(event_files(folder))
         if not has_events:
             raise UserError(f"{str(folder.path)!r} is not the folder of a run: choose one that has a folder 'events'.")
-        self._follow(RunReader(folder))
+        self._follow(RunReader(folder, is_running=is_running))
 
     def command(self, name: str) -> None:
         """Asks the run for "sample", "backup", "save" or "stop". Raises UserError where its folder can't be reached."""

@@ -44,13 +44,14 @@ class RunReader:
 
     `look` reads on; one thread calls it again and again. All else may be used by any thread, and never waits for it.
     process: what has just been started in the folder; a record of how a run has ended before that is an earlier run's.
+    is_running: whether a run goes on there, as far as is known before the first look.
     state: as it was read last. It is replaced, not changed.
     """
 
-    def __init__(self, folder: RunFolder, process: subprocess.Popen | None = None):
+    def __init__(self, folder: RunFolder, process: subprocess.Popen | None = None, is_running: bool = False):
         self.folder = folder
         self.history = LossHistory()
-        self.state = RunState(folder=folder.path, is_running=process is not None)
+        self.state = RunState(folder=folder.path, is_running=is_running or process is not None)
         self._process = process
         self._started = time.time() if process is not None else 0.0
         self._follower = RunFollower(folder)

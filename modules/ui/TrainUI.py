@@ -313,7 +313,7 @@ class TrainUI(App):
         if info is None or self.run.state.folder is not None:
             return
         try:
-            self.run.attach(info.folder)
+            self.run.attach(info.folder, info.status == "running")
         except UserError as error:
             self.show_message(str(error), "warning")
             return

@@ -436,6 +436,14 @@ class TestRefusals:
         with pytest.raises(UserError, match="No run is open"):
             RunModel().command(name)
 
+    def test_a_run_that_goes_on_is_shown_so_at_once(self, running):
+        """Who closes the window then is asked what shall become of it."""
+        step(running, 3)
+        model = RunModel()
+        model.attach(running.path, is_running=True)
+        assert model.state.is_running
+        model.close()
+
     def test_a_run_of_another_machine_is_not_ended_by_force(self, running, monkeypatch):
         step(running, 3)
         model = RunModel()

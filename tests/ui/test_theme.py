@@ -93,7 +93,6 @@ def test_what_the_system_changes_is_drawn_anew_once(app, wait_for, monkeypatch):
     monkeypatch.setattr(tracker, "detect_appearance_mode", lambda: 0)  # a person changes it, or the hour does
     tracker.update()
     wait_for(app, lambda: seen[-1:] == [(False, 100)])
-    monkeypatch.setattr(scaling, "window_dpi_scaling_dict", {app: 1.0})  # none of earlier tests
     monkeypatch.setattr(scaling, "get_window_dpi_scaling", lambda window: 1.5)  # the window is on another screen
     scaling.check_dpi_scaling()
     wait_for(app, lambda: seen[-1:] == [(False, 150)])
