@@ -165,6 +165,7 @@ class App(ctk.CTk):
     def destroy(self) -> None:
         for timer in self.tk.splitlist(self.tk.call("after", "info")):
             self.tk.call("after", "cancel", timer)  # what is due after the window is gone would be an error
+        self.checks.close()
         self.theme.close()
         super().destroy()
         gc.enable()
@@ -219,7 +220,8 @@ class App(ctk.CTk):
 
 def _forget_scaling(event: tkinter.Event) -> None:
     """CustomTkinter keeps each window that it has ever scaled, with all that hangs on it."""
-    ctk.ScalingTracker.window_dpi_scaling_dict.pop(event.widget, None)
+    for kept in (ctk.ScalingTracker.window_dpi_scaling_dict, ctk.ScalingTracker.window_widgets_dict):
+        kept.pop(event.widget, None)
 
 
 def _lay_out_when_idle() -> None:

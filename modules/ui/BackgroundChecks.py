@@ -1,26 +1,32 @@
-"""What the window finds out by itself about the settings: whether this machine and the base model suit them."""
+"""What the window finds out by itself about the settings: whether this machine, the base model and the number of
+pictures suit them."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from modules.config.files import config_from_values
+from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem
 from modules.session.ports import next_free_port
-from modules.ui.base_model import look_at_base
+from modules.ui.base_model import base_bytes, look_at_base
 from modules.ui.DeviceModel import read_machine
+from modules.ui.picture_count import count_key, count_pictures
 
 if TYPE_CHECKING:
     from modules.ui.App import App
 
 SETTLE_MS = 80  # several changes at once are looked at once
+COUNT_MS = 600  # pictures are counted when the typing has stopped, and what opens is laid out: threads take turns
 LOOK_AGAIN_SECONDS = 2.0  # at what was wrong: a disk may be mounted, a model copied, a port left
 LOOPBACK = "127.0.0.1"
 
 
 class BackgroundChecks:
-    """Reports the problems of devices, port and base model to the settings: after `start`, and after each change.
+    """Reports the problems of devices, port and base model to the settings: after `start`, and after each change. The
+    devices are told how many pictures there are, and how large the base model is.
 
     base_text: what there is at the base model's path or name, in a sentence; "" while that is not known, or wrong.
     """
@@ -33,6 +39,9 @@ class BackgroundChecks:
         self._port: tuple | None = None  # port and machines that were looked at last
         self._is_busy = False
         self._is_due = False
+        self._counted: tuple | None = None  # what the pictures were counted for last
+        self._count_due: str | None = None  # after's id
+        self._given_up = threading.Event()  # ends the count that goes on
         self._subscribers: list[Callable[[], None]] = []
 
     def start(self) -> None:
@@ -42,6 +51,11 @@ class BackgroundChecks:
         self._app.every(LOOK_AGAIN_SECONDS, self._look_again)
         self._look_at_base()
         self._look_at_port()
+        self._count_soon()
+
+    def close(self) -> None:
+        """End the count that goes on: Python would wait for its threads."""
+        self._given_up.set()
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when base_text has. Returns a function that ends it."""
@@ -51,15 +65,18 @@ class BackgroundChecks:
     def report_devices(self) -> None:
         """Whether the settings can run on this machine, as far as it is known."""
         self._is_due = False
-        settings = self._app.settings
-        config = settings.config() or config_from_values(settings.values)  # also while a field holds what is refused
         # Free memory changes every second: it is no reason to go over all fields.
-        settings.report("devices", self._app.devices.problems(config, with_memory=False))
+        self._app.settings.report("devices", self._app.devices.problems(self._config(), with_memory=False))
 
     def _on_settings(self, paths: set[str]) -> None:
         self._soon()
         self._look_at_base()
         self._look_at_port()
+        self._count_soon()
+
+    def _config(self) -> TrainConfig:
+        """The settings in force, also while some field holds what is refused."""
+        return config_from_values(self._app.settings.values)
 
     def _soon(self) -> None:
         if not self._is_due:
@@ -70,7 +87,9 @@ class BackgroundChecks:
         base = self._app.settings.get("model.base")
         if base != self._base:
             self._base, self._is_wrong = base, False
-            self._app.in_background(lambda: look_at_base(base), lambda found: self._take_base(base, *found))
+            self._app.in_background(
+                lambda: (*look_at_base(base), base_bytes(base)), lambda found: self._take_base(base, *found)
+            )
 
     def _look_again(self) -> None:
         if self._is_wrong:
@@ -98,9 +117,32 @@ class BackgroundChecks:
             self._is_busy = bool(found)
             self._app.settings.report("port", found)
 
-    def _take_base(self, base: str, text: str, is_wrong: bool) -> None:
+    def _count_soon(self) -> None:
+        if self._count_due is not None:
+            self._app.after_cancel(self._count_due)
+        self._count_due = self._app.after(COUNT_MS, self._count)
+
+    def _count(self) -> None:
+        """Count the pictures again where something has changed on which their number depends."""
+        self._count_due = None
+        config = self._config()
+        wanted = count_key(config)
+        if wanted == self._counted:
+            return
+        self._counted = wanted
+        self._given_up.set()
+        given_up = self._given_up = threading.Event()
+
+        def take(num_samples: int | None) -> None:
+            if not given_up.is_set():
+                self._app.devices.take_pictures(num_samples)
+
+        self._app.in_background(lambda: count_pictures(config, lambda: not given_up.is_set()), take)
+
+    def _take_base(self, base: str, text: str, is_wrong: bool, num_bytes: int | None) -> None:
         if base != self._base:
             return
+        self._app.devices.take_base(num_bytes)
         before, self.base_text, self._is_wrong = self.base_text, "" if is_wrong else text, is_wrong
         self._app.settings.report("model", [Problem("model.base", text)] if is_wrong else [])
         for changed in list(self._subscribers) if self.base_text != before else ():

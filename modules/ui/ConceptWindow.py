@@ -19,12 +19,12 @@ from modules.ui.concept_preview import (
     find_pictures,
     preview_captions,
     preview_looks,
-    scan_key,
 )
 from modules.ui.dialogs import set_size
 from modules.ui.fitting import wrap_to
 from modules.ui.form import CardSpec, SettingsCard
 from modules.ui.part_paths import part_paths
+from modules.ui.picture_count import scan_key
 from modules.ui.scrolling import make_scrollbar, quiet_page
 from modules.ui.Textbox import Textbox
 from modules.ui.Thumbnails import Thumbnails

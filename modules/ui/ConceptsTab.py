@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.ui.concept_preview import ConceptPictures, find_pictures, samples_per_epoch, scan_key
+from modules.ui.concept_preview import ConceptPictures, find_pictures, samples_per_epoch
 from modules.ui.ConceptCards import ConceptCard, ConceptCards
 from modules.ui.ConceptWindow import TYPING_MS, ConceptWindow
 from modules.ui.dialogs import ask_path, open_window
@@ -20,6 +20,7 @@ from modules.ui.fitting import lay_in_rows, share_width, wrap_to
 from modules.ui.form import SettingsForm
 from modules.ui.HealthWindow import HealthWindow
 from modules.ui.part_paths import part_paths
+from modules.ui.picture_count import scan_key
 from modules.ui.scrolling import quiet_page
 
 if TYPE_CHECKING:

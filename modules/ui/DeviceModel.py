@@ -82,9 +82,15 @@ class DeviceModel:
             self.usage = list(usage)
             self._tell("usage")
 
-    def take_files(self, num_samples: int | None, base_bytes: int | None) -> None:
-        self.num_samples, self.base_bytes = num_samples, base_bytes
-        self._tell("files")
+    def take_pictures(self, num_samples: int | None) -> None:
+        if num_samples != self.num_samples:
+            self.num_samples = num_samples
+            self._tell("files")
+
+    def take_base(self, base_bytes: int | None) -> None:
+        if base_bytes != self.base_bytes:
+            self.base_bytes = base_bytes
+            self._tell("files")
 
     def read_usage(self) -> Callable[[], list[GpuUsage]]:
         """What reads the usage of the GPUs as they are now, to be called in any thread."""
@@ -146,6 +152,12 @@ class DeviceModel:
             return needed
         least, index = min(free)
         return f"{needed}; GPU {index} has {least / GIB:.1f} free"
+
+    def choice_note(self, config: TrainConfig) -> str:
+        """Why not all GPUs train that are ticked, "" where all do."""
+        if config.enable_multi_gpu or len(self.ticked(config.device_indexes)) < 2:
+            return ""
+        return f"Multi-GPU is off: GPU {chosen_gpus(config, self.gpus)[0].index} trains."
 
     def problems(self, config: TrainConfig, with_memory: bool = True) -> list[Problem]:
         """What is wrong with the settings on this machine. with_memory: whether the model fits at this moment too."""

@@ -13,6 +13,7 @@ from modules.data.pictures import EXTENSIONS
 from modules.ui.DataCheck import DataCheck, DataFinding, DataReport
 from modules.ui.dialogs import set_size
 from modules.ui.fitting import fit_columns, wrap_to
+from modules.ui.scrolling import make_scrollbar
 from modules.ui.Thumbnails import Thumbnails
 
 if TYPE_CHECKING:
@@ -113,12 +114,14 @@ class HealthWindow(ctk.CTkToplevel):
     def _build_bar(self) -> None:
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=0, column=0, sticky="ew", padx=10, pady=10)
+        bar.grid_columnconfigure(1, weight=1)
         self._button = ctk.CTkButton(bar, text="Check", width=110, command=self.start)
-        self._button.pack(side="left")
+        self._button.grid(row=0, column=0)
         self._decode = ctk.CTkCheckBox(bar, text="Read every picture to its end (slower)")
-        self._decode.pack(side="left", padx=12)
-        self._state = ctk.CTkLabel(bar, text="", text_color=self.app.theme.muted)
-        self._state.pack(side="right")
+        self._decode.grid(row=0, column=1, sticky="w", padx=12)
+        self._state = ctk.CTkLabel(bar, text="", text_color=self.app.theme.muted, anchor="w", justify="left")
+        wrap_to(bar, self._state, self.app.theme)
+        self._state.grid(row=1, column=0, columnspan=2, sticky="ew", pady=(6, 0))
 
     def _build_findings(self) -> None:
         card = ctk.CTkFrame(self)
@@ -130,11 +133,12 @@ class HealthWindow(ctk.CTkToplevel):
         self.tree.heading("message", text="What", anchor="w")
         widths = {"level": 130, "message": 400}
         self._fit_columns = fit_columns(self.tree, widths, self.app.theme, stretched="message")
-        self.tree.grid(row=0, column=0, sticky="nsew", padx=8, pady=8)
+        self.tree.grid(row=0, column=0, sticky="nsew", padx=(8, 0), pady=8)
+        make_scrollbar(card, self.tree, row=0, column=1)
         self.tree.bind("<<TreeviewSelect>>", lambda event: self._on_select())
         self._detail = ctk.CTkLabel(card, text="", anchor="w", justify="left")
         wrap_to(card, self._detail, self.app.theme)
-        self._detail.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 8))
+        self._detail.grid(row=1, column=0, columnspan=2, sticky="ew", padx=12, pady=(0, 8))
         self._restyle()
 
     def _restyle(self) -> None:

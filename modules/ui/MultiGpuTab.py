@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import tkinter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -15,13 +12,9 @@ from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.TrainConfig import TrainConfig
-from modules.data.concepts import scan
-from modules.data.holdout import hold_out
-from modules.data.plan import count_samples
 from modules.session.run_shape import RunShape, auto_backend, shape_lines
 from modules.ui.Card import Card
 from modules.ui.CommandCard import CommandCard
-from modules.ui.concept_preview import NUM_READERS
 from modules.ui.DeviceModel import read_machine
 from modules.ui.DeviceTable import DeviceTable
 from modules.ui.dialogs import open_window
@@ -38,7 +31,6 @@ if TYPE_CHECKING:
 
 USAGE_SECONDS = 1.0
 SETTLE_MS = 80  # several changes at once are shown once
-COUNT_MS = 600  # pictures are counted when the typing has stopped
 TWO_COLUMNS = 1100  # from this width on, before scaling: a table of GPUs takes half of it
 
 # what the card is about, also where only the settings that most runs need are shown
@@ -54,8 +46,6 @@ class MultiGpuTab(ctk.CTkFrame):
         self.app = app
         self.devices, self.launch = app.devices, app.launch
         self._due: dict[str, str] = {}  # what is to be done -> after's id
-        self._counted: tuple | None = None
-        self._given_up = threading.Event()  # ends the count that goes on
         self._is_reading = False
         self._num_columns = 0
         self._page = ctk.CTkScrollableFrame(self, fg_color="transparent")
@@ -81,7 +71,6 @@ class MultiGpuTab(ctk.CTkFrame):
         self._in_slices(self._build())
 
     def destroy(self) -> None:
-        self._given_up.set()
         for end in self._ends:
             end()
         for steps in self._steps:
@@ -125,7 +114,6 @@ class MultiGpuTab(ctk.CTkFrame):
     def _on_settings(self, paths: set[str]) -> None:
         if self.is_built:
             self._soon("show", SETTLE_MS, self._show_all)
-            self._soon("count", COUNT_MS, self._count)
 
     def _on_devices(self, what: str) -> None:
         if not self.is_built:
@@ -160,6 +148,9 @@ class MultiGpuTab(ctk.CTkFrame):
         if self.devices.machine is not None:
             ticked = self.devices.ticked(self.app.settings.get("device_indexes")) if self._is_chosen() else set()
             self.device_table.show_choice(ticked)
+            note = self.devices.choice_note(self._config()) if self._is_chosen() else ""
+            self.choice_note.configure(text=note)
+            self.choice_note.grid() if note else self.choice_note.grid_remove()
 
     def _is_chosen(self) -> bool:
         """Whether the setting holds GPUs to train on: not where none are chosen, or what was typed is refused."""
@@ -179,31 +170,6 @@ class MultiGpuTab(ctk.CTkFrame):
             raise error
 
         self.app.in_background(self.devices.read_usage(), self._if_there(take), fail)
-
-    def _count(self) -> None:
-        """Look at the pictures and the base model again where something has changed that they depend on."""
-        config = self.app.settings.config()
-        if config is None or not self.winfo_viewable():
-            return
-        values = self.app.settings.values
-        wanted = (repr(values["concepts"]), values["data"]["validation_share"], values["model"]["base"])
-        if wanted == self._counted:
-            return
-        self._counted = wanted
-        self._given_up.set()
-        given_up = self._given_up = threading.Event()
-
-        def take(found: tuple[int | None, int | None]) -> None:
-            if not given_up.is_set():
-                self.devices.take_files(*found)
-
-        def work() -> tuple[int | None, int | None]:
-            try:
-                return count_pictures(config, lambda: not given_up.is_set()), base_bytes(config.model.base)
-            except UserError:  # the concepts tab and the check before the start say it
-                return None, base_bytes(config.model.base)
-
-        self.app.in_background(work, self._if_there(take))
 
     def _on_run(self, state: RunState) -> None:
         self.rank_table.show(state.ranks)
@@ -259,7 +225,6 @@ class MultiGpuTab(ctk.CTkFrame):
             yield
             self._arrange()
         self._page._parent_canvas.bind("<Configure>", lambda event: self._arrange(), add="+")
-        self.bind("<Map>", lambda event: self._soon("count", COUNT_MS, self._count), add="+")
         yield
         self.is_built = True
         self._ends.append(self.app.run.subscribe(self._on_run))
@@ -269,7 +234,6 @@ class MultiGpuTab(ctk.CTkFrame):
         self.show()
         yield
         self.refresh_machine()
-        self._soon("count", COUNT_MS, self._count)  # not while all this is laid out: threads take turns with it
 
     def _build_links(self) -> None:
         self.links_card = LinksCard(self._page, self.app, self.devices)
@@ -284,8 +248,10 @@ class MultiGpuTab(ctk.CTkFrame):
         self._device_card = Card(self._page, self.app, "Devices on this machine")
         self.device_table = DeviceTable(self._device_card, self.app, self.devices, self.choose)
         self.device_table.grid(row=1, column=0, sticky="ew", padx=2)
+        self.choice_note = self._device_card.add_note(2)
+        self.choice_note.grid_remove()
         _, *self._choose_buttons = self._device_card.add_buttons(
-            2,
+            3,
             ("Refresh", self.refresh_machine),
             ("All", lambda: self.choose({gpu.index for gpu in self.devices.gpus})),
             ("None", lambda: self.choose(set())),
@@ -339,24 +305,3 @@ class MultiGpuTab(ctk.CTkFrame):
                 card.pack(in_=self._columns[number], fill="x", padx=6, pady=6, **above)
             above = {"after": card}
         self._stacks[number] = cards
-
-
-def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> int:
-    """Samples of an epoch, repeats counted. Reads the headers of all pictures; for a thread.
-
-    is_wanted: as for `scan`. Raises UserError.
-    """
-    dataset = hold_out(scan(config.concepts, NUM_READERS, is_wanted), config.data.validation_share)
-    return count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
-
-
-def base_bytes(base: str) -> int | None:
-    """Of a model's files on this disk; None for a name on the Hub. For a thread."""
-    path = Path(os.path.expanduser(base))
-    try:
-        files = [path] if path.is_file() else []
-        if (path / "model_index.json").is_file():  # else it is a path half typed, and may be the whole disk
-            files = list(path.rglob("*.safetensors"))
-        return sum(file.stat().st_size for file in files) or None
-    except OSError:  # a folder that can't be read, which the model tab says
-        return None

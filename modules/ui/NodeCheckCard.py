@@ -62,6 +62,9 @@ class NodeCheckCard(Card):
         if config is None:
             self._tell("A setting holds what it can't take: mend it first.", is_bad=True)
             return
+        if config.num_nodes == 1:
+            self._tell("Raise the number of machines first.")
+            return
         check = self._check = _Check(config)
         self.button.configure(text="Stop the check")
         self._show_state()

@@ -30,6 +30,18 @@ def look_at_base(base: str) -> tuple[str, bool]:
     return f"model.base {base!r} is no folder, no file and no name on the Hub: choose another.", True
 
 
+def base_bytes(base: str) -> int | None:
+    """Of a model's files on this disk; None for a name on the Hub. For a thread."""
+    path = Path(os.path.expanduser(base))
+    try:
+        files = [path] if path.is_file() else []
+        if (path / "model_index.json").is_file():  # else it is a path half typed, and may be the whole disk
+            files = list(path.rglob("*.safetensors"))
+        return sum(file.stat().st_size for file in files) or None
+    except OSError:  # a folder that can't be read, which the model tab says
+        return None
+
+
 def _look_at_folder(path: Path) -> tuple[str, bool]:
     index = path / "model_index.json"
     if not index.is_file():

@@ -63,19 +63,6 @@ def find_pictures(
     return ConceptPictures(tuple(dataset.paths), len(dataset.unreadable), dataset.missing_captions)
 
 
-def scan_key(concept: ConceptConfig) -> tuple:
-    """What `find_pictures` depends on: the same key, the same answer, unless files have changed."""
-    return (
-        concept.path,
-        concept.include_subfolders,
-        concept.include,
-        concept.exclude,
-        concept.captions,
-        concept.caption_table,
-        concept.caption_column,
-    )
-
-
 def samples_per_epoch(concepts: Sequence[ConceptConfig], num_pictures: Sequence[int]) -> list[float]:
     """How many samples of an epoch each concept gives, with repeats, shares and regularisation as in the training.
 

@@ -32,6 +32,7 @@ MENU_NAME = "field_menu"
 FOLDERS = ("workspace_dir", "cache_dir", "model.config_folder", "concepts[].path")
 FILES = ("lora.start_from", "concepts[].caption_table")
 FILES_OR_FOLDERS = ("model.base",)
+EMPTY_MEANS = {"device_indexes": "all"}  # path -> what an empty field says
 LONG_TEXTS = ("concepts[].prompt", "sampling.samples[].prompt", "sampling.samples[].negative_prompt")
 
 
@@ -355,7 +356,7 @@ class EntryField(TypedField):
     def _placeholder(self) -> str:
         if self.info.unit:
             return self.info.unit
-        return "empty" if self.info.optional else ""
+        return EMPTY_MEANS.get(self.path, "empty" if self.info.optional else "")
 
     def _bind_entry(self) -> None:
         self._border: Any = Theme.border

@@ -2,7 +2,6 @@
 
 import socket
 import sys
-import threading
 
 import pytest
 
@@ -113,7 +112,7 @@ def counts(app, monkeypatch):
         made.append(config)
         return int(config.concepts[0].repeats)
 
-    monkeypatch.setattr("modules.ui.picture_count.count_pictures", count)
+    monkeypatch.setattr("modules.ui.BackgroundChecks.count_pictures", count)
     monkeypatch.setattr("modules.ui.BackgroundChecks.COUNT_MS", 10)
     return made
 
@@ -141,33 +140,20 @@ def test_pictures_are_counted_once_for_all_that_is_typed_and_not_for_what_does_n
     assert [config.concepts[0].repeats for config in counts] == [100, 5]
 
 
-def test_a_count_that_a_change_has_overtaken_is_given_up_as_is_that_of_a_closed_window(app, wait_for, monkeypatch):
-    asked = []
-    counted = threading.Event()
-
-    def count(config, is_wanted):
-        asked.append(is_wanted)
-        if config.concepts[0].repeats == 2:
-            counted.wait(120)
-        return int(config.concepts[0].repeats)
-
-    monkeypatch.setattr("modules.ui.picture_count.count_pictures", count)
-    monkeypatch.setattr("modules.ui.BackgroundChecks.COUNT_MS", 10)
-    wait_for(app, lambda: app.devices.num_samples is not None)
-    app.settings.set("concepts.0.repeats", 2)
-    wait_for(app, lambda: len(asked) == 2)
-    app.settings.set("concepts.0.repeats", 3)
-    wait_for(app, lambda: app.devices.num_samples == 3)
-    assert [is_wanted() for is_wanted in asked] == [False, False, True]
-    seen = []
-    app.devices.subscribe(seen.append)
-    counted.set()
-    done = []
-    app.in_background(lambda: None, done.append)
-    wait_for(app, lambda: done)
-    assert app.devices.num_samples == 3
+def test_a_count_that_a_change_has_overtaken_is_given_up_as_is_that_of_a_closed_window(app, monkeypatch):
+    jobs = []
+    monkeypatch.setattr(app, "in_background", lambda work, then: jobs.append((work, then)))
+    monkeypatch.setattr("modules.ui.BackgroundChecks.count_pictures", lambda config, is_wanted: is_wanted)
+    for repeats in (2, 3):
+        app.settings.set("concepts.0.repeats", repeats)
+        app.checks._count()
+    (first, take_first), (second, take_second) = jobs
+    assert (first()(), second()()) == (False, True)
+    take_second(30)
+    take_first(20)
+    assert app.devices.num_samples == 30
     app.destroy()
-    assert not asked[2]()
+    assert not second()()
 
 
 def test_pictures_are_counted_anew_for_each_setting_on_which_their_number_depends():
