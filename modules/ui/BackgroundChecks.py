@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from modules.config.files import config_from_values
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem
-from modules.session.ports import next_free_port
+from modules.session.ports import LOOPBACK, next_free_port
 from modules.ui.base_model import base_bytes, look_at_base
 from modules.ui.DeviceModel import read_machine
 from modules.ui.picture_count import count_key, count_pictures
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 SETTLE_MS = 80  # several changes at once are looked at once
 COUNT_MS = 600  # pictures are counted when the typing has stopped, and what opens is laid out: threads take turns
 LOOK_AGAIN_SECONDS = 2.0  # at what was wrong: a disk may be mounted, a model copied, a port left
-LOOPBACK = "127.0.0.1"
 
 
 class BackgroundChecks:

@@ -41,7 +41,7 @@ class PresetWindow(TableWindow):
         actions = [("Use", use), ("Compare…", compare), ("Open a file…", lambda names: open_file())]
         super().__init__(app, "Start from", COLUMNS, (), actions)
         set_size(self, "960x480", (640, 320))
-        memory_help = "Memory of each GPU. What a preset needs is an estimate: the larger of training and caching."
+        memory_help = "Memory of each GPU. What a preset needs is estimated: the most in training, caching or sampling."
         self.memory = self._add_menu(1, MEMORY_CHOICES, self._memory, memory_help)
         gpus_help = "How many GPUs train together: what that makes of a step and of the learning rate is in the list."
         self.num_gpus = self._add_menu(2, GPU_CHOICES, self._num_gpus, gpus_help)

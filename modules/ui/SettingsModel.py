@@ -22,6 +22,7 @@ from modules.config.files import config_from_values, load_values, save_config, t
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem, find_problems
+from modules.session.working_folder import absolute_path
 from modules.ui.families import load_families
 from modules.ui.kept_settings import is_within, kept_settings
 from modules.ui.setting_values import Length, copied, flatten, plain, put_value, value_in
@@ -236,7 +237,7 @@ class SettingsModel:
         """Take the settings of a file. Raises ConfigError, with everything as before, if it can't be used."""
         config = config_from_values(load_values(path), str(path))
         before = self._snapshot()
-        self._take(config, Path(path).name, _absolute(path))
+        self._take(config, Path(path).name, absolute_path(path))
         self._commit(before, set())
 
     def save(self, path: str | Path) -> None:
@@ -248,7 +249,7 @@ class SettingsModel:
             raise ConfigError(f"the settings can't be saved: {next(iter(refused.values()))}")
         save_config(self._config, path)
         loaded, baseline = self._baseline, to_values(self._config)
-        self.preset_name, self.source_file = Path(path).name, _absolute(path)
+        self.preset_name, self.source_file = Path(path).name, absolute_path(path)
         self._baseline, self._flat_baseline = baseline, flatten(baseline)
         origin = {"preset_name": self.preset_name, "source_file": self.source_file, "baseline": baseline}
         # What is undone later counts from the file too, as far back as it has the same start.
@@ -455,7 +456,3 @@ class SettingsModel:
         self._problems = None
         for changed in list(self._subscribers):
             changed(paths)
-
-
-def _absolute(path: str | Path) -> str:
-    return str(Path(path).absolute())
