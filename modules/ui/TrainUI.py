@@ -54,6 +54,7 @@ TAB_OF_GROUP = {
 TAB_OF_PATH = {"seed": "general"}
 PART_OF_LIST = {"concepts": "a concept", "sampling.samples": "a prompt", "embeddings": "an embedding"}
 MIN_SIZE = (860, 540)
+NO_LIMIT = 1_000_000  # pixels, as CustomTkinter says it
 POLL_SECONDS = 0.1
 SAVE_SECONDS = 1.0
 INFO_MS = 8000
@@ -207,6 +208,7 @@ class TrainUI(App):
         return False
 
     def _build(self) -> None:
+        self.maxsize(NO_LIMIT, NO_LIMIT)  # after the scale is set, CustomTkinter would hold it small for a second
         self._fit_to_screen(self.preferences.geometry)
         self.theme.on_change(lambda: self._fit_to_screen(self.geometry()))
         self.grid_columnconfigure(0, weight=1)

@@ -156,6 +156,13 @@ def test_windows_fit_on_the_screen_at_the_largest_scale(open_at, settle):
     assert faults == {name: [] for name in faults}
 
 
+@pytest.mark.parametrize("scale", [0.8, 1.25])
+def test_the_window_opens_in_the_size_it_was_left_in(make_app, tmp_path, scale):
+    (tmp_path / "window.json").write_text(json.dumps({"scale": scale, "geometry": "1000x700"}))
+    app = make_app(tmp_path)
+    assert (app.winfo_width(), app.winfo_height()) == (1000 * scale, 700 * scale)
+
+
 def test_a_change_of_the_scale_keeps_the_window_on_the_screen_and_what_is_hidden_hidden(app, settle):
     app.open_tab("data")
     settle(app)
