@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.presets import GPU_COUNTS, MEMORY_SIZES
-from modules.ui.dialogs import set_size
 from modules.ui.fitting import wrap_to
 from modules.ui.preset_rows import COLUMNS, file_rows, preset_rows, suggested
 from modules.ui.TableWindow import GRID_COLUMNS, Row, TableWindow
@@ -39,8 +38,7 @@ class PresetWindow(TableWindow):
         self._files: list[Row] = []
         self._memory, self._num_gpus = suggested(app.devices.gpus)
         actions = [("Use", use), ("Compare…", compare), ("Open a file…", lambda names: open_file())]
-        super().__init__(app, "Start from", COLUMNS, (), actions)
-        set_size(self, "960x480", (640, 320))
+        super().__init__(app, "Start from", COLUMNS, (), actions, size="960x480", min_size=(640, 320))
         memory_help = "Memory of each GPU. What a preset needs is estimated: the most in training, caching or sampling."
         self.memory = self._add_menu(1, MEMORY_CHOICES, self._memory, memory_help)
         gpus_help = "How many GPUs train together: what that makes of a step and of the learning rate is in the list."

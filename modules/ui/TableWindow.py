@@ -27,7 +27,8 @@ class TableWindow(ctk.CTkToplevel):
     """rows: what is listed; those in which every word of the search is found are shown.
 
     columns: title -> width in pixels. actions: (text of a button, function), which gets the names of the rows chosen;
-    the first one is also what Return and a double click do. many: whether several rows can be chosen.
+    the first one is also what Return and a double click do. many: whether several rows can be chosen. size,
+    min_size: in unscaled pixels.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class TableWindow(ctk.CTkToplevel):
         rows: Sequence[Row],
         actions: Sequence[tuple[str, Callable[[list[str]], None]]],
         many: bool = False,
+        size: str = "760x460",
+        min_size: tuple[int, int] = (480, 320),
     ):
         super().__init__(app)
         self.app, self._rows, self._actions = app, list(rows), list(actions)
         self.title(title)
         self.transient(app)
-        set_size(self, "760x460", (480, 320))
+        set_size(self, size, min_size)
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(1, weight=1)
         self.search = ctk.CTkEntry(self, placeholder_text="Search", font=app.theme.font())

@@ -118,7 +118,12 @@ def focus_soon(app: App, widget: tkinter.Misc, milliseconds: int = 60) -> None:
 
 
 def place_over(app: tkinter.Misc, window: tkinter.Toplevel) -> None:
-    """Put a window over the middle of the main one."""
+    """Show a new window over the middle of the main one."""
+    # Until it has a place it would stand in a corner, where it may get the mouse and the keys. CustomTkinter's own
+    # withdraw would keep it hidden on Windows.
+    tkinter.Toplevel.withdraw(window)
+    window.update_idletasks()
+    tkinter.Toplevel.geometry(window, "+0+0")  # only from here on a hidden window takes the size that was set
     window.update_idletasks()
     # What the window asks for is not its size where that was set.
     width, height = (int(part) for part in tkinter.Toplevel.geometry(window).partition("+")[0].split("x"))
@@ -127,6 +132,7 @@ def place_over(app: tkinter.Misc, window: tkinter.Toplevel) -> None:
     y = app.winfo_rooty() + (app.winfo_height() - height) // 3
     x, y = min(x, app.winfo_screenwidth() - width), min(y, app.winfo_screenheight() - height)
     tkinter.Toplevel.geometry(window, f"+{max(x, 0)}+{max(y, 0)}")  # CustomTkinter's would scale the place
+    tkinter.Toplevel.deiconify(window)
 
 
 def _one_at_a_time(app: App, question: Callable[[], T]) -> T | None:

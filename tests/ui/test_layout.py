@@ -163,6 +163,19 @@ def test_the_window_opens_in_the_size_it_was_left_in(make_app, tmp_path, scale):
     assert (app.winfo_width(), app.winfo_height()) == (1000 * scale, 700 * scale)
 
 
+@pytest.mark.parametrize("opened", ["loss", "preset"])
+def test_a_new_window_is_seen_in_its_place_only(app, settle, opened):
+    settle(app)
+    seen = []
+    app.bind_class("Toplevel", "<Map>", lambda event: seen.append(event.widget.winfo_geometry()))
+    window = open_window(app, LossWindow) if opened == "loss" else app.top_bar.choose_preset()
+    settle(app)
+    assert seen == [window.winfo_geometry()]
+    middle = window.winfo_rootx() + window.winfo_width() // 2
+    assert middle == pytest.approx(app.winfo_rootx() + app.winfo_width() // 2, abs=SLACK)
+    assert window.winfo_rooty() > app.winfo_rooty()
+
+
 def test_a_change_of_the_scale_keeps_the_window_on_the_screen_and_what_is_hidden_hidden(app, settle):
     app.open_tab("data")
     settle(app)
