@@ -167,7 +167,7 @@ def test_the_window_opens_in_the_size_it_was_left_in(make_app, tmp_path, scale):
 def test_a_new_window_is_seen_in_its_place_only(app, settle, opened):
     settle(app)
     seen = []
-    app.bind_class("Toplevel", "<Map>", lambda event: seen.append(event.widget.winfo_geometry()))
+    app.bind_class("Toplevel", "<Map>", lambda event: seen.append(event.widget.winfo_geometry()), add="+")
     window = open_window(app, LossWindow) if opened == "loss" else app.top_bar.choose_preset()
     settle(app)
     assert seen == [window.winfo_geometry()]
