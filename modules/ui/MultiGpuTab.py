@@ -56,7 +56,7 @@ class MultiGpuTab(ctk.CTkFrame):
         self._ends = [
             app.settings.subscribe(self._on_settings),
             self.devices.subscribe(self._on_devices),
-            self.launch.subscribe(lambda: self._soon("show", SETTLE_MS, self._show_all)),
+            self.launch.subscribe(self._show_soon),
             app.every(USAGE_SECONDS, self._poll_usage),
         ]
         self.is_built = False
@@ -112,6 +112,9 @@ class MultiGpuTab(ctk.CTkFrame):
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def _on_settings(self, paths: set[str]) -> None:
+        self._show_soon()
+
+    def _show_soon(self) -> None:
         if self.is_built:
             self._soon("show", SETTLE_MS, self._show_all)
 
@@ -122,7 +125,7 @@ class MultiGpuTab(ctk.CTkFrame):
             self._in_slices(self._show_machine())
         if what == "usage":
             self.device_table.show_usage()
-        self._soon("show", SETTLE_MS, self._show_all)
+        self._show_soon()
 
     def _in_slices(self, steps: Iterator[None]) -> None:
         self._steps.append(steps)

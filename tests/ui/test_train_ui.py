@@ -18,6 +18,7 @@ import pytest
 from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.files import config_from_values, load_config, save_config
+from modules.session.command_text import Places
 from modules.session.following import run_info
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
@@ -62,6 +63,21 @@ def test_a_tab_is_made_when_it_is_first_opened(app):
     first = app.open_tab("data")
     app.open_tab("general")
     assert app.open_tab("data") is first
+
+
+@pytest.mark.parametrize("name", TABS)
+def test_what_changes_while_a_tab_is_being_built_finds_it_so(app, settle, name):
+    app.open_tab(name)
+    for _ in range(12):  # some of its slices each time
+        app.settings.set("epochs", app.settings.get("epochs") + 1)
+        app.launch.set_places(Places(f"{app.settings.get('epochs')}.yaml"), follows_run_folder=False)
+        app.devices.take_pictures(app.settings.get("epochs"))
+        app.devices.take_machine(read_machine())
+        app.run.state = replace(app.run.state, is_running=not app.run.state.is_running)
+        app.run._show(app.run.state)
+        app.update()
+    settle(app)
+    assert app.tabs[name].winfo_ismapped()
 
 
 def test_every_setting_is_on_its_tab(app):
