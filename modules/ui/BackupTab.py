@@ -20,6 +20,7 @@ from modules.ui.Card import Card
 from modules.ui.dialogs import ask
 from modules.ui.fitting import fit_columns, share_width
 from modules.ui.form import CardSpec, SettingsCard
+from modules.ui.keyboard import pressed_once
 from modules.ui.scrolling import make_scrollbar
 from modules.ui.theme import Theme
 
@@ -271,8 +272,8 @@ class BackupTab(ctk.CTkFrame):
         now.add_note(1).configure(text="What is asked for is done after the step that is being trained.")
         self._back_up, self._save = now.add_buttons(
             2,
-            ("Back up now", lambda: self._ask_run("backup", "A backup is written after this step.")),
-            ("Save model now", lambda: self._ask_run("save", "The model is saved after this step.")),
+            ("Back up now", pressed_once(lambda: self._ask_run("backup", "A backup is written after this step."))),
+            ("Save model now", pressed_once(lambda: self._ask_run("save", "The model is saved after this step."))),
         )
 
     def _build_list(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from modules.session.doctor.report import can_train, result_lines, verdict
 from modules.ui.ScriptRun import ScriptRun
 from modules.ui.TextWindow import TextWindow
 from modules.ui.theme import Theme
+from modules.ui.typed_text import WRONG_SETTING
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -44,7 +45,7 @@ class DoctorWindow(TextWindow):
             return
         config = self.app.settings.config()
         if config is None:
-            self._tell("A setting holds what it can't take: mend it first.", Theme.error)
+            self._tell(WRONG_SETTING, Theme.error)
             return
         self._script = ScriptRun("doctor.py", config, ["--json"])
         self.again.configure(state="disabled")

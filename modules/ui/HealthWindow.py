@@ -13,8 +13,10 @@ from modules.data.pictures import EXTENSIONS
 from modules.ui.DataCheck import DataCheck, DataFinding, DataReport
 from modules.ui.dialogs import set_size
 from modules.ui.fitting import fit_columns, wrap_to
+from modules.ui.keyboard import pressed_once
 from modules.ui.scrolling import make_scrollbar
 from modules.ui.Thumbnails import Thumbnails
+from modules.ui.typed_text import WRONG_SETTING
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -58,16 +60,22 @@ class HealthWindow(ctk.CTkToplevel):
         """Check the settings as they are now."""
         config = self.app.settings.config()
         if config is None:
-            self._state.configure(text="A setting holds what it can't take: mend it first.")
+            self._state.configure(text=WRONG_SETTING)
             return
         shape = self.app.devices.shape(config)
         num_ranks = shape.num_ranks if shape else 1  # unknown while the GPUs are, or where they can't train this
         self._check = check = DataCheck(config, num_ranks, bool(self._decode.get()))
         self._state.configure(text="Looking at the pictures and captions …")
-        self._button.configure(text="Cancel", command=self._cancel)
+        self._button.configure(text="Cancel")
         self.app.in_background(
             check.run, lambda report: self._show(check, report), lambda error: self._tell_failure(check, error)
         )
+
+    def _toggle(self) -> None:
+        if self._check is None:
+            self.start()
+        else:
+            self._cancel()
 
     def _cancel(self) -> None:
         """At once: the check may take a while to end, and nobody waits for it."""
@@ -102,7 +110,7 @@ class HealthWindow(ctk.CTkToplevel):
     def _end_check(self, text: str) -> None:
         self._check = None
         self._state.configure(text=text)
-        self._button.configure(text="Check again", command=self.start)
+        self._button.configure(text="Check again")
 
     def _show_finding(self, finding: DataFinding) -> None:
         """Its pictures below, and all it says above."""
@@ -115,7 +123,7 @@ class HealthWindow(ctk.CTkToplevel):
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=0, column=0, sticky="ew", padx=10, pady=10)
         bar.grid_columnconfigure(1, weight=1)
-        self._button = ctk.CTkButton(bar, text="Check", width=110, command=self.start)
+        self._button = ctk.CTkButton(bar, text="Check", width=110, command=pressed_once(self._toggle))
         self._button.grid(row=0, column=0)
         self._decode = ctk.CTkCheckBox(bar, text="Read every picture to its end (slower)")
         self._decode.grid(row=0, column=1, sticky="w", padx=12)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from modules.ui.Card import Card
 from modules.ui.CommunicationTest import CommunicationTest, Measured
 from modules.ui.DeviceModel import DeviceModel
+from modules.ui.keyboard import pressed_once
 from modules.ui.LinkMatrix import LinkMatrix
 from modules.ui.theme import Theme
+from modules.ui.typed_text import WRONG_SETTING
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -26,7 +28,7 @@ class LinksCard(Card):
         self.matrix = LinkMatrix(self, app, model)
         self.matrix.grid(row=1, column=0, sticky="ew", padx=2)
         self._note = self.add_note(2)
-        [self.button] = self.add_buttons(3, ("Test communication", self.toggle))
+        [self.button] = self.add_buttons(3, ("Test communication", pressed_once(self.toggle)))
 
     def destroy(self) -> None:
         if self._test is not None:
@@ -45,8 +47,11 @@ class LinksCard(Card):
             self._test.cancel()
             return
         config = self.app.settings.config()
-        if config is None or self._model.machine is None:
-            self._tell("A setting holds what it can't take: mend it first.", Theme.error)
+        if config is None:
+            self._tell(WRONG_SETTING, Theme.error)
+            return
+        if self._model.machine is None:
+            self._tell("The devices of this machine are still looked for: try again in a moment.")
             return
         self._test = CommunicationTest()
         try:

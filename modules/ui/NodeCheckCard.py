@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from modules.config.errors import UserError
 from modules.session.node_check import check_nodes
 from modules.ui.Card import Card
+from modules.ui.keyboard import pressed_once
 from modules.ui.theme import Theme
+from modules.ui.typed_text import WRONG_SETTING
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -46,7 +48,7 @@ class NodeCheckCard(Card):
         self._check: _Check | None = None
         self.add_note(1).configure(text=HINT)
         self.note = self.add_note(2, Theme.text)
-        [self.button] = self.add_buttons(3, ("Check nodes", self.toggle))
+        [self.button] = self.add_buttons(3, ("Check nodes", pressed_once(self.toggle)))
         self._end_showing = app.every(SHOW_SECONDS, self._show_state)
 
     @property
@@ -60,7 +62,7 @@ class NodeCheckCard(Card):
             return
         config = self.app.settings.config()
         if config is None:
-            self._tell("A setting holds what it can't take: mend it first.", is_bad=True)
+            self._tell(WRONG_SETTING, is_bad=True)
             return
         if config.num_nodes == 1:
             self._tell("Raise the number of machines first.")

@@ -13,6 +13,7 @@ from modules.config.errors import UserError
 from modules.ui.fitting import share_width
 from modules.ui.form import CardSpec, SettingsCard
 from modules.ui.Gallery import Gallery
+from modules.ui.keyboard import pressed_once
 from modules.ui.part_paths import part_paths
 from modules.ui.PromptList import PATH, PromptList
 from modules.ui.scrolling import quiet_page
@@ -92,7 +93,7 @@ class SamplingTab(ctk.CTkFrame):
         when = SettingsCard(self._side, self.app, CardSpec("When", paths), lambda: None)
         when.pack(fill="x", padx=4, pady=4)
         yield
-        self.sample_now = ctk.CTkButton(when.footer, text="Sample now", command=self._sample_now)
+        self.sample_now = ctk.CTkButton(when.footer, text="Sample now", command=pressed_once(self._sample_now))
         self.sample_now.pack(anchor="w")
         when.footer.grid()
         self._on_run(self.app.run.state)

@@ -7,6 +7,7 @@ the keys of Emacs: Ctrl+Y pastes, and Ctrl+O begins a line.
 
 from __future__ import annotations
 
+import time
 import tkinter
 from collections.abc import Callable, Mapping
 
@@ -16,6 +17,7 @@ from modules.ui.theme import Theme
 
 RING = "focus_ring"
 TYPED_INTO = ("Text", "Entry", "TEntry", "TCombobox", "Listbox")  # classes of widgets with keys of their own
+DOUBLE_CLICK_SECONDS = 0.4
 MENUS = (tkinter.Menu, ctk.CTkOptionMenu, ctk.CTkComboBox)
 
 
@@ -52,6 +54,19 @@ def press(widget: tkinter.Misc) -> None:
         widget.toggle()
     elif isinstance(widget, (ctk.CTkButton, ctk.CTkRadioButton)):
         widget.invoke()
+
+
+def pressed_once(command: Callable[[], object]) -> Callable[[], None]:
+    """`command` for a button that is not to be pressed twice by a double click, such as one that starts and cancels."""
+    pressed = float("-inf")
+
+    def press_once() -> None:
+        nonlocal pressed
+        before, pressed = pressed, time.monotonic()
+        if pressed - before >= DOUBLE_CLICK_SECONDS:
+            command()
+
+    return press_once
 
 
 def _with_caps_lock(key: str) -> list[str]:

@@ -11,6 +11,7 @@ from modules.config.explain import SQUARE, explain_one, square_side
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
+WRONG_SETTING = "A setting holds what it can't take: mend it first."
 NO_GPU = "none"  # in the setting device_indexes, where an empty list means all
 
 

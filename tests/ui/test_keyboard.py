@@ -2,11 +2,16 @@
 
 import tkinter
 
+import customtkinter as ctk
 import pytest
 
 from modules.ui.dialogs import open_window
 from modules.ui.form import SettingsForm
+from modules.ui.HealthWindow import HealthWindow
+from modules.ui.LinksCard import LinksCard
 from modules.ui.MultiNodeWindow import MultiNodeWindow
+from modules.ui.NodeCheckCard import NodeCheckCard
+from modules.ui.RunModel import RunModel
 from modules.ui.TopBar import TopBar
 
 ENTRY, PROMPT = "output.name", "sampling.samples.0.prompt"
@@ -133,3 +138,41 @@ def test_undo_redo_and_save_work_in_the_other_windows_that_edit_the_settings(app
     assert asked == ["save"]
     press(entry, "<Control-Shift-S>")
     assert asked == ["save", "save_as"]
+
+
+def find_button(window, text: str) -> ctk.CTkButton:
+    for widget in window.winfo_children():
+        if isinstance(widget, ctk.CTkButton) and widget.cget("text") == text:
+            return widget
+        if found := find_button(widget, text):
+            return found
+    return None
+
+
+@pytest.mark.parametrize(
+    ("tab", "text", "method"),
+    [
+        ("multi-GPU", "Test communication", (LinksCard, "toggle")),
+        ("multi-GPU", "Check nodes", (NodeCheckCard, "toggle")),
+        ("concepts", "Check", (HealthWindow, "_toggle")),
+        ("sampling", "Sample now", (RunModel, "command")),
+        ("backup", "Back up now", (RunModel, "command")),
+        ("backup", "Save model now", (RunModel, "command")),
+    ],
+)
+def test_a_double_click_is_one_press(app, settle, monkeypatch, tab, text, method):
+    pressed = []
+    monkeypatch.setattr(*method, lambda self, *arguments: pressed.append(arguments))
+    monkeypatch.setattr("modules.ui.keyboard.DOUBLE_CLICK_SECONDS", 0.0)
+    app.open_tab(tab)
+    opened = {"Check nodes": MultiNodeWindow, "Check": HealthWindow}
+    window = open_window(app, opened[text]) if text in opened else app
+    settle(app)
+    button = find_button(window, text)
+    button.configure(state="normal")  # also where no run goes on
+    button.invoke()
+    button.invoke()
+    assert len(pressed) == 2
+    monkeypatch.setattr("modules.ui.keyboard.DOUBLE_CLICK_SECONDS", 60.0)
+    button.invoke()
+    assert len(pressed) == 2
