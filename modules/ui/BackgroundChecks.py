@@ -13,6 +13,7 @@ from modules.config.validation import Problem
 from modules.session.ports import LOOPBACK, next_free_port
 from modules.ui.base_model import base_bytes, look_at_base
 from modules.ui.DeviceModel import read_machine
+from modules.ui.Listeners import Listeners
 from modules.ui.picture_count import count_key, count_pictures
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class BackgroundChecks:
         self._counted: tuple | None = None  # what the pictures were counted for last
         self._count_due: str | None = None  # after's id
         self._given_up = threading.Event()  # ends the count that goes on
-        self._subscribers: list[Callable[[], None]] = []
+        self._listeners: Listeners[[]] = Listeners()
 
     def start(self) -> None:
         self._app.settings.subscribe(self._on_settings)
@@ -58,8 +59,7 @@ class BackgroundChecks:
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when base_text has. Returns a function that ends it."""
-        self._subscribers.append(changed)
-        return lambda: self._subscribers.remove(changed) if changed in self._subscribers else None
+        return self._listeners.add(changed)
 
     def report_devices(self) -> None:
         """Whether the settings can run on this machine, as far as it is known."""
@@ -144,8 +144,8 @@ class BackgroundChecks:
         self._app.devices.take_base(num_bytes)
         before, self.base_text, self._is_wrong = self.base_text, "" if is_wrong else text, is_wrong
         self._app.settings.report("model", [Problem("model.base", text)] if is_wrong else [])
-        for changed in list(self._subscribers) if self.base_text != before else ():
-            changed()
+        if self.base_text != before:
+            self._listeners.tell()
 
 
 def look_at_port(port: str, num_nodes: int, node_rank: int) -> list[Problem]:

@@ -29,6 +29,7 @@ from modules.session.run_shape import (
     run_shape,
 )
 from modules.ui.families import load_families
+from modules.ui.Listeners import Listeners
 from modules.ui.typed_text import NO_GPU
 
 IDLE_PERCENT = 5
@@ -63,34 +64,33 @@ class DeviceModel:
         self.usage: list[GpuUsage] = []
         self.num_samples: int | None = None
         self.base_bytes: int | None = None
-        self._subscribers: list[Callable[[str], None]] = []
+        self._listeners: Listeners[[str]] = Listeners()
 
     def subscribe(self, changed: Callable[[str], None]) -> Callable[[], None]:
         """Call `changed` with what has: "machine", "usage" or "files". Returns a function that ends it."""
-        self._subscribers.append(changed)
-        return lambda: self._subscribers.remove(changed) if changed in self._subscribers else None
+        return self._listeners.add(changed)
 
     def take_machine(self, machine: Machine) -> None:
         if self.machine is None or machine.gpus != self.machine.gpus:
             self.usage = []
         self.machine = machine
-        self._tell("machine")
+        self._listeners.tell("machine")
 
     def take_usage(self, usage: Sequence[GpuUsage]) -> None:
         """Usage that was read of other GPUs, before they changed, is passed over."""
         if self.machine is not None and len(usage) == len(self.machine.gpus):
             self.usage = list(usage)
-            self._tell("usage")
+            self._listeners.tell("usage")
 
     def take_pictures(self, num_samples: int | None) -> None:
         if num_samples != self.num_samples:
             self.num_samples = num_samples
-            self._tell("files")
+            self._listeners.tell("files")
 
     def take_base(self, base_bytes: int | None) -> None:
         if base_bytes != self.base_bytes:
             self.base_bytes = base_bytes
-            self._tell("files")
+            self._listeners.tell("files")
 
     def read_usage(self) -> Callable[[], list[GpuUsage]]:
         """What reads the usage of the GPUs as they are now, to be called in any thread."""
@@ -175,10 +175,6 @@ class DeviceModel:
 
     def _indexes(self) -> list[int]:
         return [gpu.index for gpu in self.gpus]
-
-    def _tell(self, what: str) -> None:
-        for changed in list(self._subscribers):
-            changed(what)
 
 
 def worst_link(links: Sequence[Sequence[Link | None]], index: int, others: set[int]) -> Link | None:

@@ -9,6 +9,7 @@ from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.session.command_text import Command, Places, launch_settings_path, node_commands
 from modules.session.run_shape import RunShape
+from modules.ui.Listeners import Listeners
 
 
 class LaunchModel:
@@ -20,19 +21,17 @@ class LaunchModel:
     def __init__(self) -> None:
         self.places: Places | None = None
         self.follows_run_folder = True
-        self._subscribers: list[Callable[[], None]] = []
+        self._listeners: Listeners[[]] = Listeners()
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when the places have. Returns a function that ends it."""
-        self._subscribers.append(changed)
-        return lambda: self._subscribers.remove(changed) if changed in self._subscribers else None
+        return self._listeners.add(changed)
 
     def set_places(self, places: Places, follows_run_folder: bool) -> None:
         if (places, follows_run_folder) == (self.places, self.follows_run_folder):
             return
         self.places, self.follows_run_folder = places, follows_run_folder
-        for changed in list(self._subscribers):
-            changed()
+        self._listeners.tell()
 
     def places_of(self, config: TrainConfig) -> Places:
         """Raises UserError for a path that has no place in a command."""

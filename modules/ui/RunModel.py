@@ -24,6 +24,7 @@ from modules.session.FolderCommands import STARTED_VARIABLE, send_command
 from modules.session.following import event_files, is_running
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import holder_here
+from modules.ui.Listeners import Listeners
 from modules.ui.LossHistory import LossHistory
 from modules.ui.RunReader import RunReader
 from modules.ui.RunState import LogLine, RunState
@@ -35,8 +36,6 @@ LOOK_SECONDS = 0.15  # between two looks into the folder
 REPEAT_STOP_SECONDS = 3.0  # a run that is just starting sweeps what was asked before
 # Signals and the seconds after each. Two that come at once count as one; ranks end with the process above them.
 ENDING = ((signal.SIGTERM, 0.5), (signal.SIGTERM, 20.0), (getattr(signal, "SIGKILL", signal.SIGTERM), 20.0))
-
-Listener = Callable[[RunState], None]
 
 
 class RunModel:
@@ -53,7 +52,7 @@ class RunModel:
         self._shown: RunState | None = None
         self._closed = threading.Event()
         self._asked_to_stop = threading.Event()
-        self._listeners: list[Listener] = []
+        self._listeners: Listeners[[RunState]] = Listeners()
 
     @property
     def history(self) -> LossHistory:
@@ -137,10 +136,9 @@ class RunModel:
                 self._asked_to_stop.clear()
             self._show(self._shown)
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
+    def subscribe(self, listener: Callable[[RunState], None]) -> Callable[[], None]:
         """Calls `listener` with every new state, from `poll`. Returns what ends it."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+        return self._listeners.add(listener)
 
     def log_since(self, number: int) -> tuple[list[LogLine], int]:
         """The log's lines after the first `number`, as far as they are kept, and how many there are by now."""
@@ -161,8 +159,7 @@ class RunModel:
     def _show(self, state: RunState) -> None:
         stopping = state.is_running and self._asked_to_stop.is_set()
         self.state = dataclasses.replace(state, is_stopping=stopping)
-        for listener in list(self._listeners):
-            listener(self.state)
+        self._listeners.tell(self.state)
 
 
 def start_supervisor(folder: RunFolder, settings: Path, resume: bool, asked: float) -> subprocess.Popen:

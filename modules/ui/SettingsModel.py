@@ -25,6 +25,7 @@ from modules.config.validation import Problem, find_problems
 from modules.session.working_folder import absolute_path
 from modules.ui.families import load_families
 from modules.ui.kept_settings import is_within, kept_settings
+from modules.ui.Listeners import Listeners
 from modules.ui.setting_values import Length, copied, flatten, plain, put_value, value_in
 from modules.ui.StateFile import StateFile
 from modules.ui.typed_text import read_text, refusal_of
@@ -63,7 +64,7 @@ class SettingsModel:
         self.preset_name = self.source_file = ""
         self.notice = ""
         self._state_file = StateFile(state_path)
-        self._subscribers: list[Callable[[set[str]], None]] = []
+        self._listeners: Listeners[[set[str]]] = Listeners()
         self._undo: list[_Snapshot] = []
         self._redo: list[_Snapshot] = []
         self._last_path = ""
@@ -291,8 +292,7 @@ class SettingsModel:
 
         A list is named itself ("concepts") when its length changes. Returns a function that ends it.
         """
-        self._subscribers.append(changed)
-        return lambda: self._subscribers.remove(changed) if changed in self._subscribers else None
+        return self._listeners.add(changed)
 
     def pending_save(self) -> Callable[[], None] | None:
         """What writes the state as it is now, to be called in any thread; None if it is written already.
@@ -454,5 +454,4 @@ class SettingsModel:
 
     def _notify(self, paths: set[str]) -> None:
         self._problems = None
-        for changed in list(self._subscribers):
-            changed(paths)
+        self._listeners.tell(paths)

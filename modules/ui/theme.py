@@ -12,6 +12,8 @@ from typing import Literal
 import customtkinter as ctk
 import darkdetect
 
+from modules.ui.Listeners import Listeners
+
 Pair = tuple[str, str]
 """A colour in light and in dark, in the order CustomTkinter takes them."""
 
@@ -62,7 +64,7 @@ class Theme:
     def __init__(self, root: tkinter.Misc, appearance: str = "system", scale: float | None = None):
         """scale: of everything, 0.8 to 2.0; None takes the screen's resolution."""
         self._root = root
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: Listeners[[]] = Listeners()
         self._fonts: dict[tuple[int, str, bool], ctk.CTkFont] = {}
         families = set(tkfont.families(root))
         self.sans = next((name for name in SANS if name in families), "TkDefaultFont")
@@ -144,15 +146,13 @@ class Theme:
 
         Returns a function that ends it: call it when the widget is destroyed.
         """
-        self._listeners.append(redraw)
-        return lambda: self._listeners.remove(redraw) if redraw in self._listeners else None
+        return self._listeners.add(redraw)
 
     def refresh(self) -> None:
         """Bring what CustomTkinter does not draw to the colours and the scale of this moment."""
         self._shown = self._look()
         self._style_ttk()
-        for redraw in list(self._listeners):
-            redraw()
+        self._listeners.tell()
 
     def _follow(self, *values: object) -> None:
         """Called by CustomTkinter when the appearance or the scale has changed, before it has told its widgets."""
