@@ -19,7 +19,9 @@ import pytest
 from modules.session.events import read_events
 from modules.session.manifest import check_manifest
 from modules.session.RunFolder import RunFolder
-from scripts import setup_env
+from scripts.setup.installing import create_venv
+from scripts.setup.torch_build import has_nvidia_gpu, torch_index
+from scripts.setup_env import set_up
 from tests.support.ports import free_port
 from tests.support.StartedRun import MARK, end_processes, find_processes
 from tests.support.virtual_screen import missing, virtual_screen
@@ -41,16 +43,16 @@ def chorus(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("odd") / "a b'cd&e%f!ü"
     left_out = shutil.ignore_patterns(".git", ".venv", "workspace", "tests", "docs", "__pycache__", ".*_cache")
     shutil.copytree(ROOT, root, ignore=left_out)
-    index = setup_env.torch_index(sys.platform, os.environ, setup_env.has_nvidia_gpu)
+    index = torch_index(sys.platform, os.environ, has_nvidia_gpu)
 
     def borrow_packages(root: Path, arguments: list[str], say) -> None:
         (packages,) = (root / ".venv").glob("lib/python3*/site-packages")
         (packages / "borrowed.pth").write_text("\n".join({sysconfig.get_path(name) for name in ("purelib", "platlib")}))
 
     def create(root: Path) -> None:
-        setup_env.create_venv(root, ("--without-pip",))
+        create_venv(root, ("--without-pip",))
 
-    setup_env.set_up(root, ["requirements.txt"], index, lambda line: None, create, borrow_packages)
+    set_up(root, ["requirements.txt"], index, lambda line: None, create, borrow_packages)
     return root
 
 

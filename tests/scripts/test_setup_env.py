@@ -13,11 +13,18 @@ from pathlib import Path
 import pytest
 
 from scripts import setup_env
-from scripts.setup_env import SetupError, is_ready, set_up
+from scripts.setup.installing import create_venv
+from scripts.setup.lock import exclusive
+from scripts.setup.SetupError import SetupError
+from scripts.setup.stamp import venv_python, write_stamp
+from scripts.setup.torch_build import has_nvidia_gpu, torch_index
+from scripts.setup_env import is_ready, set_up
 
 REPOSITORY = Path(setup_env.__file__).resolve().parent.parent
 BASE = ["requirements.txt"]
 WITH_TESTS = ["requirements.txt", "requirements-test.txt"]
+SCRIPTS = REPOSITORY / "scripts"
+SETUP_FILES = [SCRIPTS / "setup_env.py", SCRIPTS / "__init__.py", *(SCRIPTS / "setup").glob("*.py")]
 START_SCRIPTS = ("start-multi-gpu.sh", "start-ui.sh", "scripts/train_distributed.sh")
 needs_posix = pytest.mark.skipif(os.name == "nt", reason="stands in for Python with a shell script")
 
@@ -38,7 +45,7 @@ class Workshop:
 
     def create(self, root: Path) -> None:
         self.made += 1
-        python = setup_env.venv_python(root)
+        python = venv_python(root)
         python.parent.mkdir(parents=True)
         python.write_text("#!/bin/sh\nexit 0\n")
         python.chmod(0o755)
@@ -98,7 +105,7 @@ def test_another_build_of_torch_gets_a_new_environment(workshop):
 
 def test_an_environment_whose_python_is_gone_is_made_anew(workshop):
     workshop.set_up()
-    setup_env.venv_python(workshop.root).unlink()
+    venv_python(workshop.root).unlink()
     assert not is_ready(workshop.root, BASE, "")
     workshop.set_up()
     assert workshop.made == 2
@@ -106,7 +113,7 @@ def test_an_environment_whose_python_is_gone_is_made_anew(workshop):
 
 def test_another_python_behind_the_environment_installs_again(workshop):
     workshop.set_up()
-    python = setup_env.venv_python(workshop.root)
+    python = venv_python(workshop.root)
     newer = workshop.root / "python3.99"
     python.rename(newer)
     python.symlink_to(newer)
@@ -163,9 +170,9 @@ def test_an_environment_that_was_only_half_made_is_made_anew(workshop):
 def test_an_interrupted_write_leaves_the_old_stamp(workshop, monkeypatch):
     workshop.set_up()
     before = (workshop.root / ".venv" / "setup.json").read_text()
-    monkeypatch.setattr(setup_env.os, "replace", lambda source, target: interrupted(None, None, None))
+    monkeypatch.setattr(os, "replace", lambda source, target: interrupted(None, None, None))
     with pytest.raises(KeyboardInterrupt):
-        setup_env.write_stamp(workshop.root, "elsewhere", {})
+        write_stamp(workshop.root, "elsewhere", {})
     assert (workshop.root / ".venv" / "setup.json").read_text() == before
 
 
@@ -189,27 +196,7 @@ def test_two_set_ups_at_the_same_time_install_once(workshop):
     assert len(workshop.installed) == 1
 
 
-# --- which torch
-
-
-@pytest.mark.parametrize(
-    ("platform", "gpu", "index"),
-    [
-        ("linux", True, ""),
-        ("linux", False, ""),
-        ("darwin", False, ""),
-        ("win32", True, setup_env.WINDOWS_CUDA_INDEX),
-        ("win32", False, ""),
-    ],
-)
-def test_only_windows_with_a_gpu_needs_an_index_of_its_own(platform, gpu, index):
-    assert setup_env.torch_index(platform, {}, lambda: gpu) == index
-
-
-@pytest.mark.parametrize("platform", ["linux", "win32"])
-def test_the_environment_variable_overrides_the_index(platform):
-    chosen = {"CHORUS_TORCH_INDEX": " https://example.org/cpu "}
-    assert setup_env.torch_index(platform, chosen, lambda: True) == "https://example.org/cpu"
+# --- what pip is told
 
 
 def test_an_index_serves_torch_alone_and_first(workshop):
@@ -225,84 +212,26 @@ def test_the_torch_of_the_real_requirements_is_found():
     assert first[0].startswith("torch==")
 
 
-@needs_posix
-@pytest.mark.parametrize(
-    ("script", "found"),
-    [
-        ("echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'", True),
-        ("echo 'No devices were found'", False),
-        ("echo 'GPU access blocked'; exit 9", False),
-    ],
-)
-def test_nvidia_smi_counts_only_when_it_lists_a_gpu(tmp_path, monkeypatch, script, found):
-    if Path("/proc/driver/nvidia/version").exists():
-        pytest.skip("this machine has a driver, which settles it")
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert setup_env.has_nvidia_gpu() is found
+# --- a Python that won't do
 
 
-# --- what the system must bring
-
-
-def test_a_python_too_old_is_told_so_in_a_sentence():
-    with pytest.raises(SetupError, match=r"^Python 3\.9 is too old for Chorus, which needs 3\.10 or newer; install"):
-        setup_env.check_python((3, 9, 18))
-    setup_env.check_python((3, 10, 0))
-    setup_env.check_python((4, 0))
-
-
-def test_a_python_too_old_can_parse_the_script():
-    source = Path(setup_env.__file__).read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", SETUP_FILES, ids=lambda path: path.name)
+def test_a_python_too_old_can_parse_the_script(path):
+    source = path.read_text(encoding="utf-8")
     ast.parse(source, feature_version=(3, 6))
     assert "from __future__" not in source  # annotations in there are a SyntaxError before 3.7
 
 
-@pytest.mark.parametrize(
-    ("platform", "os_release", "tkinter", "venv"),
-    [
-        ("linux", "NAME=x\nID=debian\n", "apt install python3-tk`", "apt install python3-venv`"),
-        ("linux", 'ID=linuxmint\nID_LIKE="ubuntu debian"\n', "apt install python3-tk`", "apt install python3-venv`"),
-        ("linux", "ID=fedora\n", "dnf install python3-tkinter`", "your system's package"),
-        ("linux", 'ID="rocky"\nID_LIKE="rhel fedora"\n', "dnf install python3-tkinter`", "your system's package"),
-        ("linux", "ID=manjaro\nID_LIKE=arch\n", "pacman -S tk`", "your system's package"),
-        ("linux", "", "your system's package", "your system's package"),
-        ("darwin", "", "brew install python-tk`", "brew install python`"),
-        ("win32", "", "run the Python installer again and tick tcl/tk", "run the Python installer again"),
-    ],
-)
-def test_the_remedy_names_the_package_of_the_system(platform, os_release, tkinter, venv):
-    assert tkinter in setup_env.remedy("tkinter", platform, os_release)
-    assert venv in setup_env.remedy("venv", platform, os_release)
-
-
-def test_a_missing_venv_module_is_told_with_its_remedy():
-    with pytest.raises(SetupError, match=r"venv module is missing or incomplete; .+ and start again"):
-        setup_env.check_venv_module(False)
-
-
-def test_a_missing_tkinter_stops_the_window_warns_the_tests_and_leaves_training_alone():
-    said = []
-    with pytest.raises(SetupError, match=r"tkinter, which the window of Chorus needs, is missing; .+ and start again"):
-        setup_env.check_tkinter(False, for_window=True, for_tests=False, say=said.append)
-    setup_env.check_tkinter(False, for_window=False, for_tests=False, say=said.append)
-    assert said == []
-    setup_env.check_tkinter(False, for_window=False, for_tests=True, say=said.append)
-    assert len(said) == 1
-    assert said[0].startswith("Warning: Python's tkinter")
-
-
 def test_the_window_is_refused_without_tkinter_before_anything_is_installed(workshop, monkeypatch, capsys):
-    monkeypatch.setattr(setup_env, "_has_tkinter", lambda python: False)
+    monkeypatch.setattr(setup_env, "has_tkinter", lambda python: False)
     assert setup_env.main(["--ui", "--quiet"], workshop.root) == 1
     assert "tkinter" in capsys.readouterr().err
     assert not (workshop.root / ".venv").exists()
 
 
 def test_the_window_is_refused_without_tkinter_in_an_environment_that_is_ready(workshop, monkeypatch, capsys):
-    workshop.set_up(index=setup_env.torch_index(sys.platform, os.environ, setup_env.has_nvidia_gpu))
-    setup_env.venv_python(workshop.root).write_text("#!/bin/sh\nexit 1\n")
+    workshop.set_up(index=torch_index(sys.platform, os.environ, has_nvidia_gpu))
+    venv_python(workshop.root).write_text("#!/bin/sh\nexit 1\n")
     assert setup_env.main(["--ui"], workshop.root) == 1
     assert "tkinter" in capsys.readouterr().err
     assert setup_env.main([], workshop.root) == 0
@@ -314,7 +243,7 @@ def test_the_window_is_refused_without_tkinter_in_an_environment_that_is_ready(w
 def test_a_failing_pip_shows_its_last_lines_and_one_sentence(workshop, capsys):
     workshop.create(workshop.root)
     pip = 'i=0; while [ $i -lt 20 ]; do i=$((i+1)); echo line $i; done; [ "$1" = -c ] || exit 3'
-    setup_env.venv_python(workshop.root).write_text(f"#!/bin/sh\n{pip}\n")
+    venv_python(workshop.root).write_text(f"#!/bin/sh\n{pip}\n")
     assert setup_env.main(["--quiet"], workshop.root) == 1
     *lines, sentence = capsys.readouterr().err.splitlines()
     assert lines == [f"    line {number}" for number in range(6, 21)]
@@ -327,7 +256,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / ".venv").write_text("in the way")
     with (
         pytest.raises(SetupError, match=r"setup\.lock can't be written .+ folder of your own"),
-        setup_env.exclusive(tmp_path / ".venv" / "setup.lock", silent),
+        exclusive(tmp_path / ".venv" / "setup.lock", silent),
     ):
         pass
 
@@ -342,6 +271,7 @@ def odd_checkout(tmp_path) -> Path:
     (root / "scripts").mkdir(parents=True)
     for name in (*START_SCRIPTS, "scripts/setup_env.py", "scripts/find_python.sh"):
         shutil.copy(REPOSITORY / name, root / name)
+    shutil.copytree(REPOSITORY / "scripts" / "setup", root / "scripts" / "setup")
     (root / "requirements.txt").write_text("# nothing\n")
     for name in ("start_multi_gpu.py", "train_ui.py", "train_distributed.py"):
         (root / "scripts" / name).write_text(
@@ -352,13 +282,13 @@ def odd_checkout(tmp_path) -> Path:
 
 def make_environment(root: Path) -> None:
     """Really make it, but without pip, which takes seconds."""
-    index = setup_env.torch_index(sys.platform, os.environ, setup_env.has_nvidia_gpu)
+    index = torch_index(sys.platform, os.environ, has_nvidia_gpu)
     set_up(
         root,
         BASE,
         index,
         silent,
-        create=lambda root: setup_env.create_venv(root, ("--without-pip",)),
+        create=lambda root: create_venv(root, ("--without-pip",)),
         install=lambda root, arguments, say: None,
     )
 

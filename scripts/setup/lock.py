@@ -1,0 +1,41 @@
+"""One set-up at a time in a folder."""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from scripts.setup.SetupError import SetupError
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, say):
+    """Hold the lock file `path`, after waiting for a process that holds it. A process that dies lets go of it."""
+    try:
+        path.parent.mkdir(exist_ok=True)
+        lock = open(str(path), "a")  # noqa: SIM115 - closed below; what happens in the with block isn't this error
+    except OSError as error:
+        raise SetupError(
+            f"{path} can't be written ({error.strerror}); put Chorus into a folder of your own and start again."
+        ) from error
+    with lock:
+        if not _try_lock(lock):
+            say("Another set-up of this folder is running; waiting for it to end.")
+            while not _try_lock(lock):
+                time.sleep(0.1)
+        yield
+
+
+def _try_lock(file) -> bool:
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # held by another process, in the words of fcntl and of msvcrt
+        return False
+    return True
