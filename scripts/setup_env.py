@@ -23,6 +23,7 @@ from scripts.setup.saying import say_nothing, say_on_terminal
 from scripts.setup.SetupError import SetupError
 from scripts.setup.stamp import digest, interpreter_behind, read_stamp, venv_python, write_stamp
 from scripts.setup.system import (
+    NEWEST_PYTHON,
     OLDEST_PYTHON,
     check_python,
     check_tkinter,
@@ -30,6 +31,7 @@ from scripts.setup.system import (
     exit_code,
     has_tkinter,
     has_venv_module,
+    this_python,
 )
 from scripts.setup.torch_build import has_nvidia_gpu, torch_index
 
@@ -49,7 +51,7 @@ def main(argv: "list[str] | None" = None, root: Path = ROOT) -> int:
     try:
         index = torch_index(sys.platform, os.environ, has_nvidia_gpu)
         if not is_ready(root, names, index):
-            check_python(sys.version_info)
+            check_python(this_python())
             check_venv_module(has_venv_module())
             check_tkinter(has_tkinter(sys.executable), args.ui, args.test, say)
             set_up(root, names, index, say)
@@ -130,9 +132,10 @@ def _torch_requirement(requirements: Path) -> "str | None":
 
 
 def _is_usable(root: Path) -> bool:
-    # whether there is an environment with pip and a Python that is new enough, whoever made it
+    # whether there is an environment with pip and a Python that will do, whoever made it
     python = venv_python(root)
-    probe = f"import sys, pip._internal.cli.main; sys.exit(sys.version_info < {OLDEST_PYTHON})"
+    fits = f"{OLDEST_PYTHON} <= sys.version_info[:2] <= {NEWEST_PYTHON}"
+    probe = f"import sys, pip._internal.cli.main; sys.exit(not {fits})"
     return python.exists() and exit_code([str(python), "-c", probe]) == 0
 
 

@@ -10,19 +10,19 @@ rem Python may be a batch file (pyenv has such), which never comes back without 
 rem doubled percent signs, and the change of folder below, keep paths out of the first reading.
 if not defined PYTHON goto :look
 set PYTHON_COMMAND="%%PYTHON%%"
-call :is_new_enough
+call :will_do
 if not errorlevel 1 goto :found
-echo PYTHON="%PYTHON%" is not a working Python 3.10 or newer; set it to one, or unset it to let Chorus look. 1>&2
+echo PYTHON="%PYTHON%" is not a working Python 3.10 to 3.14; set it to one, or unset it to let Chorus look. 1>&2
 goto :end
 
 :look
-set "PYTHON_COMMAND=py -3"
-call :is_new_enough
-if not errorlevel 1 goto :found
-set "PYTHON_COMMAND=python"
-call :is_new_enough
-if not errorlevel 1 goto :found
-echo Chorus needs Python 3.10 or newer and found none; install one from https://www.python.org and start again. 1>&2
+rem The one that Windows starts comes first; where PyTorch is not built for it, another that is installed beside it.
+rem The Python install manager is not to download one that nobody asked for.
+set "PYTHON_MANAGER_AUTOMATIC_INSTALL=false"
+set "PYTHON_COMMAND="
+for %%C in ("py -3" "py -3.13" "py -3.12" "py -3.11" "py -3.10" "py -3.14" "python") do call :try %%C
+if defined PYTHON_COMMAND goto :found
+echo Chorus needs Python 3.10 to 3.14 and found none; install one from https://www.python.org and start again. 1>&2
 goto :end
 
 :found
@@ -45,6 +45,13 @@ set "LINE=!LINE:"='!"
 if "!LINE:~-3!"=="' '" pause
 exit /b %CODE%
 
-:is_new_enough
-call %PYTHON_COMMAND% -c "import sys; sys.exit(sys.version_info < (3, 10))" >nul 2>&1 <nul
+:try
+if defined PYTHON_COMMAND exit /b 0
+set "PYTHON_COMMAND=%~1"
+call :will_do
+if errorlevel 1 set "PYTHON_COMMAND="
+exit /b 0
+
+:will_do
+call %PYTHON_COMMAND% -c "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))" >nul 2>&1 <nul
 exit /b %ERRORLEVEL%

@@ -57,29 +57,68 @@ def test_nvidia_smi_counts_only_when_it_lists_a_gpu(tmp_path, monkeypatch, scrip
 # --- what the system must bring
 
 
-def test_a_python_too_old_is_told_so_in_a_sentence():
-    with pytest.raises(SetupError, match=r"^Python 3\.9 is too old for Chorus, which needs 3\.10 or newer; install"):
-        system.check_python((3, 9, 18))
-    system.check_python((3, 10, 0))
-    system.check_python((4, 0))
+WINDOWS = system.Python((3, 13, 1), True, "win32", "AMD64")
+MAC = system.Python((3, 13, 1), True, "darwin", "arm64", macos="15.1")
+LINUX = system.Python((3, 13, 1), True, "linux", "x86_64", ("glibc", "2.36"))
+
+
+@pytest.mark.parametrize(
+    "python",
+    [
+        WINDOWS,
+        MAC,
+        LINUX,
+        LINUX._replace(machine="aarch64"),
+        LINUX._replace(version=(3, 10, 0)),
+        WINDOWS._replace(version=(3, 14, 2)),
+        MAC._replace(macos="14.0"),
+        LINUX._replace(libc=("glibc", "2.28")),
+    ],
+)
+def test_a_python_that_pytorch_is_built_for_is_taken(python):
+    system.check_python(python)
+
+
+@pytest.mark.parametrize(
+    ("python", "reason"),
+    [
+        (LINUX._replace(version=(3, 9, 18)), r"^Python 3\.9 is too old for Chorus, which needs 3\.10 or newer; inst"),
+        (WINDOWS._replace(version=(3, 15, 0)), r"^Python 3\.15 is too new: .+ up to 3\.14 so far; install"),
+        (WINDOWS._replace(is_64_bit=False), "32-bit build"),
+        (WINDOWS._replace(machine="ARM64"), "not built for Windows on ARM"),
+        (MAC._replace(machine="x86_64"), "no longer built for Intel Macs"),
+        (MAC._replace(macos="13.6"), r"macOS 13\.6 is too old"),
+        (LINUX._replace(machine="ppc64le"), "not built for ppc64le on linux"),
+        (LINUX._replace(libc=("musl", "1.2.5")), "musl"),
+        (LINUX._replace(libc=("", "")), "musl"),  # as Pythons before 3.13 see it
+        (LINUX._replace(libc=("glibc", "2.17")), r"glibc 2\.28 or newer, and this one has glibc 2\.17"),
+    ],
+)
+def test_a_python_that_pytorch_is_not_built_for_is_refused_with_the_reason(python, reason):
+    with pytest.raises(SetupError, match=reason):
+        system.check_python(python)
+
+
+def test_the_python_of_these_tests_is_described_as_one_that_will_do():
+    system.check_python(system.this_python())
 
 
 @pytest.mark.parametrize(
     ("platform", "os_release", "tkinter", "venv"),
     [
-        ("linux", "NAME=x\nID=debian\n", "apt install python3-tk`", "apt install python3-venv`"),
-        ("linux", 'ID=linuxmint\nID_LIKE="ubuntu debian"\n', "apt install python3-tk`", "apt install python3-venv`"),
+        ("linux", "NAME=x\nID=debian\n", "apt install python3.12-tk`", "apt install python3.12-venv`"),
+        ("linux", 'ID=x\nID_LIKE="ubuntu debian"\n', "apt install python3.12-tk`", "apt install python3.12-venv`"),
         ("linux", "ID=fedora\n", "dnf install python3-tkinter`", "your system's package"),
         ("linux", 'ID="rocky"\nID_LIKE="rhel fedora"\n', "dnf install python3-tkinter`", "your system's package"),
         ("linux", "ID=manjaro\nID_LIKE=arch\n", "pacman -S tk`", "your system's package"),
         ("linux", "", "your system's package", "your system's package"),
-        ("darwin", "", "brew install python-tk`", "brew install python`"),
+        ("darwin", "", "brew install python-tk@3.12`", "brew install python@3.12`"),
         ("win32", "", "run the Python installer again and tick tcl/tk", "run the Python installer again"),
     ],
 )
-def test_the_remedy_names_the_package_of_the_system(platform, os_release, tkinter, venv):
-    assert tkinter in system.remedy("tkinter", platform, os_release)
-    assert venv in system.remedy("venv", platform, os_release)
+def test_the_remedy_names_the_package_of_the_system_and_of_the_python(platform, os_release, tkinter, venv):
+    assert tkinter in system.remedy("tkinter", platform, os_release, (3, 12, 1))
+    assert venv in system.remedy("venv", platform, os_release, (3, 12, 1))
 
 
 def test_a_missing_venv_module_is_told_with_its_remedy():

@@ -354,15 +354,29 @@ def test_the_start_script_says_in_a_sentence_that_there_is_no_python(odd_checkou
     (tools / "python3").chmod(0o755)
     done = run_start_script(odd_checkout, cwd=tmp_path, PATH=str(tools), PYTHON="")
     assert done.returncode == 1
-    assert done.stderr.startswith("Chorus needs Python 3.10 or newer and found none; install one")
+    assert done.stderr.startswith("Chorus needs Python 3.10 to 3.14 and found none; install one")
     assert done.stderr.count("\n") == 1
+
+
+@needs_posix
+def test_where_the_systems_python_is_too_new_the_start_script_takes_another_one(odd_checkout, tmp_path):
+    make_environment(odd_checkout)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "dirname").symlink_to(shutil.which("dirname"))
+    answer = f'"{sys.executable}" -c "import sys; sys.version_info = (3, 15, 0); $2"'
+    (tools / "python3").write_text(f'#!/bin/sh\n[ "$1" = -c ] || exit 9\nexec {answer}\n')
+    (tools / "python3").chmod(0o755)
+    (tools / "python3.12").symlink_to(sys.executable)
+    done = run_start_script(odd_checkout, cwd=tmp_path, PATH=str(tools), PYTHON="")
+    assert (done.returncode, done.stderr) == (7, "")
 
 
 @needs_posix
 def test_a_python_chosen_by_hand_that_does_not_work_is_refused_and_not_replaced(odd_checkout, tmp_path):
     done = run_start_script(odd_checkout, cwd=tmp_path, PYTHON="/nowhere/python")
     assert done.returncode == 1
-    assert done.stderr.startswith("PYTHON=/nowhere/python is not a working Python 3.10 or newer")
+    assert done.stderr.startswith("PYTHON=/nowhere/python is not a working Python 3.10 to 3.14")
 
 
 @needs_posix

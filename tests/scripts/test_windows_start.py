@@ -129,7 +129,7 @@ def test_it_sets_up_then_hands_on_arguments_folder_and_exit_code(name, setup, sc
 def test_without_a_python_one_sentence_says_so(start):
     code, told, errors = start("start-multi-gpu.bat")
     assert (code, told) == (1, [])
-    assert errors.startswith("Chorus needs Python 3.10 or newer and found none; install one from https://")
+    assert errors.startswith("Chorus needs Python 3.10 to 3.14 and found none; install one from https://")
     assert errors.count("\n") == 0
 
 
@@ -137,12 +137,20 @@ def test_without_a_python_one_sentence_says_so(start):
 def test_a_python_chosen_by_hand_that_does_not_work_is_refused_and_not_replaced(start, tools):
     code, told, errors = start("start-multi-gpu.bat", tools=tools, PYTHON=r"Z:\no where\python.exe")
     assert (code, told) == (1, [])
-    assert errors.startswith(r'PYTHON="Z:\no where\python.exe" is not a working Python 3.10 or newer')
+    assert errors.startswith(r'PYTHON="Z:\no where\python.exe" is not a working Python 3.10 to 3.14')
 
 
 @needs_wine
 def test_a_python_that_is_a_batch_file_comes_back(start, tools):
     (tools / "python.exe").unlink()
     (tools / "python.bat").write_bytes(b"@exit /b 0\r\n")
+    code, told, _ = start("start-multi-gpu.bat", tools=tools)
+    assert (code, len(told)) == (TRAINING_CODE, 2)
+
+
+@needs_wine
+def test_where_windows_starts_a_python_that_will_not_do_another_one_is_taken(start, tools):
+    (tools / "python.exe").unlink()
+    (tools / "py.bat").write_bytes(b"@if not %1==-3.12 exit /b 1\r\n@exit /b 0\r\n")
     code, told, _ = start("start-multi-gpu.bat", tools=tools)
     assert (code, len(told)) == (TRAINING_CODE, 2)
