@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts.setup.installing import create_venv, pip_install
 from scripts.setup.lock import exclusive
+from scripts.setup.place import CPU_BYTES, CUDA_BYTES, check_free_space, check_length, has_long_paths, is_synced
 from scripts.setup.saying import say_nothing, say_on_terminal
 from scripts.setup.SetupError import SetupError
 from scripts.setup.stamp import digest, interpreter_behind, read_stamp, venv_python, write_stamp
@@ -33,7 +34,7 @@ from scripts.setup.system import (
     has_venv_module,
     this_python,
 )
-from scripts.setup.torch_build import has_nvidia_gpu, torch_index
+from scripts.setup.torch_build import has_cuda, has_nvidia_gpu, torch_index
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -52,8 +53,14 @@ def main(argv: "list[str] | None" = None, root: Path = ROOT) -> int:
         index = torch_index(sys.platform, os.environ, has_nvidia_gpu)
         if not is_ready(root, names, index):
             check_python(this_python())
+            check_length(root, sys.platform, has_long_paths)
             check_venv_module(has_venv_module())
             check_tkinter(has_tkinter(sys.executable), args.ui, args.test, say)
+            if is_synced(root, os.environ, Path.home()):
+                say(
+                    f"Warning: {root} is in a folder that OneDrive or iCloud Drive copies, with gigabytes of packages, "
+                    "backups and models: better move Chorus to another folder before you use it."
+                )
             set_up(root, names, index, say)
         elif args.ui:
             check_tkinter(has_tkinter(str(venv_python(root))), args.ui, args.test, say)
@@ -91,6 +98,8 @@ def set_up(root: Path, names: "list[str]", index: str, say, create=None, install
         if stamp.get("torch_index", index) != index or not _is_usable(root):
             say(f"Making the environment of Chorus in {venv}")
             _empty(venv, keep=("setup.lock", "setup.log"))
+            if _torch_requirement(root):
+                check_free_space(venv, CUDA_BYTES if has_cuda(index, sys.platform) else CPU_BYTES)
             create(root)
         # what was installed no longer counts from here on; the build of torch does, also after an interruption
         write_stamp(root, index, {})
@@ -119,15 +128,16 @@ def is_ready(root: Path, names: "list[str]", index: str) -> bool:
 def pip_arguments(root: Path, names: "list[str]", index: str) -> "list[list[str]]":
     """What follows `pip install` in each of its calls: torch alone if it comes from `index`, then the files `names`."""
     calls = []
-    torch = _torch_requirement(root / "requirements.txt")
+    torch = _torch_requirement(root)
     if index and torch:
         calls.append([torch, "--index-url", index])
     calls.append([argument for name in names for argument in ("-r", str(root / name))])
     return calls
 
 
-def _torch_requirement(requirements: Path) -> "str | None":
-    found = re.search(r"^torch\s*==\s*[^\s;#]+", requirements.read_text(encoding="utf-8"), re.MULTILINE)
+def _torch_requirement(root: Path) -> "str | None":
+    requirements = (root / "requirements.txt").read_text(encoding="utf-8")
+    found = re.search(r"^torch\s*==\s*[^\s;#]+", requirements, re.MULTILINE)
     return found.group(0) if found else None
 
 

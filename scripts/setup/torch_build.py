@@ -23,6 +23,11 @@ def torch_index(platform: str, environ: "dict[str, str]", gpu_found) -> str:
     return WINDOWS_CUDA_INDEX if platform == "win32" and gpu_found() else ""
 
 
+def has_cuda(index: str, platform: str) -> bool:
+    """Whether the torch from there is a build with CUDA, which is several times as large."""
+    return "/cu" in index or (index == "" and platform.startswith("linux"))
+
+
 def has_nvidia_gpu() -> bool:
     """Whether a driver of an NVIDIA GPU is there; the cheap signs first."""
     driver = Path("/proc/driver/nvidia/version")

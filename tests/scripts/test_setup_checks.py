@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
 
-from scripts.setup import system, torch_build
+from scripts.setup import place, system, torch_build
 from scripts.setup.SetupError import SetupError
 
 needs_posix = pytest.mark.skipif(os.name == "nt", reason="stands in for a program with a shell script")
@@ -135,3 +135,39 @@ def test_a_missing_tkinter_stops_the_window_warns_the_tests_and_leaves_training_
     system.check_tkinter(False, for_window=False, for_tests=True, say=said.append)
     assert len(said) == 1
     assert said[0].startswith("Warning: Python's tkinter")
+
+
+# --- the folder of Chorus
+
+
+def test_a_folder_whose_packages_would_have_paths_too_long_for_windows_is_refused():
+    longest = PureWindowsPath("C:/", "x" * 57)
+    longer = PureWindowsPath("C:/", "x" * 58)
+    place.check_length(longest, "win32", lambda: False)
+    place.check_length(longer, "win32", lambda: True)
+    place.check_length(PurePosixPath("/", "x" * 58), "linux", lambda: False)
+    with pytest.raises(SetupError, match=r"path of 61 characters, and Windows leaves room for 60; move it"):
+        place.check_length(longer, "win32", lambda: False)
+
+
+def test_the_longest_path_of_the_packages_fits_below_the_longest_folder_that_is_taken():
+    (licenses,) = Path(pytest.__file__).parents[1].glob("torch-*.dist-info")
+    longest = max((str(path.relative_to(licenses)) for path in licenses.rglob("*")), key=len)
+    packages = PureWindowsPath("C:/", "x" * (place.MAX_CHARACTERS - 3), ".venv", "Lib", "site-packages")
+    assert len(str(packages / "torch-2.13.0+cu130.dist-info" / longest)) < 260
+
+
+@pytest.mark.parametrize(
+    ("root", "is_synced"),
+    [
+        (PureWindowsPath(r"C:\Users\Ann\OneDrive - Work\Documents\chorus"), True),
+        (PureWindowsPath(r"c:\users\ann\onedrive - work"), True),
+        (PureWindowsPath(r"C:\Users\Ann\chorus"), False),
+        (PurePosixPath("/Users/ann/Library/Mobile Documents/com~apple~CloudDocs/chorus"), True),
+        (PurePosixPath("/Users/ann/Library/CloudStorage/OneDrive-Work/chorus"), True),
+        (PurePosixPath("/Users/ann/chorus"), False),
+    ],
+)
+def test_a_folder_that_a_cloud_service_copies_is_known_as_such(root, is_synced):
+    environ = {"OneDrive": r"C:\Users\Ann\OneDrive - Work", "OneDriveConsumer": "", "PATH": "/"}
+    assert place.is_synced(root, environ, type(root)("/Users/ann")) is is_synced

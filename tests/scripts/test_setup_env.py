@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -59,9 +60,10 @@ class Workshop:
 
 
 @pytest.fixture
-def workshop(tmp_path) -> Workshop:
+def workshop(tmp_path, monkeypatch) -> Workshop:
     if os.name == "nt":
         pytest.skip("stands in for Python with a shell script")
+    monkeypatch.setattr("scripts.setup.place.shutil.disk_usage", lambda path: SimpleNamespace(free=10**12))
     return Workshop(tmp_path)
 
 
@@ -238,6 +240,29 @@ def test_the_window_is_refused_without_tkinter_in_an_environment_that_is_ready(w
 
 
 # --- failures
+
+
+def test_a_new_environment_is_refused_before_the_download_where_the_disk_is_too_full(workshop, monkeypatch):
+    monkeypatch.setattr("scripts.setup.place.shutil.disk_usage", lambda path: SimpleNamespace(free=2.4e9))
+    with pytest.raises(SetupError, match=r"has 2\.4 GB free, and the packages need 3 GB; free some space"):
+        workshop.set_up(index="https://example.org/cpu")
+    with pytest.raises(SetupError, match="need 14 GB"):
+        workshop.set_up(index="https://example.org/cu130")
+    assert workshop.installed == []
+
+
+def test_a_full_disk_does_not_keep_an_environment_from_its_upgrade(workshop, monkeypatch):
+    workshop.set_up()
+    monkeypatch.setattr("scripts.setup.place.shutil.disk_usage", lambda path: SimpleNamespace(free=2.4e9))
+    workshop.set_up(WITH_TESTS)
+    assert len(workshop.installed) == 2
+
+
+def test_a_folder_that_is_copied_to_the_cloud_is_warned_of(workshop, monkeypatch, capsys):
+    monkeypatch.setenv("OneDrive", str(workshop.root.parent))
+    workshop.create(workshop.root)  # whose pip does nothing
+    assert setup_env.main([], workshop.root) == 0
+    assert f"Warning: {workshop.root} is in a folder that OneDrive or iCloud Drive copies" in capsys.readouterr().err
 
 
 def test_a_failing_pip_shows_its_last_lines_and_one_sentence(workshop, capsys):
