@@ -34,7 +34,7 @@ from scripts.setup.system import (
     has_venv_module,
     this_python,
 )
-from scripts.setup.torch_build import has_cuda, has_nvidia_gpu, torch_index
+from scripts.setup.torch_build import describe_build, has_cuda, has_nvidia_gpu, list_gpus, torch_index
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -50,7 +50,7 @@ def main(argv: "list[str] | None" = None, root: Path = ROOT) -> int:
     say = say_nothing if args.quiet else say_on_terminal
     names = ["requirements.txt"] + (["requirements-test.txt"] if args.test else [])
     try:
-        index = torch_index(sys.platform, os.environ, has_nvidia_gpu)
+        index = wanted_index(root)
         if not is_ready(root, names, index):
             check_python(this_python())
             check_length(root, sys.platform, has_long_paths)
@@ -104,12 +104,18 @@ def set_up(root: Path, names: "list[str]", index: str, say, create=None, install
         # what was installed no longer counts from here on; the build of torch does, also after an interruption
         write_stamp(root, index, {})
         say(f"Installing packages: some GB and minutes at first, details in {venv / 'setup.log'}")
-        say("NVIDIA GPU found." if has_nvidia_gpu() else "No NVIDIA GPU found.")
+        say(describe_build(index, sys.platform, has_nvidia_gpu(), list_gpus()))
         digests = {name: digest(root / name) for name in names}  # of what is installed, should a file change meanwhile
         for arguments in pip_arguments(root, names, index):
             install(root, arguments, say)
         write_stamp(root, index, digests)
         say("The environment is ready.")
+
+
+def wanted_index(root: Path) -> str:
+    """Where the torch of this machine comes from, as `torch_index` says it."""
+    installed = read_stamp(root).get("torch_index")
+    return torch_index(sys.platform, os.environ, installed, has_nvidia_gpu, list_gpus)
 
 
 def is_ready(root: Path, names: "list[str]", index: str) -> bool:

@@ -20,8 +20,7 @@ from modules.session.events import read_events
 from modules.session.manifest import check_manifest
 from modules.session.RunFolder import RunFolder
 from scripts.setup.installing import create_venv
-from scripts.setup.torch_build import has_nvidia_gpu, torch_index
-from scripts.setup_env import set_up
+from scripts.setup_env import set_up, wanted_index
 from tests.support.ports import free_port
 from tests.support.StartedRun import MARK, end_processes, find_processes
 from tests.support.virtual_screen import missing, virtual_screen
@@ -43,7 +42,7 @@ def chorus(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("odd") / "a b'cd&e%f!ü"
     left_out = shutil.ignore_patterns(".git", ".venv", "workspace", "tests", "docs", "__pycache__", ".*_cache")
     shutil.copytree(ROOT, root, ignore=left_out)
-    index = torch_index(sys.platform, os.environ, has_nvidia_gpu)
+    index = wanted_index(root)
 
     def borrow_packages(root: Path, arguments: list[str], say) -> None:
         (packages,) = (root / ".venv").glob("lib/python3*/site-packages")

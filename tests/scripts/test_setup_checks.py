@@ -15,25 +15,80 @@ needs_posix = pytest.mark.skipif(os.name == "nt", reason="stands in for a progra
 
 # --- which torch
 
+NEW = torch_build.Gpu(580, (8, 6))
+OLD_DRIVER = torch_build.Gpu(550, (8, 6))
+OLD_CARD = torch_build.Gpu(580, (6, 1))
+BLACKWELL_WITH_OLD_DRIVER = torch_build.Gpu(570, (12, 0))
+
+
+def asked_too_much():
+    raise AssertionError("nvidia-smi can take seconds, and every start would wait for it")
+
+
+def index_for(platform, gpus, installed=None, **environ):
+    return torch_build.torch_index(platform, environ, installed, lambda: bool(gpus), lambda: gpus)
+
 
 @pytest.mark.parametrize(
-    ("platform", "gpu", "index"),
+    ("gpus", "on_linux", "on_windows"),
     [
-        ("linux", True, ""),
-        ("linux", False, ""),
-        ("darwin", False, ""),
-        ("win32", True, torch_build.WINDOWS_CUDA_INDEX),
-        ("win32", False, ""),
+        ([], "", ""),
+        ([NEW], "", torch_build.CUDA_13_INDEX),
+        ([OLD_DRIVER], torch_build.CUDA_12_INDEX, torch_build.CUDA_12_INDEX),
+        ([OLD_CARD], torch_build.CUDA_12_INDEX, torch_build.CUDA_12_INDEX),
+        ([OLD_CARD, OLD_CARD, NEW], torch_build.CUDA_12_INDEX, torch_build.CUDA_12_INDEX),  # which that one can use too
+        ([BLACKWELL_WITH_OLD_DRIVER], "", torch_build.CUDA_13_INDEX),
     ],
 )
-def test_only_windows_with_a_gpu_needs_an_index_of_its_own(platform, gpu, index):
-    assert torch_build.torch_index(platform, {}, lambda: gpu) == index
+def test_the_build_of_torch_is_the_newest_that_driver_and_gpus_can_use(gpus, on_linux, on_windows):
+    assert index_for("linux", gpus) == on_linux
+    assert index_for("win32", gpus) == on_windows
+
+
+def test_windows_and_macos_get_pypis_build_where_there_is_no_nvidia_gpu():
+    assert torch_build.torch_index("win32", {}, None, lambda: False, asked_too_much) == ""
+    assert torch_build.torch_index("darwin", {}, None, asked_too_much, asked_too_much) == ""
+
+
+@pytest.mark.parametrize("installed", ["", torch_build.CUDA_12_INDEX])
+def test_machines_that_share_a_folder_keep_the_build_that_one_of_them_has_installed(installed):
+    assert torch_build.torch_index("linux", {}, installed, asked_too_much, asked_too_much) == installed
+
+
+def test_a_gpu_that_is_added_on_windows_gets_its_build():
+    assert index_for("win32", [NEW], installed="") == torch_build.CUDA_13_INDEX
 
 
 @pytest.mark.parametrize("platform", ["linux", "win32"])
 def test_the_environment_variable_overrides_the_index(platform):
-    chosen = {"CHORUS_TORCH_INDEX": " https://example.org/cpu "}
-    assert torch_build.torch_index(platform, chosen, lambda: True) == "https://example.org/cpu"
+    chosen = "https://example.org/cpu"
+    assert index_for(platform, [NEW], "", CHORUS_TORCH_INDEX=f" {chosen} ") == chosen
+    assert index_for(platform, [OLD_DRIVER], chosen) == torch_build.CUDA_12_INDEX  # when it is taken back
+
+
+@pytest.mark.parametrize(
+    ("platform", "gpus", "said"),
+    [
+        ("darwin", [], "PyTorch is installed for the CPU: Chorus does not use Apple's GPU."),
+        ("win32", [], "No NVIDIA GPU found: PyTorch is installed for the CPU."),
+        ("linux", [], "with CUDA all the same; CHORUS_TORCH_INDEX=https://download.pytorch.org/whl/cpu would"),
+        ("linux", [NEW], "NVIDIA GPU found."),
+        ("linux", [OLD_DRIVER], "too old for CUDA 13: PyTorch is installed with CUDA 12.6."),
+        ("linux", [BLACKWELL_WITH_OLD_DRIVER], "capability 12.0 with the NVIDIA driver 570: update the driver to 580"),
+    ],
+)
+def test_set_up_says_which_build_it_installs_and_why(platform, gpus, said):
+    assert said in torch_build.describe_build(index_for(platform, gpus), platform, bool(gpus), gpus)
+
+
+@needs_posix
+def test_driver_and_capability_are_read_from_nvidia_smi(tmp_path, monkeypatch):
+    answer = "550.54.15, 8.6\n550.54.15, 12.0\n[N/A], [N/A]"
+    asked = "--query-gpu=driver_version,compute_cap"
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n[ $1 = {asked} ] && echo '{answer}'")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert torch_build.list_gpus() == [(550, (8, 6)), (550, (12, 0))]
 
 
 @needs_posix

@@ -18,7 +18,6 @@ from scripts.setup.installing import create_venv
 from scripts.setup.lock import exclusive
 from scripts.setup.SetupError import SetupError
 from scripts.setup.stamp import venv_python, write_stamp
-from scripts.setup.torch_build import has_nvidia_gpu, torch_index
 from scripts.setup_env import is_ready, set_up
 
 REPOSITORY = Path(setup_env.__file__).resolve().parent.parent
@@ -232,7 +231,7 @@ def test_the_window_is_refused_without_tkinter_before_anything_is_installed(work
 
 
 def test_the_window_is_refused_without_tkinter_in_an_environment_that_is_ready(workshop, monkeypatch, capsys):
-    workshop.set_up(index=torch_index(sys.platform, os.environ, has_nvidia_gpu))
+    workshop.set_up(index=setup_env.wanted_index(workshop.root))
     venv_python(workshop.root).write_text("#!/bin/sh\nexit 1\n")
     assert setup_env.main(["--ui"], workshop.root) == 1
     assert "tkinter" in capsys.readouterr().err
@@ -307,7 +306,7 @@ def odd_checkout(tmp_path) -> Path:
 
 def make_environment(root: Path) -> None:
     """Really make it, but without pip, which takes seconds."""
-    index = torch_index(sys.platform, os.environ, has_nvidia_gpu)
+    index = setup_env.wanted_index(root)
     set_up(
         root,
         BASE,
