@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.setup.installing import create_venv, pip_install
+from scripts.setup.installing import check_not_running, check_torch, create_venv, pip_install
 from scripts.setup.lock import exclusive
 from scripts.setup.place import CPU_BYTES, CUDA_BYTES, check_free_space, check_length, has_long_paths, is_synced
 from scripts.setup.saying import say_nothing, say_on_terminal
@@ -69,6 +69,10 @@ def main(argv: "list[str] | None" = None, root: Path = ROOT) -> int:
             print(f"    {line}", file=sys.stderr)
         print(error, file=sys.stderr)
         return 1
+    except OSError as error:
+        place = error.filename or root
+        print(f"{place}: {error.strerror or error}; close what uses it and start again.", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\nSet-up interrupted; the next start goes on with it.", file=sys.stderr)
         return 130
@@ -92,6 +96,7 @@ def set_up(root: Path, names: "list[str]", index: str, say, create=None, install
     with exclusive(venv / "setup.lock", say):
         if is_ready(root, names, index):  # another process has done it while this one waited
             return
+        check_not_running(root)
         stamp = read_stamp(root)
         (venv / "setup.log").write_text("", encoding="utf-8")
         # pip keeps an installed torch of the right version, whichever build it is: another one needs a new environment
@@ -108,6 +113,8 @@ def set_up(root: Path, names: "list[str]", index: str, say, create=None, install
         digests = {name: digest(root / name) for name in names}  # of what is installed, should a file change meanwhile
         for arguments in pip_arguments(root, names, index):
             install(root, arguments, say)
+        if _torch_requirement(root):
+            check_torch(root)
         write_stamp(root, index, digests)
         say("The environment is ready.")
 

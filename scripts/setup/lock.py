@@ -1,16 +1,22 @@
 """One set-up at a time in a folder."""
 
 import contextlib
+import errno
 import os
 import time
 from pathlib import Path
 
 from scripts.setup.SetupError import SetupError
 
+HAS_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+
 
 @contextlib.contextmanager
 def exclusive(path: Path, say):
-    """Hold the lock file `path`, after waiting for a process that holds it. A process that dies lets go of it."""
+    """Hold the lock file `path`, after waiting for a process that holds it. A process that dies lets go of it.
+
+    A disk that has no locks is used without.
+    """
     try:
         path.parent.mkdir(exist_ok=True)
         lock = open(str(path), "a")  # noqa: SIM115 - closed below; what happens in the with block isn't this error
@@ -38,4 +44,7 @@ def _try_lock(file) -> bool:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # held by another process, in the words of fcntl and of msvcrt
         return False
+    except OSError as error:
+        if error.errno not in HAS_NO_LOCKS:
+            raise
     return True

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
 
-from scripts.setup import place, system, torch_build
+from scripts.setup import installing, place, system, torch_build
 from scripts.setup.SetupError import SetupError
 
 needs_posix = pytest.mark.skipif(os.name == "nt", reason="stands in for a program with a shell script")
@@ -226,3 +226,36 @@ def test_the_longest_path_of_the_packages_fits_below_the_longest_folder_that_is_
 def test_a_folder_that_a_cloud_service_copies_is_known_as_such(root, is_synced):
     environ = {"OneDrive": r"C:\Users\Ann\OneDrive - Work", "OneDriveConsumer": "", "PATH": "/"}
     assert place.is_synced(root, environ, type(root)("/Users/ann")) is is_synced
+
+
+# --- what went wrong
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        (
+            ["ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"],
+            "the disk is full",
+        ),
+        (["There was a problem confirming the ssl certificate", "[SSL: CERTIFICATE_VERIFY_FAILED]"], "set PIP_CERT"),
+        (["ProxyError('Cannot connect to proxy.', OSError('Tunnel connection failed: 407'))"], "set HTTPS_PROXY"),
+        (
+            [
+                "WARNING: Retrying after connection broken by 'NewConnectionError(': Failed to establish it",
+                "ERROR: No matching distribution found for torch==2.13.0",
+            ],
+            "check the network",
+        ),
+        (["ERROR: No matching distribution found for torch==2.13.0"], "has no torch==2.13.0 for this system"),
+        (["OSError: [WinError 5] Access is denied: 'c10.dll'"], "close Chorus"),
+        (["OSError: [WinError 206] The filename or extension is too long"], "short folder such as %USERPROFILE%"),
+        (["OSError: [WinError 1114] A dynamic link library (DLL) initialization routine failed"], "vc_redist.x64.exe"),
+    ],
+)
+def test_a_failure_is_told_by_its_cause(said, remedy):
+    assert remedy in installing.explain(said)
+
+
+def test_a_failure_of_another_kind_is_not_explained():
+    assert installing.explain(["error: metadata-generation-failed", "[WinError 55]"]) is None

@@ -1,6 +1,7 @@
 """scripts/setup_env.py makes the environment once; start-multi-gpu.sh uses it from any folder."""
 
 import ast
+import errno
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from scripts import setup_env
-from scripts.setup.installing import create_venv
+from scripts.setup.installing import check_not_running, create_venv
 from scripts.setup.lock import exclusive
 from scripts.setup.SetupError import SetupError
 from scripts.setup.stamp import venv_python, write_stamp
@@ -271,8 +272,56 @@ def test_a_failing_pip_shows_its_last_lines_and_one_sentence(workshop, capsys):
     assert setup_env.main(["--quiet"], workshop.root) == 1
     *lines, sentence = capsys.readouterr().err.splitlines()
     assert lines == [f"    line {number}" for number in range(6, 21)]
-    assert sentence.startswith("Installing the packages failed (pip's exit code 3); see ")
+    assert sentence.startswith("Installing the packages failed (pip's exit code 3): check the network and ")
     assert str(workshop.root / ".venv" / "setup.log") in sentence
+
+
+def test_a_torch_that_cannot_be_loaded_is_told_and_is_not_taken_for_installed(workshop):
+    workshop.create(workshop.root)
+    said = "OSError: [WinError 126] Error loading c10.dll or one of its dependencies."
+    venv_python(workshop.root).write_text(f'#!/bin/sh\n[ "$2" != "import torch" ] || {{ echo "{said}"; exit 1; }}\n')
+    with pytest.raises(
+        SetupError, match=r"can't be loaded: .+ https://aka\.ms/vc14/vc_redist\.x64\.exe, and start again"
+    ):
+        workshop.set_up()
+    assert not is_ready(workshop.root, BASE, "")
+
+
+def test_a_file_that_cannot_be_removed_is_named_in_a_sentence(workshop, monkeypatch, capsys):
+    (workshop.root / ".venv" / "Lib").mkdir(parents=True)
+
+    def rmtree(path):
+        raise PermissionError(13, "Access is denied", f"{path}/torch/c10.dll")
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    assert setup_env.main(["--quiet"], workshop.root) == 1
+    assert capsys.readouterr().err.endswith(
+        "Lib/torch/c10.dll: Access is denied; close what uses it and start again.\n"
+    )
+
+
+def test_packages_are_not_replaced_below_a_running_chorus_on_windows(workshop):
+    workshop.create(workshop.root)
+    python = venv_python(workshop.root)
+    check_not_running(workshop.root, "win32")
+    shutil.copy(shutil.which("sleep"), python)
+    with subprocess.Popen(["sleep", "600"], executable=python) as process:
+        try:
+            with pytest.raises(SetupError, match=r"running from this folder.+ close its window"):
+                check_not_running(workshop.root, "win32")
+            check_not_running(workshop.root, "linux")
+        finally:
+            process.kill()
+
+
+@needs_posix
+def test_a_disk_without_locks_is_used_without(tmp_path, monkeypatch):
+    def flock(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with exclusive(tmp_path / ".venv" / "setup.lock", silent):
+        pass
 
 
 @needs_posix
