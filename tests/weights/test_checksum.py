@@ -8,6 +8,18 @@ from modules.weights.checksum import checksum
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.bool]
 
 
+class OnGpu(torch.Tensor):
+    """A tensor of the CPU that passes for one of a GPU: it can't be stacked with one of the CPU."""
+
+    device = torch.device("cuda", 0)
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.stack and len({tensor.device for tensor in args[0]}) > 1:
+            raise RuntimeError("Expected all tensors to be on the same device, but found cuda:0 and cpu")
+        return super().__torch_function__(func, types, args, kwargs)
+
+
 def values(dtype: torch.dtype = torch.float32) -> torch.Tensor:
     torch.manual_seed(0)
     return torch.randn(4, 3, 2, 2).mul(9).to(dtype)
@@ -61,3 +73,8 @@ def test_values_that_are_not_finite_can_be_compared():
     spoiled = values()
     spoiled[0, 0, 0, 0] = torch.nan
     assert checksum({"a": spoiled}) == checksum({"a": spoiled.clone()}) != checksum({"a": values()})
+
+
+def test_a_model_that_lies_partly_on_the_gpu_has_the_checksum_of_one_on_the_cpu():
+    on_cpu = {"vae": values(), "unet": 2 * values(), "text_encoder": 3 * values()}
+    assert checksum({**on_cpu, "unet": on_cpu["unet"].as_subclass(OnGpu)}) == checksum(on_cpu)
