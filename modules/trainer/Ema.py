@@ -61,13 +61,18 @@ class Ema:
 def weights_replaced(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
     """Inside, each parameter holds the value that `values` has for it; afterwards its own again, bit for bit."""
     own = {param: param.data for param in values}
-    for param, value in values.items():
-        param.data = value.to(param.dtype)
+    _set_data({param: value.to(param.dtype) for param, value in values.items()})
     try:
         yield
     finally:
-        for param, data in own.items():
-            param.data = data
+        _set_data(own)
+
+
+def _set_data(values: Mapping[Tensor, Tensor]) -> None:
+    for param, data in values.items():
+        param.data = data
+    # autocast finds its copy of a weight by the parameter, which is the same object as before
+    torch.clear_autocast_cache()
 
 
 def _precise(values: Tensor) -> Tensor:

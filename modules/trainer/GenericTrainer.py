@@ -194,15 +194,14 @@ class GenericTrainer(TrainingEngine):
     def validate(self) -> None:
         """Measures the loss of the held-out samples, each rank its share; nothing that trains changes by it."""
         self.callbacks.on_status("Measuring the validation loss")
-        with self._autocast():
-            with self.weights_to_use(averaged=False):
-                loss = self.validation.measure(self.model)
-            ema_loss = None
-            if self.ema:
-                with self.weights_to_use():
-                    ema_loss = self.validation.measure(self.model)
+        loss = self._measure(averaged=False)
+        ema_loss = self._measure(averaged=True) if self.ema else None
         if self.runtime.is_main:
             self.callbacks.on_validation(self.step, len(self.plan.validation_samples), loss, ema_loss)
+
+    def _measure(self, averaged: bool) -> float:
+        with self.weights_to_use(averaged), self._autocast():
+            return self.validation.measure(self.model)
 
     def sample(self) -> None:
         """Makes the pictures of the sample settings from the weights as they are; each rank its share."""

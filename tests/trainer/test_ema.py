@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from modules.trainer.Ema import Ema
+from modules.trainer.Ema import Ema, weights_replaced
 
 
 def run(ema: Ema, weight: nn.Parameter, first: int, last: int) -> None:
@@ -45,6 +45,18 @@ def test_a_rarer_update_weighs_as_much_as_those_it_stands_for():
             ema.update(step)
     assert rare.averages["w"].item() == pytest.approx(exact.averages["w"].item(), rel=1e-5)
     assert exact.averages["w"].item() == pytest.approx(1 - 0.99**100, rel=1e-5)
+
+
+def test_weights_that_are_replaced_inside_autocast_are_the_ones_that_compute():
+    layer, ones = nn.Linear(4, 1), torch.ones(1, 4)
+    other = layer.weight.detach() + 1.0
+    with torch.autocast("cpu", torch.bfloat16):
+        before = layer(ones)
+        with weights_replaced({layer.weight: other}):
+            replaced = layer(ones)
+        after = layer(ones)
+    assert replaced.item() == pytest.approx(before.item() + 4.0, abs=0.1)
+    assert after.item() == before.item()
 
 
 def test_between_two_updates_the_average_stays():

@@ -240,11 +240,14 @@ def test_the_validation_loss_is_the_mean_over_the_held_out_samples_at_fixed_time
 
 
 def test_the_weights_that_are_measured_are_those_as_trained_and_the_averages(make_config, train, validation):
-    trainer = train(make_config(*validation, "ema.enabled=true", "optimizer.learning_rate=0.01"))
+    # bf16: autocast keeps the weights that it has cast
+    settings = ("model.mixed_precision=bf16", "ema.enabled=true", "optimizer.learning_rate=0.01")
+    trainer = train(make_config(*validation, *settings))
     (_, samples, loss, ema_loss) = trainer.callbacks.validations[-1]
     assert samples == len(trainer.plan.validation_samples)
-    assert loss == trainer.validation.measure(trainer.model)
-    with trainer.weights_to_use():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert loss == trainer.validation.measure(trainer.model)
+    with trainer.weights_to_use(), torch.autocast("cpu", torch.bfloat16):
         assert ema_loss == trainer.validation.measure(trainer.model)
     assert loss != ema_loss
 
