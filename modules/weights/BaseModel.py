@@ -115,8 +115,8 @@ class BaseModel:
         """
         with self._lock:
             absent = [name for name in names if not self._is_on_device(name)]
-            self.require(*absent, on_device=on_device)
             try:
+                self.require(*absent, on_device=on_device)  # where one does not fit, those before it have to leave
                 yield self.pipe
             finally:
                 if absent:

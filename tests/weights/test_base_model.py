@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from diffusers import DDPMScheduler, StableDiffusionPipeline
+from diffusers import AutoencoderKL, DDPMScheduler, StableDiffusionPipeline
 
 from modules.config.ModelConfig import ModelConfig
 from modules.config.OutputConfig import OutputConfig
@@ -111,6 +111,18 @@ def test_using_releases_after_an_error_too(tiny_sd15):
     with pytest.raises(KeyError), base.using("vae"):
         raise KeyError("inside")
     assert in_memory(base) == {"scheduler"}
+
+
+def test_where_one_component_does_not_fit_on_the_device_none_of_them_stays(tiny_sd15, monkeypatch):
+    def refuse(vae, device):
+        raise torch.OutOfMemoryError("the third does not fit")
+
+    base = open_base(tiny_sd15, channels_last=False)
+    base.require("unet")
+    monkeypatch.setattr(AutoencoderKL, "to", refuse)
+    with pytest.raises(torch.OutOfMemoryError), base.using("unet", "text_encoder", "vae"):
+        pass
+    assert in_memory(base) == {"scheduler", "unet"}
 
 
 def test_a_failed_loading_leaves_the_rest_usable(copy_of_sd15):
