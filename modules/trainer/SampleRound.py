@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 from modules.distributed.Runtime import Runtime, share
 from modules.session.names import safe_file_name
+from modules.session.out_of_memory import is_out_of_memory
 from modules.trainer.sampling import PictureRequest, make_pictures, requests_of, save_picture
 
 if TYPE_CHECKING:
@@ -39,14 +41,23 @@ class SampleRound:
         own = share(self.runtime, list(enumerate(requests)))
         if own:
             self.callbacks.on_status(f"Making {len(own)} samples")
-            try:
-                self._make_own(dict(own), folder, step, weights)
-            except torch.OutOfMemoryError:
-                torch.cuda.empty_cache()
+            if not self._fits(lambda: self._make_own(dict(own), folder, step, weights)):
                 self.callbacks.on_warning("The GPU's memory is too small for the samples: lower sampling.batch_size.")
         self.runtime.barrier("sampling")
         if requests and self.runtime.is_main:
             self.callbacks.on_samples(folder, step)
+
+    def _fits(self, make: Callable[[], None]) -> bool:
+        """Whether the GPU's memory is large enough for `make`; where it isn't, it is free again afterwards."""
+        try:
+            make()
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
+            return True
+        torch.cuda.empty_cache()  # not in the `except` block, in which the traceback still holds the tensors
+        return False
 
     def _make_own(
         self, requests: dict[int, PictureRequest], folder: Path, step: int, weights: AbstractContextManager

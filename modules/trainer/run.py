@@ -21,6 +21,7 @@ from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.FolderCommands import FolderCommands
 from modules.session.OtherRankCallbacks import OtherRankCallbacks
+from modules.session.out_of_memory import is_out_of_memory
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.session.slurm import (
@@ -177,7 +178,7 @@ def _failure(error: Exception) -> Outcome:
         return failed(text=str(error), is_symptom=True)
     if isinstance(error, UserError):
         return failed(text=str(error), is_user_error=True)
-    if type(error).__name__ == "OutOfMemoryError":  # torch's; this module does without torch
+    if is_out_of_memory(error):
         return failed(text=OUT_OF_MEMORY)
     return failed(text=f"{type(error).__name__}: {error}", is_symptom=_is_symptom(error))
 

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 from modules.config.errors import UserError
 from modules.session.RunFolder import RunFolder
@@ -87,6 +88,16 @@ def test_a_fault_of_the_program_shows_its_traceback(make_config, in_step, capfd)
     log = (Path(config.workspace_dir) / "log" / "rank-0.log").read_text(encoding="utf-8")
     assert "Traceback" in log
     assert last_events(config)[-1] == "failed"
+
+
+def test_memory_that_cuda_itself_can_not_have_ends_the_run_with_what_to_do(make_config, in_step):
+    def fail(trainer):
+        raise torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be reported later.")
+
+    config = make_config()
+    in_step(fail)
+    assert run_training(config) == 1
+    assert record(config)["text"].startswith("The GPU's memory is full: lower batch_size")
 
 
 def test_the_record_of_an_earlier_end_is_forgotten_while_a_run_goes_on(make_config, in_step):

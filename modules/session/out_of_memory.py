@@ -1,0 +1,41 @@
+"""Which errors say that a GPU's memory is full, for which torch and the libraries below it have several; without torch.
+
+torch's allocator raises OutOfMemoryError; what CUDA, cuDNN, cuBLAS or NCCL want for themselves and don't get ends in
+other RuntimeErrors, which can be told by their text alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from modules.config.errors import UserError
+
+_SIGNS = (
+    "out of memory",  # "CUDA error: out of memory", "Cuda failure 2 'out of memory'" of NCCL
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "DEVICE_ALLOCATION_FAILED",  # of cuDNN 9: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUSOLVER_STATUS_ALLOC_FAILED",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the error says that a GPU has too little free memory.
+
+    To free it, leave the `except` block first: the traceback holds the tensors of the failed call.
+    """
+    if type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
+
+
+@contextlib.contextmanager
+def out_of_memory_explained(text: str) -> Iterator[None]:
+    """Inside, an error that says that a GPU's memory is full becomes UserError(text)."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(text) from error
