@@ -65,7 +65,8 @@ and its libraries, and on what else uses it. The sum, for one GPU, is the larges
   optimizer's state and the average of what trains; then the activations of a micro-batch, with a tenth on top for gaps
   in the allocator, or what the optimizer needs while it steps, whichever is more; and 0.5 GiB for torch itself, on
   several GPUs 0.25 more for what NCCL holds.
-- caching: the text encoders together, or the autoencoder with one picture.
+- caching: the text encoders together, or the autoencoder with the pictures that it encodes at once: up to four of a
+  million pixels together, or a single larger one.
 - sampling, where a run makes samples by itself, as no preset but the demo does: all parts of the model beside the
   optimizer's state and the average, and what the autoencoder holds of the pictures that are made at a time, 3,072 bytes
   a pixel in float32, 1,536 in bfloat16 and 2,560 in mixed precision, with the tenth on top.

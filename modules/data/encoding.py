@@ -18,10 +18,12 @@ import numpy as np
 
 from modules.data.errors import DataError, PictureError
 from modules.data.FileHashes import FileHashes
+from modules.data.LatentEncoder import LatentEncoder
 from modules.data.masks import load_mask
 from modules.data.pictures import colour_picture, fit_picture, load_picture, to_array
 from modules.data.TensorCache import TensorCache
 from modules.data.views import look_of
+from modules.session.out_of_memory import must_fit
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,7 +93,7 @@ def cache_latents(
     missing = part_of(_first_of_each_key(tried, cache), share)
     if not missing:
         return unusable
-    with base.using(base.family.vae):
+    with must_fit("the VAE"), base.using(base.family.vae):
         found = _encode_pictures(missing, dataset, buckets, keys, cache, base, progress)
     by_key = {keys[sample]: reason for sample, reason in found.items()}
     return unusable | {sample: by_key[key] for sample, key in enumerate(tried) if key in by_key}
@@ -114,7 +116,7 @@ def cache_text(
     if not missing:
         return
     done = 0
-    with base.using(*base.family.text_components) as pipe, torch.no_grad():
+    with must_fit("the text encoders"), base.using(*base.family.text_components) as pipe, torch.no_grad():
         for chunk in _chunks(missing, CAPTIONS_AT_ONCE):
             outputs = encode_text(base.family, pipe, [captions[number] for number in chunk])
             for row, number in enumerate(chunk):
@@ -177,9 +179,7 @@ def _encode_pictures(
     """Caches the latents of `missing`, shape by shape; returns those that can't be decoded (id -> reason)."""
     import torch
 
-    from modules.families.latents import encode_pixels
-
-    vae = base.module(base.family.vae)
+    encoder = LatentEncoder(base.family, base.module(base.family.vae))
     unusable: dict[int, str] = {}
     done = 0
     for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
@@ -189,9 +189,7 @@ def _encode_pictures(
             unusable.update({sample: reason for sample, reason in chunk if isinstance(reason, str)})
             readable = [(sample, *picture) for sample, picture in chunk if not isinstance(picture, str)]
             if readable:
-                pixels = torch.from_numpy(np.stack([pixels for _, pixels, _ in readable]))
-                with torch.no_grad():
-                    latents = encode_pixels(base.family, vae, pixels)
+                latents = encoder.encode(torch.from_numpy(np.stack([pixels for _, pixels, _ in readable])))
                 for (sample, _, mask), record in zip(readable, latents, strict=True):
                     masks = {} if mask is None else {"mask": _mask_of_latents(mask, record)}
                     cache.put(keys[sample], {"latents": record, **masks})

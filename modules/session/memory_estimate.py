@@ -29,7 +29,8 @@ _ALLOCATOR = 1.1  # activations come and go in many sizes, between which the all
 _CUDA_BYTES = 0.5 * GIB  # kernels and workspaces of torch and cuDNN in a process
 _NCCL_BYTES = 0.25 * GIB  # its buffers between ranks
 _TEXT_LAYERS = 24  # of T5: without gradients the activations of one layer at a time are there
-_VAE_WIDTH = 4 * 128  # values for each pixel at the encoder's widest, while a picture is encoded
+_VAE_WIDTH = 4 * 128  # values for each pixel at the encoder's widest, while pictures are encoded
+_ENCODED_PIXELS = 2**20  # at once, or one picture that is larger; at most four pictures, see data/LatentEncoder.py
 _DECODER_WIDTH = 256  # channels of the decoder at its widest, which is at the picture's full size
 
 
@@ -230,13 +231,14 @@ def _stepping(config: TrainConfig, trained: int, weight_bytes: int) -> float:
 
 
 def _caching(config: TrainConfig, model: Architecture) -> float:
-    """The text encoders together, or the VAE with one picture, whichever takes more."""
+    """The text encoders together, or the VAE with the pictures that it encodes at once, whichever takes more."""
     if config.method == "vae":
         return 0
     own = BYTES_OF[config.model.weight_dtype]
     is_cached = not _trained_text_encoders(config)
     text = sum(model.text_encoders) * own + max(model.text_bytes) / _TEXT_LAYERS if is_cached else 0
-    pixels = max([*config.data.resolutions, config.data.resolution]) ** 2
+    largest = max([*config.data.resolutions, config.data.resolution]) ** 2
+    pixels = max(largest, min(4 * largest, _ENCODED_PIXELS))
     return max(text, (model.vae + pixels * _VAE_WIDTH) * own)
 
 

@@ -31,11 +31,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def out_of_memory_explained(text: str) -> Iterator[None]:
-    """Inside, an error that says that a GPU's memory is full becomes UserError(text)."""
+def must_fit(what: str) -> Iterator[None]:
+    """Inside, an error that says that a GPU's memory is full becomes a UserError. what: the weights that are in use."""
     try:
         yield
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise UserError(text) from error
+        raise UserError(
+            f"The GPU's memory is too small for {what}: set model.weight_dtype to bfloat16, which takes half of what "
+            "float32 takes, or close other programs that use the GPU."
+        ) from error

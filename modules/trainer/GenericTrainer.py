@@ -42,6 +42,7 @@ from modules.methods.layers import check_layers
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
 from modules.session.names import safe_file_name
+from modules.session.out_of_memory import must_fit
 from modules.session.RunFolder import RunFolder
 from modules.trainer.BackupStore import Backup, BackupStore
 from modules.trainer.checks import check_parts, check_precision, check_shares, check_start
@@ -303,7 +304,8 @@ class GenericTrainer(TrainingEngine):
         encoders = self.family.text_components if self.text_trains else ()
         present = [name for name in (*denoisers, *encoders) if name in self.base.component_names]
         self.callbacks.on_status("Loading the model")
-        self.base.require(*self.parts, *present)
+        with must_fit("the model"):
+            self.base.require(*self.parts, *present)
         torch.manual_seed(torch_seed(self.config.seed, "initialisation"))
         self.method.attach(self.base, self.config)
         self.method.check_output(self.base, self.config)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from modules.distributed.Runtime import Runtime, share
 from modules.session.names import safe_file_name
-from modules.session.out_of_memory import is_out_of_memory
 from modules.trainer.sampling import PictureRequest, make_pictures, requests_of, save_picture
+from modules.weights.device_memory import fits_in_memory
 
 if TYPE_CHECKING:
     from modules.config.SamplingConfig import SamplingConfig
@@ -41,23 +39,12 @@ class SampleRound:
         own = share(self.runtime, list(enumerate(requests)))
         if own:
             self.callbacks.on_status(f"Making {len(own)} samples")
-            if not self._fits(lambda: self._make_own(dict(own), folder, step, weights)):
+            make = partial(self._make_own, dict(own), folder, step, weights)
+            if not fits_in_memory(make, self.runtime.device):
                 self.callbacks.on_warning("The GPU's memory is too small for the samples: lower sampling.batch_size.")
         self.runtime.barrier("sampling")
         if requests and self.runtime.is_main:
             self.callbacks.on_samples(folder, step)
-
-    def _fits(self, make: Callable[[], None]) -> bool:
-        """Whether the GPU's memory is large enough for `make`; where it isn't, it is free again afterwards."""
-        try:
-            make()
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-        else:
-            return True
-        torch.cuda.empty_cache()  # not in the `except` block, in which the traceback still holds the tensors
-        return False
 
     def _make_own(
         self, requests: dict[int, PictureRequest], folder: Path, step: int, weights: AbstractContextManager

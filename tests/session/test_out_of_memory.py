@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from modules.config.errors import UserError
-from modules.session.out_of_memory import is_out_of_memory, out_of_memory_explained
+from modules.session.out_of_memory import is_out_of_memory, must_fit
 
 FULL = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.6 GiB."),
@@ -31,5 +31,5 @@ OTHER = [
 @pytest.mark.parametrize(("error", "is_full"), [(e, True) for e in FULL] + [(e, False) for e in OTHER], ids=repr)
 def test_errors_for_a_full_gpu_are_told_from_others(error, is_full):
     assert is_out_of_memory(error) is is_full
-    with pytest.raises(UserError if is_full else type(error)), out_of_memory_explained("lower batch_size."):
+    with pytest.raises(UserError if is_full else type(error)), must_fit("the model"):
         raise error

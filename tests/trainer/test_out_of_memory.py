@@ -1,0 +1,46 @@
+"""What becomes of a run where something does not fit into the GPU's memory."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+import torch
+
+from modules.config.errors import UserError
+from modules.weights.BaseModel import BaseModel
+
+SAMPLE = (
+    "sampling.samples.0.prompt=a photo of a cat",
+    "sampling.samples.0.width=32",
+    "sampling.samples.0.height=32",
+    "sampling.samples.0.steps=1",
+)
+
+
+@pytest.mark.parametrize("kind", [torch.OutOfMemoryError, torch.AcceleratorError])
+def test_samples_that_do_not_fit_are_a_warning_and_what_they_held_is_given_back(kind, make_config, start, monkeypatch):
+    def fail(*arguments):
+        latents = torch.zeros(8)
+        held.append(weakref.ref(latents))
+        raise kind("CUDA error: out of memory")
+
+    held, freed = [], []
+    monkeypatch.setattr("modules.trainer.SampleRound.make_pictures", fail)
+    monkeypatch.setattr("modules.weights.device_memory.free_memory", lambda device: freed.append(held[0]() is None))
+    trainer = start(make_config(*SAMPLE))
+    trainer.sample()
+    assert freed == [True]
+    assert [text for text in trainer.callbacks.warnings if "lower sampling.batch_size" in text]
+
+
+@pytest.mark.parametrize(("part", "what"), [("vae", "VAE"), ("text_encoder", "text encoders"), ("unet", "model")])
+def test_what_does_not_fit_at_the_start_is_named_with_what_to_lower(part, what, make_config, start, monkeypatch):
+    def refuse(base, *names, require=BaseModel.require, **options):
+        if part in names:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        require(base, *names, **options)
+
+    monkeypatch.setattr(BaseModel, "require", refuse)
+    with pytest.raises(UserError, match=f"too small for the {what}: set model.weight_dtype to bfloat16"):
+        start(make_config())
