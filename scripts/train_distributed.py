@@ -38,7 +38,6 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     if not has_gpu:
         print(f"There is no GPU ({no_gpu_reason()}): {num_ranks} processes train on the CPU.", file=sys.stderr)
-        arguments.insert(0, "--backend=auto")  # nccl, the default, is for GPUs alone; a later option wins
     if args.dry_run:
         return train.main(arguments)
     # torchrun would give each rank one thread, whatever there is

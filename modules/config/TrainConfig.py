@@ -140,8 +140,8 @@ class TrainConfig:
     distributed_backend: Literal["nccl", "gloo", "auto"] = setting(
         "nccl",
         label="Backend",
-        help="How the GPUs talk to each other. NCCL for NVIDIA GPUs on Linux, Gloo for Windows and CPUs; auto picks "
-        "one.",
+        help="Library that exchanges gradients: NCCL for NVIDIA GPUs on Linux, Gloo for Windows and CPUs; auto picks "
+        "one. Where NCCL can't be used, Gloo is, with a warning.",
         group="multi_gpu",
         choice_labels={"nccl": "NCCL", "gloo": "Gloo", "auto": "Auto"},
         visible_when=MULTI_GPU,

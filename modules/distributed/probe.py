@@ -26,10 +26,9 @@ from typing import Any, Literal
 
 from modules.config.errors import UserError
 from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, spoken
+from modules.session.backend import Backend, choose_backend
 
 DEFAULT_CPU_RANKS = 2
-
-Backend = Literal["gloo", "nccl"]
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def choose_ranks(
     Raises UserError where they can't work together.
     """
     if backend == "auto":
-        backend = "nccl" if gpus and sys.platform != "win32" else "gloo"
+        backend, _ = choose_backend(backend, bool(gpus))
     if backend == "nccl" and not gpus:
         raise UserError("backend nccl: there is no NVIDIA GPU here; use gloo or auto.")
     missing = [device for device in devices or () if device not in gpus]

@@ -23,6 +23,7 @@ from modules.distributed.environments import RankEnvironment, find_environment
 from modules.distributed.errors import RanksError
 from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.Runtime import Runtime, default_device
+from modules.session.backend import Backend, backend_warning, choose_backend
 from modules.session.devices import list_gpus, num_cores, slow_links_warning
 from modules.session.interfaces import interface_towards
 
@@ -45,7 +46,7 @@ class Membership:
     device: torch.device
     environment: RankEnvironment | None = None
     store: dist.Store | None = None
-    backend: str | None = None
+    backend: Backend | None = None
     is_introduced: bool = False
 
 
@@ -108,18 +109,7 @@ def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None) -> R
     return DataParallelRuntime(membership.device, membership.environment, store, settings, heartbeat)
 
 
-def choose_backend(wanted: str, has_gpu: bool) -> str:
-    """nccl or gloo. Raises ConfigError where nccl can't be had."""
-    if wanted == "auto":
-        return "nccl" if has_gpu and dist.is_nccl_available() else "gloo"
-    if wanted == "nccl" and not has_gpu:
-        raise ConfigError("distributed_backend 'nccl': it needs NVIDIA GPUs and there is none here; use gloo or auto.")
-    if wanted == "nccl" and not dist.is_nccl_available():
-        raise ConfigError(f"distributed_backend 'nccl': PyTorch has none on {sys.platform}; use gloo or auto.")
-    return wanted
-
-
-def rank_device(device_indexes: list[int], environment: RankEnvironment, backend: str) -> torch.device:
+def rank_device(device_indexes: list[int], environment: RankEnvironment, backend: Backend) -> torch.device:
     """The device of this rank: the chosen GPUs, or all, in the order of local ranks. Only gloo ranks may share one."""
     first = default_device(device_indexes)
     if first.type == "cpu":
@@ -144,7 +134,7 @@ def threads_of_rank(environment: RankEnvironment, cores: int, env: Mapping[str, 
 
 
 def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
-    backend = choose_backend(config.distributed_backend, torch.cuda.is_available())
+    backend, _ = choose_backend(config.distributed_backend, torch.cuda.is_available(), dist.is_nccl_available())
     device = rank_device(config.device_indexes, environment, backend)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -190,7 +180,7 @@ def _open_store(environment: RankEnvironment, seconds: float) -> dist.Store:
 
 
 def _meet(
-    store: dist.Store, environment: RankEnvironment, device: torch.device, backend: str, seconds: float
+    store: dist.Store, environment: RankEnvironment, device: torch.device, backend: Backend, seconds: float
 ) -> None:
     """Waits for every rank, having made sure that they are of one run. Raises RanksError."""
     rank, world_size = environment.rank, environment.world_size
@@ -248,14 +238,15 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
     several = environment.num_nodes > 1
     for rank, facts in enumerate(ranks):
         tell(f"Process {rank} using device: {facts['device']}" + (f" on {facts['host']}" if several else ""))
+    if warning := backend_warning(config.distributed_backend, torch.cuda.is_available(), dist.is_nccl_available()):
+        warn(warning)
     others = sorted({facts["torch"] for facts in ranks} - {_version()})
     if others:
         warn(f"PyTorch {_version()} trains together with {', '.join(others)}: install the same everywhere.")
     if kind == "GPU":
         gpus = {gpu.index: gpu for gpu in list_gpus()}
         own = [int(facts["device"].split(":")[1]) for facts in ranks[: environment.local_world_size]]
-        warning = slow_links_warning([gpus[index] for index in own if index in gpus])
-        if warning:
+        if warning := slow_links_warning([gpus[index] for index in own if index in gpus]):
             warn(warning)
     if several:
         warn("Several machines train together: what they send each other is neither authenticated nor encrypted.")

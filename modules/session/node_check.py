@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from modules.config.errors import UserError
 from modules.config.presets import ROOT
 from modules.config.shared_settings import shared_values
+from modules.session.backend import choose_backend
+from modules.session.devices import list_gpus
 from modules.session.NodeMeeting import LINGER_SECONDS, MARK, NodeMeeting, plain, read_message, say
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def refused_together(config: TrainConfig, tell: Tell) -> Iterator[None]:
 
 
 def describe_node(config: TrainConfig, resume: bool | None = None, ranks: int | None = None) -> dict[str, Any]:
-    """What has to be alike on all machines, and the number of this one. Reads Chorus's own files.
+    """What has to be alike on all machines, and the number of this one. Reads Chorus's own files and asks the driver.
 
     resume: whether the start goes on from a backup. ranks: that it has on this node, where all need as many. None for
     either: not known, and not compared.
@@ -107,6 +109,7 @@ def describe_node(config: TrainConfig, resume: bool | None = None, ranks: int | 
         **{name: _version(name) for name in PACKAGES},
         "--resume": None if resume is None else "given" if resume else "not given",
         "world_size": ranks,
+        "backend": choose_backend(config.distributed_backend, has_gpu=bool(list_gpus()))[0],
     }
 
 

@@ -5,7 +5,6 @@ Numbers only, from settings and from what was asked of the machine before, so th
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from modules.config.batch_size import (
 )
 from modules.config.errors import UserError
 from modules.config.validation import Problem, check_batch
+from modules.session.backend import backend_warning
 from modules.session.devices import Gpu, GpuUsage, Link, default_num_ranks
 from modules.session.memory_estimate import GIB
 
@@ -94,15 +94,6 @@ def shape_lines(shape: RunShape, config: TrainConfig) -> list[tuple[str, str]]:
         ("Steps", _steps_text(shape, config)),
         ("Learning rate", "; ".join(_rate_text(rate, shape, config) for rate in shape.rates)),
     ]
-
-
-def auto_backend(gpus: Sequence[Gpu]) -> tuple[str, str]:
-    """What distributed_backend auto means here, and why, for people."""
-    if not gpus:
-        return "gloo", "there is no GPU"
-    if sys.platform == "win32":
-        return "gloo", "PyTorch for Windows has no NCCL"
-    return "nccl", "there are NVIDIA GPUs"
 
 
 def chosen_gpus(config: TrainConfig, gpus: Sequence[Gpu]) -> list[Gpu]:
@@ -190,11 +181,10 @@ def _count_problems(config: TrainConfig, gpus: Sequence[Gpu], cores: int) -> Ite
         path = "device_indexes" if str(error).startswith("device_indexes") else "world_size"
         yield Problem(path, str(error))
         return
-    if not config.enable_multi_gpu or num_ranks * config.num_nodes == 1 or config.distributed_backend != "nccl":
+    if not config.enable_multi_gpu or num_ranks * config.num_nodes == 1:
         return
-    if not gpus or sys.platform == "win32":
-        _, reason = auto_backend(gpus)
-        yield Problem("distributed_backend", f"distributed_backend nccl: {reason}; choose gloo or auto.")
+    if warning := backend_warning(config.distributed_backend, bool(gpus)):
+        yield Problem("distributed_backend", warning, blocking=False)
 
 
 def _batch_problems(config: TrainConfig, shape: RunShape) -> Iterator[Problem]:

@@ -21,7 +21,7 @@ from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment,
 from modules.distributed.launchers import Launcher, SpawnLauncher, TorchrunLauncher, torchrun_command
 from modules.distributed.lifeline import Lifeline
 from modules.distributed.Supervisor import Supervisor
-from modules.session.devices import list_gpus, num_cores
+from modules.session.devices import num_cores
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.FolderCommands import STARTED_VARIABLE, FolderCommands
@@ -57,8 +57,6 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
     leads = machines.node_rank == 0  # the other machines may share its disk, and follow
     with contextlib.ExitStack() as stack:
         with refused_together(machines, lambda text: print(text, file=sys.stderr)):
-            if num_ranks * machines.num_nodes > 1:
-                _check_backend(config)
             _take_folder(folder, leads, resume, stack)
         callbacks = _callbacks(folder, stack)
         if machines.num_nodes > 1:
@@ -145,13 +143,6 @@ def _callbacks(folder: RunFolder, stack: contextlib.ExitStack) -> TrainCallbacks
     log = stack.enter_context(folder.supervisor_log_path.open("a", encoding="utf-8", buffering=1))
     events = stack.enter_context(EventWriter(folder.supervisor_event_path, rank=None))
     return CallbackList([TerminalCallbacks(sys.stderr), TerminalCallbacks(log), EventCallbacks(events)])
-
-
-def _check_backend(config: TrainConfig) -> None:
-    """Before ranks are started for nothing."""
-    from modules.distributed.setup_distributed import choose_backend
-
-    choose_backend(config.distributed_backend, has_gpu=bool(list_gpus()))
 
 
 def _meet_nodes(

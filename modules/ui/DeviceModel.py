@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem
+from modules.session.backend import choose_backend
 from modules.session.devices import (
     UNKNOWN_USAGE,
     Gpu,
@@ -191,7 +192,8 @@ def probe_command(python: str, config: TrainConfig, machine: Machine, json_path:
         ranks = config.world_size or min(4, max(2, machine.cores))
         return [*command, "--backend=gloo", f"--world-size={max(2, ranks)}", "--megabytes=16", "--seconds=0.5"]
     indexes = ",".join(str(gpu.index) for gpu in chosen_gpus(config, machine.gpus))
-    return [*command, f"--backend={config.distributed_backend}", f"--devices={indexes}", "--seconds=1"]
+    backend, _ = choose_backend(config.distributed_backend, has_gpu=True)
+    return [*command, f"--backend={backend}", f"--devices={indexes}", "--seconds=1"]
 
 
 def _is_idle(gpu: Gpu, usage: GpuUsage) -> bool:

@@ -12,7 +12,8 @@ from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.TrainConfig import TrainConfig
-from modules.session.run_shape import RunShape, auto_backend, shape_lines
+from modules.session.backend import choose_backend
+from modules.session.run_shape import RunShape, shape_lines
 from modules.ui.Card import Card
 from modules.ui.CommandCard import CommandCard
 from modules.ui.DeviceModel import read_machine
@@ -213,7 +214,7 @@ class MultiGpuTab(ctk.CTkFrame):
         lines = [f"Start in this window spawns the processes; a command starts them with {starter}."]
         lines.append("Strategy: DDP, each device holds the whole model.")
         if config.distributed_backend == "auto" and self.devices.machine is not None:
-            backend, reason = auto_backend(self.devices.gpus)
+            backend, reason = choose_backend("auto", bool(self.devices.gpus))
             lines.append(f"Backend auto is {backend} here: {reason}.")
         return "\n".join(lines)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from modules.config.errors import UserError
 from modules.config.presets import GPU_COUNTS, fitting_memory, has_variants, variant_name, why_not_offered
 from modules.config.TrainConfig import TrainConfig
+from modules.session.backend import backend_warning
 from modules.session.devices import Gpu, list_gpus, no_gpu_reason, num_cores
 from modules.session.Questions import Questions, read_choice
 from modules.session.run_shape import GIB, chosen_gpus, find_device_problems, ranks_here, run_shape
@@ -65,22 +66,19 @@ def ask_devices(questions: Questions, arguments: list[str], machine: Machine) ->
         questions.ask("gpus", "Processes: how many", read, str(config.world_size or machine.num_ranks))
     chosen = [*arguments, *device_arguments({"gpus": questions.answers["gpus"]}, arguments, machine)]
     if read_config(chosen).enable_multi_gpu:
-        ask_way(questions, config, chosen, machine)
+        ask_way(questions, config, machine)
 
 
-def ask_way(questions: Questions, config: TrainConfig, chosen: list[str], machine: Machine) -> None:
-    """config: with the defaults. chosen: what has been answered, as options of train.py."""
+def ask_way(questions: Questions, config: TrainConfig, machine: Machine) -> None:
+    """config: with the defaults."""
 
-    def read(text: str) -> str:
-        backend = read_backend(text)
-        check_devices([*chosen, f"--backend={backend}"], machine, "distributed_backend")
-        return backend
+    def fitting(backend: str) -> str:
+        """As a default: the settings and the last answer may be for another machine."""
+        return "auto" if backend_warning(backend, bool(machine.gpus)) else backend
 
-    try:
-        backend = read(config.distributed_backend)
-    except UserError:  # the settings are for other machines
-        backend = "auto"
-    questions.ask("backend", "Backend: nccl, gloo or auto", read, backend)
+    if "backend" in questions.last:
+        questions.last["backend"] = fitting(questions.last["backend"])
+    questions.ask("backend", "Backend: nccl, gloo or auto", read_backend, fitting(config.distributed_backend))
     text = "Does each GPU prepare its own share of the pictures?"
     questions.ask_whether("data_loading", text, config.distributed_data_loading)
     launcher = "torchrun" if config.use_torchrun else "spawn"

@@ -18,7 +18,6 @@ from modules.distributed.environments import SlurmEnvironment, SpawnEnvironment,
 from modules.distributed.errors import RanksError
 from modules.distributed.Runtime import Runtime
 from modules.distributed.setup_distributed import (
-    choose_backend,
     create_runtime,
     rank_device,
     setup_distributed,
@@ -120,31 +119,7 @@ def test_ranks_that_do_not_come_are_named(meet):
     ] * 2
 
 
-# --- backend and device -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("wanted", "has_gpu", "has_nccl", "chosen"),
-    [
-        ("auto", True, True, "nccl"),
-        ("auto", True, False, "gloo"),
-        ("auto", False, True, "gloo"),
-        ("nccl", True, True, "nccl"),
-        ("gloo", True, True, "gloo"),
-        ("gloo", False, False, "gloo"),
-    ],
-)
-def test_the_backend_is_nccl_where_it_can_be_had(wanted, has_gpu, has_nccl, chosen, monkeypatch):
-    monkeypatch.setattr(dist, "is_nccl_available", lambda: has_nccl)
-    assert choose_backend(wanted, has_gpu) == chosen
-
-
-def test_nccl_that_can_not_be_had_is_refused_with_the_reason(monkeypatch):
-    monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
-    with pytest.raises(ConfigError, match="it needs NVIDIA GPUs and there is none here; use gloo or auto"):
-        choose_backend("nccl", has_gpu=False)
-    with pytest.raises(ConfigError, match=f"PyTorch has none on {sys.platform}; use gloo or auto"):
-        choose_backend("nccl", has_gpu=True)
+# --- devices ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -231,7 +206,7 @@ from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed import setup_distributed as ranks
 import os
-config = TrainConfig(distributed_backend="gloo")
+config = TrainConfig()
 try:
     print(ranks.setup_distributed(config), ranks.is_main_process())
 except UserError as error:
@@ -261,7 +236,7 @@ def join(*ranks: tuple[int, int], port: int, seconds: float = 100) -> list[str]:
             process.wait()
 
 
-def test_two_processes_join_and_rank_0_says_who_trains():
+def test_two_processes_join_without_a_gpu_and_rank_0_says_who_trains_and_that_they_do_without_nccl():
     first, second = join((0, 2), (1, 2), port=free_port())
     assert first.splitlines() == [
         "Distributed training: MULTI_CPU",
@@ -269,6 +244,7 @@ def test_two_processes_join_and_rank_0_says_who_trains():
         "Mixed precision: no",
         "Process 0 using device: cpu",
         "Process 1 using device: cpu",
+        "distributed_backend nccl: there is no NVIDIA GPU here, so the ranks use gloo; set it to auto or gloo.",
         "(0, 0, 2) True",
     ]
     assert second == "(1, 1, 2) False"

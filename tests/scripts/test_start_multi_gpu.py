@@ -482,12 +482,11 @@ def test_processes_are_asked_for_in_a_terminal_without_gpus(terminal, settings):
         ("Settings: .*: ", settings.name),
         ("There is no GPU .*Processes: .*: ", "-1"),
         ("write how many.*Processes: .*: ", "2"),
-        ("Backend: .*: ", "nccl"),
-        ("there is no GPU; .*Backend: .*: ", "gloo"),
+        (r"Backend: .*\[auto\]: ", "nccl"),
         ("share of the pictures.*: ", "yes"),
         ("Launcher: .*: ", "torchrun"),
     )
-    assert trained == [f"--config={settings}", "--multi_gpu", "--world_size=2", "--backend=gloo"]
+    assert trained == [f"--config={settings}", "--multi_gpu", "--world_size=2", "--backend=nccl"]
 
 
 @pytest.mark.parametrize(

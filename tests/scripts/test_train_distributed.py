@@ -65,19 +65,13 @@ def test_all_takes_back_what_the_settings_choose_in_the_ranks_too(start):
 def test_without_a_gpu_ranks_on_the_cpu_train_and_it_says_so(start):
     _, command, said = start("all", "all.yaml", gpus=[])
     assert ranks_of(command) == "2"
-    assert "--backend=auto" in command
     assert said == "There is no GPU (no NVIDIA driver is installed): 2 processes train on the CPU.\n"
     assert os.environ["OMP_NUM_THREADS"] == "4"
 
 
-def test_a_backend_of_ones_own_wins_over_that_for_the_cpu(start):
-    _, command, _ = start("all.yaml", "--backend", "gloo", gpus=[])
-    assert command.index("--backend=auto") < command.index("--backend")
-
-
 def test_gpus_that_the_driver_of_nvidia_does_not_know_are_counted_by_torch(start):
     _, command, said = start("all", "all.yaml", gpus=[], gpus_of_torch=3)
-    assert (ranks_of(command), said, "--backend=auto" in command) == ("3", "", False)
+    assert (ranks_of(command), said) == ("3", "")
 
 
 @pytest.mark.parametrize(

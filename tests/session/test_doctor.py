@@ -394,6 +394,9 @@ def test_all_checks_are_made_and_a_broken_torch_stops_only_what_needs_it(monkeyp
     assert "communication" not in [result.name for result in examine(config, quick=True)]
     assert [result.name for result in examine(config)][-1] == "communication"
     assert seen == [(8, 8, "nccl")]
+    monkeypatch.setattr(examine_module, "read_torch", lambda: facts(has_nccl=False))
+    list(examine(config))
+    assert seen[-1] == (8, 8, "gloo")
 
 
 def test_a_report_is_plain_lines_with_the_remedy_below():

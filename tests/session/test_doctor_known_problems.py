@@ -129,7 +129,7 @@ def test_the_name_that_debian_gives_is_no_trouble_where_the_way_to_node_0_is_kno
 
 
 def test_nccl_is_of_no_concern_to_one_rank_or_to_gloo(four):
-    for changed in ({"num_ranks": 1}, {"backend": "gloo"}):
+    for changed in ({"num_ranks": 1}, {"backend": "gloo"}, {"facts": {**FACTS, "has_nccl": False}}):
         situation = replace(four, shm_bytes=1, in_wsl=True, **changed)
         assert not {"/dev/shm", "WSL"} & set(names(situation))
 

@@ -134,6 +134,15 @@ def test_what_a_start_was_told_beside_the_settings_has_to_be_alike(start):
     assert "has world_size 4 instead of 8: " in text
 
 
+def test_a_machine_without_a_gpu_among_others_with_gpus_is_told_to_all(start, monkeypatch):
+    monkeypatch.setattr(node_check, "list_gpus", lambda: ["a GPU"])
+    first = start(0)
+    first.told.get(timeout=JOIN_SECONDS)
+    monkeypatch.setattr(node_check, "list_gpus", lambda: [])
+    [text] = refusals(first, start(1))
+    assert text.startswith("Node 1 (127.0.0.1) has backend gloo instead of nccl: ")
+
+
 def test_what_is_not_known_of_a_start_is_not_compared(start):
     first, second = start(0, options={"resume": True, "ranks": 8}), start(1)
     assert first.wait().found == second.wait().found != []

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from modules.session.backend import Backend
 from modules.session.doctor.CheckResult import CheckResult
 from modules.session.doctor.child import ChildAnswer, run_child
 from modules.session.doctor.hardware import Hardware
@@ -17,9 +18,9 @@ SLOW_SHARE = 0.3  # of what the link should give; a healthy one gives 60 to 95 %
 
 
 def check_communication(
-    hardware: Hardware, num_ranks: int, backend: str, run: Callable[..., ChildAnswer] = run_child
+    hardware: Hardware, num_ranks: int, backend: Backend, run: Callable[..., ChildAnswer] = run_child
 ) -> CheckResult:
-    """hardware: of the GPUs that train. num_ranks: on this machine. backend: nccl, gloo or auto."""
+    """hardware: of the GPUs that train. num_ranks: on this machine."""
     name = "communication"
     if num_ranks < 2:
         return CheckResult(name, "ok", "one rank, which has nobody to exchange gradients with")
@@ -81,7 +82,7 @@ def _figure(speed: float, should: float | None) -> str:
     return f"{speed:.1f} of {should:.0f} GB/s ({100 * speed / should:.0f} %)"
 
 
-def _remedy(backend: str) -> str:
+def _remedy(backend: Backend) -> str:
     if backend == "gloo":
         return "See whether a firewall stops the ranks, and train with enable_multi_gpu off meanwhile."
     return (

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from modules.config.errors import UserError
+from modules.session.backend import choose_backend
 from modules.session.devices import num_cores
 from modules.session.doctor.CheckResult import CheckResult
 from modules.session.doctor.communication import check_communication
@@ -67,7 +68,8 @@ def examine(
     if arguments:
         yield check_settings(config, arguments, everything)
     if facts and not quick:
-        yield check_communication(hardware, ranks, _backend(config))
+        backend, _ = choose_backend(_backend(config), bool(hardware.gpus), facts["has_nccl"])
+        yield check_communication(hardware, ranks, backend)
 
 
 def within(seconds: float, name: str, check: Callable[..., T], *arguments: Any) -> T | CheckResult:

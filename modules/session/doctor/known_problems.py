@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from modules.session.backend import choose_backend
 from modules.session.doctor.CheckResult import CheckResult
 from modules.session.doctor.hardware import Hardware
 from modules.session.doctor.network import own_addresses
@@ -54,13 +55,21 @@ class Situation:
     packages_folder: str = ""
 
     @property
+    def has_several_ranks(self) -> bool:
+        return self.num_ranks * self.num_nodes > 1
+
+    @property
+    def has_nccl(self) -> bool:
+        return self.platform != "win32" and (self.facts is None or self.facts["has_nccl"])
+
+    @property
     def uses_nccl(self) -> bool:
-        several = self.num_ranks * self.num_nodes > 1 and bool(self.hardware.gpus)
-        return several and self.platform != "win32" and self.backend != "gloo"
+        backend, _ = choose_backend(self.backend, bool(self.hardware.gpus), self.has_nccl)
+        return self.has_several_ranks and backend == "nccl"
 
     @property
     def uses_gloo(self) -> bool:
-        return self.num_ranks * self.num_nodes > 1 and not self.uses_nccl
+        return self.has_several_ranks and not self.uses_nccl
 
     def has_link(self, *kinds: str) -> bool:
         return any(kind in kinds for row in self.hardware.links for kind in row)
@@ -142,9 +151,8 @@ def _p2p_promised(here: Situation) -> str:
 
 
 def _no_nccl(here: Situation) -> str:
-    has_none = here.facts is not None and not here.facts["has_nccl"]
-    wanted = here.uses_nccl and here.backend == "nccl"
-    return "distributed_backend is nccl, and this PyTorch was built without it" if wanted and has_none else ""
+    is_missed = here.hardware.gpus and here.has_several_ranks and here.platform != "win32" and here.backend != "gloo"
+    return "this PyTorch was built without NCCL: the ranks use gloo" if is_missed and not here.has_nccl else ""
 
 
 def _no_interface(here: Situation) -> str:
@@ -159,7 +167,7 @@ def _no_interface(here: Situation) -> str:
         if not matches:
             return f"NCCL_SOCKET_IFNAME {nccl!r} names no network interface of {', '.join(here.interfaces)}"
     missing = [name for name in gloo.split(",") if gloo and name not in here.interfaces]
-    if missing and here.num_ranks * here.num_nodes > 1:
+    if missing and here.has_several_ranks:
         return f"GLOO_SOCKET_IFNAME names {missing[0]!r}, which is none of {', '.join(here.interfaces)}"
     return ""
 
@@ -213,7 +221,7 @@ def _blocking(here: Situation) -> str:
 
 
 def _checked_collectives(here: Situation) -> str:
-    on = here.num_ranks * here.num_nodes > 1 and here.env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
+    on = here.has_several_ranks and here.env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
     return "TORCH_DISTRIBUTED_DEBUG is DETAIL: ranks compare notes before each exchange" if on else ""
 
 
@@ -266,9 +274,9 @@ KNOWN_PROBLEMS = (
     ),
     KnownProblem(
         "backend",
-        "fails",
+        "warning",
         _no_nccl,
-        "Set distributed_backend to gloo or auto.",
+        "Install a build of PyTorch with NCCL, which is faster, or set distributed_backend to gloo.",
         "https://docs.pytorch.org/docs/stable/distributed.html#backends",
     ),
     KnownProblem(
