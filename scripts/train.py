@@ -48,6 +48,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--supervise", action="store_true", help="train in processes of their own, under one that watches them"
     )
     parser.add_argument("--dry-run", action="store_true", help="say what the run would do, and end")
+    # torch.distributed.launch gives it to each rank, beside torchrun's variables, which say the same
+    parser.add_argument("--local-rank", "--local_rank", help=argparse.SUPPRESS)
     ranks = parser.add_argument_group("several GPUs (each changes a setting)")
     ranks.add_argument("--multi_gpu", "--multi-gpu", action="store_true", help="train on several GPUs at once")
     ranks.add_argument("--world_size", "--world-size", metavar="N", help="GPUs per machine; all by default")

@@ -59,6 +59,15 @@ def picture(settings: dict, number: int) -> Path:
     return Path(settings["concepts"][0]["path"]) / f"{number:03d}.png"
 
 
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["--local-rank=1", "--local_rank=1"])
+def test_what_torch_distributed_launch_tells_each_rank_changes_nothing(option):
+    with_it, without = (train.read_config(train.parse([*given, "--preset", "demo"])) for given in ([option], []))
+    assert with_it == without
+
+
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
