@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import signal
 import sys
 import threading
@@ -214,28 +215,51 @@ def _listeners(
 @contextlib.contextmanager
 def _stop_on(signals: tuple[int, ...], commands: TrainCommands, callbacks: TrainCallbacks) -> Iterator[None]:
     """Inside, the first of `signals` asks for a stop; a second Ctrl-C ends at once."""
-
-    def stop(number, frame) -> None:
-        if number in REQUEUE_SIGNALS:
-            if not commands.requeues:  # SLURM and the process above may both send it
-                callbacks.on_status("The job's time is nearly over: backing up after this step")
-            commands.requeue()
-            return
-        commands.stop()
-        hint = ""
-        if number == signal.SIGINT:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            hint = "; press Ctrl-C again to stop at once without saving"
-        callbacks.on_status(f"Stopping after this step{hint}")
-
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
-        signals = ()
-    before = {number: signal.signal(number, stop) for number in signals}
-    try:
-        for number, handler in before.items():
-            if isinstance(handler, EarlySignal) and handler.has_come:
-                stop(number, None)
         yield
+        return
+    with _status_from_handlers(callbacks) as tell:
+
+        def stop(number, frame) -> None:
+            if number in REQUEUE_SIGNALS:
+                if not commands.requeues:  # SLURM and the process above may both send it
+                    tell("The job's time is nearly over: backing up after this step")
+                commands.requeue()
+                return
+            commands.stop()
+            hint = ""
+            if number == signal.SIGINT:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                hint = "; press Ctrl-C again to stop at once without saving"
+            tell(f"Stopping after this step{hint}")
+
+        before = {number: signal.signal(number, stop) for number in signals}
+        try:
+            for number, handler in before.items():
+                if isinstance(handler, EarlySignal) and handler.has_come:
+                    stop(number, None)
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _status_from_handlers(callbacks: TrainCallbacks) -> Iterator[Callable[[str], None]]:
+    """Gives a signal handler a way to tell `callbacks` a status; all has been told when the block ends.
+
+    A thread does it: the code that a signal interrupts may be writing to the same stream, which can't be entered twice.
+    """
+    texts: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # its put is safe in a signal handler
+
+    def tell() -> None:
+        while (text := texts.get()) is not None:
+            callbacks.on_status(text)
+
+    thread = threading.Thread(target=tell, name="status of signals", daemon=True)
+    thread.start()
+    try:
+        yield texts.put
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        texts.put(None)
+        thread.join()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from modules.config.errors import UserError
+from modules.config.TrainConfig import TrainConfig
 from modules.session.RunFolder import RunFolder
 from modules.trainer.GenericTrainer import GenericTrainer
-from modules.trainer.run import run_training
+from modules.trainer.run import run_training, train_rank
 from modules.trainer.start import start_training
 
 
@@ -62,6 +66,52 @@ def test_a_second_interrupt_ends_at_once(make_config, in_step):
     assert run_training(config) == 130
     assert record(config)["status"] == "stopped"
     assert not list((Path(config.workspace_dir) / "models").iterdir())
+
+
+class ToyTrainer:
+    """Takes steps that do nothing until it is asked to stop."""
+
+    def __init__(self, callbacks, commands):
+        self.commands = commands
+        self.step, self.stopped, self.requeues = 0, False, False
+        self.runtime = SimpleNamespace(device=SimpleNamespace(type="none"))
+        self.backups = SimpleNamespace(close=lambda: None)
+
+    def start(self) -> None: ...
+
+    def train(self) -> None:
+        while not self.commands.stopping:
+            self.step += 1
+        self.stopped = True
+
+    def end(self) -> None: ...
+
+
+class SignallingTerminal(io.RawIOBase):
+    """Sends this process SIGTERM in the middle of the first write."""
+
+    def __init__(self):
+        self.shown = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:
+        if not self.shown:
+            signal.raise_signal(signal.SIGTERM)
+        self.shown += data
+        return len(data)
+
+
+def test_a_stop_signal_in_the_middle_of_a_line_on_the_terminal_is_a_stop(tmp_path, monkeypatch):
+    """A handler that wrote to the terminal itself would find the stream in use, which is a RuntimeError."""
+    terminal = SignallingTerminal()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(terminal), "utf-8", line_buffering=True))
+    folder = RunFolder(tmp_path)
+    folder.create()
+    outcome = train_rank(TrainConfig(tensorboard=False), folder, ToyTrainer, started=0.0, signals=(signal.SIGTERM,))
+    assert (outcome.status, outcome.text) == ("stopped", "")
+    assert b"Stopping after this step" in terminal.shown
 
 
 def test_a_mistake_of_the_user_is_one_sentence_everywhere(make_config, in_step, capfd):
