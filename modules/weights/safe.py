@@ -107,6 +107,18 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapp
             save_file(_separate(tensors), temporary, metadata={"format": "pt", **(metadata or {})})
         except SafetensorError as error:
             raise _os_error(error, path) from error
+        _sort_metadata(temporary)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Sorts the metadata in a file's header: the library writes it in random order, so equal runs would differ."""
+    with open(path, "r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header[METADATA] = dict(sorted(header[METADATA].items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        file.seek(8)
+        file.write(text.ljust(length))  # the same JSON in another order, so the tensors behind it stay in place
 
 
 def _os_error(error: Exception, path: str | Path) -> Exception:

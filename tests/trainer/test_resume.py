@@ -46,21 +46,14 @@ run_training(load_config(sys.argv[1]))
 """
 
 
-def contents_of_file(path: Path) -> tuple[dict, bytes]:
-    """Header and tensors; compared apart, because safetensors writes the metadata of a header in any order."""
-    data = path.read_bytes()
-    header_bytes = int.from_bytes(data[:8], "little")
-    return json.loads(data[8 : 8 + header_bytes]), data[8 + header_bytes :]
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.safetensors")}
 
 
-def files(folder: Path) -> dict[str, tuple]:
-    return {path.relative_to(folder).as_posix(): contents_of_file(path) for path in folder.rglob("*.safetensors")}
-
-
-def model_files(run: Path, name: str) -> list[tuple]:
+def model_files(run: Path, name: str) -> list[bytes]:
     """Of a LoRA, which is a file, or of a diffusers folder."""
     paths = [run / "models" / f"{name}.safetensors", *sorted((run / "models" / name).rglob("*.safetensors"))]
-    return [contents_of_file(path) for path in paths if path.exists()]
+    return [path.read_bytes() for path in paths if path.exists()]
 
 
 def step_events(folder: Path) -> dict[int, tuple]:

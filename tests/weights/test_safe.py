@@ -56,6 +56,16 @@ def test_only_the_wanted_tensors_are_loaded(tmp_path):
         load_tensors(tmp_path / "x.safetensors", ["c"])
 
 
+def test_what_is_the_same_gives_the_same_bytes_and_its_metadata_comes_back(tmp_path):
+    metadata = {"steps": "7", "family": "sd15", "ü": 'a "quoted" \\ line\nand \t\x01\x7f\u2028', "a": ""}
+    for name, texts in {"x": metadata, "y": dict(reversed(metadata.items()))}.items():
+        save_tensors(tmp_path / f"{name}.safetensors", {"b": torch.ones(2), "a": torch.zeros(3)}, texts)
+    assert (tmp_path / "x.safetensors").read_bytes() == (tmp_path / "y.safetensors").read_bytes()
+    header = read_header(tmp_path / "x.safetensors")
+    assert list(header[METADATA].items()) == sorted({"format": "pt", **metadata}.items())
+    assert torch.equal(load_tensors(tmp_path / "x.safetensors")["b"], torch.ones(2))
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "x.safetensors"
     save_tensors(path, {"a": torch.ones(2)})
