@@ -1,8 +1,19 @@
 """What is raised when the user, not the program, made the mistake."""
 
+from __future__ import annotations
+
+from modules.config.visible_text import visible_line
+
 
 class UserError(Exception):
-    """A mistake the user can mend; `str()` is one sentence that names what, its value, the rule and the remedy."""
+    """A mistake the user can mend; `str()` is one sentence that names what, its value, the rule and the remedy.
+
+    The sentence is one line that is safe to print and log, whatever the names and values in it: nobody who raises an
+    error has to think of that.
+    """
+
+    def __str__(self) -> str:
+        return visible_line(super().__str__())
 
 
 class ConfigError(UserError):
@@ -12,5 +23,8 @@ class ConfigError(UserError):
     """
 
     def __init__(self, problems: str | list[str]):
-        self.problems = [problems] if isinstance(problems, str) else list(problems)
-        super().__init__("\n".join(self.problems))
+        self.problems = list(map(visible_line, [problems] if isinstance(problems, str) else problems))
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return "\n".join(self.problems)

@@ -11,9 +11,9 @@ class PictureError(DataError):
     """A picture that can't be used: `path` and `reason`. Callers list it and go on without the picture."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)  # both in args, so that the error survives pickling between processes
+        super().__init__(f"picture {path} can't be used ({reason}): repair it or remove it.")
         self.path = path
         self.reason = reason
 
-    def __str__(self) -> str:
-        return f"picture {self.path} can't be used ({self.reason}): repair it or remove it."
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:  # between processes
+        return type(self), (self.path, self.reason)

@@ -13,6 +13,7 @@ from io import BufferedIOBase
 from typing import Any
 
 from modules.config.errors import UserError
+from modules.config.visible_text import visible_line
 from modules.session.ports import next_free_port
 
 MARK = "chorus node check 2"
@@ -203,7 +204,7 @@ def read_message(stream: BufferedIOBase) -> dict[str, Any]:
 
 def plain(value: Any) -> str:
     """What another machine says, safe for a terminal."""
-    return "".join(character if character.isprintable() else "?" for character in str(value)[:1000])
+    return visible_line(str(value)[:1000])
 
 
 def _has_gone(connection: socket.socket) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath, PureWindowsPath
@@ -17,15 +16,12 @@ from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
 from modules.config.presets import ROOT
+from modules.config.visible_text import find_hidden
 from modules.session.RunFolder import RunFolder
 from modules.session.working_folder import working_folder
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
-
-# Marks that show text in another order than it has: what is pasted would not be what was read.
-_BIDI_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_UNPRINTED = frozenset(("Cc", "Cs", "Zl", "Zp"))  # control characters, halves of characters, ends of lines
 
 # PowerShell takes each of these for a single quote (language specification, 2.3.5.2).
 _POWERSHELL_QUOTES = re.compile("['\u2018\u2019\u201a\u201b]")
@@ -218,13 +214,13 @@ def _check_arguments(
 
 
 def check_text(label: str, value: str) -> None:
-    """Raises UserError for what has no place in a command, whatever its quoting."""
-    for place, character in enumerate(value):
-        if unicodedata.category(character) in _UNPRINTED or character in _BIDI_MARKS:
-            raise UserError(
-                f"{label} has a character that can't be seen (U+{ord(character):04X}, after {value[:place][-20:]!r}), "
-                "which has no place in a command: remove it."
-            )
+    """Raises UserError for what has no place in a command, whatever its quoting: people paste what they have read."""
+    place = find_hidden(value)
+    if place is not None:
+        raise UserError(
+            f"{label} has a character that can't be seen (U+{ord(value[place]):04X}, after {value[:place][-20:]!r}), "
+            "which has no place in a command: remove it."
+        )
 
 
 def _bash_words(arguments: Sequence[str]) -> list[str]:
