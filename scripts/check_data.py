@@ -16,7 +16,9 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
 from modules.config.presets import load_preset, merge_values
+from modules.config.visible_text import visible_line
 from modules.data.health import Health, check_health
+from modules.session.printing import print_text
 from scripts.terminal import show
 
 LISTED = 5
@@ -34,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         config = config_from_values(apply_overrides(values, args.set), source=source)
         health = check_health(config, args.ranks, args.decode)
     except UserError as error:
-        print(error, file=sys.stderr)
+        print_text(error, sys.stderr)
         return 2
     show(as_json(health) if args.json else as_text(health))
     return 0 if health.can_train else 1
@@ -67,7 +69,7 @@ def as_text(health: Health) -> str:
         lines += [f"{'':9}{path}" for path in finding.paths[:LISTED]]
         if finding.count > LISTED and finding.paths:
             lines.append(f"{'':9}... and {finding.count - LISTED} more")
-    return "\n".join(lines if health.findings else [*lines, "nothing unusual"])
+    return "\n".join(map(visible_line, lines if health.findings else [*lines, "nothing unusual"]))
 
 
 def as_json(health: Health) -> str:

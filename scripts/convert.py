@@ -12,6 +12,8 @@ if __name__ == "__main__":  # before the imports that take long
     end_plainly_on_ctrl_c()
 
 from modules.config.errors import UserError
+from modules.session.printing import print_line, print_text
+from scripts.terminal import show
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -20,13 +22,14 @@ def main(argv: list[str] | None = None) -> int:
     try:
         from modules.weights.convert import convert
 
-        print(convert(args.source, args.target, args.dtype, args.config, args.family))
+        show(convert(args.source, args.target, args.dtype, args.config, args.family))
     except UserError as error:
         # the settings' names, as the options here are called
-        print(str(error).replace("model.config_folder", "--config").replace("model.base ", ""), file=sys.stderr)
+        text = str(error).replace("model.config_folder", "--config").replace("model.base ", "")
+        print_text(text, sys.stderr)
         return 2
     except OSError as error:
-        print(f"{args.target!r} can't be written ({error.strerror}): choose another place.", file=sys.stderr)
+        print_line(f"{args.target!r} can't be written ({error.strerror}): choose another place.", sys.stderr)
         return 2
     return 0
 

@@ -28,6 +28,7 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.session.doctor.CheckResult import CheckResult
 from modules.session.doctor.packages import check_packages, check_python
 from modules.session.doctor.report import as_values, can_train, result_lines, verdict
+from modules.session.printing import print_line
 from scripts.terminal import show
 
 # Where no settings are given: a run on everything that there is.
@@ -110,7 +111,7 @@ def train_arguments(args: argparse.Namespace) -> list[str]:
 
 
 def tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print_line(text, sys.stderr)
 
 
 if __name__ == "__main__":

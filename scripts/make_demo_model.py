@@ -28,6 +28,7 @@ from modules.config.ConceptConfig import ConceptConfig
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.presets import ROOT
+from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
 from modules.trainer.picture_grid import picture_grid
 
@@ -47,9 +48,9 @@ def main(argv: list[str] | None = None) -> int:
             made = make_demo(args.work or Path(temporary), args.vae_steps, args.base_steps, args.regularisation_count)
             replace_entries(made, args.out)
     except UserError as error:
-        print(error, file=sys.stderr)
+        print_text(error, sys.stderr)
         return 1
-    print(f"The demo is in {args.out}")
+    print_line(f"The demo is in {args.out}")
     return 0
 
 

@@ -31,7 +31,9 @@ from modules.session.command_text import (
 )
 from modules.session.devices import default_num_ranks, list_gpus, num_cores
 from modules.session.node_check import WAIT_SECONDS, check_nodes, refused_together
+from modules.session.printing import print_line, print_text
 from modules.session.run_shape import find_device_problems
+from scripts.terminal import show
 
 REFUSED = 2  # as of scripts/train.py
 SHELLS = {"bash": (bash_line, bash_script), "powershell": (powershell_line, powershell_script)}
@@ -45,9 +47,9 @@ def main(argv: list[str] | None = None) -> int:
         if args.check:
             check_here(config, args.wait, args.resume)
         else:
-            print(commands_for(config, args))
+            show(commands_for(config, args))
     except UserError as error:
-        print(error, file=sys.stderr)
+        print_text(error, sys.stderr)
         return REFUSED
     return 0
 
@@ -93,7 +95,7 @@ def read_config(args: argparse.Namespace) -> TrainConfig:
     if config.num_nodes == 1:
         warnings.append("num_nodes 1: these are the commands for one machine; give --nodes.")
     for text in warnings:
-        print(f"Warning: {text}", file=sys.stderr)
+        print_line(f"Warning: {text}", sys.stderr)
     return config
 
 
@@ -109,7 +111,7 @@ def commands_for(config: TrainConfig, args: argparse.Namespace) -> str:
 
 def check_here(config: TrainConfig, wait_seconds: float, resume: bool) -> None:
     def tell(text: str) -> None:
-        print(text, flush=True)
+        print_line(text)
 
     if unreachable := [problem.message for problem in check_settings(config) if problem.path == "master_addr"]:
         raise UserError(unreachable[0])

@@ -12,6 +12,9 @@ if __name__ == "__main__":  # before the imports that take long
     end_plainly_on_ctrl_c()
 
 from modules.config.errors import UserError
+from modules.config.visible_text import visible_line
+from modules.session.printing import print_line, print_text
+from scripts.terminal import show
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,14 +34,14 @@ def main(argv: list[str] | None = None) -> int:
         for number, (request, image) in enumerate(pictures, start=next_number(Path(args.out))):
             path = Path(args.out) / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
             save_picture(path, image, request)
-            print(path)
+            show(visible_line(str(path)))
     except UserError as error:
         # the settings' names, as the options here are called
         text = str(error).replace("model.config_folder", "--config").replace("model.base", "--base")
-        print(text, file=sys.stderr)
+        print_text(text, sys.stderr)
         return 2
     except OSError as error:
-        print(f"--out {args.out!r} can't be written ({error.strerror}): choose another folder.", file=sys.stderr)
+        print_line(f"--out {args.out!r} can't be written ({error.strerror}): choose another folder.", sys.stderr)
         return 2
     return 0
 

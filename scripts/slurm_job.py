@@ -14,6 +14,7 @@ if __name__ == "__main__":  # before the imports that take long
 
 from modules.config.errors import UserError
 from modules.session.command_text import Places
+from modules.session.printing import print_text
 from modules.session.slurm_script import Job, job_script
 
 
@@ -24,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         script = job_script(Job(**args), Places(config, python=python), overrides, resume, preset)
     except UserError as error:
-        print(error, file=sys.stderr)
+        print_text(error, sys.stderr)
         return 2
     # as bytes: bash reads UTF-8 whatever the terminal's language is, and no line ends of Windows
     sys.stdout.buffer.write(os.fsencode(script))

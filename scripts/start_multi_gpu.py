@@ -21,6 +21,7 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.errors import UserError
 from modules.config.presets import ROOT
 from modules.session.command_text import Command, bash_line, powershell_line
+from modules.session.printing import print_line, print_text
 from modules.session.Questions import Questions, load_answers, save_answers
 from modules.session.run_shape import ranks_here, run_shape, shape_lines
 from scripts import train
@@ -57,10 +58,12 @@ def main(argv: list[str] | None = None) -> int:
         arguments = unasked_arguments(args, machine) if args.yes else asked_arguments(args, machine)
         if not args.dry_run and "--resume" not in arguments:  # which says more itself, and has the batch of the backup
             show_shape(arguments, machine)
-        print(f"\nThe same in one line:\n{command_line(arguments)}\n", flush=True)
+        print("\nThe same in one line:")
+        print_line(command_line(arguments))
+        print(flush=True)
         return train.main([*arguments, *(["--dry-run"] if args.dry_run else [])])
     except UserError as error:
-        print(error, file=sys.stderr)
+        print_text(error, sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nStopped before the training began.", file=sys.stderr)
@@ -105,7 +108,7 @@ def unasked_arguments(args: argparse.Namespace, machine: Machine) -> list[str]:
     arguments += ["--resume"] if args.resume else []
     arguments += device_arguments(given, arguments, machine)
     if machine.has_one_device:
-        print(machine.describe())
+        print_text(machine.describe())
     return arguments
 
 
@@ -117,14 +120,14 @@ def asked_arguments(args: argparse.Namespace, machine: Machine) -> list[str]:
     questions = Questions(given_answers(args), load_answers(path))
     arguments = ask_settings(questions, args)
     arguments += ask_resume(questions, arguments, args.resume)
-    print(machine.describe())
+    print_text(machine.describe())
     ask_devices(questions, arguments, machine)
     arguments = ask_variant(questions, arguments, machine)
     arguments += device_arguments(questions.answers, arguments, machine)
     try:
         save_answers(path, {name: questions.answers[name] for name in KEPT if name in questions.answers})
     except OSError as error:
-        print(f"{path} can't be written ({error.strerror}): the answers are not kept for next time.")
+        print_line(f"{path} can't be written ({error.strerror}): the answers are not kept for next time.")
     return arguments
 
 
@@ -162,7 +165,7 @@ def show_shape(arguments: list[str], machine: Machine) -> None:
     print()
     for label, text in shape_lines(shape, config):
         if label != "Steps":  # the pictures are not counted yet
-            print(f"{label + ':':<15}{text}")
+            print_line(f"{label + ':':<15}{text}")
 
 
 def command_line(arguments: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from types import TracebackType
 
 STOPPED = 130
@@ -12,11 +13,11 @@ def end_plainly_on_ctrl_c() -> None:
 
     To be called before a script's own imports: they are where who has mistyped presses it.
     """
-    show_error = sys.excepthook
-
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if not issubclass(kind, KeyboardInterrupt):
-            show_error(kind, error, trace)
+            from modules.session.printing import print_text
+
+            print_text("".join(traceback.format_exception(kind, error, trace)), sys.stderr)
             return
         print("Stopped.", file=sys.stderr)
         raise SystemExit(STOPPED)  # by itself Python ends by the signal, which only a shell turns into 130
@@ -25,8 +26,10 @@ def end_plainly_on_ctrl_c() -> None:
 
 
 def show(text: str) -> None:
-    """Prints it to whoever still reads: of `| head` only a few lines are wanted."""
+    """Prints it, as `print_text` does, to whoever still reads: of `| head` only a few lines are wanted."""
+    from modules.session.printing import print_text
+
     try:
-        print(text, flush=True)
+        print_text(text)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end

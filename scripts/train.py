@@ -15,6 +15,8 @@ from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
 from modules.config.presets import load_preset, merge_values
 from modules.config.TrainConfig import TrainConfig
+from modules.session.printing import print_text
+from scripts.terminal import show
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,13 +30,13 @@ def main(argv: list[str] | None = None) -> int:
 
             num_ranks = count_ranks(config)
             check_before_start(config, num_ranks, args.resume)
-            print(summarize(config, num_ranks))
+            show(summarize(config, num_ranks))
             return 0
         from modules.trainer.start import start_training
 
         return start_training(config, resume=args.resume, supervise=args.supervise)
     except UserError as error:
-        print(error, file=sys.stderr)
+        print_text(error, sys.stderr)
         return 2
 
 

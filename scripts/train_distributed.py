@@ -15,6 +15,7 @@ from modules.config.errors import UserError
 from modules.config.presets import ROOT
 from modules.config.TrainConfig import TrainConfig
 from modules.session.devices import default_num_ranks, list_gpus, no_gpu_reason, num_cores
+from modules.session.printing import print_text
 from scripts import train
 
 USAGE = """usage: train_distributed.sh [NUM_GPUS|all] CONFIG [options of scripts/train.py]
@@ -26,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     wanted = argv.pop(0) if argv and (argv[0] == "all" or argv[0].isdecimal()) else ""
     if not argv or argv[0].startswith("-"):
-        print(USAGE, file=sys.stderr)
+        print_text(USAGE, sys.stderr)
         return 0 if argv and argv[0] in ("-h", "--help") else 2
     arguments = [f"--config={argv[0]}", "--multi_gpu", *ranks_wanted(wanted), *argv[1:]]
     args = train.parse(arguments)
@@ -34,10 +35,10 @@ def main(argv: list[str] | None = None) -> int:
         config = train.read_config(args)
         num_ranks, has_gpu = count_ranks(config)
     except UserError as error:
-        print(error, file=sys.stderr)
+        print_text(error, sys.stderr)
         return 2
     if not has_gpu:
-        print(f"There is no GPU ({no_gpu_reason()}): {num_ranks} processes train on the CPU.", file=sys.stderr)
+        print_text(f"There is no GPU ({no_gpu_reason()}): {num_ranks} processes train on the CPU.", sys.stderr)
     if args.dry_run:
         return train.main(arguments)
     # torchrun would give each rank one thread, whatever there is

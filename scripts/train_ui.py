@@ -27,6 +27,7 @@ def open_window(args: argparse.Namespace) -> int:
     os.chdir(ROOT)  # a window has no folder that a person could see: relative paths in it are those of Chorus
     import tkinter
 
+    from modules.session.printing import print_line
     from modules.ui.toolkit import load_toolkit
 
     load_toolkit()
@@ -35,7 +36,8 @@ def open_window(args: argparse.Namespace) -> int:
     try:
         window = TrainUI(state_dir)
     except tkinter.TclError as error:
-        print(f"The window can't be opened ({error}): start it on a desktop, or use scripts/train.py.", file=sys.stderr)
+        text = f"The window can't be opened ({error}): start it on a desktop, or use scripts/train.py."
+        print_line(text, sys.stderr)
         return 1
     if config is not None:
         window.top_bar.open_file(config)

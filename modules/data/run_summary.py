@@ -12,6 +12,7 @@ import numpy as np
 from modules.config.batch_size import global_batch, learning_rate_factor
 from modules.config.errors import ConfigError
 from modules.config.validation import check_batch, check_settings
+from modules.config.visible_text import visible_line
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions
@@ -61,7 +62,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
         *(("Warning", problem.message) for problem in problems),
         *_warning_lines(config, dataset),
     ]
-    return "\n".join(f"{label + ':':<15}{text}" for label, text in lines)
+    return "\n".join(visible_line(f"{label + ':':<15}{text}") for label, text in lines)
 
 
 def _picture_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from modules.distributed.Heartbeat import Heartbeat, Phase
+from modules.session.printing import print_line
 
 LIFELINE_VARIABLE = "CHORUS_LIFELINE"  # "host:port:token"
 LOST_EXIT_CODE = 75  # of a rank that ended because its watcher did, or said so; EX_TEMPFAIL of sysexits.h
@@ -258,7 +259,7 @@ class Lifeline(Heartbeat):
     def _exit(self) -> None:
         # Not sys.exit: the main thread may be inside a collective that never returns.
         with contextlib.suppress(OSError, ValueError):
-            print(f"Rank {self.rank} ends: its watcher has ended or says so.", file=sys.stderr, flush=True)
+            print_line(f"Rank {self.rank} ends: its watcher has ended or says so.", sys.stderr)
         os._exit(LOST_EXIT_CODE)
 
 

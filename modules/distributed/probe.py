@@ -27,6 +27,7 @@ from typing import Any, Literal
 from modules.config.errors import UserError
 from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, spoken
 from modules.session.backend import Backend, choose_backend
+from modules.session.printing import print_line, print_text
 
 DEFAULT_CPU_RANKS = 2
 
@@ -132,12 +133,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         result = probe(args.devices, args.backend, args.world_size, args.megabytes, args.seconds, args.timeout)
     except UserError as error:
-        print(error, file=sys.stderr)
+        print_text(error, sys.stderr)
         return 2
     for line in _table(result):
-        print(line, file=sys.stderr)
+        print_line(line, sys.stderr)
     text = json.dumps(result.as_values())
-    print(text)
+    print_line(text)
     if args.json:
         args.json.write_text(text + "\n", encoding="utf-8")
     return 1 if result.failed else 0

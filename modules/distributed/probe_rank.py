@@ -24,6 +24,8 @@ from datetime import timedelta
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from modules.session.printing import print_text
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup, TCPStore
@@ -53,7 +55,7 @@ def main() -> None:
     try:
         _run(task, starter)
     except Exception as error:  # whatever it is, the process that started this one tells it
-        traceback.print_exc()
+        print_text(traceback.format_exc(), sys.stderr)
         starter.report("failed", text=f"{type(error).__name__}: {_first_line(error)}")
         os._exit(1)  # leaving a group whose other ranks are gone may never end
 

@@ -3,6 +3,7 @@
 import contextlib
 from typing import TextIO
 
+from modules.session.printing import print_line
 from modules.session.TrainCallbacks import TrainCallbacks
 
 
@@ -15,4 +16,4 @@ class OtherRankCallbacks(TrainCallbacks):
 
     def on_warning(self, text: str) -> None:
         with contextlib.suppress(OSError):  # a terminal that was closed must not end the training
-            print(f"Warning from rank {self._rank}: {text}", file=self._stream, flush=True)
+            print_line(f"Warning from rank {self._rank}: {text}", self._stream)

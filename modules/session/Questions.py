@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from modules.config.errors import UserError
+from modules.config.visible_text import visible_line
 from modules.session.atomic import write_json
+from modules.session.printing import print_text
 
 Read = Callable[[str], str]  # an answer as typed -> as it is meant and kept; raises UserError with the reason if wrong
 
@@ -80,7 +82,7 @@ def save_answers(path: Path, answers: Mapping[str, str]) -> None:
 def _until_right(prompt: str, default: str, read: Read) -> str:
     while True:
         try:
-            text = input(prompt).strip()
+            text = input(visible_line(prompt)).strip()
         except EOFError:
             print()
             raise UserError(
@@ -89,4 +91,4 @@ def _until_right(prompt: str, default: str, read: Read) -> str:
         try:
             return read(text or default)
         except UserError as error:
-            print(error)
+            print_text(error)

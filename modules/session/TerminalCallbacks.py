@@ -8,6 +8,8 @@ from typing import TextIO
 
 from tqdm import tqdm
 
+from modules.config.visible_text import visible_line
+from modules.session.printing import print_line
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 
@@ -56,7 +58,7 @@ class TerminalCallbacks(TrainCallbacks):
 
     def on_failed(self, text: str) -> None:
         if self._tells_failure:
-            self._write(f"Failed: {text}")
+            self._write(*f"Failed: {text}".split("\n"))
 
     def on_finished(self, step: int) -> None:
         self._write(f"Finished after {step} steps.")
@@ -75,10 +77,11 @@ class TerminalCallbacks(TrainCallbacks):
         with contextlib.suppress(OSError):
             self._bar.update(info.step - self._bar.n)
 
-    def _write(self, text: str) -> None:
+    def _write(self, *lines: str) -> None:
         # a terminal that was closed or a full disk under a log file must not end the training
         with contextlib.suppress(OSError):
-            if self._has_bar:
-                tqdm.write(text, file=self._stream)
-            else:
-                print(text, file=self._stream, flush=True)
+            for line in lines:
+                if self._has_bar:
+                    tqdm.write(visible_line(line), file=self._stream)
+                else:
+                    print_line(line, self._stream)

@@ -13,6 +13,7 @@ from typing import Any
 
 from modules.config.errors import UserError
 from modules.config.files import load_values
+from modules.config.visible_text import visible_text
 from modules.session.following import read_tail
 from modules.session.RunFolder import RunFolder
 
@@ -69,7 +70,7 @@ def crash_report(path: str | os.PathLike) -> str:
         _section("Settings", _settings(folder)),
         _section("Machine", [platform.platform(), f"Python {platform.python_version()}", *_versions()]),
     ]
-    return redact("\n\n".join(part for part in parts if part)) + "\n"
+    return redact(visible_text("\n\n".join(part for part in parts if part))) + "\n"
 
 
 def suggestion(record: Mapping[str, Any]) -> str:

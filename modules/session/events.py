@@ -15,6 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from modules.config.visible_text import find_hidden
+from modules.session.printing import print_line
+
 EVENT_TYPES = (
     "status",
     "step",
@@ -88,8 +91,10 @@ class EventWriter:
         if clash := fields.keys() & {"time", "rank"}:
             raise ValueError(f"event field {clash.pop()!r} is written by the event writer itself")
         event = {"time": time.time(), "type": type, "rank": self.rank, **to_plain(fields)}
-        # A path with undecodable bytes holds lone surrogates; backslashreplace writes them as JSON would (\udcff).
-        line = json.dumps(event, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
+        text = json.dumps(event, ensure_ascii=False, allow_nan=False)
+        if find_hidden(text) is not None:  # people follow the file in a terminal; and UTF-8 has no lone surrogates
+            text = json.dumps(event, allow_nan=False)
+        line = text.encode("utf-8") + b"\n"
         if type == "step" and len(line) > MAX_STEP_BYTES:
             raise ValueError(f"step event of {len(line)} bytes: at most {MAX_STEP_BYTES}, there is one every step")
         return line
@@ -107,7 +112,7 @@ class EventWriter:
                     self._lines = deque([*unwritten, *self._lines], maxlen=_MAX_WAITING_LINES)
                     self._changed.wait_for(lambda: self._closing, timeout=_RETRY_SECONDS)
             elif unwritten:
-                print(f"{len(unwritten)} events were not written to {self.path}", file=sys.stderr)
+                print_line(f"{len(unwritten)} events were not written to {self.path}", sys.stderr)
         if self._file is not None:
             self._file.close()
 
@@ -134,7 +139,8 @@ class EventWriter:
     def _warn_once(self, error: OSError) -> None:
         if not self._has_warned:
             self._has_warned = True
-            print(f"Events can't be written to {self.path} ({error}); the training goes on without.", file=sys.stderr)
+            text = f"Events can't be written to {self.path} ({error}); the training goes on without."
+            print_line(text, sys.stderr)
 
 
 def read_events(

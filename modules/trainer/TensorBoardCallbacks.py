@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from modules.session.printing import print_line
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 
@@ -51,7 +52,7 @@ class TensorBoardCallbacks(TrainCallbacks):
             write()
         except OSError as error:
             self._has_failed = True
-            print(f"TensorBoard's curves end here: {error.strerror or error}.", file=sys.stderr)
+            print_line(f"TensorBoard's curves end here: {error.strerror or error}.", sys.stderr)
 
     def _add_scalars(self, scalars: dict[str, float | None], step: int) -> None:
         for name, value in scalars.items():

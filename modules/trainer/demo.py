@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.session.printing import print_line
 from modules.session.RunFolder import RunFolder
 from modules.trainer.picture_grid import save_sample_grid
 from modules.trainer.run import FINISHED
@@ -21,10 +22,11 @@ def run_demo(config: TrainConfig) -> int:
     if code != FINISHED:
         return code
     folder = RunFolder(config.workspace_dir)
-    print(f"\nBefore and after: {save_before_and_after(folder)}")
-    print(f"Samples:          {folder.samples_dir}")
+    print()
+    print_line(f"Before and after: {save_before_and_after(folder)}")
+    print_line(f"Samples:          {folder.samples_dir}")
     for path in sorted(folder.models_dir.iterdir()):
-        print(f"LoRA:             {path}")
+        print_line(f"LoRA:             {path}")
     return code
 
 

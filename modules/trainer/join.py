@@ -12,11 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from modules.config.errors import UserError
+from modules.config.visible_text import visible_text
 from modules.distributed.launchers import kill_processes
 from modules.distributed.lifeline import LOST_EXIT_CODE, Lifeline, LifelineServer
 from modules.distributed.RankWatch import watch_in_thread
 from modules.distributed.stacks import with_stacks
 from modules.session.FolderCommands import STARTED_VARIABLE
+from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.session.slurm import remember_requeue_signals
@@ -77,10 +79,10 @@ def _as_found(config: TrainConfig, environment: RankEnvironment) -> TrainConfig:
     """The settings with the ranks that are there, which a launcher decides."""
     wanted = config.world_size
     if wanted not in (None, environment.local_world_size) and environment.rank == 0:
-        print(
+        print_line(
             f"Warning: world_size {wanted}, but {environment.name} has started {environment.local_world_size} ranks on "
             "this machine: these train.",
-            file=sys.stderr,
+            sys.stderr,
         )
     return replace(
         config,
@@ -169,7 +171,7 @@ def _end_with_watch(folder: RunFolder, leader: int) -> None:
 def _write_failure(folder: RunFolder, record: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
         folder.write_exit("failed", **record)
-    print(f"Failed: {record['text']}", file=sys.stderr, flush=True)
+    print_text(f"Failed: {record['text']}", sys.stderr)
 
 
 class LauncherWatch(threading.Thread):
@@ -197,6 +199,8 @@ def _tell_torchrun(outcome: Outcome) -> None:
     """For the summary that torchrun prints; elsewhere it does nothing."""
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
+    parts = outcome.error.args  # torchrun prints them as they are
+    outcome.error.args = tuple(visible_text(part) if isinstance(part, str) else part for part in parts)
     try:
         raise outcome.error
     except Exception as error:  # it records the traceback of what is being handled

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
+from modules.config.visible_text import visible_text
 from modules.distributed.errors import RankLostError
 from modules.distributed.Supervisor import FAILED, FINISHED, STOPPED
 from modules.session.EventCallbacks import EventCallbacks
@@ -23,6 +24,7 @@ from modules.session.events import EventWriter
 from modules.session.FolderCommands import FolderCommands
 from modules.session.OtherRankCallbacks import OtherRankCallbacks
 from modules.session.out_of_memory import is_out_of_memory
+from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.session.slurm import (
@@ -114,7 +116,7 @@ def record_end(folder: RunFolder, outcome: Outcome) -> None:
         for number in stop_signals():  # SLURM sends them when it queues the job again: the words come first
             signal.signal(number, signal.SIG_IGN)
         text = requeue()
-        print(text, file=sys.stderr, flush=True)
+        print_line(text, sys.stderr)
     with contextlib.suppress(OSError):  # on a full disk the words on the terminal have to do
         folder.write_exit(outcome.status, rank=0, **({"text": text} if text else {}))
 
@@ -153,7 +155,7 @@ def train_rank(
             outcome = _failure(error)
             if not outcome.is_user_error:
                 for stream in (sys.stderr, log) if tells_failure else (log,):
-                    print(outcome.traceback, file=stream)
+                    print_text(outcome.traceback, stream)
             callbacks.on_failed(outcome.text)
         return outcome
 
@@ -173,7 +175,7 @@ def _train(make_trainer: MakeTrainer, callbacks: TrainCallbacks, commands: Train
 
 
 def _failure(error: Exception) -> Outcome:
-    trace = "".join(traceback.format_exception(error))
+    trace = visible_text("".join(traceback.format_exception(error)))
     failed = partial(Outcome, "failed", traceback=trace, error=error)
     if isinstance(error, RankLostError):
         return failed(text=str(error), is_symptom=True)
@@ -181,7 +183,7 @@ def _failure(error: Exception) -> Outcome:
         return failed(text=str(error), is_user_error=True)
     if is_out_of_memory(error):
         return failed(text=OUT_OF_MEMORY)
-    return failed(text=f"{type(error).__name__}: {error}", is_symptom=_is_symptom(error))
+    return failed(text=visible_text(f"{type(error).__name__}: {error}"), is_symptom=_is_symptom(error))
 
 
 def _is_symptom(error: Exception) -> bool:

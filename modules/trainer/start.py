@@ -15,6 +15,7 @@ from modules.distributed.environments import find_environment, is_by_accelerate,
 from modules.distributed.Heartbeat import read_limits
 from modules.session.devices import default_num_ranks, list_gpus, num_cores
 from modules.session.node_check import refused_together
+from modules.session.printing import print_line
 from modules.session.slurm import was_requeued
 from modules.trainer.join import REFUSED, join_training
 from modules.trainer.run import run_training
@@ -84,4 +85,4 @@ def _refused_once(config: TrainConfig, environment: RankEnvironment | None) -> I
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    print_line(text, sys.stderr)

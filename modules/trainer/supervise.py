@@ -27,6 +27,7 @@ from modules.session.events import EventWriter
 from modules.session.FolderCommands import STARTED_VARIABLE, FolderCommands
 from modules.session.node_check import check_nodes, refused_together
 from modules.session.ports import LOOPBACK, PORTS_TO_TRY, claim_free_port
+from modules.session.printing import print_line
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.session.slurm import REQUEUED, remember_requeue_signals, requeue_signals
@@ -56,7 +57,7 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
     folder = RunFolder(config.workspace_dir)
     leads = machines.node_rank == 0  # the other machines may share its disk, and follow
     with contextlib.ExitStack() as stack:
-        with refused_together(machines, lambda text: print(text, file=sys.stderr)):
+        with refused_together(machines, lambda text: print_line(text, sys.stderr)):
             _take_folder(folder, leads, resume, stack)
         callbacks = _callbacks(folder, stack)
         if machines.num_nodes > 1:

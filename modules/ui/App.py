@@ -22,6 +22,7 @@ from typing import TypeVar
 import customtkinter as ctk
 from customtkinter.windows.widgets.core_rendering import CTkCanvas
 
+from modules.session.printing import print_text
 from modules.ui import keyboard
 from modules.ui.BackgroundChecks import BackgroundChecks
 from modules.ui.DeviceModel import DeviceModel
@@ -149,7 +150,7 @@ class App(ctk.CTk):
 
     def report_callback_exception(self, kind, error, trace) -> None:
         """Called by Tk for what a callback raised: a fault of Chorus, which the person can report."""
-        traceback.print_exception(kind, error, trace, file=sys.stderr)
+        print_text("".join(traceback.format_exception(kind, error, trace)), sys.stderr)
         self.show_message(f"Something went wrong in the window ({kind.__name__}: {error}). Please report it.", "error")
 
     def winfo_children(self) -> list[tkinter.Misc]:

@@ -13,6 +13,7 @@ from modules.config.presets import GPU_COUNTS, fitting_memory, has_variants, var
 from modules.config.TrainConfig import TrainConfig
 from modules.session.backend import backend_warning
 from modules.session.devices import Gpu, list_gpus, no_gpu_reason, num_cores
+from modules.session.printing import print_line
 from modules.session.Questions import Questions, read_choice
 from modules.session.run_shape import GIB, chosen_gpus, find_device_problems, ranks_here, run_shape
 from scripts.starting.what_to_train import read_config
@@ -96,12 +97,12 @@ def ask_variant(questions: Questions, arguments: list[str], machine: Machine) ->
     sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes]
     memory = fitting_memory(min(sizes)) if sizes else None
     if memory and (reason := why_not_offered(name, memory)):
-        print(f"{name} for a GPU with {memory} GB: {reason}")
+        print_line(f"{name} for a GPU with {memory} GB: {reason}")
         memory = None
     if len(gpus) > 1 and len(gpus) not in GPU_COUNTS and config.max_steps and config.batch_size_mode == "per_device":
         steps = config.max_steps
         as_many = math.ceil(steps / len(gpus))
-        print(f"max_steps {steps} is meant for one GPU: --set max_steps={as_many} is as many pictures on these.")
+        print_line(f"max_steps {steps} is meant for one GPU: --set max_steps={as_many} is as many pictures on these.")
     variant = variant_name(name, memory, len(gpus) if len(gpus) in GPU_COUNTS else 1)
     if variant == name or not questions.ask_whether("variant", f"{variant} is made for these GPUs: take it?", True):
         return arguments

@@ -16,6 +16,7 @@ from modules.config.presets import ROOT, list_presets
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
 from modules.session.backups import list_backups
+from modules.session.printing import print_line
 from modules.session.Questions import Questions
 from modules.session.RunFolder import RunFolder
 from scripts import train
@@ -42,7 +43,7 @@ def ask_settings(questions: Questions, args: argparse.Namespace) -> list[str]:
     if "settings" not in questions.given:
         notes = [*("" for _ in files), *(preset.description for preset in presets)]
         for number, (name, note) in enumerate(zip(names, notes, strict=True), start=1):
-            print(f"{number:>4}  {name:<16} {note}".rstrip())
+            print_line(f"{number:>4}  {name:<16} {note}".rstrip())
         print("      Presets also come for a GPU's memory, such as sdxl-lora-16gb.")
     before = questions.last.get("settings")
     settings = questions.ask("settings", "Settings: number, name, or a file", read)

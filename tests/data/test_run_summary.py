@@ -1,7 +1,9 @@
 """The dry run says what a run would do, and refuses what the run would refuse."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +62,15 @@ def test_more_devices_mean_fewer_steps_and_a_scaled_rate(values):
     assert text_of(values, "Learning rate", num_ranks=2) == "0.0001"
     with pytest.raises(UserError, match=r"batch_size 4 \(global\) on 3 GPUs"):
         summarize(config_from_values(values), num_ranks=3)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+def test_a_name_stays_on_its_line_whatever_it_holds(values):
+    name = "a\x1b]0;pwned\x07\n\u202egnp.png"
+    Path(values["concepts"][0]["path"], name).write_bytes(b"no picture")
+    lines = [line for line in summarize(config_from_values(values)).splitlines() if line.startswith("Left out:")]
+    assert len(lines) == 1
+    assert r"/a\x1b]0;pwned\x07\n\u202egnp.png (" in lines[0]
 
 
 def test_a_batch_above_an_epoch_is_warned_of(values):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,16 @@ def test_it_says_what_it_finds_and_that_training_can_start(config, capsys):
     assert lines[0] == "4 pictures"
     assert lines[1].startswith("warning: 1 pictures have no caption")
     assert lines[2].strip().endswith("003.png")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+def test_names_are_shown_on_one_line_each(config, tmp_path, capsys):
+    folder = Path(json.loads(Path(config).read_text())["concepts"][0]["path"])
+    (folder / "a\x1b[2J\n\u202egnp.png").write_bytes(b"no picture")
+    main(["--config", config, "--set", "data.max_unreadable_share=0.5"])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert [line for line in lines if line.endswith(r"/a\x1b[2J\n\u202egnp.png")]
 
 
 def test_json_holds_the_same(config, capsys):

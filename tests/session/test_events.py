@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from modules.config.visible_text import find_hidden
 from modules.session import events
 from modules.session.events import EVENT_TYPES, EventWriter, read_events
 
@@ -120,10 +121,12 @@ def test_long_texts_are_cut_between_two_characters(path, char):
     assert events.MAX_TEXT_BYTES - 4 < len(cut.encode()) <= events.MAX_TEXT_BYTES
 
 
-@pytest.mark.parametrize("text", ["line\nbreak\r\n", "\u2028\x85", "\udcff.png", "\x00", '"\\'])
-def test_any_text_stays_on_one_line_and_comes_back(path, text):
+@pytest.mark.parametrize("text", ["line\nbreak\r\n", "\u2028\x85", "\udcff.png", "\x00", '"\\', "\x9b2J\u202egnp.é"])
+def test_any_text_stays_on_one_line_acts_on_no_terminal_and_comes_back(path, text):
     write(path, text, "next")
-    assert path.read_bytes().count(b"\n") == 2
+    lines = path.read_text(encoding="utf-8").split("\n")
+    assert len(lines) == 3
+    assert list(map(find_hidden, lines)) == [None] * 3
     assert texts(read_events(path)[0]) == [text, "next"]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from modules.config.visible_text import visible_line
 from modules.session.doctor.CheckResult import CheckResult
 
 STATE_WIDTH = 9  # of "warning" and two spaces
@@ -13,11 +14,12 @@ NAME_WIDTH = 16
 
 
 def result_lines(result: CheckResult) -> list[str]:
-    """A line, what belongs to it, and the remedy; these indented."""
+    """A line, what belongs to it, and the remedy; these indented. Safe to print, whatever was found."""
     indent = " " * STATE_WIDTH
     lines = [f"{result.state:<{STATE_WIDTH}}{result.name + ':':<{NAME_WIDTH}} {result.text}."]
     lines += [f"{indent}    {line}" for line in result.details]
-    return [*lines, f"{indent}--> {result.remedy}"] if result.remedy else lines
+    lines += [f"{indent}--> {result.remedy}"] if result.remedy else []
+    return list(map(visible_line, lines))
 
 
 def verdict(results: Sequence[CheckResult]) -> str:
