@@ -25,6 +25,7 @@ if __name__ == "__main__":  # before the imports that take long
 
     end_plainly_on_ctrl_c()
 
+from modules.session.crash_report import redact
 from modules.session.doctor.CheckResult import CheckResult
 from modules.session.doctor.packages import check_packages, check_python
 from modules.session.doctor.report import as_values, can_train, result_lines, verdict
@@ -43,7 +44,8 @@ def main(argv: list[str] | None = None) -> int:
     for result in make_checks(args):
         results.append(result)
         if not args.json:
-            show("\n".join(result_lines(result)))
+            lines = "\n".join(result_lines(result))
+            show(redact(lines) if args.report else lines)
     show(json.dumps(as_values(results), indent=2) if args.json else f"\n{verdict(results)}")
     return 0 if can_train(results) else 1
 
@@ -54,7 +56,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--preset", metavar="NAME", help="start from a preset (docs/presets.md lists them)")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
     parser.add_argument("--quick", action="store_true", help="do not measure how fast the ranks exchange gradients")
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print what was found as JSON")
+    output.add_argument(
+        "--report", action="store_true", help="leave out names of people and machines, addresses and secrets"
+    )
     nodes = parser.add_argument_group("several machines")
     nodes.add_argument("--nodes", metavar="N", type=int, help="how many train together")
     nodes.add_argument("--node-rank", metavar="R", type=int, help="number of this one; it then waits for the others")

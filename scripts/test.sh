@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sets up what the checks need, then runs lint, the import contracts and all tests; fails if any of them does.
-#   ./scripts/test.sh                        everything
+#   ./scripts/test.sh                        everything that runs without a GPU
+#   ./scripts/test.sh --gpu                  the tests that need an NVIDIA GPU; writes a report to send back
 #   ./scripts/test.sh tests/config -k x      pytest alone, with these arguments
 set -u -o pipefail
 
@@ -11,6 +12,9 @@ base="$(find_python)" || exit 1
 python="$("$base" scripts/setup_env.py --test --print-python)" || exit 1
 export HF_HUB_OFFLINE=1  # tests bring their own models
 
+if [ "${1:-}" = "--gpu" ]; then
+    exec "$python" scripts/gpu_tests.py
+fi
 if [ $# -gt 0 ]; then
     exec "$python" -m pytest "$@"
 fi

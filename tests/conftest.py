@@ -56,6 +56,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is None:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU; ./scripts/test.sh --gpu runs these tests")
+
+
 @pytest.fixture(scope="session")
 def tiny_sd15(tmp_path_factory) -> Path:
     """A diffusers folder: Stable Diffusion 1.5 in miniature, epsilon prediction. Read only."""

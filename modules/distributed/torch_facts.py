@@ -5,7 +5,8 @@
 The last line of stdout is JSON, and the exit code 0:
 
     {"version": "2.13.0+cu130", "file": ".../torch/__init__.py", "cuda": "13.0", "nccl": "2.27.7", "has_gloo": true,
-     "has_nccl": true, "reason": "", "devices": [{"name": "NVIDIA A100-SXM4-80GB", "error": ""}, ...]}
+     "has_nccl": true, "reason": "",
+     "devices": [{"name": "NVIDIA A100-SXM4-80GB", "capability": "8.0", "error": ""}, ...]}
 
 cuda: version that it was built for; null of a build without. nccl: null without. reason: why it can't use CUDA; empty
 where it can, or was not built to. devices: as CUDA counts them; error: why a small sum on it failed, or empty.
@@ -69,7 +70,8 @@ def _try_device(index: int) -> dict[str, str]:
             error = "it adds wrongly"
     except RuntimeError as failure:
         error = _first_line(failure)
-    return {"name": torch.cuda.get_device_name(index), "error": error}
+    major, minor = torch.cuda.get_device_capability(index)
+    return {"name": torch.cuda.get_device_name(index), "capability": f"{major}.{minor}", "error": error}
 
 
 def _first_line(error: Exception) -> str:

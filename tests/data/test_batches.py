@@ -140,7 +140,6 @@ def test_moving_to_the_same_device_copies_nothing(make_source):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_a_pinned_batch_arrives_on_the_gpu_as_it_was(make_source):
     batch = make_source().batch(micro_batch((0, 0), (1, 0)), epoch=0)
     moved = batch.pinned().to(torch.device("cuda", 0))

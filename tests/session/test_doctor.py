@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import socket
 import sys
 import time
@@ -32,6 +33,7 @@ from modules.session.doctor.hardware import (
     read_hardware,
     read_torch,
 )
+from modules.session.doctor.machine import check_machine
 from modules.session.doctor.network import check_clock, check_loopback, check_port
 from modules.session.doctor.nodes import check_other_nodes
 from modules.session.doctor.packages import OPTIONAL, check_packages, check_python, read_pins
@@ -49,7 +51,7 @@ FACTS = {
     "has_gloo": True,
     "has_nccl": True,
     "reason": "",
-    "devices": [{"name": "NVIDIA A100-SXM4-80GB", "error": ""}] * 8,
+    "devices": [{"name": "NVIDIA A100-SXM4-80GB", "capability": "8.0", "error": ""}] * 8,
 }
 
 
@@ -111,6 +113,12 @@ def test_an_unmet_pin_is_named(installed, state, detail):
     assert result.state == state
     assert result.details == ((detail,) if detail else ())
     assert bool(result.remedy) == (state != "ok")
+
+
+def test_optional_packages_that_change_a_training_are_named():
+    pins = {"torch": "2.13.0"}
+    result = check_packages(pins, {**pins, "bitsandbytes": "0.50.2"}.get)
+    assert (result.state, result.text) == ("ok", "all 1 as pinned in requirements.txt; also bitsandbytes 0.50.2")
 
 
 # --- GPUs, driver, PyTorch --------------------------------------------------------------------------------------------
@@ -175,7 +183,7 @@ def test_without_a_driver_there_is_nothing_to_say_of_it():
         ({"reason": "CUDA driver version is insufficient", "devices": []}, "driver version is insufficient"),
         ({"devices": FACTS["devices"][:5]}, "sees 5 of 8 GPUs"),
         (
-            {"devices": [*FACTS["devices"][:7], {"name": "", "error": "no kernel image is available"}]},
+            {"devices": [*FACTS["devices"][:7], {"name": "", "capability": "6.1", "error": "no kernel image"}]},
             "can't compute on GPU 7: no kernel image",
         ),
         ({"has_gloo": False}, "without gloo"),
@@ -191,6 +199,7 @@ def test_torch_that_can_not_use_the_gpus_fails(hardware, changed, text):
 def test_torch_that_computes_on_all_gpus_is_well(hardware):
     result = check_torch(FACTS, hardware)
     assert (result.state, result.text) == ("ok", "2.13.0+cu130 computes on all 8 GPUs, NCCL 2.27.7")
+    assert result.details[7] == "GPU 7: compute capability 8.0"
 
 
 def test_a_torch_that_breaks_hangs_or_says_nothing_is_a_result_and_no_traceback():
@@ -416,3 +425,14 @@ def test_a_report_is_plain_lines_with_the_remedy_below():
     values = as_values(results)
     assert json.loads(json.dumps(values)) == values
     assert CheckResult(**{**values["checks"][1], "details": ("GPU 0: L4",)}) == results[1]
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+
+
+def test_the_machine_is_described_with_what_steers_cuda_and_no_token():
+    result = check_machine({"CUDA_VISIBLE_DEVICES": "0,1", "NCCL_DEBUG": "INFO", "HF_TOKEN": "hf_abc", "HOME": "/root"})
+    assert result.details == ("CUDA_VISIBLE_DEVICES=0,1", "NCCL_DEBUG=INFO")
+    assert platform.platform() in result.text
+    assert "GiB of memory" in result.text
+    assert json.loads(json.dumps(result.values))["cores"] >= 1

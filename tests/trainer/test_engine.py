@@ -445,7 +445,6 @@ def test_a_step_reads_no_value_from_the_device(precision):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
 def test_a_step_never_waits_for_the_gpu(precision):
     settings = EngineSettings(optimizer=ADAMW, mixed_precision=precision, ema=EmaConfig(enabled=True))

@@ -1,15 +1,19 @@
-"""Ranks on an NVIDIA GPU, as far as one GPU can show them."""
+"""Ranks on NVIDIA GPUs: what one GPU can show, and what takes two."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from diffusers import DiffusionPipeline
 
+from modules.families.registry import FAMILIES
+from modules.weights.single_file import save_single_file
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,10 +52,7 @@ runtime.close()
 dist.destroy_process_group()
 """
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def losses(folder: Path) -> list[float]:
@@ -61,18 +62,45 @@ def losses(folder: Path) -> list[float]:
 
 def test_one_rank_with_nccl_trains_as_one_without_and_never_waits():
     command = [sys.executable, "-c", ONE_RANK_WITH_NCCL, str(free_port())]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=300)
     assert done.returncode == 0, done.stderr
 
 
-def test_two_ranks_with_gloo_share_one_gpu(make_config, config_file, tmp_path):
-    curves = []
-    for ranks in (1, 2):
-        config = make_config("batch_size=8", "batch_size_mode=global", f"workspace_dir={tmp_path / str(ranks)}")
-        options = ["--multi_gpu", "--no_torchrun", "--backend", "gloo", "--devices", "0", "--world_size", str(ranks)]
-        command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", config_file(config), *options]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+@pytest.fixture
+def run(make_config, config_file, tmp_path) -> Callable[..., tuple[list[float], str]]:
+    """A function that trains on so many ranks and gives the losses and what the terminal showed."""
+
+    def train(ranks: int, *options: str, overrides: Sequence[str] = ()) -> tuple[list[float], str]:
+        folder = tmp_path / f"{ranks}-ranks"
+        config = make_config("batch_size=8", "batch_size_mode=global", f"workspace_dir={folder}", *overrides)
+        arguments = ["--config", config_file(config), "--multi_gpu", "--no_torchrun", "--world_size", str(ranks)]
+        command = [sys.executable, str(ROOT / "scripts" / "train.py"), *arguments, *options]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=300)
         assert done.returncode == 0, done.stderr
-        curves.append(losses(tmp_path / str(ranks)))
-    assert "Number of processes: 2" in done.stderr
-    assert curves[1] == pytest.approx(curves[0], rel=1e-3)
+        return losses(folder), done.stderr
+
+    return train
+
+
+@pytest.mark.parametrize("kind", ["folder", "single file"])
+def test_two_ranks_with_gloo_share_one_gpu(kind, run, tiny_sd15, tmp_path):
+    """Of a single file all components stay in memory, not all of them on the GPU."""
+    base = ()
+    if kind == "single file":
+        file = tmp_path / "base.safetensors"
+        save_single_file(file, FAMILIES["sd15"], DiffusionPipeline.from_pretrained(tiny_sd15).components)
+        base = (f"model.base={file}", f"model.config_folder={tiny_sd15}")
+    options = ("--backend", "gloo", "--devices", "0")
+    alone, _ = run(1, *options, overrides=base)
+    together, shown = run(2, *options, overrides=base)
+    assert "Number of processes: 2" in shown
+    assert together == pytest.approx(alone, rel=1e-3)
+
+
+def test_two_gpus_with_nccl_give_the_curve_of_one(run):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two NVIDIA GPUs")
+    alone, _ = run(1, "--backend", "nccl", "--devices", "0")
+    together, shown = run(2, "--backend", "nccl", "--devices", "0,1")
+    assert "Number of processes: 2" in shown
+    assert together == pytest.approx(alone, rel=1e-3)

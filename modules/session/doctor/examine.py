@@ -23,6 +23,7 @@ from modules.session.doctor.hardware import (
     read_torch,
 )
 from modules.session.doctor.known_problems import check_known_problems, read_situation
+from modules.session.doctor.machine import check_machine
 from modules.session.doctor.network import check_clock, check_loopback, check_port
 from modules.session.doctor.nodes import check_other_nodes
 from modules.session.doctor.settings import check_settings
@@ -48,6 +49,7 @@ def examine(
     looked at. quick: without measuring the communication. tell: told whom this machine waits for, to meet the others of
     several; None: they are not asked.
     """
+    yield check_machine()
     everything = within(SECONDS, "GPUs", read_hardware)
     if isinstance(everything, CheckResult):
         yield everything

@@ -175,7 +175,9 @@ def check_torch(facts: Mapping[str, Any], hardware: Hardware) -> CheckResult:
     else:
         where = f"all {num_gpus} GPUs" if num_gpus > 1 else "the GPU" if num_gpus else "the CPU"
         text = f"computes on {where}" + (f", NCCL {facts['nccl']}" if facts["nccl"] else "")
-    return CheckResult("PyTorch", "fails" if remedy else "ok", f"{version} {text}", remedy, values=dict(facts))
+    devices = enumerate(facts["devices"])
+    details = tuple(f"GPU {index}: compute capability {device['capability']}" for index, device in devices)
+    return CheckResult("PyTorch", "fails" if remedy else "ok", f"{version} {text}", remedy, details, dict(facts))
 
 
 def _gpu_line(gpu: Gpu, usage: GpuUsage) -> str:

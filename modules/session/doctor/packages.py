@@ -22,6 +22,9 @@ OPTIONAL = {
     "pytorch-optimizer": "there are no optimizers lion and came",
 }
 
+# Packages that Chorus or its libraries use where they are installed.
+EXTRAS = ("bitsandbytes", "triton", "triton-windows", "torchao", "torchvision", "xformers")
+
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3], is_64_bit: bool = sys.maxsize > 2**32) -> CheckResult:
     spoken = ".".join(map(str, version))
@@ -48,9 +51,12 @@ def check_packages(
     other = [name for name, version in installed.items() if version and version.split("+")[0] != pins[name]]
     details = [f"{name} is missing" + (f": {OPTIONAL[name]}" if name in OPTIONAL else "") for name in missing]
     details += [f"{name} {installed[name]}, tested with {pins[name]}" for name in other]
-    values = {"installed": installed, "pinned": dict(pins)}
+    extras = {name: version for name in EXTRAS if (version := (find_version or installed_version)(name))}
+    values = {"installed": installed, "pinned": dict(pins), "extras": extras}
     if not details:
-        return CheckResult("packages", "ok", f"all {len(pins)} as pinned in requirements.txt", values=values)
+        beside = ", ".join(f"{name} {version}" for name, version in extras.items())
+        text = f"all {len(pins)} as pinned in requirements.txt" + (f"; also {beside}" if beside else "")
+        return CheckResult("packages", "ok", text, values=values)
     needed = [name for name in missing if name not in OPTIONAL]
     state, more = ("fails", " The other checks need them, too.") if needed else ("warning", "")
     text = f"{len(missing)} missing, {len(other)} of another version than pinned in requirements.txt"
