@@ -22,6 +22,7 @@ SHOWN = r"a\x1b]0;pwned\x07\n\u202egnp.png"
 
 # They print what this repository itself holds, or run before the packages are there.
 FOR_DEVELOPERS = {
+    "scripts/setup/saying.py",
     "scripts/setup_env.py",
     "scripts/benchmark.py",
     "scripts/count_memory.py",
