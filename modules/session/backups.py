@@ -1,18 +1,26 @@
-"""The backups in a run folder: which there are, whether they are whole, and which one a resume goes on from."""
+"""The backups in a run folder: which there are, which are good, and which one a resume goes on from."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from modules.config.errors import UserError
 from modules.session.atomic import remove_folder
 from modules.session.manifest import MANIFEST_NAME, check_manifest
 from modules.session.RunFolder import RunFolder
 
+STATE_NAME = "state.json"
+
 _NAME = re.compile(r"(aside-)?step-(\d{1,18})")
+_ESSENTIAL = (STATE_NAME, "model.safetensors", "optimizer.safetensors")
+_Count = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -30,22 +38,52 @@ class BackupInfo:
 
 
 def list_backups(folder: RunFolder) -> list[BackupInfo]:
-    """The backups of the run, the latest step first."""
+    """The backups of the run, the latest step first. None where the disk can't be read."""
     try:
-        names = os.listdir(folder.backup_dir)
+        return find_backups(folder.backup_dir)
     except OSError:
+        return []
+
+
+def find_backups(backup_dir: Path) -> list[BackupInfo]:
+    """The backups in that folder, the latest step first. Raises OSError where it is there and can't be read."""
+    try:
+        names = os.listdir(backup_dir)
+    except FileNotFoundError:
         return []
     found = [
         info
         for name in names
-        if (match := _NAME.fullmatch(name)) and (info := _look_at(folder.backup_dir / name, match)) is not None
+        if (match := _NAME.fullmatch(name)) and (info := _look_at(backup_dir / name, match)) is not None
     ]
     return sorted(found, key=lambda info: (-info.step, info.is_aside))
 
 
-def damage(info: BackupInfo) -> str | None:
-    """What is wrong with the backup, in words; None if every byte is as written. Reads all of it."""
-    return check_manifest(info.path)
+def newest_usable(folder: RunFolder) -> BackupInfo | None:
+    """The backup that a resume goes on from, as far as that shows without reading its tensors."""
+    backups = (info for info in list_backups(folder) if not info.is_aside)
+    return next((info for info in backups if damage(info.path, contents=False) is None), None)
+
+
+def damage(path: Path, contents: bool = True) -> str | None:
+    """Why no run can go on from the backup at `path`, in words; None if it is good.
+
+    contents: whether every byte is compared with what was written, which reads all of it.
+    """
+    problem = check_manifest(path, _ESSENTIAL, contents)
+    if problem is not None:
+        return problem
+    try:
+        text = (path / STATE_NAME).read_bytes()
+        state = _State.model_validate(json.loads(text, parse_constant=_refuse_constant))
+    except ValidationError as error:
+        return f"{STATE_NAME} {_first_problem(error)}"
+    except (OSError, ValueError, RecursionError) as error:
+        return f"{STATE_NAME} can't be read ({error})"
+    name = _NAME.fullmatch(path.name)
+    if name is not None and int(name[2]) != state.step:
+        return f"{STATE_NAME} is of step {state.step}, not of the step in the folder's name"
+    return check_manifest(path, ["ema.safetensors"], contents=False) if state.ema else None
 
 
 def go_back_to(folder: RunFolder, step: int) -> None:
@@ -57,7 +95,7 @@ def go_back_to(folder: RunFolder, step: int) -> None:
     chosen = next((info for info in found if info.step == step), None)
     if chosen is None:
         raise UserError(f"There is no backup of step {step} in {folder.backup_dir} any more: choose another one.")
-    problem = damage(chosen)
+    problem = damage(chosen.path)
     if problem is not None:
         raise UserError(f"The backup of step {step} is damaged ({problem}): choose an earlier one.")
     try:
@@ -70,6 +108,48 @@ def go_back_to(folder: RunFolder, step: int) -> None:
         raise UserError(
             f"The backups in {folder.backup_dir} can't be renamed ({error.strerror}): look after its disk."
         ) from error
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Optimizer(_Strict):
+    kind: str
+    groups: list[dict[str, Any]]
+    state: dict[str, dict[str, Any]]
+
+
+class _Run(_Strict):
+    global_batch: Annotated[int, Field(ge=1)]
+    samples: str
+
+
+class _State(_Strict):
+    """What a run needs of state.json to go on. ema: whether there are averaged weights; earlier versions don't say."""
+
+    step: _Count
+    epoch: _Count
+    step_in_epoch: _Count
+    smooth_loss: float | None
+    learning_rate_factor: Annotated[float, Field(gt=0)]
+    optimizer: _Optimizer
+    loss_scale: dict[str, float]
+    run: _Run
+    ema: bool = False
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"it holds {name}")
+
+
+def _first_problem(error: ValidationError) -> str:
+    """Such as "has no epoch" or "has an impossible step: -5"."""
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f"has no {place}"
+    return f"has an impossible {place}: {first['input']!r:.60}" if place else "is not a JSON object"
 
 
 def _move(source: Path, target: Path) -> None:

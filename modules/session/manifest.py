@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from modules.session.atomic import is_temporary, write_json
@@ -26,27 +27,41 @@ def write_manifest(folder: str | os.PathLike) -> None:
     write_json(folder / MANIFEST_NAME, {"files": files})
 
 
-def check_manifest(folder: str | os.PathLike) -> str | None:
+def check_manifest(folder: str | os.PathLike, required: Iterable[str] = (), contents: bool = True) -> str | None:
     """Compare `folder` with its manifest; the first problem in words, or None if every listed file is as written.
 
-    Sizes are compared before any hash, so that a cut file is found at once. Files the manifest does not list are no
-    problem: people and file managers put notes and thumbnails into folders.
+    required: names that the manifest has to list. contents: False compares sizes only, not hashes, and so reads nothing
+    but the manifest. Sizes are compared before any hash, so that a cut file is found at once. Files the manifest does
+    not list are no problem: people and file managers put notes and thumbnails into folders.
     """
     folder = Path(folder)
     try:
-        files = json.loads((folder / MANIFEST_NAME).read_bytes())["files"]
-        expected = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()}
+        expected = _read(folder)
     except FileNotFoundError:
         return f"{MANIFEST_NAME} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         return f"{MANIFEST_NAME} can't be read ({type(error).__name__})"
+    for name in required:
+        if name not in expected:
+            return f"{MANIFEST_NAME} does not list {name}"
     try:
-        return _first_difference(folder, expected)
+        return _first_difference(folder, expected, contents)
     except OSError as error:
         return f"{error.filename or folder} can't be read ({error.strerror})"
 
 
-def _first_difference(folder: Path, expected: dict[str, tuple[int, str]]) -> str | None:
+def listed_files(folder: str | os.PathLike) -> list[str]:
+    """The names in the manifest of `folder`, which `check_manifest` has found to be good."""
+    return list(_read(Path(folder)))
+
+
+def _read(folder: Path) -> dict[str, tuple[int, str]]:
+    """Name -> (size in bytes, SHA-256). Raises whatever a damaged file leads to."""
+    files = json.loads((folder / MANIFEST_NAME).read_bytes())["files"]
+    return {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()}
+
+
+def _first_difference(folder: Path, expected: dict[str, tuple[int, str]], contents: bool) -> str | None:
     for name, (size, _) in expected.items():
         if not _is_inside(name):
             return f"{MANIFEST_NAME} names {name!r}, which is outside the folder"
@@ -55,7 +70,7 @@ def _first_difference(folder: Path, expected: dict[str, tuple[int, str]]) -> str
             return f"{name} is missing"
         if path.stat().st_size != size:
             return f"{name} has {path.stat().st_size} bytes instead of {size}"
-    for name, (_, sha256) in expected.items():
+    for name, (_, sha256) in expected.items() if contents else ():
         if _sha256(folder / name) != sha256:
             return f"{name} has other content than was written (SHA-256 differs)"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,12 +15,16 @@ import torch
 from torch import Tensor
 
 from modules.session.atomic import new_folder, remove_folder, write_json
-from modules.session.manifest import check_manifest, write_manifest
-from modules.trainer.TrainingError import TrainingError
+from modules.session.backups import STATE_NAME, damage, find_backups
+from modules.session.manifest import listed_files, write_manifest
+from modules.trainer.TrainingError import DamagedBackup, TrainingError
 from modules.weights.errors import WeightsError
 from modules.weights.safe import load_tensors, save_tensors
 
 MAX_FAILURES = 3
+MAX_NAMED = 3  # damaged backups in a message
+
+_TENSOR_FILE = re.compile(r"(\w+)\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class BackupStore:
         self._on_warning = on_warning
         self._thread: threading.Thread | None = None
         self._failures = 0
+        self._damaged: set[str] = set()  # names, as far as a resume has found out
 
     def write(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
         """Copies the tensors to the CPU now and writes them in the background.
@@ -81,51 +87,84 @@ class BackupStore:
         return self._failures > 0
 
     def newest(self) -> Backup | None:
-        """The newest backup that is whole; damaged ones are passed over with a warning."""
+        """The newest good backup; damaged ones are passed over with a warning. None if there is no backup at all.
+
+        Raises TrainingError where there are backups and all of them are damaged.
+        """
+        passed_over: list[str] = []
         for path in self.paths():
-            problem = check_manifest(path)
-            if problem is None:
-                try:
-                    return _load(path)
-                except (OSError, ValueError, WeightsError) as error:
-                    problem = str(error)
-            self._on_warning(f"The backup {path.name} is damaged ({problem}); the one before it is used.")
+            try:
+                backup = self.load(path.name)
+            except DamagedBackup as error:
+                passed_over.append(f"{path.name} is damaged ({error})")
+                self._damaged.add(path.name)
+                continue
+            for text in passed_over:
+                self._on_warning(f"The backup {text}; {path.name} is used.")
+            return backup
+        if passed_over:
+            named = ", ".join(passed_over[:MAX_NAMED])
+            more = f" and {len(passed_over) - MAX_NAMED} more" if len(passed_over) > MAX_NAMED else ""
+            raise TrainingError(
+                f"None of the backups in {self.folder} can be resumed from: {named}{more}; restore the files of one of "
+                "them, or choose another workspace_dir to start a new run."
+            )
         return None
 
-    def load(self, name: str) -> Backup | None:
-        """The backup of that name, which another rank has found to be whole; None where it can't be read here."""
+    def load(self, name: str) -> Backup:
+        """The backup of that name. Raises DamagedBackup."""
+        path = self.folder / name
+        problem = damage(path)
+        if problem is not None:
+            raise DamagedBackup(problem)
         try:
-            return _load(self.folder / name)
-        except (OSError, ValueError, WeightsError):
-            return None
+            return _load(path)
+        except (OSError, ValueError, WeightsError) as error:
+            raise DamagedBackup(str(error).rstrip(".")) from error
 
     def paths(self) -> list[Path]:
-        """Newest first."""
-        return sorted((path for path in self.folder.glob("step-*") if path.name[5:].isdigit()), reverse=True)
+        """Newest first, without those put aside. Raises TrainingError where the folder can't be read."""
+        try:
+            return [info.path for info in find_backups(self.folder) if not info.is_aside]
+        except OSError as error:
+            raise TrainingError(
+                f"The backups in {self.folder} can't be read ({error.strerror}): look after its disk, then resume."
+            ) from error
 
     def _write(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
         path = self.folder / f"step-{data['step']:09d}"
         try:
-            if path.exists() and check_manifest(path) is None:  # asked for twice at one step; equal in content
+            if path.exists() and damage(path) is None:  # asked for twice at one step; equal in content
                 self._on_done(path, data["step"])
                 return
             remove_folder(path)
             with new_folder(path) as temporary:
                 for name, group in tensors.items():
                     save_tensors(temporary / f"{name}.safetensors", group)
-                write_json(temporary / "state.json", data)
+                write_json(temporary / STATE_NAME, data)
                 write_manifest(temporary)
         except OSError as error:
             self._failures += 1
             self._on_warning(f"The backup at step {data['step']} could not be written ({error.strerror or error}).")
             return
         self._failures = 0
-        # newer ones are damaged leftovers that a resume has passed over: they must not push this one out
-        older = [old for old in self.paths() if old.name < path.name]
-        for old in older[self._keep - 1 :]:
-            with contextlib.suppress(OSError):  # still open on Windows: the next backup tries again
-                remove_folder(old)
+        self._damaged.discard(path.name)
+        self._remove_old(data["step"])
         self._on_done(path, data["step"])
+
+    def _remove_old(self, step: int) -> None:
+        """Keeps the backup of `step`, which was just written, and the good ones before it, `keep` of them in all.
+
+        Damaged ones don't count: neither those before it nor later ones that a resume has passed over.
+        """
+        kept = 1
+        with contextlib.suppress(OSError):
+            older = [info.path for info in find_backups(self.folder) if info.step < step and not info.is_aside]
+            for path in older:
+                if kept >= self._keep:
+                    remove_folder(path)  # one that is still open on Windows stays until the next backup
+                elif path.name not in self._damaged and damage(path, contents=False) is None:
+                    kept += 1
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -134,5 +173,6 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def _load(path: Path) -> Backup:
-    tensors = {file.stem: load_tensors(file) for file in path.glob("*.safetensors")}
-    return Backup(path, tensors, json.loads((path / "state.json").read_text(encoding="utf-8")))
+    files = [match for name in listed_files(path) if (match := _TENSOR_FILE.fullmatch(name))]
+    tensors = {file[1]: load_tensors(path / file[0]) for file in files}
+    return Backup(path, tensors, json.loads((path / STATE_NAME).read_text(encoding="utf-8")))

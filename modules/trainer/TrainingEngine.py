@@ -205,6 +205,7 @@ class TrainingEngine:
             "learning_rate_factor": self.learning_rate_factor,
             "optimizer": optimizer_numbers,
             "loss_scale": self.loss_scale.state_dict(),
+            "ema": self.ema is not None,
         }
 
     @torch.no_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modules.trainer.TrainingError import TrainingError
+from modules.trainer.TrainingError import DamagedBackup, TrainingError
 
 if TYPE_CHECKING:
     from modules.distributed.Runtime import Runtime
@@ -14,18 +14,31 @@ if TYPE_CHECKING:
 def newest_backup(backups: BackupStore, runtime: Runtime) -> Backup | None:
     """The backup that rank 0 finds to be the newest good one; None where there is none.
 
-    Raises TrainingError, on all ranks, where one can't read it.
+    Raises TrainingError, on all ranks, where all are damaged, or one rank can't read it.
     """
-    backup = backups.newest() if runtime.is_main else None
-    name = runtime.broadcast(backup.path.name if backup else None, "looking for a backup")
+    backup, refusal = None, ""
+    if runtime.is_main:
+        try:
+            backup = backups.newest()
+        except TrainingError as error:
+            refusal = str(error)
+    name, refusal = runtime.broadcast([backup.path.name if backup else None, refusal], "looking for a backup")
+    if refusal:
+        raise TrainingError(refusal)
     if name is None:
         return None
-    backup = backup or backups.load(name)
-    without = [rank for rank, has in enumerate(runtime.gather(backup is not None, "reading")) if not has]
+    problem = ""
+    if backup is None:
+        try:
+            backup = backups.load(name)
+        except DamagedBackup as error:
+            problem = str(error)
+    problems = runtime.gather(problem, "reading")
+    without = [rank for rank, text in enumerate(problems) if text]
     if without:
         raise TrainingError(
-            f"Rank {without[0]} can't read the backup {name} in {backups.folder}: copy the folder to its machine, or "
-            "use a workspace_dir that all machines share."
+            f"Rank {without[0]} can't read the backup {name} in {backups.folder} ({problems[without[0]]}): copy the "
+            "folder to its machine, or use a workspace_dir that all machines share."
         )
     return backup
 

@@ -21,6 +21,7 @@ from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment,
 from modules.distributed.launchers import Launcher, SpawnLauncher, TorchrunLauncher, torchrun_command
 from modules.distributed.lifeline import Lifeline
 from modules.distributed.Supervisor import Supervisor
+from modules.session.backups import newest_usable
 from modules.session.devices import num_cores
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
@@ -88,7 +89,7 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
             callbacks,
             resume=resume,
             max_restarts=machines.max_restarts if machines.num_nodes == 1 else 0,
-            has_backup=lambda: any(path.name[5:].isdigit() for path in folder.backup_dir.glob("step-*")),
+            has_backup=lambda: newest_usable(folder) is not None,
             first_rank=machines.node_rank * num_ranks,
             writes_exit=leads,
         ).run()

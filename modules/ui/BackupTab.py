@@ -113,7 +113,7 @@ class BackupTab(ctk.CTkFrame):
         self.table.selection_set(usable[:1])
 
     def _check_next(self) -> None:
-        """Read the next backup that has not been compared with its manifest, one at a time: they may be large."""
+        """Read the next backup that has not been looked at in full, one at a time: they may be large."""
         waiting = [info for info, state in self.states.items() if state == CHECKING]
         if self._is_checking or not waiting:
             return
@@ -124,7 +124,7 @@ class BackupTab(ctk.CTkFrame):
             self._checked(info, "it can't be read")  # and the next one
             raise error
 
-        self.app.in_background(lambda: damage(info), lambda problem: self._checked(info, problem), fail)
+        self.app.in_background(lambda: damage(info.path), lambda problem: self._checked(info, problem), fail)
 
     def _checked(self, info: BackupInfo, problem: str | None) -> None:
         self._is_checking = False

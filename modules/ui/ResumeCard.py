@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.errors import UserError
-from modules.session.backups import BackupInfo, list_backups
+from modules.session.backups import BackupInfo, newest_usable
 from modules.session.following import RunInfo, find_runs
 from modules.session.RunFolder import RunFolder
 from modules.ui.theme import Theme
@@ -24,7 +24,7 @@ LOOK_SECONDS = 10.0
 
 class ResumeCard(ctk.CTkFrame):
     """The newest runs beside the run folder of the settings: Open shows one, running or not. Where that folder has a
-    backup, `resume` goes on from the newest."""
+    good backup, `resume` goes on from the newest."""
 
     def __init__(self, parent: tkinter.Misc, app: App, resume: Callable[[], None]):
         super().__init__(parent, fg_color=Theme.card, corner_radius=8)
@@ -117,7 +117,7 @@ def look(workspace_dir: str) -> tuple[list[RunInfo], BackupInfo | None]:
     runs = find_runs(own.path.parent)
     if any(info.folder == own.path and info.status == "running" for info in runs):
         return runs[:MAX_RUNS], None
-    return runs[:MAX_RUNS], next((info for info in list_backups(own) if not info.is_aside), None)
+    return runs[:MAX_RUNS], newest_usable(own)
 
 
 def describe_run(info: RunInfo) -> str:

@@ -15,7 +15,7 @@ from modules.config.parse import JSON_ENDINGS, YAML_ENDINGS
 from modules.config.presets import ROOT, list_presets
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
-from modules.session.backups import list_backups
+from modules.session.backups import list_backups, newest_usable
 from modules.session.printing import print_line
 from modules.session.Questions import Questions
 from modules.session.RunFolder import RunFolder
@@ -116,16 +116,17 @@ def ask_resume(questions: Questions, arguments: list[str], wanted: bool | None) 
     if wanted:
         return ["--resume"]
     folder = RunFolder(read_config(arguments).workspace_dir)
-    backups = [backup for backup in list_backups(folder) if not backup.is_aside]
-    if backups and wanted is None:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(backups[0].time))
-        text = f"{folder.path} has a backup of step {backups[0].step}, of {when}: go on from it?"
+    backup = newest_usable(folder)
+    if backup and wanted is None:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(backup.time))
+        text = f"{folder.path} has a backup of step {backup.step}, of {when}: go on from it?"
         if questions.ask_whether("resume", text, default=True):
             return ["--resume"]
     free = next_run_folder(folder.path)
     if free == folder.path:
         return []
-    text = f"{folder.path} holds a run: folder for the new one"
+    whose = "" if backup or not list_backups(folder) else " whose backups are damaged"
+    text = f"{folder.path} holds a run{whose}: folder for the new one"
     chosen = questions.ask("run_folder", text, read_run_folder, str(free))
     return [f"--set=workspace_dir={chosen}"]
 

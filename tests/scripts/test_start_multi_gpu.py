@@ -20,6 +20,7 @@ from modules.session.devices import Gpu
 from scripts import start_multi_gpu, train
 from scripts.starting import devices_to_use
 from scripts.starting.devices_to_use import Machine
+from tests.support.backup_files import write_backup
 
 SCRIPT = Path(start_multi_gpu.__file__)
 FOUR = Machine([Gpu(index, "NVIDIA Test", f"GPU-{index}", 24 << 30, index) for index in range(4)], cores=16)
@@ -294,7 +295,7 @@ def earlier_run(folder: Path, with_backup: bool) -> None:
     (folder / "models").mkdir(parents=True)
     (folder / "models" / "model.safetensors").touch()
     if with_backup:
-        (folder / "backup" / "step-000000120").mkdir(parents=True)
+        write_backup(folder / "backup", 120)
 
 
 def test_options_take_back_what_the_settings_say_of_the_way(start, tmp_path):
@@ -323,6 +324,14 @@ def test_a_run_with_a_backup_is_offered_to_go_on(start, settings, tmp_path):
     _, trained, said = start(answers=["run.yaml", "", "", "", "", ""])
     assert "has a backup of step 120" in said
     assert trained[1] == "--resume"
+
+
+def test_a_run_with_damaged_backups_only_is_not_offered_to_go_on(start, settings, tmp_path):
+    earlier_run(tmp_path / "run", with_backup=True)
+    (tmp_path / "run" / "backup" / "step-000000120" / "state.json").unlink()
+    _, trained, said = start(answers=["run.yaml", "", "", "", "", ""])
+    assert "holds a run whose backups are damaged: folder for the new one" in said
+    assert trained[1] == f"--set=workspace_dir={tmp_path / 'run-2'}"
 
 
 def test_who_does_not_go_on_gets_a_folder_that_holds_no_run(start, settings, tmp_path):

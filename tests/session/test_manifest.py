@@ -55,9 +55,11 @@ def test_a_folder_that_is_missing_is_a_problem(tmp_path):
     assert check_manifest(tmp_path / "none") == "manifest.json is missing"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "3", "{}", '{"files": []}', '{"files": {"a": 1}}', '{"files": {"a": {}}}', "[" * 100_000]
-)
+NO_MANIFESTS = ("", "{", "[]", "3", "{}", '{"files": []}', '{"files": {"a": 1}}', '{"files": {"a": {}}}', "[" * 100_000)
+HUGE = '{"files": {"a": {"size": 1e999, "sha256": ""}}}'
+
+
+@pytest.mark.parametrize("text", [*NO_MANIFESTS, HUGE])
 def test_a_damaged_manifest_is_a_problem_and_no_crash(backup, text):
     (backup / MANIFEST_NAME).write_text(text)
     assert "manifest.json can't be read" in check_manifest(backup)

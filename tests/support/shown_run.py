@@ -23,6 +23,7 @@ from modules.session.atomic import write_json
 from modules.session.manifest import write_manifest
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
+from tests.support.backup_files import state_of
 from tests.support.fake_nvml import GIB, FakeNvml, eight_gpus
 
 SETTINGS_FILE = "digits.yaml"
@@ -177,7 +178,8 @@ def _draw_samples(run: RunFolder, step: int) -> Iterator[tuple[Path, str]]:
 def _back_up(run: RunFolder, step: int) -> Path:
     path = run.backup_dir / f"step-{step:09d}"
     path.mkdir()
-    (path / "state.json").write_text(json.dumps({"step": step}), encoding="utf-8")
-    (path / "lora.safetensors").write_bytes(bytes(2_100_000))
+    (path / "state.json").write_text(json.dumps(state_of(step)), encoding="utf-8")
+    (path / "model.safetensors").write_bytes(bytes(700_000))
+    (path / "optimizer.safetensors").write_bytes(bytes(1_400_000))
     write_manifest(path)
     return path

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import signal
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.session.manifest import check_manifest
+from modules.session.backups import damage
+from modules.session.manifest import check_manifest, write_manifest
 from modules.trainer.BackupStore import BackupStore
-from modules.trainer.TrainingError import TrainingError
+from modules.trainer.TrainingError import DamagedBackup, TrainingError
 from modules.weights.safe import save_tensors
+from tests.support.backup_files import state_of
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITES_WITHOUT_END = """
@@ -22,10 +25,11 @@ import itertools, sys
 from pathlib import Path
 import torch
 from modules.trainer.BackupStore import BackupStore
+from tests.support.backup_files import state_of
 
 store = BackupStore(Path(sys.argv[1]), 2, lambda path, step: print(step, flush=True), print)
 for step in itertools.count(int(sys.argv[2])):
-    store.write({"model": {"weight": torch.full((300, 1000), float(step))}}, {"step": step})
+    store.write({"model": {"weight": torch.full((300, 1000), float(step))}, "optimizer": {}}, state_of(step))
 """
 
 
@@ -40,8 +44,8 @@ def store(tmp_path, warnings) -> BackupStore:
 
 
 def write(store: BackupStore, step: int, value: float | None = None) -> None:
-    tensors = {"model": {"weight": torch.full((4, 3), float(step if value is None else value))}}
-    store.write(tensors, {"step": step, "note": "ä"})
+    tensors = {"model": {"weight": torch.full((4, 3), float(step if value is None else value))}, "optimizer": {}}
+    store.write(tensors, state_of(step, note="ä"))
     store.wait()
 
 
@@ -63,7 +67,7 @@ def test_a_backup_comes_back_as_it_was(store):
         },
         "optimizer": {"a/exp_avg": torch.randn(3, 4, 2, 2)},
     }
-    data = {"step": 7, "list": [1, 2.5, None], "nested": {"pi": 3.141592653589793}}
+    data = state_of(7, list=[1, 2.5, None], nested={"pi": 3.141592653589793})
     store.write(tensors, data)
     store.wait()
     backup = store.newest()
@@ -82,8 +86,8 @@ def test_what_is_written_is_the_moment_of_the_call(store, monkeypatch):
 
     changed = threading.Event()
     monkeypatch.setattr("modules.trainer.BackupStore.save_tensors", late)
-    weight, data = torch.zeros(1000), {"step": 1, "list": [1]}
-    store.write({"model": {"weight": weight}}, data)
+    weight, data = torch.zeros(1000), state_of(1, list=[1])
+    store.write({"model": {"weight": weight}, "optimizer": {}}, data)
     weight.fill_(5.0)
     data["list"].append(2)
     changed.set()
@@ -132,12 +136,33 @@ def flip(folder: Path) -> None:
     file.write_bytes(data)
 
 
+def say_step_minus_five(folder: Path) -> None:
+    """In a state whose hash is right."""
+    (folder / "state.json").write_text(json.dumps(state_of(-5)), encoding="utf-8")
+    write_manifest(folder)
+
+
+def lose_the_optimizer(folder: Path) -> None:
+    (folder / "optimizer.safetensors").unlink()
+    write_manifest(folder)
+
+
+def write_no_tensors(folder: Path) -> None:
+    """In a file whose hash is right."""
+    (folder / "model.safetensors").write_bytes(b"x" * 20)
+    write_manifest(folder)
+
+
 DAMAGES = {
     "cut": cut,
     "flipped": flip,
     "without a manifest": lambda folder: (folder / "manifest.json").unlink(),
     "without a file": lambda folder: (folder / "model.safetensors").unlink(),
     "with another state": lambda folder: (folder / "state.json").write_text("{}", encoding="utf-8"),
+    "of an impossible step": say_step_minus_five,
+    "that was written without its optimizer": lose_the_optimizer,
+    "that holds no tensors": write_no_tensors,
+    "with an empty manifest": lambda folder: (folder / "manifest.json").write_text('{"files": {}}'),
 }
 
 
@@ -149,6 +174,51 @@ def test_a_damaged_newest_gives_the_one_before_and_a_warning(damage, store, warn
     assert store.newest().data["step"] == 1
     assert len(warnings) == 1
     assert "step-000000002 is damaged" in warnings[0]
+    assert "step-000000001 is used" in warnings[0]
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_where_all_are_damaged_none_is_used_and_it_is_said_what_is_wrong_with_each(damage, store, warnings, tmp_path):
+    write(store, 1)
+    write(store, 2)
+    for path in store.paths():
+        damage(path)
+    with pytest.raises(TrainingError, match=r"step-000000002 is damaged \(.*step-000000001 is damaged \(") as refusal:
+        store.newest()
+    assert str(tmp_path) in str(refusal.value)
+    assert warnings == []
+
+
+def test_one_rank_learns_what_is_wrong_with_its_copy(store):
+    write(store, 1)
+    cut(store.paths()[0])
+    with pytest.raises(DamagedBackup, match=r"model\.safetensors has \d+ bytes instead of"):
+        store.load("step-000000001")
+
+
+@pytest.mark.parametrize("name", ["notes.safetensors", "._model.safetensors"])
+def test_a_file_that_somebody_has_put_into_a_backup_does_not_matter(name, store, warnings):
+    write(store, 1)
+    (store.paths()[0] / name).write_bytes(b"\0\5\26\7 not from us")
+    assert store.newest().tensors.keys() == {"model", "optimizer"}
+    assert warnings == []
+
+
+def test_a_file_of_the_system_that_was_there_when_the_manifest_was_made_does_not_matter(store):
+    write(store, 1)
+    (store.paths()[0] / "._model.safetensors").write_bytes(b"\0\5\26\7 AppleDouble")
+    write_manifest(store.paths()[0])
+    assert store.newest().tensors.keys() == {"model", "optimizer"}
+
+
+def test_a_folder_that_can_not_be_read_is_not_one_without_backups(store, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    write(store, 1)
+    monkeypatch.setattr("modules.session.backups.os.listdir", refuse)
+    with pytest.raises(TrainingError, match=r"can't be read \(Permission denied\)"):
+        store.newest()
 
 
 def test_a_full_disk_is_a_warning_and_the_backup_before_stays(store, warnings, tmp_path, monkeypatch):
@@ -211,3 +281,26 @@ def test_damaged_backups_of_later_steps_do_not_push_out_the_one_just_written(sto
         (tmp_path / f"step-{step:09d}/manifest.json").unlink()
     write(store, 50)
     assert store.newest().data["step"] == 50
+
+
+@pytest.mark.parametrize("damage", [flip, lose_the_optimizer])
+def test_a_damaged_backup_does_not_push_a_good_one_out(damage, store, tmp_path, warnings):
+    write(store, 5)
+    write(store, 10)
+    damage(tmp_path / "step-000000010")
+    assert store.newest().data["step"] == 5
+    write(store, 15)
+    flip(tmp_path / "step-000000015")
+    assert store.newest().data["step"] == 5
+
+
+def test_a_resume_that_has_passed_over_a_damaged_backup_writes_its_step_again(store, tmp_path):
+    write(store, 5)
+    write(store, 10, value=1.0)
+    cut(tmp_path / "step-000000010")
+    assert store.newest().data["step"] == 5
+    write(store, 10, value=2.0)
+    assert damage(tmp_path / "step-000000010") is None
+    assert store.newest().tensors["model"]["weight"].unique().item() == 2.0
+    write(store, 15)
+    assert [path.name for path in store.paths()] == ["step-000000015", "step-000000010"]

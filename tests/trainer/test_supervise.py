@@ -18,6 +18,7 @@ from modules.session.node_check import check_nodes
 from modules.session.RunFolder import RunFolder
 from modules.trainer import supervise
 from modules.trainer.supervise import supervise_training
+from tests.support.backup_files import write_backup
 from tests.support.ports import free_port
 
 
@@ -125,3 +126,18 @@ def test_a_run_begins_when_its_starter_says(config, monkeypatch):
     monkeypatch.setattr(supervise, "SpawnLauncher", lambda function, arguments, num_ranks: starts.append(arguments[2]))
     supervise_training(replace(config, num_nodes=1), 2)
     assert starts == [1700000000.5]
+
+
+def test_only_a_good_backup_is_one_to_start_again_from(config, monkeypatch):
+    found = []
+
+    class Supervisor:
+        def __init__(self, folder, make_launcher, callbacks, has_backup, **options):
+            self.run = lambda: found.append(has_backup()) or 0
+
+    monkeypatch.setattr(supervise, "Supervisor", Supervisor)
+    backup = write_backup(RunFolder(config.workspace_dir).backup_dir, 5)
+    for _ in range(2):
+        supervise_training(replace(config, num_nodes=1), 2, resume=True)
+        (backup / "optimizer.safetensors").unlink(missing_ok=True)
+    assert found == [True, False]

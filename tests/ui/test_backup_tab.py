@@ -1,12 +1,13 @@
+import shutil
 import threading
 
 import pytest
 
 from modules.config.files import config_from_values
-from modules.session.manifest import write_manifest
 from modules.session.RunFolder import RunFolder
 from modules.ui import BackupTab as module
 from modules.ui.BackupTab import size_text
+from tests.support.backup_files import write_backup
 
 
 @pytest.fixture
@@ -15,11 +16,9 @@ def folder(app, tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()
     for step in (5, 10, 20):
-        path = folder.backup_dir / f"step-{step:09d}"
-        path.mkdir()
-        (path / "state.json").write_text("{}")
-        write_manifest(path)
-    (folder.backup_dir / "step-000000020" / "state.json").write_text("[]")
+        write_backup(folder.backup_dir, step)
+    state = folder.backup_dir / "step-000000020" / "state.json"
+    state.write_text(state.read_text().replace("20", "21"))
     app.settings.set("workspace_dir", str(folder.path))
     return folder
 
@@ -86,7 +85,8 @@ def test_going_on_from_an_earlier_one_puts_later_ones_aside_and_resumes(tab, app
 
 @pytest.mark.parametrize("step", [5, 20])
 def test_two_fast_presses_of_resume_ask_and_start_once(tab, app, folder, started, wait_for, monkeypatch, step):
-    write_manifest(folder.backup_dir / "step-000000020")  # whole, and nothing to ask about
+    shutil.rmtree(folder.backup_dir / "step-000000020")
+    write_backup(folder.backup_dir, 20)  # whole, and nothing to ask about
     tab.states = dict.fromkeys(tab.backups, module.WHOLE)
     goings, go_on, questions = [], threading.Event(), []
 
@@ -142,9 +142,7 @@ def test_a_run_elsewhere_is_resumed_with_its_own_settings(app, folder, started, 
 
 
 def test_a_new_backup_appears_by_itself(tab, app, folder, wait_for):
-    path = folder.backup_dir / "step-000000030"
-    path.mkdir()
-    write_manifest(path)
+    write_backup(folder.backup_dir, 30)
     wait_for(app, lambda: rows(tab)[0][0] == "30" and rows(tab)[0][3] == "whole")
 
 
@@ -157,10 +155,10 @@ def test_a_look_and_a_comparison_that_fail_are_no_end_of_them(app, folder, wait_
             raise RuntimeError("look")
         return list_backups(folder)
 
-    def fail_of_10(info):
-        if info.step == 10:
+    def fail_of_10(path):
+        if path.name.endswith("-000000010"):
             raise RuntimeError("comparison")
-        return damage(info)
+        return damage(path)
 
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(module, "list_backups", fail_first)

@@ -37,6 +37,7 @@ from modules.ui.SettingsSearch import find_settings
 from modules.ui.TableWindow import TableWindow
 from modules.ui.theme import Theme
 from modules.ui.TrainUI import MIN_SIZE, TABS, tab_of
+from tests.support.backup_files import write_backup
 from tests.support.fake_nvml import FakeGpu, FakeNvml
 
 FORM_TABS = ("general", "model", "data", "training")
@@ -670,8 +671,11 @@ def test_how_a_person_likes_the_window_is_on_the_disk_before_it_closes(make_app,
 def test_the_newest_backup_of_the_run_folder_is_offered_to_go_on_from(make_app, tmp_path, wait_for, monkeypatch):
     monkeypatch.setattr("modules.ui.ResumeCard.LOOK_SECONDS", 1000.0)  # it looks when another folder is named
     app = make_app()
-    for name in ("step-40", "step-1200", "aside-step-2000"):
-        (tmp_path / "run" / "backup" / name).mkdir(parents=True)
+    backups = tmp_path / "run" / "backup"
+    for step in (40, 1200, 2000):
+        write_backup(backups, step)
+    (backups / "step-000002000").rename(backups / "aside-step-000002000")
+    write_backup(backups, 1500, without=("model.safetensors",))
     resumed = []
     monkeypatch.setattr(app.bottom_bar.control, "_summarize", lambda **how: resumed.append(how))
     app.settings.set("workspace_dir", str(tmp_path / "run"))

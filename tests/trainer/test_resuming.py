@@ -1,0 +1,65 @@
+"""Which backup a run goes on from, as the ranks agree on it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from modules.trainer.BackupStore import BackupStore
+from modules.trainer.resuming import newest_backup
+from modules.trainer.TrainingError import TrainingError
+from tests.support.backup_files import state_of
+from tests.support.ThreadRanks import ThreadRanks
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Of two machines without a shared disk, each with the backups of steps 5 and 10."""
+    found = [tmp_path / "first", tmp_path / "second"]
+    for folder in found:
+        store = BackupStore(folder, 2, lambda path, step: None, pytest.fail)
+        folder.mkdir()
+        for step in (5, 10):
+            store.write({"model": {"weight": torch.ones(2)}, "optimizer": {}}, state_of(step))
+        store.wait()
+    return found
+
+
+def resume(folders) -> list:
+    """What each rank has come to: the step of its backup, or why there is none."""
+
+    def of_rank(runtime):
+        store = BackupStore(folders[runtime.rank], 2, lambda path, step: None, lambda text: None)
+        try:
+            backup = newest_backup(store, runtime)
+        except TrainingError as error:
+            return str(error)
+        return backup and backup.data["step"]
+
+    return ThreadRanks(2, num_nodes=2).run(of_rank)
+
+
+def test_all_ranks_go_on_from_the_newest_good_backup_of_the_first(folders):
+    assert resume(folders) == [10, 10]
+    (folders[0] / "step-000000010" / "manifest.json").unlink()
+    assert resume(folders) == [5, 5]
+
+
+def test_where_all_backups_are_damaged_every_rank_is_refused(folders):
+    for path in folders[0].iterdir():
+        (path / "model.safetensors").unlink()
+    first, second = resume(folders)
+    assert first == second
+    assert first.startswith(f"None of the backups in {folders[0]} can be resumed from: ")
+    assert first.count("model.safetensors is missing") == 2
+
+
+def test_without_any_backup_all_ranks_begin_anew(folders, tmp_path):
+    assert resume([tmp_path / "none", folders[1]]) == [None, None]
+
+
+def test_a_backup_that_is_damaged_on_another_machine_is_refused_by_all_with_the_reason(folders):
+    (folders[1] / "step-000000010" / "model.safetensors").write_bytes(b"")
+    for told in resume(folders):
+        assert "Rank 1 can't read the backup step-000000010" in told
+        assert "model.safetensors has 0 bytes" in told
