@@ -13,6 +13,7 @@ from PIL import ImageTk
 
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
+from modules.config.visible_text import visible_line
 from modules.ui.concept_preview import (
     ConceptPictures,
     PreviewLook,
@@ -119,7 +120,7 @@ class ConceptWindow(ctk.CTkToplevel):
         number = self.number
         concept = config_from_values(self.app.settings.values).concepts[number]
         name = concept.name or os.path.basename(os.path.normpath(concept.path)) or "new"
-        self.title(f"Concept: {name}")
+        self.title(visible_line(f"Concept: {name}"))
         if scan_key(concept) != self._scan_key:
             delay = 0 if self._scan_key is None else TYPING_MS
             self._cancel_scan()
@@ -189,7 +190,7 @@ class ConceptWindow(ctk.CTkToplevel):
     def _show_captions(self, captions: Sequence[str]) -> None:
         self.captions.configure(state="normal")
         self.captions.delete("1.0", "end")
-        self.captions.insert("1.0", "\n".join(captions))
+        self.captions.insert("1.0", "\n".join(map(visible_line, captions)))
         self.captions.configure(state="disabled")
 
     # --- widgets -----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.config.visible_text import visible_line
 from modules.session.crash_report import crash_report, suggestion
 from modules.session.RunFolder import RunFolder
 from modules.ui.TextWindow import TextWindow
@@ -38,7 +39,7 @@ class CrashReportWindow(TextWindow):
 def read_report(folder: Path) -> tuple[str, str]:
     """What happened and what to do, in sentences; and the whole report."""
     record = RunFolder(folder).read_exit() or {}
-    happened = str(record.get("text") or "The run has left no record of its end.").split("\n")[0]
+    happened = visible_line(str(record.get("text") or "The run has left no record of its end.").split("\n")[0])
     if record.get("status") in ("finished", "stopped"):
         happened = f"The run is {record['status']}; there is nothing to mend."
     return f"{happened}\n{suggestion(record) if record.get('status') == 'failed' else ''}".strip(), crash_report(folder)

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from modules.config.visible_text import visible_line
 from modules.ui.ScriptRun import ScriptRun
 
 if TYPE_CHECKING:
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataFinding:
-    """One kind of thing found. level: "error" where training would fail, "warning" or "note". paths: of the first."""
+    """One kind of thing found. level: "error" where training would fail, "warning" or "note". message: safe to show.
+    paths: of the first, as they are."""
 
     kind: str
     level: str
@@ -54,5 +56,8 @@ class DataCheck:
 
 def _read_report(output: bytes) -> DataReport:
     values = json.loads(output)
-    findings = tuple(DataFinding(**{**one, "paths": tuple(one["paths"])}) for one in values["findings"])
-    return DataReport(values["can_train"], values["num_pictures"], findings)
+    findings = [
+        DataFinding(one["kind"], one["level"], visible_line(one["message"]), one["count"], tuple(one["paths"]))
+        for one in values["findings"]
+    ]
+    return DataReport(values["can_train"], values["num_pictures"], tuple(findings))

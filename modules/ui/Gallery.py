@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.errors import UserError
+from modules.config.visible_text import visible_line
 from modules.data.pictures import load_picture
 from modules.ui.BeforeAfter import BeforeAfter
 from modules.ui.fitting import lay_in_rows, wrap_to
@@ -227,7 +228,8 @@ class SampleGrid(PictureCanvas):
         """A prompt in the lines that its row has room for, and the seed."""
         theme = self.app.theme
         num_letters = max(1, height // theme.scaled(16) - 1) * (width // theme.scaled(8))
-        title = row.title if len(row.title) <= num_letters else row.title[: num_letters - 1] + "…"
+        title = visible_line(row.title)
+        title = title if len(title) <= num_letters else title[: num_letters - 1] + "…"
         text = f"{title}\n{row.seed_text}"
         self.canvas.create_text(
             theme.scaled(4), y, text=text, anchor="nw", width=width - theme.scaled(10), fill=theme.now(theme.text),

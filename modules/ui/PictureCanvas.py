@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 from PIL import ImageTk
 
+from modules.config.visible_text import visible_line
 from modules.ui.decoding import PictureKey, decode_pictures
 from modules.ui.fitting import cut_text
 
@@ -134,7 +135,8 @@ class PictureCanvas(ctk.CTkFrame):
         """One line of text, cut to `width` pixels, below and right of x, y."""
         theme = self.app.theme
         fill, font = theme.now(colour or theme.text), theme.plain_font(size, weight)
-        self.canvas.create_text(x, y, text=self._cut(text, width, font), anchor="nw", fill=fill, font=font)
+        text = self._cut(visible_line(text), width, font)
+        self.canvas.create_text(x, y, text=text, anchor="nw", fill=fill, font=font)
 
     def draw_lines(self, x: int, y: int, text: str, width: int, size: int, colour: Pair) -> int:
         """A text in as many lines as it needs, below and right of x, y. Returns where it ends."""

@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from modules.config.errors import UserError
+from modules.config.visible_text import visible_line, visible_text
 from modules.session.atomic import is_alive
 from modules.session.FolderCommands import send_command
 from modules.session.following import RunFollower, is_running, read_tail
@@ -193,10 +194,10 @@ class RunReader:
     def _take_other(self, event: dict[str, Any], kind: str, rank: int | None, when: float) -> None:
         state = self._state
         if kind == "status":
-            self._take_status(str(event["text"]), rank)
+            self._take_status(_text(event), rank)
         elif kind == "warning":
             if len(state.warnings) < MAX_WARNINGS:
-                state.warnings.append(LogLine(when, rank, kind, str(event["text"])))
+                state.warnings.append(LogLine(when, rank, kind, _text(event)))
         elif kind == "sample":
             path = self._here(event["path"], self.folder.samples_dir)
             state.samples.append(SamplePicture(int(event["step"]), str(event["prompt"]), path))
@@ -289,7 +290,7 @@ class RunReader:
         traceback = record.get("traceback")
         if traceback and traceback != self._told_traceback:
             self._told_traceback = traceback
-            self._log(_time_of(record), record.get("rank"), "traceback", str(traceback))
+            self._log(_time_of(record), record.get("rank"), "traceback", visible_text(str(traceback)))
 
     def _with_signs(
         self, row: RankRow, running: bool, record: dict[str, Any] | None, beat: dict[str, Any] | None
@@ -323,7 +324,7 @@ def _ending(record: dict[str, Any], step: int) -> str:
         return f"Finished after {step:,} steps"
     if status == "stopped":
         return f"Stopped at step {step:,}"
-    return f"Failed: {record.get('text') or 'the run left no reason'}"
+    return visible_text(f"Failed: {record.get('text') or 'the run left no reason'}")
 
 
 def _step_text(event: dict[str, Any], total: int) -> str:
@@ -332,16 +333,18 @@ def _step_text(event: dict[str, Any], total: int) -> str:
 
 
 def _text(event: dict[str, Any]) -> str:
-    """An event that is no step, for people."""
+    """An event that is no step, for people; of several lines only where the text of an error has them."""
     kind = event["type"]
-    if kind in ("status", "warning", "failed"):
-        return str(event["text"])
+    if kind == "failed":
+        return visible_text(str(event["text"]))
+    if kind in ("status", "warning"):
+        return visible_line(str(event["text"]))
     if kind == "finished":
         return f"Finished after {event['step']} steps"
     if kind == "validation":
         return f"Validation at step {event['step']}: loss {_loss_text(event['loss'])} ({event['samples']} samples)"
     words = {"sample": "Sample", "samples": "All samples", "backup": "Backup", "saved": "Model saved"}
-    return f"{words.get(kind, kind)} at step {event.get('step')}: {event.get('path', '')}"
+    return visible_line(f"{words.get(kind, kind)} at step {event.get('step')}: {event.get('path', '')}")
 
 
 def _loss_text(loss: float | None) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.visible_text import visible_line
 from modules.ui.dialogs import focus_soon, place_over, set_size
 from modules.ui.fitting import fit_columns
 from modules.ui.scrolling import make_scrollbar
@@ -72,7 +73,7 @@ class TableWindow(ctk.CTkToplevel):
         for name, cells in self._rows:
             text = " ".join((name, *cells)).lower()
             if all(word in text for word in words):
-                self.table.insert("", "end", iid=name, values=cells)
+                self.table.insert("", "end", iid=name, values=list(map(visible_line, cells)))
         if found := self.table.get_children():
             self.table.selection_set(found[0])
             self.table.focus(found[0])

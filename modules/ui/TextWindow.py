@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.visible_text import visible_text
 from modules.ui.dialogs import place_over, set_size
 from modules.ui.fitting import wrap_to
 from modules.ui.Textbox import Textbox
@@ -41,7 +42,7 @@ class TextWindow(ctk.CTkToplevel):
     def show_text(self, text: str) -> None:
         self.box.configure(state="normal")
         self.box.delete("1.0", "end")
-        self.box.insert("1.0", text)
+        self.box.insert("1.0", visible_text(text))
         self.box.configure(state="disabled")
 
     def copy(self) -> None:

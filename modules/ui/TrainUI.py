@@ -14,6 +14,7 @@ import customtkinter as ctk
 from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.explain import generic_path
+from modules.config.visible_text import visible_text
 from modules.session.following import RunInfo, find_runs, run_info
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
@@ -149,7 +150,7 @@ class TrainUI(App):
 
     def show_message(self, text: str, kind: str = "info") -> None:
         colours: dict[str, Pair] = {"info": Theme.text, "warning": Theme.warning, "error": Theme.error}
-        self.message.configure(text=text, text_color=colours[kind])
+        self.message.configure(text=visible_text(text), text_color=colours[kind])
         self.banner.grid(row=3, column=0, sticky="ew", padx=14, pady=(0, 6))
         if self._message_timer is not None:
             self.after_cancel(self._message_timer)

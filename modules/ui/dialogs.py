@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import customtkinter as ctk
 
+from modules.config.visible_text import visible_text
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class Question(ctk.CTkToplevel):
         self.resizable(False, False)
         self.transient(app)
         width = min(440, self.winfo_screenwidth() / app.theme.scaled(100) * 100 - 80)
-        label = ctk.CTkLabel(self, text=text, font=app.theme.font(14), justify="left", wraplength=width)
+        font = app.theme.font(14)
+        label = ctk.CTkLabel(self, text=visible_text(text), font=font, justify="left", wraplength=width)
         label.grid(row=0, column=0, padx=20, pady=(20, 12), sticky="w")
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=1, column=0, padx=20, pady=(0, 20), sticky="e")

@@ -28,7 +28,7 @@ from modules.ui.concept_preview import (
     samples_per_epoch,
 )
 from modules.ui.ConceptCards import BAR_HEIGHT
-from modules.ui.DataCheck import DataCheck, DataReport
+from modules.ui.DataCheck import DataCheck, DataReport, _read_report
 from modules.ui.DeviceModel import read_machine
 from modules.ui.HealthWindow import HealthWindow
 from tests.support.fake_nvml import eight_gpus
@@ -134,6 +134,14 @@ def test_the_check_of_the_data_finds_what_the_script_finds(folder):
     kinds = {finding.kind: finding for finding in report.findings}
     assert kinds["unreadable"].paths == (str(folder / "broken.jpg"),)
     assert kinds["missing_caption"].count == 1
+
+
+def test_the_check_shows_names_on_one_line_and_keeps_the_paths():
+    name = "a\x1b[2J\n\u202eb.png"
+    finding = {"kind": "small", "level": "warning", "message": f"1 is small: {name}", "count": 1, "paths": [name]}
+    report = _read_report(json.dumps({"can_train": True, "num_pictures": 1, "findings": [finding]}).encode())
+    assert report.findings[0].message == r"1 is small: a\x1b[2J\n\u202eb.png"
+    assert report.findings[0].paths == (name,)
 
 
 def test_a_cancelled_check_gives_nothing(folder):

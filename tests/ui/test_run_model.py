@@ -169,6 +169,26 @@ class TestReading:
         assert [(line.rank, line.text) for line in reader.state.warnings] == [(1, "slow disk")]
         assert reader.history.validation == [(12, 0.25, None)]
 
+    def test_names_are_shown_on_one_line_each_and_paths_stay_as_they_are(self, running):
+        name, shown = "a\x1b[2J\n\u202eb.png", r"a\x1b[2J\n\u202eb.png"
+        tell(running, "status", text=name)
+        tell(running, "warning", text=f"{name} is left out.")
+        tell(running, "sample", path=str(running.samples_dir / name), prompt="a fox", step=12)
+        tell(running, "failed", text=f"{name!r} is broken\n  at line 2")
+        running.write_exit("failed", rank=0, kind="error", text=f"Failed at {name}", traceback=f"ValueError: {name}")
+        reader = read(running)
+        reader._look_around()
+        texts = [line.text for line in reader.log_since(0)[0]]
+        assert texts[-5:-1] == [
+            shown,
+            f"{shown} is left out.",
+            f"Sample at step 12: {running.samples_dir}/{shown}",
+            f"{name!r} is broken\n  at line 2",
+        ]
+        assert "\x1b" not in texts[-1] + reader.state.phase
+        assert reader.state.warnings[0].text == f"{shown} is left out."
+        assert reader.state.samples[0].path == running.samples_dir / name
+
     @pytest.mark.parametrize("elsewhere", ["/data/other", "D:\\runs\\other"])
     def test_a_run_that_was_moved_finds_its_pictures(self, running, elsewhere):
         slash = "\\" if "\\" in elsewhere else "/"
