@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+# Of one kind of block: each width, train or frozen, shapes that don't generalize. Beyond its limit of 8 torch goes on
+# uncompiled with no more than a line in its log.
+MOST_GRAPHS = 64
+
 
 def compile_blocks(denoiser: nn.Module) -> None:
     """Compiles the blocks that `denoiser` repeats, each kind once; a denoiser without such blocks as a whole.
@@ -17,6 +21,9 @@ def compile_blocks(denoiser: nn.Module) -> None:
     To be called after adapters were added, which would otherwise not be compiled. `Module.compile` keeps the module
     and wraps its call, unlike `torch.compile(module)`, whose state has other names.
     """
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = max(MOST_GRAPHS, torch._dynamo.config.recompile_limit)
     if getattr(denoiser, "_repeated_blocks", None):
         denoiser.compile_repeated_blocks()
     else:

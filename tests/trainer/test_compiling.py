@@ -1,0 +1,74 @@
+"""What is compiled, counted by a compiler that only passes on what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from modules.trainer.compiling import compile_blocks
+from modules.trainer.evaluation_mode import evaluation_mode
+
+
+class Block(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+
+    def forward(self, values):
+        return self.layer(values) + values
+
+
+class Denoiser(nn.Module):
+    """A block of each width."""
+
+    _repeated_blocks = ("Block",)
+
+    def __init__(self, widths):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width) for width in widths)
+
+    def compile_repeated_blocks(self):
+        for block in self.blocks:
+            block.compile()
+
+    def forward(self, batch: int = 2):
+        return sum(block(torch.ones(batch, block.layer.in_features)).sum() for block in self.blocks)
+
+
+@pytest.fixture
+def graphs() -> Iterator[list]:
+    """What was compiled."""
+    found = []
+
+    def passed_on(graph, inputs):
+        found.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    with torch.compiler.set_stance(force_backend=passed_on):
+        yield found
+    torch._dynamo.reset()
+
+
+def test_every_width_of_a_block_is_compiled(graphs):
+    denoiser = Denoiser(widths=range(2, 14))
+    compile_blocks(denoiser)
+    denoiser().backward()
+    assert len(graphs) == 12
+
+
+def test_samples_and_validation_compile_nothing_and_the_training_goes_on_compiled(graphs):
+    denoiser = Denoiser(widths=(2, 3)).train()
+    compile_blocks(denoiser)
+    expected = denoiser()
+    expected.backward()
+    assert len(graphs) == 2
+    with evaluation_mode(denoiser), torch.no_grad():
+        assert denoiser(batch=2) == expected
+        denoiser(batch=7)
+    assert len(graphs) == 2
+    denoiser().backward()
+    assert len(graphs) == 2
