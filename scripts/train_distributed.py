@@ -24,6 +24,12 @@ CONFIG is a settings file; without a number the settings say how many GPUs train
 
 def main(argv: list[str] | None = None) -> int:
     """Replaces this process by torchrun; returns the exit code where there is nothing to start."""
+    if sys.platform == "win32":
+        print(
+            "train_distributed.py: torchrun does not work on Windows; use start-multi-gpu.bat or train.py --multi_gpu.",
+            file=sys.stderr,
+        )
+        return 2
     argv = list(sys.argv[1:] if argv is None else argv)
     wanted = argv.pop(0) if argv and (argv[0] == "all" or argv[0].isdecimal()) else ""
     if not argv or argv[0].startswith("-"):

@@ -158,7 +158,7 @@ class TrainConfig:
         True,
         label="Use torchrun",
         help="Start from the terminal, and write commands, with torchrun. Off: Chorus starts the processes itself, "
-        "as the window always does on one machine.",
+        "as the window always does on one machine, and as always on Windows, where torchrun does not work.",
         group="multi_gpu",
         importance="advanced",
         visible_when=MULTI_GPU,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from modules.config.errors import UserError
 from modules.config.presets import ROOT
 from modules.config.visible_text import find_hidden
+from modules.session.run_shape import uses_torchrun
 from modules.session.RunFolder import RunFolder
 from modules.session.working_folder import working_folder
 
@@ -172,7 +173,7 @@ def _arguments(config: TrainConfig, ranks_per_node: int, node_rank: int, places:
     script += ["--resume"] if resume else []
     if not config.enable_multi_gpu or (config.num_nodes == 1 and ranks_per_node == 1):
         return [places.python, *script]
-    if not config.use_torchrun:
+    if not uses_torchrun(config):
         settings = {"enable_multi_gpu": "true", "use_torchrun": "false", "world_size": ranks_per_node}
         if config.num_nodes > 1:
             settings |= {"num_nodes": config.num_nodes, "node_rank": node_rank, "master_addr": config.master_addr}
@@ -197,7 +198,7 @@ def _check_arguments(
     config: TrainConfig, ranks_per_node: int, node_rank: int, places: Places, resume: bool
 ) -> list[str]:
     """Without torchrun the training makes this check itself."""
-    if not (config.enable_multi_gpu and config.use_torchrun and config.num_nodes > 1):
+    if not (config.enable_multi_gpu and uses_torchrun(config) and config.num_nodes > 1):
         return []
     return [
         places.python,

@@ -5,6 +5,7 @@ Numbers only, from settings and from what was asked of the machine before, so th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -94,6 +95,15 @@ def shape_lines(shape: RunShape, config: TrainConfig) -> list[tuple[str, str]]:
         ("Steps", _steps_text(shape, config)),
         ("Learning rate", "; ".join(_rate_text(rate, shape, config) for rate in shape.rates)),
     ]
+
+
+def uses_torchrun(config: TrainConfig) -> bool:
+    """Whether terminals and commands start the ranks by torchrun.
+
+    Never on Windows: torchrun's rendezvous needs libuv, which PyTorch's builds for it come without
+    (https://github.com/pytorch/pytorch/pull/196855).
+    """
+    return config.use_torchrun and sys.platform != "win32"
 
 
 def chosen_gpus(config: TrainConfig, gpus: Sequence[Gpu]) -> list[Gpu]:

@@ -16,6 +16,7 @@ from modules.distributed.Heartbeat import read_limits
 from modules.session.devices import default_num_ranks, list_gpus, num_cores
 from modules.session.node_check import refused_together
 from modules.session.printing import print_line
+from modules.session.run_shape import uses_torchrun
 from modules.session.slurm import was_requeued
 from modules.trainer.join import REFUSED, join_training
 from modules.trainer.run import run_training
@@ -59,7 +60,7 @@ def start_training(config: TrainConfig, resume: bool = False, supervise: bool = 
     if num_ranks * config.num_nodes == 1:
         print("Warning: enable_multi_gpu is on, but there is one device, which trains alone.", file=sys.stderr)
         return run_training(config, resume)
-    return supervise_training(config, num_ranks, resume, by_torchrun=config.use_torchrun)
+    return supervise_training(config, num_ranks, resume, by_torchrun=uses_torchrun(config))
 
 
 def _count_ranks(config: TrainConfig) -> int:

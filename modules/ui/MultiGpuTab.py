@@ -13,7 +13,7 @@ from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.TrainConfig import TrainConfig
 from modules.session.backend import choose_backend
-from modules.session.run_shape import RunShape, shape_lines
+from modules.session.run_shape import RunShape, shape_lines, uses_torchrun
 from modules.ui.Card import Card
 from modules.ui.CommandCard import CommandCard
 from modules.ui.DeviceModel import read_machine
@@ -210,7 +210,7 @@ class MultiGpuTab(ctk.CTkFrame):
         self.command_card.show(config, commands, places, note)
 
     def _launch_text(self, config: TrainConfig) -> str:
-        starter = "torchrun" if config.use_torchrun else "Chorus itself"
+        starter = "torchrun" if uses_torchrun(config) else "Chorus itself"
         lines = [f"Start in this window spawns the processes; a command starts them with {starter}."]
         lines.append("Strategy: DDP, each device holds the whole model.")
         if config.distributed_backend == "auto" and self.devices.machine is not None:

@@ -23,11 +23,12 @@ read_backend = read_choice("nccl", "gloo", "auto")
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine can train on."""
+    """What a machine can train on. has_torchrun: whether PyTorch's launcher works there."""
 
     gpus: Sequence[Gpu]
     cores: int
     is_mac: bool = False
+    has_torchrun: bool = True
 
     @property
     def has_one_device(self) -> bool:
@@ -49,7 +50,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    return Machine(list_gpus(), num_cores(), sys.platform == "darwin")
+    return Machine(list_gpus(), num_cores(), sys.platform == "darwin", sys.platform != "win32")
 
 
 def ask_devices(questions: Questions, arguments: list[str], machine: Machine) -> None:
@@ -82,6 +83,8 @@ def ask_way(questions: Questions, config: TrainConfig, machine: Machine) -> None
     questions.ask("backend", "Backend: nccl, gloo or auto", read_backend, fitting(config.distributed_backend))
     text = "Does each GPU prepare its own share of the pictures?"
     questions.ask_whether("data_loading", text, config.distributed_data_loading)
+    if not machine.has_torchrun:
+        return
     launcher = "torchrun" if config.use_torchrun else "spawn"
     questions.ask("launcher", "Launcher: spawn or torchrun", read_choice("spawn", "torchrun"), launcher)
 
@@ -127,6 +130,8 @@ def device_arguments(answers: Mapping[str, str], arguments: list[str], machine: 
         chosen.append("--single_gpu_data_loading")
     elif shares == "yes" and not config.distributed_data_loading:
         chosen.append("--set=distributed_data_loading=true")
+    if launcher == "torchrun" and not machine.has_torchrun:
+        raise UserError("--torchrun: it does not work on Windows, where Chorus starts the ranks itself; leave it out.")
     if launcher == "spawn":
         chosen.append("--no_torchrun")
     elif launcher == "torchrun" and not config.use_torchrun:

@@ -27,6 +27,7 @@ FOUR = Machine([Gpu(index, "NVIDIA Test", f"GPU-{index}", 24 << 30, index) for i
 ONE = Machine(FOUR.gpus[:1], cores=16)
 NONE = Machine([], cores=8)
 MAC = Machine([], cores=8, is_mac=True)
+WINDOWS = Machine(FOUR.gpus, cores=16, has_torchrun=False)
 
 
 @pytest.fixture
@@ -99,6 +100,7 @@ def start(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, list[str], 
             FOUR,
             ["--multi_gpu"],
         ),
+        ([], WINDOWS, ["--multi_gpu"]),
     ],
 )
 def test_yes_asks_nothing_and_options_say_what_differs_from_the_settings(options, machine, arguments, start, settings):
@@ -137,6 +139,7 @@ def test_pictures_make_a_preset_trainable(start, tmp_path):
         (["--yes", "--config", "run.yaml", "--gpus", "5"], FOUR, "this machine has 4; use 4 or less"),
         (["--yes", "--config", "run.yaml", "--devices", "0,7"], FOUR, "device_indexes [0, 7]: only 0 to 3 exist"),
         (["--yes", "--config", "run.yaml", "--gpus", "2"], MAC, "on macOS there is one device"),
+        (["--yes", "--config", "run.yaml", "--torchrun"], WINDOWS, "--torchrun: it does not work on Windows"),
         (["--yes", "--config", "run.yaml", "--backend", "mpi"], FOUR, "'mpi' is none of the answers"),
         (["--yes", "--config", "run.yaml", "--pictures", "."], FOUR, "the settings name pictures already"),
         (["--yes", "--config", "run.yaml", "--set", "epoch=3"], FOUR, "epoch"),
@@ -266,6 +269,12 @@ def test_settings_without_pictures_ask_for_them(start, tmp_path):
     _, trained, said = start(answers=answers)
     assert "'dogs' is no folder" in said
     assert f"--set=concepts.0.path={tmp_path / 'cats'}" in trained
+
+
+def test_on_windows_nobody_is_asked_for_a_launcher(start, settings):
+    _, trained, said = start(machine=WINDOWS, answers=[str(settings), "2", "gloo", "yes"])
+    assert trained[1:] == ["--multi_gpu", "--world_size=2", "--backend=gloo"]
+    assert "Launcher" not in said
 
 
 @pytest.mark.parametrize(

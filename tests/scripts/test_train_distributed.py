@@ -90,3 +90,10 @@ def test_what_cannot_be_is_refused_before_a_rank_starts(arguments, sentence, sta
     code, command, said = start(*arguments)
     assert (code, command) == (2, [])
     assert sentence in said
+
+
+def test_on_windows_it_names_what_works_there(start, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    code, command, said = start("all", "run.yaml")
+    assert (code, command) == (2, [])
+    assert "torchrun does not work on Windows; use start-multi-gpu.bat" in said

@@ -8,12 +8,14 @@ import stat
 import subprocess
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.presets import ROOT
+from modules.session import run_shape
 from modules.session.command_text import (
     Places,
     bash_line,
@@ -191,6 +193,13 @@ def test_without_torchrun_the_command_says_what_differs_between_machines():
     commands = node_commands(two_nodes(use_torchrun=False), 4, Places("run.yaml", "python"))
     assert "torch.distributed.run" not in commands[1].arguments
     assert {"--set=node_rank=1", "--set=num_nodes=2", "--set=world_size=4"} <= set(commands[1].arguments)
+
+
+def test_on_windows_the_command_does_without_torchrun_whatever_the_setting(monkeypatch):
+    places = Places("run.yaml", "python")
+    without = node_commands(two_nodes(use_torchrun=False), 4, places)
+    monkeypatch.setattr(run_shape, "sys", SimpleNamespace(platform="win32"))
+    assert node_commands(two_nodes(use_torchrun=True), 4, places) == without
 
 
 def test_one_device_needs_no_launcher():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.distributed.Heartbeat import LIMIT_VARIABLE
+from modules.session import run_shape
 from modules.trainer import start
 from modules.trainer.checks import check_before_start
 from modules.trainer.start import start_training
@@ -52,6 +55,16 @@ def test_of_the_ranks_that_a_launcher_has_started_the_first_one_refuses_it_for_a
             start_training(config)
         assert str(end.value).startswith(REFUSAL) if rank == "0" else end.value.code == 2
     assert started == []
+
+
+@pytest.mark.parametrize(("platform", "by_torchrun"), [("linux", True), ("win32", False)])
+def test_torchrun_is_left_alone_on_windows_whatever_the_setting(platform, by_torchrun, config, monkeypatch):
+    ways = []
+    monkeypatch.setattr(start, "supervise_training", lambda *arguments, by_torchrun: ways.append(by_torchrun))
+    monkeypatch.setattr(run_shape, "sys", SimpleNamespace(platform=platform))
+    config.enable_multi_gpu, config.world_size = True, 2
+    start_training(config)
+    assert ways == [by_torchrun]
 
 
 def test_a_dry_run_refuses_it_too(config, started):
