@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from modules.session.printing import print_line
@@ -37,12 +38,13 @@ class TensorBoardCallbacks(TrainCallbacks):
 
     def close(self) -> None:
         if self._writer is not None and not self._has_failed:
-            self._writer.close()
+            with self._ending_curves():
+                self._writer.close()
 
     def _try(self, write: Callable[[], None], step: int) -> None:
         if self._has_failed:
             return
-        try:
+        with self._ending_curves():
             if self._writer is None:
                 # imported with the first step, not before: it takes half a second
                 from torch.utils.tensorboard import SummaryWriter
@@ -50,6 +52,12 @@ class TensorBoardCallbacks(TrainCallbacks):
                 # purge_step: what an earlier process wrote of the steps that a resumed run does again is not shown
                 self._writer = SummaryWriter(self._folder, purge_step=step)
             write()
+
+    @contextlib.contextmanager
+    def _ending_curves(self) -> Iterator[None]:
+        """Inside, a disk that refuses is the end of the curves."""
+        try:
+            yield
         except OSError as error:
             self._has_failed = True
             print_line(f"TensorBoard's curves end here: {error.strerror or error}.", sys.stderr)

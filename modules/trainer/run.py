@@ -22,6 +22,7 @@ from modules.distributed.Supervisor import FAILED, FINISHED, STOPPED
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.FolderCommands import FolderCommands
+from modules.session.log_file import log_file
 from modules.session.OtherRankCallbacks import OtherRankCallbacks
 from modules.session.out_of_memory import is_out_of_memory
 from modules.session.printing import print_line, print_text
@@ -138,9 +139,7 @@ def train_rank(
     ends at once; one of REQUEUE_SIGNALS backs up only, for the job goes on later.
     """
     with contextlib.ExitStack() as stack:
-        # backslashreplace: a file name that is no text must not end the run that tells of it
-        log = folder.log_path(rank).open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
-        stack.enter_context(log)
+        log = stack.enter_context(log_file(folder.log_path(rank)))
         callbacks = CallbackList(_listeners(config, folder, rank, log, tells_failure, stack))
         commands = FolderCommands(folder, callbacks, run_started=started) if rank == 0 else TrainCommands()
         stack.enter_context(_stop_on(signals, commands, callbacks))
@@ -155,7 +154,8 @@ def train_rank(
             outcome = _failure(error)
             if not outcome.is_user_error:
                 for stream in (sys.stderr, log) if tells_failure else (log,):
-                    print_text(outcome.traceback, stream)
+                    with contextlib.suppress(OSError):
+                        print_text(outcome.traceback, stream)
             callbacks.on_failed(outcome.text)
         return outcome
 

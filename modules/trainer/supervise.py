@@ -26,6 +26,7 @@ from modules.session.devices import num_cores
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.FolderCommands import STARTED_VARIABLE, FolderCommands
+from modules.session.log_file import log_file
 from modules.session.node_check import check_nodes, refused_together
 from modules.session.ports import LOOPBACK, PORTS_TO_TRY, claim_free_port
 from modules.session.printing import print_line
@@ -142,7 +143,7 @@ def _take_folder(folder: RunFolder, leads: bool, resume: bool, stack: contextlib
 
 
 def _callbacks(folder: RunFolder, stack: contextlib.ExitStack) -> TrainCallbacks:
-    log = stack.enter_context(folder.supervisor_log_path.open("a", encoding="utf-8", buffering=1))
+    log = stack.enter_context(log_file(folder.supervisor_log_path))
     events = stack.enter_context(EventWriter(folder.supervisor_event_path, rank=None))
     return CallbackList([TerminalCallbacks(sys.stderr), TerminalCallbacks(log), EventCallbacks(events)])
 

@@ -1,5 +1,7 @@
 """What TensorBoard reads of a run, also of one that went on from a backup."""
 
+import errno
+
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from modules.session.StepInfo import StepInfo
@@ -24,3 +26,12 @@ def test_steps_done_again_after_a_resume_replace_the_first_ones(tmp_path):
         (1, 1.0), (2, 1.0), (3, 1.0), (4, 2.0), (5, 2.0), (6, 2.0),
     ]  # fmt: skip
     assert {event.value for event in read.Scalars("samples_per_second")} == {8.0}
+
+
+def test_a_disk_that_is_full_at_the_end_ends_the_curves_and_not_the_run(tmp_path, monkeypatch, capsys):
+    def refuse(writer):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.close", refuse)
+    write(tmp_path, range(1, 3), loss=1.0)
+    assert "TensorBoard's curves end here: No space left on device." in capsys.readouterr().err
