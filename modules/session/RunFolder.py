@@ -1,5 +1,6 @@
 """The folder of one run: where its parts lie, and how the run ended. docs/run_folder.md describes it for readers."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,6 +15,8 @@ from modules.config.TrainConfig import TrainConfig
 from modules.session.atomic import is_temporary, sweep_temporaries, write_json
 from modules.session.events import to_plain
 from modules.session.working_folder import absolute_path
+
+RESERVE_BYTES = 16 * 1024  # what exit.json takes with a long traceback
 
 
 class RunFolder:
@@ -37,6 +40,10 @@ class RunFolder:
     @property
     def exit_path(self) -> Path:
         return self.path / "exit.json"
+
+    @property
+    def reserve_path(self) -> Path:
+        return self.path / "exit.reserve"
 
     @property
     def lock_path(self) -> Path:
@@ -131,8 +138,32 @@ class RunFolder:
         return shutil.disk_usage(existing).free
 
     def write_exit(self, status: str, **details: Any) -> None:
-        """Record how the run ended: `status`, the time and `details` (plain data; NaN becomes null)."""
-        write_json(self.exit_path, {"status": status, "time": time.time(), **to_plain(details)})
+        """Record how the run ended: `status`, the time and `details` (plain data; NaN becomes null).
+
+        What `note_end` has put down is added. On a full disk the record takes the place that `clear_exit` has kept.
+        """
+        record = {"status": status, "time": time.time(), **to_plain(details)}
+        note = self._read_note()
+        if texts := [part["text"] for part in (record, note) if part.get("text")]:
+            note["text"] = " ".join(texts)
+        record |= note
+        try:
+            write_json(self.exit_path, record)
+        except OSError as error:
+            try:
+                self._write_reserve(record)
+                os.replace(self.reserve_path, self.exit_path)
+            except OSError:
+                raise error from None
+        self.reserve_path.unlink(missing_ok=True)
+
+    def note_end(self, text: str, **details: Any) -> None:
+        """Has the record of the end say this too, whoever writes it and however full the disk is."""
+        note = to_plain({"text": text, **details})
+        try:
+            self._write_reserve(note)
+        except FileNotFoundError:  # nobody keeps a place for a trainer that is used by itself
+            write_json(self.reserve_path, note)
 
     def read_exit(self) -> dict[str, Any] | None:
         """The record of how the run ended, or None while it has not, or if the record is damaged."""
@@ -143,8 +174,28 @@ class RunFolder:
         return record if isinstance(record, dict) else None
 
     def clear_exit(self) -> None:
-        """Forget how an earlier run here ended. Whoever starts a run calls it, so that followers see it run."""
+        """Forget how an earlier run here ended, and keep room on the disk for how this one will end.
+
+        Whoever starts a run calls it, so that followers see it run.
+        """
         self.exit_path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that is full already; the start will say so
+            self.reserve_path.write_bytes(os.urandom(RESERVE_BYTES))  # random: some disks compress
+
+    def _write_reserve(self, obj: Any) -> None:
+        """In place, which takes no more room on the disk; spaces, which JSON allows, keep the room that it has."""
+        with open(self.reserve_path, "r+b") as file:
+            file.write(json.dumps(obj, indent=2).encode().ljust(RESERVE_BYTES - 1) + b"\n")
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _read_note(self) -> dict[str, Any]:
+        try:
+            note = json.loads(self.reserve_path.read_bytes())
+        except (OSError, ValueError):  # most often the random bytes that keep the place
+            return {}
+        return note if isinstance(note, dict) else {}
 
     def _folders(self) -> list[Path]:
         return [

@@ -1,8 +1,10 @@
+import errno
 import json
 import os
 import re
 import subprocess
 import sys
+import zlib
 from dataclasses import fields
 from pathlib import Path
 
@@ -152,6 +154,71 @@ def test_a_new_run_forgets_how_the_last_one_ended(run_folder):
     assert run_folder.read_exit() is None
 
 
+@pytest.fixture
+def fill_disk(monkeypatch):
+    """A function after which the disk has no room for any new file; what is there can be overwritten."""
+
+    def refuse(path, obj):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    return lambda: monkeypatch.setattr("modules.session.RunFolder.write_json", refuse)
+
+
+def test_the_exit_record_has_its_place_on_a_disk_that_is_full(run_folder, fill_disk):
+    run_folder.clear_exit()
+    fill_disk()
+    run_folder.write_exit("failed", rank=1, text="no space")
+    assert run_folder.read_exit()["text"] == "no space"
+    assert not run_folder.reserve_path.exists()
+
+
+def test_the_place_that_is_kept_is_really_taken(run_folder):
+    run_folder.clear_exit()
+    content = run_folder.reserve_path.read_bytes()
+    assert len(content) >= 8192
+    assert len(zlib.compress(content)) >= len(content)  # some disks compress, and would keep less
+
+
+def test_a_run_that_has_ended_keeps_no_place(run_folder):
+    run_folder.clear_exit()
+    run_folder.write_exit("finished")
+    assert not run_folder.reserve_path.exists()
+
+
+def test_without_a_place_a_full_disk_is_told(run_folder, fill_disk):
+    fill_disk()
+    with pytest.raises(OSError, match="No space left"):
+        run_folder.write_exit("finished")
+
+
+def test_what_a_rank_has_noted_for_the_end_is_in_the_record_whoever_writes_it(run_folder, fill_disk):
+    run_folder.clear_exit()
+    fill_disk()
+    run_folder.note_end("The model is elsewhere.", elsewhere=[run_folder.path / "x"])
+    assert run_folder.read_exit() is None
+    RunFolder(run_folder.path).write_exit("stopped", rank=0, text="Stopped.")
+    record = run_folder.read_exit()
+    assert (record["status"], record["text"]) == ("stopped", "Stopped. The model is elsewhere.")
+    assert record["elsewhere"] == [str(run_folder.path / "x")]
+
+
+def test_a_note_alone_is_the_text_and_is_kept_without_a_place_too(run_folder):
+    run_folder.note_end("The model is elsewhere.")
+    run_folder.write_exit("finished", rank=0)
+    assert run_folder.read_exit()["text"] == "The model is elsewhere."
+
+
+def test_a_note_that_was_torn_or_is_of_an_earlier_run_does_not_matter(run_folder):
+    run_folder.clear_exit()
+    run_folder.note_end("earlier")
+    run_folder.clear_exit()
+    run_folder.write_exit("finished")
+    assert "text" not in run_folder.read_exit()
+    run_folder.reserve_path.write_bytes(b'{"text": "to')
+    run_folder.write_exit("finished")
+    assert "text" not in run_folder.read_exit()
+
+
 def test_the_session_room_never_imports_torch_or_tk():
     modules = [f"modules.session.{path.stem}" for path in (DOC.parents[1] / "modules" / "session").glob("[!_]*.py")]
     assert len(modules) >= 10
@@ -218,4 +285,4 @@ def test_the_page_lists_the_commands_and_the_parts_of_the_folder(run_folder):
     assert re.findall(r"^\| `(\w+)` \|", page.split("## Commands")[1], re.M) == list(COMMANDS)
     listed = re.findall(r"^\| `([\w./-]+)` \|", page.split("## Events")[0], re.M)
     names = {name.split("/")[0] for name in listed}
-    assert names == set(os.listdir(run_folder.path)) | {"config.yaml", "exit.json", "run.lock"}
+    assert names == set(os.listdir(run_folder.path)) | {"config.yaml", "exit.json", "exit.reserve", "run.lock"}
