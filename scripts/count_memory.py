@@ -83,9 +83,7 @@ def main() -> None:
         counted = count_kept(build_vae(), vae_call(PIXELS["vae"]), checkpointing) / PIXELS["vae"] ** 2
         print(f"  {'with checkpointing' if checkpointing else 'activations in float32'}: {counted:,.0f} bytes a pixel")
     held = count_held(build_vae().eval(), decoder_call(PIXELS["vae"])) / PIXELS["vae"] ** 2
-    with mixed_precision():
-        mixed = count_held(build_vae().eval(), decoder_call(PIXELS["vae"])) / PIXELS["vae"] ** 2
-    print(f"  held while it decodes: {held:,.0f} bytes a pixel in float32, {mixed:,.0f} in mixed precision")
+    print(f"  held while it decodes: {held:,.0f} bytes a pixel in float32")
     for name, encoder, length in text_encoders():
         tokens = torch.zeros(1, length, dtype=torch.long, device="meta")
         with mixed_precision():

@@ -68,8 +68,9 @@ and its libraries, and on what else uses it. The sum, for one GPU, is the larges
 - caching: the text encoders together, or the autoencoder with the pictures that it encodes at once: up to four of a
   million pixels together, or a single larger one.
 - sampling, where a run makes samples by itself, as no preset but the demo does: all parts of the model beside the
-  optimizer's state and the average, and what the autoencoder holds of the pictures that are made at a time, 3,072 bytes
-  a pixel in float32, 1,536 in bfloat16 and 2,560 in mixed precision, with the tenth on top.
+  optimizer's state and the average, and what the autoencoder holds of the picture that it decodes, 3,072 bytes a pixel
+  in float32 and 1,536 in bfloat16, or what the denoiser holds of the pictures that are made at a time, 912 bytes a
+  pixel in mixed precision or bfloat16 and 1,824 in float32, whichever is more, with the tenth on top.
 
 Weights and activations are counted by `scripts/count_memory.py` on the real architectures, without their weights:
 

@@ -13,6 +13,7 @@ if __name__ == "__main__":  # before the imports that take long
 
 from modules.config.errors import UserError
 from modules.config.visible_text import visible_line
+from modules.session.out_of_memory import is_out_of_memory
 from modules.session.printing import print_line, print_text
 from scripts.terminal import show
 
@@ -39,6 +40,12 @@ def main(argv: list[str] | None = None) -> int:
         # the settings' names, as the options here are called
         text = str(error).replace("model.config_folder", "--config").replace("model.base", "--base")
         print_text(text, sys.stderr)
+        return 2
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        text = "The GPU's memory is too small: lower --batch-size, --width and --height, or use --dtype bfloat16."
+        print_line(text, sys.stderr)
         return 2
     except OSError as error:
         print_line(f"--out {args.out!r} can't be written ({error.strerror}): choose another folder.", sys.stderr)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from diffusers import DiffusionPipeline
     from torch import Tensor
 
@@ -31,7 +33,7 @@ def encode_text(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> 
     encoder = getattr(pipe, family.text.encoders[0])
     taken = inspect.signature(pipe.encode_prompt).parameters
     arguments: dict[str, Any] = {**_FIXED, "device": encoder.device, **family.text.options}
-    with _denoiser_described(family, pipe):
+    with _denoiser_described(family, pipe), _no_float16(encoder.device):
         outputs = pipe.encode_prompt(
             prompt=written_out(pipe, prompts),
             **{name: value for name, value in arguments.items() if name in taken},
@@ -59,6 +61,15 @@ def is_unconditional_zero(pipe: DiffusionPipeline) -> bool:
 def zeroed(text: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
     """The conditioning `text`, zero in the rows that `rows`, bool[B], marks."""
     return {name: value.masked_fill(rows.view(-1, *[1] * (value.dim() - 1)), 0) for name, value in text.items()}
+
+
+def _no_float16(device: torch.device) -> AbstractContextManager:
+    """Inside, autocast is off where it casts to float16, in which the activations of T5 overflow."""
+    import torch
+
+    if torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type) == torch.float16:
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from modules.config.errors import ConfigError
 from modules.config.PartConfig import PartConfig
 from modules.methods.Method import Loss
 from modules.methods.parts import prepare_for_training
@@ -29,6 +30,11 @@ class Vae:
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         vae = base.module(base.family.vae)
+        if config.model.mixed_precision == "fp16" and vae.config.get("force_upcast"):
+            raise ConfigError(
+                f"model.mixed_precision 'fp16': the autoencoder of {config.model.base!r} overflows in float16, as its "
+                "force_upcast says; use bf16, or no."
+            )
         vae.requires_grad_(True)
         prepare_for_training(vae, config.model.gradient_checkpointing)
 

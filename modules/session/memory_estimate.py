@@ -32,6 +32,7 @@ _TEXT_LAYERS = 24  # of T5: without gradients the activations of one layer at a 
 _VAE_WIDTH = 4 * 128  # values for each pixel at the encoder's widest, while pictures are encoded
 _ENCODED_PIXELS = 2**20  # at once, or one picture that is larger; at most four pictures, see data/LatentEncoder.py
 _DECODER_WIDTH = 256  # channels of the decoder at its widest, which is at the picture's full size
+_DENOISER_WIDTH = 2 * 228  # values of the denoiser at its widest for each pixel of a picture, twice for guidance
 
 
 @dataclass(frozen=True)
@@ -245,11 +246,11 @@ def _caching(config: TrainConfig, model: Architecture) -> float:
 def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
     """What samples need beside what stays for the training, in bytes; 0 where the run makes none by itself.
 
-    They are the parts of the model that the training goes without, and what the VAE's decoder holds, in channels of
-    each picture's full size, of the pictures that are made at a time: 256 that go into a norm, 256 that come out of it,
-    and 256 out of the activation behind it. In float32 these are 3 x 256 x 4 = 3,072 bytes a pixel, under autocast,
-    which has the last two in float32, 256 x (2 + 4 + 4) = 2,560. The denoiser, which is done by then, needs less: at
-    most 456 bytes a pixel, twice for guidance. Source: scripts/count_memory.py counts them on the real architectures.
+    They are the parts of the model that the training goes without, and either what the denoiser holds of the pictures
+    that are made at a time, at most 456 bytes a pixel in half precision, twice for guidance; or what the VAE's decoder
+    holds of the one that it decodes, in channels of its full size: 256 that go into a norm, 256 that come out of it,
+    and 256 out of the activation behind it. In float32 these are 3 x 256 x 4 = 3,072 bytes a pixel; mixed precision is
+    for the denoiser alone. Source: scripts/count_memory.py counts them on the real architectures.
     """
     settings = config.sampling
     samples = [sample for sample in settings.samples if sample.enabled]
@@ -261,8 +262,10 @@ def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float
     pixels = max(sample.width * sample.height for sample in samples)
     # SDXL's pipeline decodes in float32 where the weights are float16, in which its VAE overflows
     value_bytes = 4 if config.model.weight_dtype == "float16" else own
-    values_bytes = 2 + 4 + 4 if config.model.mixed_precision != "no" else 3 * value_bytes
-    return absent * own + pictures * pixels * _DECODER_WIDTH * values_bytes * _ALLOCATOR
+    decoding = pixels * _DECODER_WIDTH * 3 * value_bytes
+    denoiser_bytes = own if config.model.mixed_precision == "no" else 2
+    denoising = pictures * pixels * _DENOISER_WIDTH * denoiser_bytes
+    return absent * own + max(denoising, decoding) * _ALLOCATOR
 
 
 def _rounds_by_chance(config: TrainConfig) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -53,6 +53,7 @@ from modules.trainer.param_groups import param_groups
 from modules.trainer.rank_checks import check_same, settings_digest, weights_digest
 from modules.trainer.resuming import check_divides, newest_backup
 from modules.trainer.SampleRound import SampleRound
+from modules.trainer.sampling import lower_precision
 from modules.trainer.Step import Step
 from modules.trainer.TrainingEngine import Action, TrainingEngine
 from modules.trainer.TrainingError import StopRequested, TrainingError
@@ -211,7 +212,10 @@ class GenericTrainer(TrainingEngine):
 
     @contextmanager
     def _weights_to_sample(self) -> Iterator[None]:
-        with self.weights_to_use(averaged=self.config.ema.sample), self._autocast():
+        with ExitStack() as stack:
+            stack.enter_context(self.weights_to_use(averaged=self.config.ema.sample))
+            for name in self.family.denoisers:
+                stack.enter_context(lower_precision(self.base.module(name), self._autocast))
             yield
 
     # --- start, in its order --------------------------------------------------------------------------------------

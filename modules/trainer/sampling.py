@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from torch import nn
 
 from modules.families.conditioning import written_out
 from modules.session.atomic import new_file
@@ -84,10 +87,33 @@ def make_pictures(
             "guidance_scale": first.guidance,
         }
         taken = inspect.signature(pipe.__call__).parameters
-        modules = (part for part in pipe.components.values() if isinstance(part, torch.nn.Module))
-        with evaluation_mode(*modules), torch.no_grad():
+        modules = (part for part in pipe.components.values() if isinstance(part, nn.Module))
+        with evaluation_mode(*modules), _decoding_each(pipe), torch.no_grad():
             images = pipe(**{name: value for name, value in arguments.items() if name in taken}).images
         yield from zip(batch, images, strict=True)
+
+
+@contextmanager
+def lower_precision(denoiser: nn.Module, autocast: Callable[[], AbstractContextManager]) -> Iterator[None]:
+    """Inside, `denoiser` computes under what `autocast` makes and gives what it predicts in its input's precision.
+
+    For a pipeline around it, all of which would be too much: text encoders and VAEs may overflow in float16, and the
+    sampler would add up its steps in less than the precision of the latents.
+    """
+    forward = denoiser.forward
+
+    @functools.wraps(forward)
+    def lowered(*args, **kwargs):
+        with autocast():
+            outputs = forward(*args, **kwargs)
+        latents = next(value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
+        return tuple(value.to(latents.dtype) for value in outputs)
+
+    denoiser.forward = lowered
+    try:
+        yield
+    finally:
+        del denoiser.forward
 
 
 def save_picture(path: Path, image: Image.Image, request: PictureRequest) -> None:
@@ -98,6 +124,20 @@ def save_picture(path: Path, image: Image.Image, request: PictureRequest) -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     with new_file(path) as temporary:
         image.save(temporary, format="PNG", pnginfo=info)
+
+
+@contextmanager
+def _decoding_each(pipe: DiffusionPipeline) -> Iterator[None]:
+    """Inside, the VAE decodes one picture after the other: it is what needs the most memory of a batch."""
+    vae = getattr(pipe, "vae", None)
+    if not hasattr(vae, "use_slicing"):
+        yield
+        return
+    vae.enable_slicing()
+    try:
+        yield
+    finally:
+        vae.disable_slicing()  # it would encode one after the other, too
 
 
 def _batches(requests: list[PictureRequest], size: int) -> Iterator[list[PictureRequest]]:

@@ -311,6 +311,13 @@ def test_text_is_encoded_with_only_the_text_encoders_in_memory(case):
         assert largest_difference(text[name], value) == 0.0
 
 
+def test_text_is_never_encoded_in_float16_where_activations_may_overflow(case):
+    with torch.autocast("cpu", torch.float16):
+        text = case.text()
+    for name, value in case.text().items():
+        assert torch.equal(text[name], value), name
+
+
 def test_a_saved_lora_gives_a_fresh_pipeline_the_same_prediction(case, tmp_path):
     # alpha unlike the rank: a reader that takes them for equal would give another strength
     base, config = training_base(case, "lora", lora={"rank": 4, "alpha": 10.0})

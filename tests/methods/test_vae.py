@@ -4,6 +4,7 @@ import pytest
 import torch
 from diffusers import AutoencoderKL
 
+from modules.config.errors import ConfigError
 from modules.data.Batch import Batch
 from modules.methods.registry import METHODS
 from tests.support.prepared import prepared
@@ -46,6 +47,11 @@ def test_loss_and_gradients_are_those_written_by_hand(reconstruction, kl_weight,
     expected = dict(vae.named_parameters())
     for name, parameter in base.module("vae").named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-4, atol=1e-6)
+
+
+def test_an_autoencoder_that_overflows_in_float16_is_not_trained_in_it(tiny_sdxl):
+    with pytest.raises(ConfigError, match=r"mixed_precision 'fp16': the autoencoder of .* use bf16, or no"):
+        prepared(tiny_sdxl, "vae", family="sdxl", model={"mixed_precision": "fp16"})
 
 
 def test_weights_multiply_the_losses_of_their_pictures(tiny_sd15):

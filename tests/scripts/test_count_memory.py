@@ -12,7 +12,6 @@ from scripts.count_memory import (
     count_held,
     count_kept,
     decoder_call,
-    mixed_precision,
     num_weights,
     vae_call,
 )
@@ -45,5 +44,3 @@ def test_what_is_held_at_once_is_counted_as_it_comes_and_goes():
 def test_a_decoder_holds_what_the_estimate_of_sampling_says():
     decode = decoder_call(256)
     assert count_held(build_vae().eval(), decode) / 256**2 == pytest.approx(3 * 256 * 4, rel=1e-3)
-    with mixed_precision():
-        assert count_held(build_vae().eval(), decode) / 256**2 == pytest.approx(256 * (2 + 4 + 4), rel=1e-3)

@@ -105,3 +105,14 @@ def test_a_missing_base_is_one_sentence(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "no such folder" in error
     assert error.count("\n") == 1
+
+
+def test_too_little_memory_is_one_sentence(tiny_sd15, tmp_path, capsys, monkeypatch):
+    def fail(pipe, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
+
+    monkeypatch.setattr(StableDiffusionPipeline, "__call__", fail)
+    assert sample.main(["--base", str(tiny_sd15), "--prompt", "x", "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("The GPU's memory is too small: lower --batch-size")
+    assert error.count("\n") == 1

@@ -130,16 +130,21 @@ def test_samples_that_a_run_does_not_make_by_itself_are_not_counted():
         assert with_samples(sampling={"at_end": False, **sampling}).sampling > 0
 
 
-def test_as_many_pictures_are_counted_as_a_rank_decodes_at_a_time():
-    def pictures(num_ranks, counts, at_a_time):
+def test_of_the_pictures_that_a_rank_makes_at_a_time_one_is_decoded():
+    def held(num_ranks, counts, at_a_time, **model):
         samples = [{"count": count} for count in counts]
-        memory = with_samples(num_ranks, samples, {"batch_size": at_a_time}, **SMALL_LORA)
-        alone = with_samples(num_ranks, **SMALL_LORA)
-        return 1 + round((memory.sampling - alone.sampling) / (1024 * 1024 * 3 * 256 * 2 * 1.1), 6)
+        settings = {**SMALL_LORA, "model": {**SMALL_LORA["model"], **model}}
+        memory = with_samples(num_ranks, samples, {"batch_size": at_a_time}, **settings)
+        tiny = with_samples(num_ranks, [{"width": 8, "height": 8}], {"batch_size": 1}, **settings)
+        return (memory.sampling - tiny.sampling) / 1.1 / 1024**2
 
-    assert pictures(1, [1, 2], 4) == 3
-    assert pictures(1, [8, 1], 4) == 4
-    assert pictures(4, [8, 1], 4) == 3  # nine over four ranks
+    decoder, denoiser = 3 * 256 * 2, 2 * 456
+    assert held(1, [1], 4) == pytest.approx(decoder, rel=1e-3)
+    assert held(1, [1, 2], 4) == pytest.approx(3 * denoiser, rel=1e-3)
+    assert held(1, [8, 1], 4) == pytest.approx(4 * denoiser, rel=1e-3)
+    assert held(4, [8, 1], 4) == pytest.approx(3 * denoiser, rel=1e-3)  # nine over four ranks
+    assert held(1, [8], 4, weight_dtype="float32") == pytest.approx(4 * 2 * denoiser, rel=1e-3)
+    assert held(1, [8], 4, weight_dtype="float32", mixed_precision="bf16") == pytest.approx(4 * denoiser, rel=1e-3)
 
 
 def test_the_largest_picture_and_the_precision_decide_what_is_decoded():
@@ -153,7 +158,7 @@ def test_the_largest_picture_and_the_precision_decide_what_is_decoded():
         assert decoding(width, weight_dtype="float32") == pytest.approx(3 * 4)
     assert decoding(512, weight_dtype="bfloat16") == pytest.approx(3 * 2)
     assert decoding(512, weight_dtype="float16") == pytest.approx(3 * 4)
-    assert decoding(512, weight_dtype="bfloat16", mixed_precision="bf16") == pytest.approx(2 + 4 + 4)
+    assert decoding(512, weight_dtype="float32", mixed_precision="bf16") == pytest.approx(3 * 4)
 
 
 def test_samples_from_an_average_in_half_precision_take_a_copy_of_what_trains():

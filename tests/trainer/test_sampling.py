@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from diffusers import StableDiffusionXLPipeline
+from diffusers import AutoencoderKL, StableDiffusionXLPipeline
+from PIL import Image
+from transformers import CLIPTextModel
 
-from modules.trainer.sampling import PictureRequest, make_pictures
+from modules.trainer.sampling import PictureRequest, make_pictures, requests_of
 
 REQUEST = PictureRequest("a cat", "", seed=3, width=32, height=32, steps=2, guidance=4.0)
 
@@ -38,3 +40,35 @@ def test_a_picture_does_not_depend_on_the_negative_prompts_beside_it(pipe):
     alone = pixels(next(make_pictures(pipe, [REQUEST], 1))[1])
     np.testing.assert_allclose(together[0], alone, atol=0.005)
     np.testing.assert_allclose(together[2], alone, atol=0.005)
+
+
+def test_pictures_that_are_made_together_are_decoded_one_after_the_other(pipe):
+    decoded = []
+    pipe.vae.decoder.register_forward_hook(lambda decoder, inputs, output: decoded.append(len(inputs[0])))
+    assert len(list(make_pictures(pipe, [REQUEST] * 3, 3))) == 3
+    assert decoded == [1, 1, 1]
+    assert not pipe.vae.use_slicing
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_with_mixed_precision_the_denoiser_alone_computes_in_it(precision, dtype, make_config, start, monkeypatch):
+    def record(owner, method, of, original):
+        def recorded(*args, **kwargs):
+            computed[of] = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, method, recorded)
+
+    sample = {"prompt": "a cat", "width": 32, "height": 32, "steps": 2}
+    settings = [f"sampling.samples.0.{name}={value}" for name, value in sample.items()]
+    trainer, computed = start(make_config(*settings, f"model.mixed_precision={precision}")), {}
+    layer = trainer.base.module("unet").conv_in
+    record(layer, "forward", "denoiser", layer.forward)
+    record(CLIPTextModel, "forward", "text encoder", CLIPTextModel.forward)
+    record(AutoencoderKL, "decode", "VAE", AutoencoderKL.decode)
+    trainer.sample()
+    assert computed == {"denoiser": dtype, "text encoder": torch.float32, "VAE": torch.float32}
+    with Image.open(trainer.callbacks.samples[0]) as picture, trainer.base.using(*trainer.base.component_names) as pipe:
+        ((_, expected),) = make_pictures(pipe, requests_of(trainer.config.sampling.samples[0]), 1)
+        assert np.abs(pixels(picture) - pixels(expected)).max() < 0.1
+    assert computed["denoiser"] == torch.float32
