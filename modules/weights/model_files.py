@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from modules.session.atomic import new_folder
 from modules.weights.errors import WeightsError
-from modules.weights.safe import load_tensors, save_tensors
+from modules.weights.safe import errors_of_the_disk, load_tensors, save_tensors
 from modules.weights.single_file import save_single_file, single_file_tensors
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def save_folder(pipe: DiffusionPipeline, path: Path, dtype: torch.dtype) -> None
     }
     options = {name: value for name, value in pipe.config.items() if isinstance(value, bool)}
     with new_folder(path) as temporary:
-        type(pipe)(**components, **options).save_pretrained(temporary, safe_serialization=True)
+        with errors_of_the_disk(path):
+            type(pipe)(**components, **options).save_pretrained(temporary, safe_serialization=True)
         _name_clip_keys(temporary)
         _forget_source(temporary)
 

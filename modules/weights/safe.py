@@ -5,11 +5,12 @@ No torch at import, so that the window can look into a file too.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,15 +99,12 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapp
     Tensors that share memory are written once each. metadata: texts; "format" is set to "pt", which some readers ask.
     Raises OSError if the disk refuses.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with new_file(path) as temporary:  # straight to the disk: as bytes in memory, gigabytes would be held twice
-        try:
+        with errors_of_the_disk(path):
             save_file(_separate(tensors), temporary, metadata={"format": "pt", **(metadata or {})})
-        except SafetensorError as error:
-            raise _os_error(error, path) from error
         _sort_metadata(temporary)
 
 
@@ -121,10 +119,18 @@ def _sort_metadata(path: Path) -> None:
         file.write(text.ljust(length))  # the same JSON in another order, so the tensors behind it stay in place
 
 
-def _os_error(error: Exception, path: str | Path) -> Exception:
-    """The OSError that safetensors hides in its own error; the error itself where it is about something else."""
-    number = re.search(r"\(os error (\d+)\)", str(error))
-    return OSError(int(number[1]), os.strerror(int(number[1])), os.fspath(path)) if number else error
+@contextlib.contextmanager
+def errors_of_the_disk(path: str | Path) -> Iterator[None]:
+    """Inside, an OSError that safetensors hides in an error of its own comes out as what it is. path: named in it."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), os.fspath(path)) from error
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,6 +1,8 @@
 """A trained model as files: plain diffusers reads back exactly what was trained, beside the untouched rest."""
 
+import errno
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -183,6 +185,23 @@ def test_an_interrupted_saving_leaves_no_model_that_looks_whole(tiny_sd15, tmp_p
         save_model(base, OutputConfig(format="diffusers"), tmp_path, "x", METADATA)
     assert not (tmp_path / "x").exists()
     assert base.module("vae") is None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_FSIZE")
+@pytest.mark.parametrize("fmt", ["diffusers", "single_file"])
+def test_a_disk_that_takes_no_more_is_an_error_of_the_disk_in_every_format(fmt, tiny_sd15, tmp_path):
+    import resource
+
+    base, _, _ = trained(tiny_sd15)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(OSError) as error:
+            save_model(base, OutputConfig(format=fmt), tmp_path, "x", METADATA)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert error.value.errno == errno.EFBIG
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_single_file_of_sd3_is_refused_before_anything_is_written(tiny_sd3, tmp_path):
