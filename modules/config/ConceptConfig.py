@@ -34,7 +34,8 @@ class ConceptConfig:
     include_subfolders: bool = setting(
         True,
         label="Include subfolders",
-        help="Also take the pictures of the folders inside the folder.",
+        help="Also take the pictures of the folders inside the folder, except what a run has written there, such as "
+        "its samples.",
         group="data",
     )
     include: Str = setting(

@@ -8,9 +8,10 @@ several looks (resolutions, augmented variants) is several samples that follow e
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ import numpy as np
 from modules.data.caption_tables import read_table
 from modules.data.captions import Table, caption_path, read_captions
 from modules.data.errors import DataError
+from modules.data.folder_walk import NO_OUTPUTS, Outputs, walk
 from modules.data.masks import is_mask
 from modules.data.pictures import EXTENSIONS, size_or_reason
 
@@ -56,6 +58,7 @@ class Dataset:
     held_out: bool[N], samples for validation, which are never trained on; None for none.
     masks: path of each sample's mask, None where it has none; None without masked training.
     num_masks: files that are no pictures but, by their names, masks of others.
+    run_images: run folders in the concepts' folders -> how many images there are left out, for a run has written them.
     """
 
     concepts: Sequence[ConceptConfig]
@@ -69,6 +72,7 @@ class Dataset:
     held_out: np.ndarray | None = None
     masks: Sequence[str | None] | None = None
     num_masks: int = 0
+    run_images: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -132,11 +136,28 @@ class _Found:
     has_caption: bool
 
 
+@dataclass
+class _LeftOut:
+    """What is in a concept's folder and not among its pictures.
+
+    folders: (path, reason) of subfolders that can't be listed. num_masks: files that are masks. run_images: as in
+    Dataset.
+    """
+
+    folders: list[tuple[str, str]] = field(default_factory=list)
+    num_masks: int = 0
+    run_images: Counter[str] = field(default_factory=Counter)
+
+
 def scan(
-    concepts: Sequence[ConceptConfig], num_readers: int = NUM_READERS, is_wanted: Callable[[], bool] = lambda: True
+    concepts: Sequence[ConceptConfig],
+    num_readers: int = NUM_READERS,
+    is_wanted: Callable[[], bool] = lambda: True,
+    outputs: Outputs = NO_OUTPUTS,
 ) -> Dataset:
     """Find the pictures of all enabled concepts and read their sizes, in `num_readers` threads.
 
+    outputs: of the run that the scan is for.
     is_wanted: asked for each folder and picture, from any thread; the scan ends once it says no.
     Raises DataError if no concept is enabled, or an enabled one has no folder, no readable picture or no table of
     captions where it should have one, and where the scan is no longer wanted.
@@ -152,14 +173,16 @@ def scan(
     concept_index: list[int] = []
     sizes: list[tuple[int, int]] = []
     unreadable: list[tuple[str, str]] = []
+    run_images: Counter[str] = Counter()
     missing_captions = num_masks = 0
     with ThreadPoolExecutor(num_readers) as readers:
         for number, concept in enumerate(concepts):
             if not concept.enabled:
                 continue
-            found, skipped_folders, masks_of_concept = _find_pictures(concept, f"concepts.{number}", is_wanted)
-            num_masks += masks_of_concept
-            unreadable += skipped_folders
+            found, left_out = _find_pictures(concept, f"concepts.{number}", is_wanted, outputs)
+            unreadable += left_out.folders
+            num_masks += left_out.num_masks
+            run_images |= left_out.run_images  # the larger number, where several concepts share a folder
             num_before = len(paths)
             for picture, size in zip(found, readers.map(read_size, found), strict=True):
                 if isinstance(size, str):
@@ -177,7 +200,8 @@ def scan(
                 )
     widths, heights = np.array(sizes, np.int32).T.copy()
     index = np.array(concept_index, np.int32)
-    return Dataset(concepts, paths, index, widths, heights, unreadable, missing_captions, num_masks=num_masks)
+    others = {"num_masks": num_masks, "run_images": dict(sorted(run_images.items()))}
+    return Dataset(concepts, paths, index, widths, heights, unreadable, missing_captions, **others)
 
 
 def captions(dataset: Dataset, unreadable: dict[str, str] | None = None) -> list[tuple[str, ...]]:
@@ -210,10 +234,9 @@ def captions(dataset: Dataset, unreadable: dict[str, str] | None = None) -> list
 
 
 def _find_pictures(
-    concept: ConceptConfig, setting: str, is_wanted: Callable[[], bool]
-) -> tuple[list[_Found], list[tuple[str, str]], int]:
-    """The picture files of a concept by relative path, (path, reason) of subfolders that can't be listed, and how many
-    files are masks.
+    concept: ConceptConfig, setting: str, is_wanted: Callable[[], bool], outputs: Outputs
+) -> tuple[list[_Found], _LeftOut]:
+    """The picture files of a concept by relative path, and what else is in its folder.
 
     setting: "concepts.N", for the messages.
     """
@@ -223,37 +246,48 @@ def _find_pictures(
     if not os.path.isdir(root):
         problem = "is not a folder" if os.path.exists(root) else "does not exist"
         raise DataError(f"{setting}.path {concept.path}: {problem}; choose a folder of pictures.")
-    skipped: list[tuple[str, str]] = []
+    left_out = _LeftOut()
     relative: dict[str, bool] = {}
     include, exclude = _patterns(concept.include), _patterns(concept.exclude)
-    num_masks = 0
-    for below, names in walk(root, concept.include_subfolders, skipped):
+    for below, names, run in walk(root, concept.include_subfolders, left_out.folders, outputs):
         _check(is_wanted)
         in_lower_case = {name.lower() for name in names}
         for name in names:
-            if os.path.splitext(name)[1].lower() in EXTENSIONS and _is_wanted(below + name, include, exclude):
-                if is_mask(name, in_lower_case):
-                    num_masks += 1
-                    continue
+            if os.path.splitext(name)[1].lower() not in EXTENSIONS or not _is_wanted(below + name, include, exclude):
+                continue
+            if run:
+                left_out.run_images[run] += 1
+            elif is_mask(name, in_lower_case):
+                left_out.num_masks += 1
+            else:
                 relative[below + name] = concept.captions != "txt" or caption_path(name) in names
     if not relative:
-        if skipped:
-            path, reason = skipped[0]
-            raise DataError(f"{setting}.path {concept.path}: {path} can't be listed ({reason}); allow reading it.")
-        if include or exclude:
-            raise DataError(
-                f"{setting}.path {concept.path}: none of its pictures is taken by {setting}.include "
-                f"{concept.include!r} and exclude {concept.exclude!r}; change the patterns."
-            )
-        subfolders = "" if concept.include_subfolders else f", switch {setting}.include_subfolders on"
-        raise DataError(
-            f"{setting}.path {concept.path}: holds no pictures ({' '.join(sorted(EXTENSIONS))}); "
-            f"add some{subfolders} or disable the concept."
-        )
+        raise DataError(f"{setting}.path {concept.path}: {_why_nothing(concept, setting, left_out)}")
     if concept.captions == "table":
         table = read_table(concept, setting)
         relative = {path: path in table for path in relative}
-    return [_Found(os.path.join(root, path), relative[path]) for path in sorted(relative)], skipped, num_masks
+    return [_Found(os.path.join(root, path), relative[path]) for path in sorted(relative)], left_out
+
+
+def _why_nothing(concept: ConceptConfig, setting: str, left_out: _LeftOut) -> str:
+    """Why there is no picture in a folder that is there, and what to do."""
+    if left_out.folders:
+        path, reason = left_out.folders[0]
+        return f"{path} can't be listed ({reason}); allow reading it."
+    if left_out.run_images:
+        run, count = next(iter(left_out.run_images.items()))
+        return (
+            f"holds nothing but {count} images of the run folder {run}, which are left out; add images, or choose the "
+            "folder of its samples to train on these."
+        )
+    if concept.include or concept.exclude:
+        return (
+            f"none of its pictures is taken by {setting}.include {concept.include!r} and exclude {concept.exclude!r}; "
+            "change the patterns."
+        )
+    subfolders = "" if concept.include_subfolders else f", switch {setting}.include_subfolders on"
+    extensions = " ".join(sorted(EXTENSIONS))
+    return f"holds no pictures ({extensions}); add some{subfolders} or disable the concept."
 
 
 def _check(is_wanted: Callable[[], bool]) -> None:
@@ -271,46 +305,3 @@ def _is_wanted(path: str, include: list[str], exclude: list[str]) -> bool:
     if include and not any(fnmatchcase(path, pattern) for pattern in include):
         return False
     return not any(fnmatchcase(path, pattern) for pattern in exclude)
-
-
-def walk(root: str, subfolders: bool, skipped: list[tuple[str, str]]) -> Iterator[tuple[str, set[str]]]:
-    """(folder below root as "a/b/", names of its files) for root and, with `subfolders`, all below; hidden ones not.
-
-    Links are followed, and each real folder is listed once, so a link to a parent ends there.
-    Folders that can't be listed are added to `skipped`.
-    """
-    seen: set[tuple[int, int]] = set()
-    todo = [""]
-    while todo:
-        below = todo.pop()
-        folder = os.path.join(root, below)
-        try:
-            status = os.stat(folder)  # not DirEntry.stat(): it has no inode on Windows
-            if (status.st_dev, status.st_ino) in seen:
-                continue
-            seen.add((status.st_dev, status.st_ino))
-            files, folders = _list_folder(folder)
-        except OSError as error:
-            skipped.append((folder.rstrip("/"), error.strerror))
-            continue
-        yield below, files
-        if subfolders:
-            # popped from the end: in order of name, so that of two links to one folder the first is always taken
-            todo += [f"{below}{name}/" for name in sorted(folders, reverse=True)]
-
-
-def _list_folder(folder: str) -> tuple[set[str], list[str]]:
-    """Names of the visible files and folders in `folder`; what a broken or circular link leads to is neither."""
-    files, folders = set(), []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            try:
-                if entry.is_dir():
-                    folders.append(entry.name)
-                elif entry.is_file():
-                    files.add(entry.name)
-            except OSError:  # a link that leads to itself
-                continue
-    return files, folders

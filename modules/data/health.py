@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -20,16 +20,16 @@ from modules.config.validation import find_problems
 from modules.data.buckets import crop_box
 from modules.data.caption_tables import read_table
 from modules.data.captions import caption_path, check_placeholders
-from modules.data.concepts import captions, scan, walk
+from modules.data.concepts import captions, scan
 from modules.data.encoding import check_unusable, find_undecodable
 from modules.data.errors import DataError
+from modules.data.folder_walk import Outputs, walk
 from modules.data.pictures import EXTENSIONS
 from modules.data.plan import count_samples, few_samples
 from modules.data.prepare import prepare_data
 from modules.families.registry import FAMILIES
 
 if TYPE_CHECKING:
-    from modules.config.ConceptConfig import ConceptConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.data.buckets import Buckets
     from modules.data.concepts import Dataset
@@ -84,20 +84,20 @@ def check_health(config: TrainConfig, num_ranks: int = 1, decode: bool = False) 
             num_pictures = dataset.num_pictures
             findings += _look_at(config, dataset, buckets, num_ranks, decode)
         except DataError as error:
-            errors = _errors_of_concepts(config.concepts) or [str(error)]
+            errors = _errors_of_concepts(config) or [str(error)]
             findings += [Finding("data", "error", text) for text in errors]
     order: list[Level] = ["error", "warning", "note"]
     return Health(num_pictures, sorted(findings, key=lambda finding: order.index(finding.level)))
 
 
-def _errors_of_concepts(concepts: Sequence[ConceptConfig]) -> list[str]:
+def _errors_of_concepts(config: TrainConfig) -> list[str]:
     """What is wrong with each concept, where the first mistake would hide the others."""
     errors = []
-    for concept in concepts:
-        alone = [replace(other, enabled=other is concept) for other in concepts]
+    for concept in config.concepts:
+        alone = [replace(other, enabled=other is concept) for other in config.concepts]
         try:
             if concept.enabled:
-                captions(scan(alone))
+                captions(scan(alone, outputs=Outputs.of(config)))
         except DataError as error:
             errors.append(str(error))
     return errors
@@ -108,6 +108,8 @@ def _look_at(
 ) -> Iterator[Finding]:
     unusable = find_undecodable(dataset, buckets) if decode else {}
     yield from _unreadable(dataset, unusable, config.data.max_unreadable_share)
+    for run, count in dataset.run_images.items():
+        yield Finding("run_images", "note", f"{count} images of the run folder {run} are left out.", count)
     yield from _duplicates(dataset)
     yield from _shapes(dataset, buckets, config)
     batch = global_batch(config, num_ranks)
@@ -225,17 +227,18 @@ def _captions(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]:
     if long:
         message = f"captions have more than {MANY_WORDS} words, whose end CLIP may not read, such as that of {long[0]}"
         yield _finding("long_caption", "note", message, long)
-    lonely = sorted(_captions_without_picture(dataset))
+    lonely = sorted(_captions_without_picture(dataset, Outputs.of(config)))
     if lonely:
         yield _finding("lonely_caption", "warning", f"captions have no picture, such as {lonely[0]}", lonely)
 
 
-def _captions_without_picture(dataset: Dataset) -> Iterator[str]:
+def _captions_without_picture(dataset: Dataset, outputs: Outputs) -> Iterator[str]:
     for number, concept in enumerate(dataset.concepts):
         if not concept.enabled or concept.captions not in ("txt", "table"):
             continue
         root = os.path.expanduser(concept.path)
-        names = {below + name for below, files in walk(root, concept.include_subfolders, []) for name in files}
+        walked = walk(root, concept.include_subfolders, [], outputs)
+        names = {below + name for below, files, run in walked if not run for name in files}
         pictures = {name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS}
         if concept.captions == "table":
             yield from (name for name in read_table(concept, f"concepts.{number}") if name not in pictures)

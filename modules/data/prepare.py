@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from modules.data.buckets import Buckets, assign_buckets, check_resolution
 from modules.data.concepts import Dataset, scan
+from modules.data.folder_walk import Outputs
 from modules.data.holdout import hold_out
 from modules.data.masks import with_masks
 from modules.data.views import with_views
@@ -29,7 +30,7 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
         for side in ("width", "height"):
             setting = f"sampling.samples.{number}.{side}"
             check_resolution(getattr(sample, side), family.align, family.align, setting, family.name)
-    dataset = scan(config.concepts)
+    dataset = scan(config.concepts, outputs=Outputs.of(config))
     if config.loss.masked_training and config.method != "vae":
         dataset = with_masks(dataset)
     dataset, resolution = with_views(hold_out(dataset, data.validation_share), data, config.seed)

@@ -77,6 +77,8 @@ def _picture_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, st
     yield "Buckets", ", ".join(shapes)
     for path, reason in dataset.unreadable:
         yield "Left out", f"{path} ({reason})"
+    for run, count in dataset.run_images.items():
+        yield "Left out", f"{count} images of the run folder {run}"
 
 
 def _caption_lines(num_texts: int | None) -> Iterator[tuple[str, str]]:
@@ -132,6 +134,8 @@ def picture_warnings(config: TrainConfig, dataset: Dataset, learns_captions: boo
     """What the pictures' files lack."""
     for path, reason in dataset.unreadable:
         yield f"{path} is left out: {reason}."
+    for run, count in dataset.run_images.items():
+        yield f"{count} images of the run folder {run} are left out."
     if dataset.missing_captions and learns_captions:
         yield f"{dataset.missing_captions} pictures have no caption and train without."
     if text := unused_masks(config, dataset):

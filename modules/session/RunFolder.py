@@ -17,6 +17,7 @@ from modules.session.events import to_plain
 from modules.session.working_folder import absolute_path
 
 RESERVE_BYTES = 16 * 1024  # what exit.json takes with a long traceback
+PARTS = ("events", "commands", "samples", "backup", "models", "tensorboard", "log")  # the folders in a run folder
 
 
 class RunFolder:
@@ -198,15 +199,7 @@ class RunFolder:
         return note if isinstance(note, dict) else {}
 
     def _folders(self) -> list[Path]:
-        return [
-            self.events_dir,
-            self.commands_dir,
-            self.samples_dir,
-            self.backup_dir,
-            self.models_dir,
-            self.tensorboard_dir,
-            self.log_dir,
-        ]
+        return [self.path / part for part in PARTS]
 
     def _unusable(self, error: OSError) -> str:
         if isinstance(error, FileExistsError | NotADirectoryError):

@@ -87,6 +87,17 @@ def event_files(folder: RunFolder) -> list[Path]:
     return [*supervisor, *map(folder.event_path, ranks)]
 
 
+def is_run_folder(path: str | os.PathLike) -> bool:
+    """Whether the folder at `path` is that of a run, of any time: each writes events before anything else of its own.
+
+    Folders that are only named like the parts of a run folder, or that can't be read, are none.
+    """
+    try:
+        return bool(event_files(RunFolder(path)))
+    except OSError:
+        return False
+
+
 def read_tail(path: str | os.PathLike, num_lines: int) -> list[str]:
     """The last lines of a text file, of which only the end is read; empty if there is none."""
     try:

@@ -44,6 +44,8 @@ class ConceptCard:
             parts.append(f"{self.found.num_without_caption:,} without a caption")
         if self.found.num_unreadable:
             parts.append(f"{self.found.num_unreadable:,} can't be read")
+        if self.found.num_of_runs:
+            parts.append(f"{self.found.num_of_runs:,} of a run are left out")
         return ", ".join(parts)
 
     @property

@@ -14,6 +14,7 @@ from PIL import ImageTk
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.visible_text import visible_line
+from modules.data.folder_walk import Outputs
 from modules.ui.concept_preview import (
     ConceptPictures,
     PreviewLook,
@@ -118,24 +119,25 @@ class ConceptWindow(ctk.CTkToplevel):
     def _show_concept(self) -> None:
         """Bring everything to the settings of this moment."""
         number = self.number
-        concept = config_from_values(self.app.settings.values).concepts[number]
+        config = config_from_values(self.app.settings.values)
+        concept, outputs = config.concepts[number], Outputs.of(config)
         name = concept.name or os.path.basename(os.path.normpath(concept.path)) or "new"
         self.title(visible_line(f"Concept: {name}"))
-        if scan_key(concept) != self._scan_key:
+        if scan_key(concept, outputs) != self._scan_key:
             delay = 0 if self._scan_key is None else TYPING_MS
             self._cancel_scan()
-            self._scan_key = scan_key(concept)
+            self._scan_key = scan_key(concept, outputs)
             self._state.configure(text="Looking at the pictures …")
-            self._scan_job = self.after(delay, lambda: self._scan(concept, number))
+            self._scan_job = self.after(delay, lambda: self._scan(concept, number, outputs))
         self._cancel_preview()
         self._preview_job = self.after(PREVIEW_DELAY_MS, self._make_preview)
 
-    def _scan(self, concept: ConceptConfig, number: int) -> None:
+    def _scan(self, concept: ConceptConfig, number: int, outputs: Outputs) -> None:
         """Have a thread look for the pictures."""
         self._scan_job = None
         given_up = self._given_up = threading.Event()
         self.app.in_background(
-            lambda: find_pictures(concept, number, lambda: not given_up.is_set()),
+            lambda: find_pictures(concept, number, lambda: not given_up.is_set(), outputs),
             lambda found: None if given_up.is_set() else self._take_pictures(found),
         )
 
@@ -147,6 +149,7 @@ class ConceptWindow(ctk.CTkToplevel):
 
     def _take_pictures(self, found: ConceptPictures) -> None:
         text = found.error or f"{len(found.paths):,} pictures, {found.num_without_caption:,} without a caption"
+        text += f", {found.num_of_runs:,} of a run are left out" if found.num_of_runs else ""
         self._state.configure(text=text, text_color=self.app.theme.error if found.error else self.app.theme.muted)
         self.thumbnails.show(found.paths)
         if found.paths and self.thumbnails.chosen is None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.data.folder_walk import Outputs
 from modules.ui.concept_preview import ConceptPictures, find_pictures, samples_per_epoch
 from modules.ui.ConceptCards import ConceptCard, ConceptCards
 from modules.ui.ConceptWindow import TYPING_MS, ConceptWindow
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 SIDE_WIDTH = 370
+OUTPUTS = ("workspace_dir", "cache_dir")  # the settings that an Outputs is made of
+TYPED = re.compile(rf"concepts\.\d+\.path|{'|'.join(OUTPUTS)}")  # settings whose values are paths
 READ_MS = 150  # by then the tab is laid out: while threads read, each call of Tk may wait a millisecond
 
 
@@ -121,8 +124,8 @@ class ConceptsTab(ctk.CTkFrame):
     def show_concepts(self) -> None:
         """Bring the cards to the settings, and look into folders that are not known yet."""
         self._update_job = None
-        concepts = self.app.settings.get("concepts")
-        found = [self._found.get(scan_key(concept)) for concept in concepts]
+        concepts, outputs = self.app.settings.get("concepts"), self._outputs()
+        found = [self._found.get(scan_key(concept, outputs)) for concept in concepts]
         samples = samples_per_epoch(concepts, [len(one.paths) if one else 0 for one in found])
         total = sum(samples)
         self.cards.show(
@@ -152,14 +155,15 @@ class ConceptsTab(ctk.CTkFrame):
     def _read_next(self) -> None:
         """Look into one folder after the other; no further into one that no concept has any more."""
         self._read_in(None)
-        concepts = list(enumerate(copy.deepcopy(self.app.settings.get("concepts"))))
-        if self._reading is not None and self._reading[0] not in [scan_key(concept) for _, concept in concepts]:
+        concepts, outputs = copy.deepcopy(self.app.settings.get("concepts")), self._outputs()
+        keys = [scan_key(concept, outputs) for concept in concepts]
+        if self._reading is not None and self._reading[0] not in keys:
             self._give_up_reading()
-        todo = [(number, concept) for number, concept in concepts if scan_key(concept) not in self._found]
+        todo = [number for number, key in enumerate(keys) if key not in self._found]
         if self._reading is not None or not todo:
             return
-        number, concept = todo[0]
-        key, given_up = self._reading = scan_key(concept), threading.Event()
+        number, concept = todo[0], concepts[todo[0]]
+        key, given_up = self._reading = keys[number], threading.Event()
         known = self._found  # another one after a refresh, which what was read before is not for
 
         def take(found: ConceptPictures) -> None:
@@ -176,7 +180,12 @@ class ConceptsTab(ctk.CTkFrame):
             take(ConceptPictures(error=f"concepts.{number}.path can't be read."))  # and the next folder
             raise error
 
-        self.app.in_background(lambda: find_pictures(concept, number, lambda: not given_up.is_set()), take, fail)
+        self.app.in_background(
+            lambda: find_pictures(concept, number, lambda: not given_up.is_set(), outputs), take, fail
+        )
+
+    def _outputs(self) -> Outputs:
+        return Outputs(*map(self.app.settings.get, OUTPUTS))
 
     def _give_up_reading(self) -> None:
         if self._reading is not None:
@@ -186,10 +195,10 @@ class ConceptsTab(ctk.CTkFrame):
     def _on_settings(self, paths: set[str]) -> None:
         if self._form_number is not None and self._form_number >= len(self.app.settings.get("concepts")):
             self._drop_form()  # at once, before it looks for its settings
-        touches = any(path.partition(".")[0] == "concepts" for path in paths) or not paths
+        touches = any(path.partition(".")[0] in ("concepts", *OUTPUTS) for path in paths) or not paths
         if touches and self._is_built and self._update_job is None:
             self._update_job = self.after_idle(self.show_concepts)
-        is_typed = "concepts" not in paths and any(re.fullmatch(r"concepts\.\d+\.path", path) for path in paths)
+        is_typed = "concepts" not in paths and any(TYPED.fullmatch(path) for path in paths)
         if is_typed and self._is_built:
             self._read_in(TYPING_MS)
 

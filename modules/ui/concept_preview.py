@@ -18,6 +18,7 @@ from modules.data.caption_tables import read_table
 from modules.data.captions import read_captions
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import Dataset, scan
+from modules.data.folder_walk import NO_OUTPUTS, Outputs
 from modules.data.Look import PLAIN, draw_look
 from modules.data.pictures import colour_picture, fit_picture, load_picture, read_size
 from modules.data.views import resolutions_of
@@ -37,30 +38,37 @@ MAX_SHOWN = 12  # looks or captions of one picture
 class ConceptPictures:
     """What is found in a concept's folder.
 
-    paths: of the readable pictures, by name. num_unreadable, num_without_caption: how many.
+    paths: of the readable pictures, by name. num_unreadable, num_without_caption: how many. num_of_runs: images that
+    runs have written there, which are left out.
     error: the sentence why there is nothing, empty if all is well.
     """
 
     paths: tuple[str, ...] = ()
     num_unreadable: int = 0
     num_without_caption: int = 0
+    num_of_runs: int = 0
     error: str = ""
 
 
 def find_pictures(
-    concept: ConceptConfig, number: int, is_wanted: Callable[[], bool] = lambda: True
+    concept: ConceptConfig,
+    number: int,
+    is_wanted: Callable[[], bool] = lambda: True,
+    outputs: Outputs = NO_OUTPUTS,
 ) -> ConceptPictures:
     """The pictures of one concept, whether it is enabled or not; reads every header, so not for the Tk thread.
 
-    number: N in "concepts.N", for the message of `error`. is_wanted: as for `scan`; the answer is worthless then.
+    number: N in "concepts.N", for the message of `error`. is_wanted, outputs: as for `scan`; once it is not wanted the
+    answer is worthless.
     """
     # The others stand for the concepts before it, so that messages name the right one; disabled, they are not walked.
     others = [replace(concept, enabled=False)] * number
     try:
-        dataset = scan([*others, replace(concept, enabled=True)], NUM_READERS, is_wanted)
+        dataset = scan([*others, replace(concept, enabled=True)], NUM_READERS, is_wanted, outputs)
     except UserError as error:
         return ConceptPictures(error=str(error))
-    return ConceptPictures(tuple(dataset.paths), len(dataset.unreadable), dataset.missing_captions)
+    num_of_runs = sum(dataset.run_images.values())
+    return ConceptPictures(tuple(dataset.paths), len(dataset.unreadable), dataset.missing_captions, num_of_runs)
 
 
 def samples_per_epoch(concepts: Sequence[ConceptConfig], num_pictures: Sequence[int]) -> list[float]:

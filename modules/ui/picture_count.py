@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
+from modules.data.folder_walk import Outputs
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -27,7 +28,8 @@ def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> int | 
     from modules.ui.concept_preview import NUM_READERS
 
     try:
-        dataset = hold_out(scan(config.concepts, NUM_READERS, is_wanted), config.data.validation_share)
+        dataset = scan(config.concepts, NUM_READERS, is_wanted, Outputs.of(config))
+        dataset = hold_out(dataset, config.data.validation_share)
     except UserError:
         return None
     return count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
@@ -35,12 +37,17 @@ def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> int | 
 
 def count_key(config: TrainConfig) -> tuple:
     """What `count_pictures` depends on: the same key, the same number, unless files have changed."""
-    return config.data.validation_share, *(_concept_key(concept) for concept in config.concepts)
+    outputs = Outputs.of(config)
+    return config.data.validation_share, *(_concept_key(concept, outputs) for concept in config.concepts)
 
 
-def scan_key(concept: ConceptConfig) -> tuple:
-    """What the pictures that are found in a concept's folder depend on, whether it is enabled or not."""
+def scan_key(concept: ConceptConfig, outputs: Outputs) -> tuple:
+    """What the pictures that are found in a concept's folder depend on, whether it is enabled or not.
+
+    outputs: of the run to come, which matter where they lie in the folder.
+    """
     return (
+        outputs.inside(concept.path),
         concept.path,
         concept.include_subfolders,
         concept.include,
@@ -51,7 +58,7 @@ def scan_key(concept: ConceptConfig) -> tuple:
     )
 
 
-def _concept_key(concept: ConceptConfig) -> tuple:
+def _concept_key(concept: ConceptConfig, outputs: Outputs) -> tuple:
     if not concept.enabled:
         return ()
-    return scan_key(concept), concept.repeats, concept.share, concept.regularisation, concept.validation
+    return scan_key(concept, outputs), concept.repeats, concept.share, concept.regularisation, concept.validation

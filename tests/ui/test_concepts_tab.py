@@ -272,8 +272,16 @@ def test_refresh_sees_new_pictures(app, tab, folder, wait_for):
     wait_for(app, lambda: tab.cards.cards[0].found is not None and len(tab.cards.cards[0].found.paths) == 7)
 
 
+def test_a_run_that_is_moved_into_the_data_is_left_out_of_the_card(app, tab, folder, wait_for):
+    (folder / "run" / "samples").mkdir(parents=True)
+    Image.new("RGB", (64, 64)).save(folder / "run" / "samples" / "0.png")
+    app.settings.set("workspace_dir", str(folder / "run"))
+    wait_for(app, lambda: tab.cards.cards[0].found is not None and tab.cards.cards[0].found.num_of_runs == 1)
+    assert len(tab.cards.cards[0].found.paths) == 6
+
+
 def test_a_folder_that_fails_keeps_no_other_from_being_read(app, tab, folder, wait_for, faults, monkeypatch):
-    def fail_at_first(concept, number, is_wanted):
+    def fail_at_first(concept, number, is_wanted, outputs):
         if number == 0:
             raise RuntimeError("broken")
         return find_pictures(concept, number)
@@ -293,7 +301,7 @@ class SlowSearch:
     def __init__(self):
         self.started, self.given_up = [], []
 
-    def __call__(self, concept, number, is_wanted):
+    def __call__(self, concept, number, is_wanted, outputs):
         self.started.append(concept.path)
         if concept.path == "slow":
             wait_until(lambda: not is_wanted())
