@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from modules.config.errors import UserError
 from modules.distributed.Heartbeat import Heartbeat
+from modules.distributed.usable_gpus import check_gpus, take_device
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,7 @@ class Runtime:
 
             # with its number: "cuda" and "cuda:0" compare unequal, and modules are asked where they are
             device = torch.device("cuda", device.index or 0)
-            torch.cuda.set_device(device)
+            take_device(device)
         self.device = device
         self.heartbeat = heartbeat or Heartbeat()
         self.while_waiting: Callable[[], None] = lambda: None  # called while this rank waits; may raise
@@ -137,10 +138,11 @@ def share(runtime: Runtime, values: Sequence[Any]) -> Sequence[Any]:
 def default_device(device_indexes: Sequence[int] = ()) -> torch.device:
     """The first chosen GPU (of all, where none is chosen), else the CPU.
 
-    Raises UserError for a chosen GPU that does not exist.
+    Raises UserError for a chosen GPU that does not exist, and where there are GPUs that PyTorch can't use.
     """
     import torch
 
+    check_gpus()
     count = torch.cuda.device_count()
     for index in device_indexes:
         if index >= count:

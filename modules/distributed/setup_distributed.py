@@ -23,6 +23,7 @@ from modules.distributed.environments import RankEnvironment, find_environment
 from modules.distributed.errors import RanksError
 from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.Runtime import Runtime, default_device
+from modules.distributed.usable_gpus import check_gpus, take_device
 from modules.session.backend import Backend, backend_warning, choose_backend
 from modules.session.devices import list_gpus, num_cores, slow_links_warning
 from modules.session.interfaces import interface_towards
@@ -134,10 +135,11 @@ def threads_of_rank(environment: RankEnvironment, cores: int, env: Mapping[str, 
 
 
 def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
+    check_gpus()  # first: GPUs that can't be used would be taken for none
     backend, _ = choose_backend(config.distributed_backend, torch.cuda.is_available(), dist.is_nccl_available())
     device = rank_device(config.device_indexes, environment, backend)
     if device.type == "cuda":
-        torch.cuda.set_device(device)
+        take_device(device)
     if "OMP_NUM_THREADS" not in os.environ:  # else every rank would take all cores, and they wait for each other
         torch.set_num_threads(threads_of_rank(environment, num_cores()))
     if sys.platform == "linux":

@@ -29,7 +29,7 @@ def read_facts() -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    reason = _no_cuda_reason()
+    reason = no_cuda_reason()
     can_use = torch.version.cuda is not None and not reason
     has_nccl = dist.is_available() and dist.is_nccl_available()
     return {
@@ -44,7 +44,8 @@ def read_facts() -> dict[str, Any]:
     }
 
 
-def _no_cuda_reason() -> str:
+def no_cuda_reason() -> str:
+    """Why torch can't use CUDA; "" where it can, or was not built to."""
     import torch
 
     if torch.version.cuda is None:

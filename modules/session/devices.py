@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import itertools
 import os
 import re
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Link = Literal["nvlink", "pcie", "none", "unknown"]
+
+HIDES_ALL = ("", "-1")  # values of CUDA_VISIBLE_DEVICES
+NO_DRIVER = "no NVIDIA driver is installed"
+DEVICE_FILES = "/dev/nvidia[0-9]*"  # of a driver for Linux that has GPUs; a container has those that it may use
 
 # nvmlGpuP2PCapsIndex_t. pynvml's own NVML_P2P_CAPS_INDEX_READ is a tuple, by a comma too many, and can't be passed.
 _P2P_READ, _P2P_NVLINK = 0, 2
@@ -101,6 +106,21 @@ def no_gpu_reason(env: Mapping[str, str] = os.environ) -> str:
     if num_hidden:
         return f"CUDA_VISIBLE_DEVICES is {env.get('CUDA_VISIBLE_DEVICES', '')!r} and hides the {num_hidden} that exist"
     return f"the driver lists {num_listed} but opens none" if num_listed else "the NVIDIA driver finds none"
+
+
+def driver_fault(env: Mapping[str, str] = os.environ) -> str:
+    """Why a driver that is there does not answer, as after an update without a restart: a clause, without a full stop.
+
+    Empty without a driver, where it answers, and where CUDA_VISIBLE_DEVICES hides all GPUs on purpose.
+    """
+    import pynvml
+
+    with open_nvml() as nvml:
+        answers = nvml is not None
+    if answers or env.get("CUDA_VISIBLE_DEVICES") in HIDES_ALL or not glob.glob(DEVICE_FILES):
+        return ""
+    reason = _no_nvml_reason(pynvml)
+    return "" if reason == NO_DRIVER else reason
 
 
 def read_usage(gpus: Sequence[Gpu]) -> list[GpuUsage]:
@@ -231,7 +251,7 @@ def _no_nvml_reason(nvml: Any) -> str:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         if error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-            return "no NVIDIA driver is installed"
+            return NO_DRIVER
         return f"the NVIDIA driver does not answer ({error})"
     nvml.nvmlShutdown()
     return "the NVIDIA driver answered just now: refresh"

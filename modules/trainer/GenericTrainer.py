@@ -34,6 +34,7 @@ from modules.data.prepare import prepare_data
 from modules.data.run_summary import count_texts, disk_needs, picture_warnings, step_warnings
 from modules.data.RunPlan import RunPlan, samples_digest
 from modules.distributed.Runtime import REQUEUE, Runtime, default_device
+from modules.distributed.usable_gpus import device_words
 from modules.families.conditioning import is_unconditional_zero
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
@@ -106,6 +107,8 @@ class GenericTrainer(TrainingEngine):
         # first: a rank that goes on meets the others where one that begins anew does not
         self._check_same("options", lambda: str(self.resume), "--resume in the command")
         self._check()
+        if self.runtime.world_size == 1:  # of several, setup_distributed says which each has
+            self.callbacks.on_status(f"Training on {device_words(self.runtime.device)}")
         self.dataset, self.buckets = prepare_data(self.config, self.family)
         # read before the model is loaded: a caption that can't be read must not cost a caching
         texts = captions(self.dataset) if self.method.inputs == "latents" else [("",)] * len(self.dataset)

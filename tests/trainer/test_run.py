@@ -114,6 +114,11 @@ def test_a_stop_signal_in_the_middle_of_a_line_on_the_terminal_is_a_stop(tmp_pat
     assert b"Stopping after this step" in terminal.shown
 
 
+def test_a_run_on_one_device_says_which_it_is(make_config, capfd):
+    assert run_training(make_config("max_steps=1")) == 0
+    assert "Training on the CPU" in capfd.readouterr().err
+
+
 def test_a_mistake_of_the_user_is_one_sentence_everywhere(make_config, in_step, capfd):
     def fail(trainer):
         raise UserError("batch_size 4: too many; use 2.")

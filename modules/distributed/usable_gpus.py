@@ -1,0 +1,81 @@
+"""Whether PyTorch can compute on the GPUs that are here: where it can't, nobody is to train on the CPU unawares."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from modules.config.errors import UserError
+from modules.distributed.torch_facts import no_cuda_reason
+from modules.session.devices import driver_fault, list_gpus, no_gpu_reason
+
+if TYPE_CHECKING:
+    import torch
+
+
+def check_gpus() -> None:
+    """Raises UserError where there are GPUs for this process and PyTorch can use none of them.
+
+    Where CUDA_VISIBLE_DEVICES is set and empty there are none: that is how to train on the CPU beside a GPU.
+    """
+    import torch
+
+    if torch.cuda.is_available() or torch.version.hip:
+        return
+    gpus = list_gpus()
+    fault = "" if gpus else driver_fault()
+    if not gpus and not fault:
+        return
+    if torch.version.cuda is None:
+        reason = f"PyTorch {torch.__version__} was built without CUDA"
+        remedy = "install a CUDA build by `python scripts/setup_env.py`, with CHORUS_TORCH_INDEX naming its index"
+    else:
+        reason = fault or no_cuda_reason().split(". ")[0]  # torch goes on with addresses
+        remedy = "install a driver that fits and restart"
+    which = f"the {gpus[0].name}" if len(gpus) == 1 else f"the {len(gpus)} GPUs" if gpus else "the GPUs"
+    raise UserError(
+        f"PyTorch can't use {which} of this machine: {reason}; {remedy}, or set CUDA_VISIBLE_DEVICES to an empty value "
+        "to train on the CPU."
+    )
+
+
+def take_device(device: torch.device) -> None:
+    """Makes a GPU the one of this process. Raises UserError for one that this PyTorch has no kernels for."""
+    import torch
+
+    torch.cuda.set_device(device)
+    capability, built_for = torch.cuda.get_device_capability(device), torch.cuda.get_arch_list()
+    if not has_kernels(capability, built_for):
+        raise UserError(
+            f"GPU {device.index} ({torch.cuda.get_device_name(device)}) has compute capability "
+            f"{capability[0]}.{capability[1]}, for which PyTorch {torch.__version__} has no kernels (it has "
+            f"{' '.join(built_for)}): leave it out with device_indexes, or install another build of PyTorch."
+        )
+
+
+def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
+    """Whether code for one of the architectures runs on a GPU of this compute capability.
+
+    built_for: as of `torch.cuda.get_arch_list`. "sm_86" runs where the major version is 8 and the minor one at least 6;
+    "compute_90" can be compiled for anything newer; "sm_90a" runs on 9.0 alone. Empty, or not CUDA's: nothing is known.
+    """
+    known = [match for arch in built_for if (match := re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch))]
+    for kind, major, minor, feature in (match.groups() for match in known):
+        version = int(major), int(minor)
+        same_major = version[0] == capability[0] and version[1] <= capability[1]
+        if version == capability or (not feature and (same_major or (kind == "compute" and version <= capability))):
+            return True
+    return not known
+
+
+def device_words(device: torch.device) -> str:
+    """The device for people: its name and the GPU's, or why it is the CPU."""
+    import torch
+
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    if sys.platform == "darwin":
+        return "the CPU; Apple's GPU is not used"
+    return f"the CPU: {no_gpu_reason()}"

@@ -1,0 +1,99 @@
+"""GPUs that are here and that PyTorch can't use end a start, and the device of a run on one is always told."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from modules.config.errors import UserError
+from modules.distributed.Runtime import Runtime, default_device
+from modules.distributed.usable_gpus import device_words, has_kernels
+from modules.session import devices
+from tests.support.fake_nvml import FakeNvml, eight_gpus, real
+
+TOO_OLD = (
+    "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver by downloading "
+    "and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx"
+)
+MISMATCH = FakeNvml(init_error=real.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A function that gives the machine a driver, for GPUs that PyTorch, built for a version of CUDA, can't use."""
+
+    def make(nvml: FakeNvml, cuda: str | None = "13.0") -> None:
+        def init():
+            raise RuntimeError(TOO_OLD)
+
+        (tmp_path / "nvidia0").touch()
+        monkeypatch.setattr(devices, "DEVICE_FILES", str(tmp_path / "nvidia*"))
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "init", init)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("nvml", "cuda", "words"),
+    [
+        (eight_gpus(), None, "can't use the 8 GPUs of this machine: PyTorch .* was built without CUDA; install a CUDA"),
+        (eight_gpus(), "13.0", r": The NVIDIA driver .* is too old \(found version 12040\); install a driver"),
+        (MISMATCH, "13.0", r"can't use the GPUs .*: the NVIDIA driver does not answer \(.*mismatch.*\); install"),
+    ],
+)
+def test_gpus_that_can_not_be_used_are_refused_with_the_reason_unless_they_are_hidden(
+    nvml, cuda, words, machine, monkeypatch
+):
+    machine(nvml, cuda)
+    with pytest.raises(UserError, match=words):
+        default_device()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert default_device() == torch.device("cpu")
+
+
+def test_without_a_driver_the_cpu_trains(machine):
+    machine(FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND))
+    assert default_device() == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("capability", "built_for", "runs"),
+    [
+        ((8, 6), ["sm_75", "sm_80"], True),  # the same major version
+        ((8, 0), ["sm_75", "sm_86"], False),
+        ((6, 1), ["sm_75", "sm_80", "compute_90"], False),
+        ((12, 0), ["sm_90", "compute_90"], True),  # compiled when it is loaded
+        ((12, 0), ["sm_90", "sm_100"], False),
+        ((9, 0), ["sm_90a"], True),
+        ((12, 1), ["sm_120a", "compute_120a"], False),
+        ((7, 0), [], True),
+        ((9, 0), ["gfx942"], True),
+    ],
+)
+def test_kernels_run_on_the_chips_that_they_were_built_for(capability, built_for, runs):
+    assert has_kernels(capability, built_for) is runs
+
+
+def test_a_gpu_without_kernels_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (6, 1))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA GeForce GTX 1080")
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80"])
+    with pytest.raises(UserError, match=r"GPU 1 \(NVIDIA .*\) has compute capability 6.1, .* \(it has sm_75 sm_80\)"):
+        Runtime(torch.device("cuda", 1))
+
+
+def test_the_device_is_told_with_the_reason_where_it_is_the_cpu(machine, monkeypatch):
+    machine(FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND))
+    assert device_words(torch.device("cpu")) == "the CPU: no NVIDIA driver is installed"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert device_words(torch.device("cpu")) == "the CPU; Apple's GPU is not used"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
+    assert device_words(torch.device("cuda", 1)) == "cuda:1 (NVIDIA A100-SXM4-80GB)"
