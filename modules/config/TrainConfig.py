@@ -315,6 +315,13 @@ class TrainConfig:
         group="general",
         importance="advanced",
     )
+    keep_awake: bool = setting(
+        True,
+        label="Keep the machine awake",
+        help="While the run trains, this machine does not go to sleep when nobody uses it; its screen still may.",
+        group="general",
+        importance="advanced",
+    )
 
     @field_validator("denoiser", "text_encoder", mode="before")
     @classmethod

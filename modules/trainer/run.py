@@ -22,6 +22,7 @@ from modules.distributed.Supervisor import FAILED, FINISHED, STOPPED
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.FolderCommands import FolderCommands
+from modules.session.keep_awake import kept_awake
 from modules.session.log_file import log_file
 from modules.session.OtherRankCallbacks import OtherRankCallbacks
 from modules.session.out_of_memory import is_out_of_memory
@@ -100,7 +101,9 @@ def run_training(config: TrainConfig, resume: bool = False) -> int:
 
     with RunLock(folder.lock_path):
         folder.clear_exit()
-        outcome = train_rank(config, folder, make_trainer, started=started, signals=signals)
+        outcome = train_rank(
+            config, folder, make_trainer, started=started, signals=signals, keeps_awake=config.keep_awake
+        )
         record_end(folder, outcome)
     return outcome.exit_code
 
@@ -131,18 +134,22 @@ def train_rank(
     rank: int = 0,
     tells_failure: bool = True,
     signals: tuple[int, ...] = (),
+    keeps_awake: bool = False,
 ) -> Outcome:
     """Trains as one rank, from the making of its trainer to the end, and says how it ended.
 
     started: Unix time at which the run was started; older commands are not for it. tells_failure: whether the terminal
     hears of a failure from here. signals: the first of them ends the step, backs up and saves; a second one of SIGINT
-    ends at once; one of REQUEUE_SIGNALS backs up only, for the job goes on later.
+    ends at once; one of REQUEUE_SIGNALS backs up only, for the job goes on later. keeps_awake: whether this process,
+    and none above it, keeps the machine from going to sleep.
     """
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(log_file(folder.log_path(rank)))
         callbacks = CallbackList(_listeners(config, folder, rank, log, tells_failure, stack))
         commands = FolderCommands(folder, callbacks, run_started=started) if rank == 0 else TrainCommands()
         stack.enter_context(_stop_on(signals, commands, callbacks))
+        if keeps_awake:
+            stack.enter_context(kept_awake(callbacks.on_status))
         try:
             outcome = _train(make_trainer, callbacks, commands)
         except (StopRequested, KeyboardInterrupt) as end:

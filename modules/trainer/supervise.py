@@ -26,6 +26,7 @@ from modules.session.devices import num_cores
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.FolderCommands import STARTED_VARIABLE, FolderCommands
+from modules.session.keep_awake import kept_awake
 from modules.session.log_file import log_file
 from modules.session.node_check import check_nodes, refused_together
 from modules.session.ports import LOOPBACK, PORTS_TO_TRY, claim_free_port
@@ -62,6 +63,8 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
         with refused_together(machines, lambda text: print_line(text, sys.stderr)):
             _take_folder(folder, leads, resume, stack)
         callbacks = _callbacks(folder, stack)
+        if config.keep_awake:
+            stack.enter_context(kept_awake(callbacks.on_status))
         if machines.num_nodes > 1:
             ranks = None if by_torchrun else num_ranks  # torchrun counts those of each machine
             if not _meet_nodes(machines, folder, callbacks, started, resume, ranks):

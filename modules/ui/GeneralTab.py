@@ -14,7 +14,7 @@ from modules.ui.theme import APPEARANCES, MAX_SCALE, MIN_SCALE, Theme
 if TYPE_CHECKING:
     from modules.ui.App import App
 
-CARDS = (CardSpec("Run", ("workspace_dir", "cache_dir", "output.name", "seed", "tensorboard")),)
+CARDS = (CardSpec("Run", ("workspace_dir", "cache_dir", "output.name", "seed", "tensorboard", "keep_awake")),)
 SCALES = ("As the screen", "80 %", "90 %", "100 %", "110 %", "125 %", "150 %", "175 %", "200 %")
 
 

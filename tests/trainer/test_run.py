@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -163,6 +164,26 @@ def test_the_record_of_an_earlier_end_is_forgotten_while_a_run_goes_on(make_conf
     assert run_training(make_config("max_steps=2"), resume=True) == 0
     assert seen == [False]
     assert record(config)["status"] == "finished"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_run_on_one_device_keeps_the_machine_awake_if_that_is_wanted(wanted, make_config, monkeypatch):
+    seen = []
+
+    def make_trainer(config, *arguments, **options):
+        seen.append("trainer")
+        raise UserError("far enough")
+
+    @contextlib.contextmanager
+    def kept_awake(tell):
+        seen.append("awake")
+        yield
+        seen.append("asleep")
+
+    monkeypatch.setattr("modules.trainer.GenericTrainer.GenericTrainer", make_trainer)
+    monkeypatch.setattr("modules.trainer.run.kept_awake", kept_awake)
+    run_training(make_config(f"keep_awake={wanted}"))
+    assert seen == (["awake", "trainer", "asleep"] if wanted else ["trainer"])
 
 
 def test_tensorboard_scalars_are_written(make_config):

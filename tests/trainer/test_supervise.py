@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -64,6 +65,30 @@ def test_what_one_machine_refuses_before_the_meeting_ends_the_others_too(config,
         supervise_training(config, 1)
     other.join(60)
     assert told == [f"Node 0 can't train: {refused.value}"]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_process_above_the_ranks_keeps_the_machine_awake_if_that_is_wanted(wanted, config, monkeypatch):
+    awake = []
+
+    @contextlib.contextmanager
+    def kept_awake(tell):
+        awake.append(True)
+        yield
+        awake.clear()
+
+    class Supervisor:
+        def __init__(self, *arguments, **options):
+            pass
+
+        def run(self):
+            return 0 if awake else 1
+
+    monkeypatch.setattr(supervise, "kept_awake", kept_awake)
+    monkeypatch.setattr(supervise, "Supervisor", Supervisor)
+    alone = replace(config, num_nodes=1, keep_awake=wanted)
+    assert supervise_training(alone, 2) == (0 if wanted else 1)
+    assert not awake
 
 
 def test_two_runs_that_are_started_at_the_same_time_meet_at_two_ports(config, tmp_path, monkeypatch):
