@@ -26,6 +26,9 @@ from tests.support.RankPool import RankPool
 # A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Under nohup they would ignore a closed terminal: the tests themselves still do, what they start hears of it.
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 PICTURE_SIZES = ((32, 32), (32, 32), (48, 32), (32, 48))
 TESTS = Path(__file__).parent

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 from modules.distributed.environments import ATTEMPT_VARIABLE
@@ -18,7 +17,8 @@ from modules.distributed.stacks import with_stacks
 from modules.session.atomic import write_json
 from modules.session.FolderCommands import send_command
 from modules.session.RunFolder import RunFolder
-from modules.session.slurm import REQUEUE_SIGNALS, REQUEUED, EarlySignal, requeue_signals, requeue_signals_blocked
+from modules.session.signals import HANGUP_SIGNALS, STOP_SIGNALS, signals_answered, signals_blocked, stop_signals
+from modules.session.slurm import REQUEUE_SIGNALS, REQUEUED, requeue_signals
 from modules.session.TrainCallbacks import TrainCallbacks
 
 FINISHED, FAILED, STOPPED = 0, 1, 130
@@ -63,7 +63,7 @@ class Supervisor:
         self._grace_seconds = grace_seconds
         self._first_rank = first_rank
         self._writes_exit = writes_exit
-        self._stops_asked = 0
+        self._stops: list[int] = []  # the signals that have asked for a stop
         self._heartbeats_due = 0.0
         self._has_passed_stop_on = False
         self._requeue_asked = False
@@ -76,7 +76,7 @@ class Supervisor:
         thread, which spawns. None of the ranks is left when it returns or raises.
         """
         attempt = 0
-        with self._stop_on_signals():
+        with self._signals_answered():
             while (outcome := self._run_ranks(attempt)) is None:
                 attempt += 1
         if isinstance(outcome, Failure):
@@ -90,7 +90,7 @@ class Supervisor:
         watch = RankWatch(server, range(self._first_rank, self._first_rank + launcher.num_ranks))
         ranks = _Ranks(launcher, server, watch)
         try:
-            with requeue_signals_blocked():
+            with signals_blocked((*HANGUP_SIGNALS, *requeue_signals())):  # they are for this process to answer
                 launcher.start({**server.variables(), ATTEMPT_VARIABLE: str(attempt)})
             outcome = self._watch(ranks)
             if isinstance(outcome, Failure):
@@ -114,7 +114,7 @@ class Supervisor:
             failure = ranks.watch.verdict(time.monotonic())
             if failure is not None:
                 return failure
-            if self._stops_asked > 1:
+            if sum(number in STOP_SIGNALS for number in self._stops) > 1:
                 self._callbacks.on_status("Stopped at once, without a backup")
                 return "stopped"
             self._pass_on_stop()
@@ -173,7 +173,7 @@ class Supervisor:
         return failure
 
     def _starts_again_after(self, failure: Failure, attempt: int) -> bool:
-        if failure.kind == "user_error" or attempt >= self._max_restarts or self._stops_asked or self._requeue_asked:
+        if failure.kind == "user_error" or attempt >= self._max_restarts or self._stops or self._requeue_asked:
             return False
         self._resume = True  # also without a backup: models that were saved must not end the run as an earlier one's
         start = "from the last backup" if self._has_backup() else "from the beginning"
@@ -206,7 +206,7 @@ class Supervisor:
             ranks.wait(_REAP_SECONDS)
 
     def _pass_on_stop(self) -> None:
-        if not self._stops_asked or self._has_passed_stop_on:
+        if not self._stops or self._has_passed_stop_on:
             return
         self._has_passed_stop_on = True
         try:
@@ -216,7 +216,11 @@ class Supervisor:
                 f"The stop can't be passed on ({error.strerror}); press Ctrl-C again to stop at once without saving."
             )
         else:
-            self._callbacks.on_status("Stopping after this step; press Ctrl-C again to stop at once without saving")
+            self._callbacks.on_status(
+                "The terminal was closed: stopping after this step"
+                if self._stops[0] in HANGUP_SIGNALS
+                else "Stopping after this step; press Ctrl-C again to stop at once without saving"
+            )
 
     def _pass_on_requeue(self, ranks: _Ranks) -> None:
         """By the signal itself, which ranks that are not ready for it have blocked."""
@@ -227,31 +231,19 @@ class Supervisor:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(state.pid, number)
 
-    @contextlib.contextmanager
-    def _stop_on_signals(self) -> Iterator[None]:
-        """The first signal asks the ranks to stop and save, the second one ends them at once.
+    def _signals_answered(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, the first signal asks the ranks to stop and save, a second one of STOP_SIGNALS ends them at once.
 
         The one by which SLURM announces the end of the job's time has them back up for the job's next turn.
         """
 
-        def count(number: int, frame: object) -> None:
-            self._stops_asked += 1
+        def stop(number: int, frame: object) -> None:
+            self._stops.append(number)
 
         def requeue(number: int, frame: object) -> None:
             self._requeue_asked = True
 
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if hasattr(signal, "SIGBREAK"):  # Windows: what another process can send
-            numbers.append(signal.SIGBREAK)
-        before = {number: signal.signal(number, count) for number in numbers}
-        before |= {number: signal.signal(number, requeue) for number in requeue_signals()}
-        if any(isinstance(handler, EarlySignal) and handler.has_come for handler in before.values()):
-            self._requeue_asked = True
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return signals_answered(dict.fromkeys(stop_signals(), stop) | dict.fromkeys(requeue_signals(), requeue))
 
 
 @dataclasses.dataclass(frozen=True)

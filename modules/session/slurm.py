@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 
 Env = Mapping[str, str]
 
@@ -32,47 +31,9 @@ def was_requeued(env: Env = os.environ) -> bool:
     return env.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
-class EarlySignal:
-    """A handler that remembers a signal until somebody can act on it; without one it would end the process.
-
-    has_come: whether it did.
-    """
-
-    def __init__(self) -> None:
-        self.has_come = False
-
-    def __call__(self, number: int, frame: object) -> None:
-        self.has_come = True
-
-
 def requeue_signals(env: Env = os.environ) -> tuple[int, ...]:
     """What announces the end of the job's time to this process: as a task of SLURM, or one that such a task started."""
     return REQUEUE_SIGNALS if is_task(env) else ()
-
-
-def remember_requeue_signals(signals: Collection[int]) -> None:
-    """Sets `EarlySignal` for those among `signals`: libraries load and nodes meet for minutes before the training."""
-    for number in set(signals).intersection(REQUEUE_SIGNALS):
-        signal.signal(number, EarlySignal())
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})  # from `requeue_signals_blocked`: now it ends nothing
-
-
-@contextlib.contextmanager
-def requeue_signals_blocked() -> Iterator[None]:
-    """Processes that are started inside are born deaf to REQUEUE_SIGNALS, until they call `remember_requeue_signals`.
-
-    SLURM may send them to all processes of a task, of which most have no use for them and would end. To the thread that
-    calls this they come when the block is over.
-    """
-    numbers = requeue_signals()
-    if not numbers:
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def requeue(env: Env = os.environ) -> str:

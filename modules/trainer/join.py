@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import threading
 import time
@@ -21,9 +20,10 @@ from modules.session.FolderCommands import STARTED_VARIABLE
 from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
-from modules.session.slurm import remember_requeue_signals
+from modules.session.signals import HANGUP_SIGNALS, STOP_SIGNALS, remember_signals, stop_signals
+from modules.session.slurm import requeue_signals
 from modules.trainer.rank import end_process, train_as_rank
-from modules.trainer.run import STOP_SIGNALS, Outcome, record_end, stop_signals
+from modules.trainer.run import Outcome, record_end
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -46,9 +46,11 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
     started = float(os.environ.get(STARTED_VARIABLE) or time.time())
     lifeline, watch = Lifeline.from_environment(environment.rank), None
     is_supervised = lifeline is not None
+    # torchrun passes on that its terminal was closed, and ends its ranks 30 s later, even if nohup has started it
+    stops = (*STOP_SIGNALS, *HANGUP_SIGNALS) if environment.has_store else stop_signals()
     # another launcher, which may run inside a job of SLURM too, would not survive that signal itself
-    signals = stop_signals() if is_supervised or environment.name == "slurm" else STOP_SIGNALS
-    remember_requeue_signals(signals)
+    requeues = requeue_signals() if is_supervised or environment.name == "slurm" else ()
+    remember_signals(requeues)
     config = _as_found(config, environment)
     folder = RunFolder(config.workspace_dir)
     held = contextlib.ExitStack()  # until the process ends
@@ -58,9 +60,8 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
             launcher.start()
         lifeline, watch = _meet(config, environment, folder, resume, held)
         launcher.folder = folder
-    for number in STOP_SIGNALS:  # outside the training: torchrun's SIGTERM to all others must not forestall the verdict
-        signal.signal(number, signal.SIG_IGN)
-    outcome = train_as_rank(config, environment, lifeline, resume, started, signals)
+    remember_signals(stops)  # also after the training: torchrun's SIGTERM to all others must not forestall the verdict
+    outcome = train_as_rank(config, environment, lifeline, resume, started, (*stops, *requeues))
     if outcome.status == "failed":
         if not outcome.is_symptom:  # torchrun takes the earliest that it is told for the cause
             _tell_torchrun(outcome)

@@ -29,14 +29,8 @@ from modules.session.out_of_memory import is_out_of_memory
 from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
-from modules.session.slurm import (
-    REQUEUE_SIGNALS,
-    REQUEUED,
-    EarlySignal,
-    remember_requeue_signals,
-    requeue,
-    requeue_signals,
-)
+from modules.session.signals import HANGUP_SIGNALS, signals_answered, signals_remembered, stop_signals
+from modules.session.slurm import REQUEUE_SIGNALS, REQUEUED, requeue, requeue_signals
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
@@ -47,7 +41,6 @@ from modules.weights.libraries import uncollected
 if TYPE_CHECKING:
     from modules.trainer.GenericTrainer import GenericTrainer
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the second is how schedulers and systemd end what they run
 OUT_OF_MEMORY = (
     "The GPU's memory is full: lower batch_size (and raise gradient_accumulation_steps), switch "
     "model.gradient_checkpointing on, lower data.resolution, or train a LoRA with model.weight_dtype bfloat16."
@@ -87,37 +80,33 @@ def run_training(config: TrainConfig, resume: bool = False) -> int:
     Raises UserError where the run folder can't be used; everything later is written there.
     """
     started = time.time()
-    signals = stop_signals()
-    remember_requeue_signals(signals)
+    signals = (*stop_signals(), *requeue_signals())
     folder = RunFolder(config.workspace_dir)
-    if not resume:
-        folder.refuse_earlier_run()  # before its record of how it ended is touched
-    folder.create()
 
     def make_trainer(callbacks: TrainCallbacks, commands: TrainCommands) -> GenericTrainer:
         from modules.trainer.GenericTrainer import GenericTrainer
 
         return GenericTrainer(config, callbacks, commands, resume=resume)
 
-    with RunLock(folder.lock_path):
-        folder.clear_exit()
-        outcome = train_rank(
-            config, folder, make_trainer, started=started, signals=signals, keeps_awake=config.keep_awake
-        )
-        record_end(folder, outcome)
+    with signals_remembered(signals):  # one before or after the training must not cost the record of its end
+        if not resume:
+            folder.refuse_earlier_run()  # before its record of how it ended is touched
+        folder.create()
+        with RunLock(folder.lock_path):
+            folder.clear_exit()
+            outcome = train_rank(
+                config, folder, make_trainer, started=started, signals=signals, keeps_awake=config.keep_awake
+            )
+            record_end(folder, outcome)
     return outcome.exit_code
-
-
-def stop_signals() -> tuple[int, ...]:
-    """What asks this process to stop; as a task of SLURM also what announces the end of the job's time."""
-    return (*STOP_SIGNALS, *requeue_signals())
 
 
 def record_end(folder: RunFolder, outcome: Outcome) -> None:
     """The last that rank 0 does, where no supervisor does it: exit.json, and where it is to be, the job's next turn."""
     text = outcome.text
     if outcome.requeues:
-        for number in stop_signals():  # SLURM sends them when it queues the job again: the words come first
+        # SLURM sends them when it queues the job again: the words come first
+        for number in (*stop_signals(), *requeue_signals()):
             signal.signal(number, signal.SIG_IGN)
         text = requeue()
         print_line(text, sys.stderr)
@@ -224,33 +213,24 @@ def _listeners(
 @contextlib.contextmanager
 def _stop_on(signals: tuple[int, ...], commands: TrainCommands, callbacks: TrainCallbacks) -> Iterator[None]:
     """Inside, the first of `signals` asks for a stop; a second Ctrl-C ends at once."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+
+    def stop(number, frame) -> None:
+        if number in REQUEUE_SIGNALS:
+            if not commands.requeues:  # SLURM and the process above may both send it
+                tell("The job's time is nearly over: backing up after this step")
+            commands.requeue()
+            return
+        commands.stop()
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            tell("Stopping after this step; press Ctrl-C again to stop at once without saving")
+        elif number in HANGUP_SIGNALS:
+            tell("The terminal was closed: stopping after this step")
+        else:
+            tell("Stopping after this step")
+
+    with _status_from_handlers(callbacks) as tell, signals_answered(dict.fromkeys(signals, stop)):
         yield
-        return
-    with _status_from_handlers(callbacks) as tell:
-
-        def stop(number, frame) -> None:
-            if number in REQUEUE_SIGNALS:
-                if not commands.requeues:  # SLURM and the process above may both send it
-                    tell("The job's time is nearly over: backing up after this step")
-                commands.requeue()
-                return
-            commands.stop()
-            hint = ""
-            if number == signal.SIGINT:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                hint = "; press Ctrl-C again to stop at once without saving"
-            tell(f"Stopping after this step{hint}")
-
-        before = {number: signal.signal(number, stop) for number in signals}
-        try:
-            for number, handler in before.items():
-                if isinstance(handler, EarlySignal) and handler.has_come:
-                    stop(number, None)
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 @contextlib.contextmanager

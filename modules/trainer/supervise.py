@@ -33,12 +33,20 @@ from modules.session.ports import LOOPBACK, PORTS_TO_TRY, claim_free_port
 from modules.session.printing import print_line
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
-from modules.session.slurm import REQUEUED, remember_requeue_signals, requeue_signals
+from modules.session.signals import (
+    HANGUP_SIGNALS,
+    STOP_SIGNALS,
+    remember_signals,
+    signals_answered,
+    signals_remembered,
+    stop_signals,
+)
+from modules.session.slurm import REQUEUED, requeue_signals
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.rank import end_process, train_as_rank
-from modules.trainer.run import STOP_SIGNALS, STOPPED, Outcome, record_end
+from modules.trainer.run import STOPPED, Outcome, record_end
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -50,7 +58,7 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
     To be called from the main thread: spawned ranks end with the thread that has started them.
     Raises UserError for what can be said before a rank starts.
     """
-    remember_requeue_signals(requeue_signals())
+    remember_signals(requeue_signals())
     started = float(os.environ.get(STARTED_VARIABLE) or time.time())  # the window tells when it was asked to start
     os.environ[STARTED_VARIABLE] = repr(started)
     if by_torchrun:  # torchrun would give each rank one thread, whatever there is
@@ -117,9 +125,9 @@ def run_distributed_training(
     variables: of the supervisor, for the environment. values: the settings. started: Unix time of the run's start.
     num_ranks: on this machine. run_id: the same on all machines.
     """
-    for number in STOP_SIGNALS:  # they may reach every process; the supervisor answers Ctrl-C
+    for number in (*STOP_SIGNALS, *HANGUP_SIGNALS):  # they may reach every process; the supervisor answers them
         signal.signal(number, signal.SIG_IGN)
-    remember_requeue_signals(requeue_signals())
+    remember_signals(requeue_signals())
     config = config_from_values(values)
     attempt = int(variables[ATTEMPT_VARIABLE])
     os.environ.update(variables)
@@ -142,6 +150,8 @@ def _take_folder(folder: RunFolder, leads: bool, resume: bool, stack: contextlib
     folder.create()
     if leads:
         stack.enter_context(RunLock(folder.lock_path))
+        # the run writes a new record of its end, which a signal before or after the training must not cost
+        stack.enter_context(signals_remembered(stop_signals()))
         folder.clear_exit()
 
 
@@ -165,12 +175,8 @@ def _meet_nodes(
     """
     # on a shared disk a stop is for machine 0 to take
     commands = FolderCommands(folder, callbacks, started) if config.node_rank == 0 else TrainCommands()
-    before = {number: signal.signal(number, lambda *_: commands.stop()) for number in STOP_SIGNALS}
-    try:
+    with signals_answered(dict.fromkeys(stop_signals(), lambda *_: commands.stop())):
         found = check_nodes(config, callbacks.on_status, lambda: commands.stopping, resume=resume, ranks=ranks)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     for line in found:
         callbacks.on_status(line)
     return bool(found)

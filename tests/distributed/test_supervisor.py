@@ -19,7 +19,8 @@ from modules.distributed.Heartbeat import LIMIT_VARIABLE
 from modules.distributed.launchers import SpawnLauncher, TorchrunLauncher, _AgentScan, torchrun_command
 from modules.distributed.Supervisor import FAILED, FINISHED, STOPPED, Supervisor
 from modules.session.RunFolder import RunFolder
-from modules.session.slurm import REQUEUE_SIGNALS, REQUEUED, remember_requeue_signals
+from modules.session.signals import remember_signals
+from modules.session.slurm import REQUEUE_SIGNALS, REQUEUED
 from tests.support.ports import free_port
 from tests.support.Recorder import Recorder
 from tests.support.toy_ranks import ToyLauncher, toy_rank
@@ -269,6 +270,23 @@ def test_the_second_interrupt_ends_all_at_once(folder, callbacks, supervise):
     assert folder.read_exit()["status"] == "stopped"
 
 
+def test_a_closed_terminal_is_one_stop_and_reaches_no_rank(folder, callbacks, supervise):
+    """Shell, kernel and systemd may all tell of it, to every process, and systemd sends SIGTERM as well."""
+
+    def close():
+        wait_for_ranks(folder)
+        for pid in (*pids(folder), os.getpid()):
+            os.kill(pid, signal.SIGHUP)
+        wait_until(lambda: callbacks.statuses)
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with meanwhile(close):
+        assert supervise(["work_until_stopped"], ["work_until_stopped"], max_restarts=1) == STOPPED
+    assert callbacks.statuses == ["The terminal was closed: stopping after this step"]
+    assert folder.read_exit()["status"] == "stopped"
+
+
 def test_an_interrupt_of_the_whole_terminal_reaches_no_rank_that_is_starting(folder, spawn):
     """The ranks of this run ignore SIGINT before they import anything: what the supervisor says counts."""
 
@@ -290,7 +308,7 @@ def test_the_signal_at_the_end_of_a_jobs_time_is_for_every_rank_and_ends_none(
     for name in ("SLURM_STEP_ID", "SLURM_PROCID"):
         monkeypatch.setenv(name, "0")
     before = signal.getsignal(signal.SIGUSR1)
-    remember_requeue_signals(REQUEUE_SIGNALS)
+    remember_signals(REQUEUE_SIGNALS)
 
     def send():
         if reaches != "nobody yet":

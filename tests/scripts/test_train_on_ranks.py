@@ -313,20 +313,23 @@ class TestEnds:
         assert run.wait() == [130], run.output
         assert_stopped(run)
 
-    @pytest.mark.parametrize("launcher", ["own torchrun", "torchrun"])
+    @pytest.mark.parametrize(
+        ("launcher", "name"), [("own torchrun", "SIGINT"), ("torchrun", "SIGINT"), ("torchrun", "SIGHUP")]
+    )
     @slow
-    def test_ctrl_c_backs_up_and_saves(self, launcher, long_run):
+    def test_ctrl_c_and_a_closed_terminal_back_up_and_save(self, launcher, name, long_run):
         run = long_run(launcher)
-        os.killpg(run.processes[0].pid, signal.SIGINT)
+        os.killpg(run.processes[0].pid, getattr(signal, name))
         codes = run.wait()
         if launcher == "own torchrun":  # torchrun itself turns its own end by a signal into a failure
             assert codes == [130], run.output
         assert_stopped(run)
 
     @pytest.mark.parametrize("launcher", ["spawn", pytest.param("alone", marks=slow)])
-    def test_sigterm_to_all_processes_stops_with_a_backup(self, launcher, long_run):
+    def test_sigterm_and_sighup_to_all_processes_are_one_stop_with_a_backup(self, launcher, long_run):
         run = long_run(launcher)
-        os.killpg(run.processes[0].pid, signal.SIGTERM)
+        for number in (signal.SIGTERM, signal.SIGHUP):  # as systemd ends what is left of a session
+            os.killpg(run.processes[0].pid, number)
         assert run.wait() == [130], run.output
         assert_stopped(run, num_ranks=1 if launcher == "alone" else 2)
 

@@ -22,7 +22,8 @@ from modules.session.atomic import write_text
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.RunFolder import RunFolder
-from modules.session.slurm import REQUEUE_SIGNALS, remember_requeue_signals
+from modules.session.signals import remember_signals
+from modules.session.slurm import REQUEUE_SIGNALS
 from modules.session.StepInfo import StepInfo
 from tests.support.waiting import wait_until
 
@@ -94,7 +95,7 @@ def _work_until_stopped(line: Lifeline, folder: RunFolder) -> None:
 
 
 def _work_until_requeued(line: Lifeline, folder: RunFolder) -> None:
-    remember_requeue_signals(REQUEUE_SIGNALS)
+    remember_signals(REQUEUE_SIGNALS)
     while not signal.getsignal(signal.SIGUSR1).has_come:
         line.beat()
         time.sleep(0.05)

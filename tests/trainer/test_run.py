@@ -18,9 +18,12 @@ import torch
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.session.RunFolder import RunFolder
+from modules.session.signals import stop_signals
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.run import run_training, train_rank
 from modules.trainer.start import start_training
+
+posix_only = pytest.mark.skipif(os.name != "posix", reason="Windows knows neither SIGHUP nor SLURM's signal")
 
 
 @pytest.fixture
@@ -48,12 +51,13 @@ def record(config) -> dict:
     return json.loads((Path(config.workspace_dir) / "exit.json").read_text(encoding="utf-8"))
 
 
-def test_an_interrupt_ends_after_the_step_backs_up_and_saves(make_config, in_step):
-    config = make_config("max_steps=50")
-    in_step(lambda trainer: os.kill(os.getpid(), signal.SIGINT) if trainer.step == 3 else None)
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGHUP", marks=posix_only)])
+def test_an_interrupt_and_a_closed_terminal_end_after_the_step_back_up_and_save(name, make_config, in_step):
+    config, number = make_config("max_steps=50"), getattr(signal, name)
+    in_step(lambda trainer: signal.raise_signal(number) if trainer.step == 3 else None)
+    before = signal.getsignal(number)
     assert run_training(config) == 130
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
     assert record(config)["status"] == "stopped"
     run = Path(config.workspace_dir)
     assert list((run / "models").iterdir())
@@ -88,6 +92,56 @@ class ToyTrainer:
     def end(self) -> None: ...
 
 
+@pytest.fixture
+def toy_run(tmp_path):
+    """Gives the outcome of a run of `ToyTrainer` whose training does `act` first."""
+
+    def run(act, signals):
+        def make(callbacks, commands):
+            act()
+            return ToyTrainer(callbacks, commands)
+
+        folder = RunFolder(tmp_path)
+        folder.create()
+        return train_rank(TrainConfig(tensorboard=False), folder, make, started=0.0, signals=signals)
+
+    return run
+
+
+@posix_only
+def test_a_closed_terminal_is_one_stop_however_often_it_is_told(toy_run, capfd):
+    """Shell, kernel and systemd may all tell of it; systemd sends SIGTERM as well."""
+
+    def close() -> None:
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+            signal.raise_signal(number)
+
+    outcome = toy_run(close, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    assert (outcome.status, outcome.at_once) == ("stopped", False)
+    assert "The terminal was closed: stopping after this step" in capfd.readouterr().err
+
+
+@posix_only
+def test_signals_before_and_after_the_training_do_not_cost_the_record_of_its_end(make_config, monkeypatch):
+    def make_trainer(config, callbacks, commands, resume):
+        return ToyTrainer(callbacks, commands)
+
+    def with_signals(method):
+        def call(*args, **options):
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
+            return method(*args, **options)
+
+        return call
+
+    monkeypatch.setattr("modules.trainer.GenericTrainer.GenericTrainer", make_trainer)
+    for name in ("clear_exit", "write_exit"):
+        monkeypatch.setattr(RunFolder, name, with_signals(getattr(RunFolder, name)))
+    config = make_config()
+    assert run_training(config) == 130
+    assert record(config)["status"] == "stopped"
+
+
 class SignallingTerminal(io.RawIOBase):
     """Sends this process SIGTERM in the middle of the first write."""
 
@@ -104,13 +158,11 @@ class SignallingTerminal(io.RawIOBase):
         return len(data)
 
 
-def test_a_stop_signal_in_the_middle_of_a_line_on_the_terminal_is_a_stop(tmp_path, monkeypatch):
+def test_a_stop_signal_in_the_middle_of_a_line_on_the_terminal_is_a_stop(toy_run, monkeypatch):
     """A handler that wrote to the terminal itself would find the stream in use, which is a RuntimeError."""
     terminal = SignallingTerminal()
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(terminal), "utf-8", line_buffering=True))
-    folder = RunFolder(tmp_path)
-    folder.create()
-    outcome = train_rank(TrainConfig(tensorboard=False), folder, ToyTrainer, started=0.0, signals=(signal.SIGTERM,))
+    outcome = toy_run(lambda: None, (signal.SIGTERM,))
     assert (outcome.status, outcome.text) == ("stopped", "")
     assert b"Stopping after this step" in terminal.shown
 
@@ -231,13 +283,10 @@ def slurm_task(monkeypatch, in_step):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("modules.trainer.run.requeue", lambda: calls.append("requeue") or "Job 4711 is queued again.")
     in_step(lambda trainer: os.kill(os.getpid(), signal.SIGUSR1) if trainer.step == 2 else None)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    before = {number: signal.getsignal(number) for number in (*stop_signals(), signal.SIGUSR1)}
     yield calls
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-posix_only = pytest.mark.skipif(os.name != "posix", reason="SLURM's signal is not known on Windows")
 
 
 @pytest.mark.parametrize(("count", "resumes"), [(None, False), ("0", False), ("2", True)])

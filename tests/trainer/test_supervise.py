@@ -17,6 +17,7 @@ from modules.config.files import config_from_values
 from modules.session.FolderCommands import STARTED_VARIABLE, send_command
 from modules.session.node_check import check_nodes
 from modules.session.RunFolder import RunFolder
+from modules.session.signals import signals_answered, stop_signals
 from modules.trainer import supervise
 from modules.trainer.supervise import supervise_training
 from tests.support.backup_files import write_backup
@@ -33,14 +34,21 @@ def config(tmp_path, monkeypatch):
     return config_from_values({**settings, **machines, **folders})
 
 
-def test_a_run_that_waits_for_other_machines_can_be_stopped(config):
+posix_only = pytest.mark.skipif(os.name != "posix", reason="Windows knows neither SIGHUP nor SLURM's signal")
+
+
+@pytest.mark.parametrize("by", ["a command", pytest.param("a closed terminal", marks=posix_only)])
+def test_a_run_that_waits_for_other_machines_can_be_stopped(by, config):
     folder = RunFolder(config.workspace_dir)
 
     def stop_when_it_waits() -> None:
         path = folder.supervisor_event_path
         while not path.exists() or '"waiting for node 1 (' not in path.read_text(encoding="utf-8"):
             time.sleep(0.01)
-        send_command(folder, "stop")
+        if by == "a command":
+            send_command(folder, "stop")
+        else:
+            os.kill(os.getpid(), signal.SIGHUP)
 
     threading.Thread(target=stop_when_it_waits, daemon=True).start()
     assert supervise_training(config, 1) == 130
@@ -118,9 +126,33 @@ def test_two_runs_that_are_started_at_the_same_time_meet_at_two_ports(config, tm
     assert f"Port {first} is busy: using {other}." in log
 
 
-@pytest.mark.skipif(os.name != "posix", reason="SLURM's signal is not known on Windows")
+@posix_only
+def test_a_signal_that_comes_before_there_is_a_supervisor_is_kept_for_it(config, monkeypatch):
+    answered = []
+
+    class Supervisor:
+        def __init__(self, folder, make_launcher, callbacks, **options):
+            pass
+
+        def run(self):
+            with signals_answered({signal.SIGHUP: lambda number, frame: answered.append(number)}):
+                return 130
+
+    clear_exit = RunFolder.clear_exit
+
+    def close_terminal(folder: RunFolder) -> None:
+        clear_exit(folder)
+        signal.raise_signal(signal.SIGHUP)
+
+    monkeypatch.setattr(supervise, "Supervisor", Supervisor)
+    monkeypatch.setattr(RunFolder, "clear_exit", close_terminal)
+    assert supervise_training(replace(config, num_nodes=1), 2) == 130
+    assert answered == [signal.SIGHUP]
+
+
+@posix_only
 def test_a_run_whose_ranks_have_backed_up_for_the_jobs_next_turn_asks_slurm_for_it(config, monkeypatch):
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in stop_signals()}
 
     class Supervisor:
         def __init__(self, folder, make_launcher, callbacks, **options):
