@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -66,22 +67,33 @@ class TerminalCallbacks(TrainCallbacks):
     def close(self) -> None:
         """Leave the bar as it stands and the cursor on a line of its own."""
         if self._bar is not None:
-            self._bar.close()
+            with self._lost_where_nobody_reads():
+                self._bar.close()
             self._bar = None
 
     def _move_bar(self, info: StepInfo, numbers: str) -> None:
-        if self._bar is None:  # made late: a resumed run starts where it was, and its speed counts from there
-            done = info.step - 1
-            self._bar = tqdm(total=info.steps_total, initial=done, file=self._stream, unit="step", dynamic_ncols=True)
-        self._bar.set_postfix_str(f"epoch {info.epoch}, {numbers}", refresh=False)
-        with contextlib.suppress(OSError):
+        with self._lost_where_nobody_reads():
+            if self._bar is None:  # made late: a resumed run starts where it was, and its speed counts from there
+                options = {"total": info.steps_total, "initial": info.step - 1, "unit": "step"}
+                self._bar = tqdm(**options, file=self._stream, dynamic_ncols=True)
+            self._bar.set_postfix_str(f"epoch {info.epoch}, {numbers}", refresh=False)
             self._bar.update(info.step - self._bar.n)
 
     def _write(self, *lines: str) -> None:
-        # a terminal that was closed or a full disk under a log file must not end the training
-        with contextlib.suppress(OSError):
+        with self._lost_where_nobody_reads():
             for line in lines:
                 if self._has_bar:
                     tqdm.write(visible_line(line), file=self._stream)
                 else:
                     print_line(line, self._stream)
+
+    @contextlib.contextmanager
+    def _lost_where_nobody_reads(self) -> Iterator[None]:
+        """A terminal or a stream that was closed, or a full disk under a log file, must not end the training."""
+        try:
+            yield
+        except OSError:
+            pass
+        except ValueError:
+            if not self._stream.closed:
+                raise

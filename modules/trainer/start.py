@@ -18,6 +18,7 @@ from modules.session.node_check import refused_together
 from modules.session.printing import print_line
 from modules.session.run_shape import uses_torchrun
 from modules.session.slurm import was_requeued
+from modules.session.standard_streams import outlast_readers
 from modules.trainer.join import REFUSED, join_training
 from modules.trainer.run import run_training
 from modules.trainer.supervise import supervise_training
@@ -36,6 +37,7 @@ def start_training(config: TrainConfig, resume: bool = False, supervise: bool = 
     supervise: always the last of these, on one device too, and without torchrun: what the window wants.
     Raises UserError for what can be said before a rank starts.
     """
+    outlast_readers()
     # before anything asks CUDA: device_indexes count as session/devices.py lists the GPUs
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     environment = None if supervise else find_environment()

@@ -42,6 +42,7 @@ from modules.session.signals import (
     stop_signals,
 )
 from modules.session.slurm import REQUEUED, requeue_signals
+from modules.session.standard_streams import outlast_readers
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
@@ -128,6 +129,7 @@ def run_distributed_training(
     for number in (*STOP_SIGNALS, *HANGUP_SIGNALS):  # they may reach every process; the supervisor answers them
         signal.signal(number, signal.SIG_IGN)
     remember_signals(requeue_signals())
+    outlast_readers()
     config = config_from_values(values)
     attempt = int(variables[ATTEMPT_VARIABLE])
     os.environ.update(variables)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -70,3 +73,22 @@ def test_torchrun_is_left_alone_on_windows_whatever_the_setting(platform, by_tor
 def test_a_dry_run_refuses_it_too(config, started):
     with pytest.raises(UserError, match=REFUSAL):
         check_before_start(config, 1)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a console of Windows ends its processes when it is closed")
+def test_a_terminal_that_was_closed_keeps_no_run_from_starting(config, started, monkeypatch):
+    class ClosedTerminal(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data) -> int:
+            raise OSError(5, "Input/output error")
+
+    stream = io.TextIOWrapper(io.BufferedWriter(ClosedTerminal()), line_buffering=True)
+    for name in ("stderr", "__stderr__"):
+        monkeypatch.setattr(sys, name, stream)
+    monkeypatch.delenv(LIMIT_VARIABLE)
+    config.enable_multi_gpu, config.world_size = True, 1  # which is told there
+    start_training(config)
+    assert started == ["run_training"]
+    sys.stderr.detach()
