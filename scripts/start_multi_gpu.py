@@ -14,9 +14,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 if __name__ == "__main__":  # before the imports that take long
-    from scripts.terminal import end_plainly_on_ctrl_c
+    from scripts.terminal import prepare_terminal
 
-    end_plainly_on_ctrl_c()
+    prepare_terminal()
 
 from modules.config.errors import UserError
 from modules.config.presets import ROOT

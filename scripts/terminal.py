@@ -1,5 +1,6 @@
 """How a script gets on with the terminal: it ends plainly on Ctrl-C, and does not mind who has stopped reading."""
 
+import contextlib
 import os
 import sys
 import traceback
@@ -8,21 +9,13 @@ from types import TracebackType
 STOPPED = 130
 
 
-def end_plainly_on_ctrl_c() -> None:
-    """From now on Ctrl-C that nobody else answers is one line and exit code 130.
+def prepare_terminal() -> None:
+    """Opens the standard streams that are not there; from now on Ctrl-C that nobody else answers ends plainly.
 
-    To be called before a script's own imports: they are where who has mistyped presses it.
+    To be called before a script's own imports: they are where who has mistyped presses Ctrl-C, and open files.
     """
-    def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not issubclass(kind, KeyboardInterrupt):
-            from modules.session.printing import print_text
-
-            print_text("".join(traceback.format_exception(kind, error, trace)), sys.stderr)
-            return
-        print("Stopped.", file=sys.stderr)
-        raise SystemExit(STOPPED)  # by itself Python ends by the signal, which only a shell turns into 130
-
-    sys.excepthook = end
+    _open_missing_streams()
+    _end_plainly_on_ctrl_c()
 
 
 def show(text: str) -> None:
@@ -33,3 +26,34 @@ def show(text: str) -> None:
         print_text(text)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+
+
+def _open_missing_streams() -> None:
+    """In place of those that the caller has closed (`>&-`): Python has None for them, which no code counts on.
+
+    They lead nowhere, under the numbers of those that are missing. Else the next file to be opened would get such a
+    number, and with it whatever a library or another process writes to stdout or stderr.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)  # the lowest one that is free
+            os.set_inheritable(number, True)
+            stream = open(number, mode, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - for good
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+
+def _end_plainly_on_ctrl_c() -> None:
+    """By one line and exit code 130."""
+
+    def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            from modules.session.printing import print_text
+
+            print_text("".join(traceback.format_exception(kind, error, trace)), sys.stderr)
+            return
+        with contextlib.suppress(OSError):  # of a terminal that was closed
+            print("Stopped.", file=sys.stderr)
+        raise SystemExit(STOPPED)  # by itself Python ends by the signal, which only a shell turns into 130
+
+    sys.excepthook = end
