@@ -112,6 +112,10 @@ class Supervisor:
             self._note_exits(ranks)
             self._show_heartbeats(ranks)
             failure = ranks.watch.verdict(time.monotonic())
+            if failure is not None and self._stops and failure.rank not in ranks.server.ranks:
+                # by the same signal, sent to all processes, or by anything else: it had nothing to save yet
+                self._callbacks.on_status("Stopped before the training began")
+                return "stopped"
             if failure is not None:
                 return failure
             if sum(number in STOP_SIGNALS for number in self._stops) > 1:

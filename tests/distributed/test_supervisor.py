@@ -287,6 +287,36 @@ def test_a_closed_terminal_is_one_stop_and_reaches_no_rank(folder, callbacks, su
     assert folder.read_exit()["status"] == "stopped"
 
 
+class ImportingRanks:
+    """A launcher whose ranks are ended by SIGTERM before they have said that they are there."""
+
+    num_ranks = 2
+    last_lines = ()
+
+    def __init__(self, is_supervisor_told: bool):
+        self._is_supervisor_told = is_supervisor_told
+
+    def start(self, variables):
+        if self._is_supervisor_told:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def is_running(self):
+        return False
+
+    def exit_codes(self):
+        return {0: -signal.SIGTERM, 1: -signal.SIGTERM}
+
+
+@pytest.mark.parametrize(("is_told", "status"), [(True, "stopped"), (False, "failed")])
+def test_a_sigterm_that_ends_ranks_while_they_import_is_a_stop_where_it_is_for_the_whole_run(
+    is_told, status, folder, callbacks
+):
+    code = Supervisor(folder, lambda attempt, resume: ImportingRanks(is_told), callbacks, max_restarts=0).run()
+    assert folder.read_exit()["status"] == status
+    assert code == (STOPPED if is_told else FAILED)
+    assert ("Stopped before the training began" in callbacks.statuses) is is_told
+
+
 def test_an_interrupt_of_the_whole_terminal_reaches_no_rank_that_is_starting(folder, spawn):
     """The ranks of this run ignore SIGINT before they import anything: what the supervisor says counts."""
 
