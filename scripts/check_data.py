@@ -5,6 +5,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -16,12 +17,16 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
 from modules.config.presets import load_preset, merge_values
+from modules.config.TrainConfig import TrainConfig
 from modules.config.visible_text import visible_line
+from modules.data.convert_captions import WESTERN, convert_to_utf8, misencoded_captions
+from modules.data.errors import DataError
 from modules.data.health import Health, check_health
-from modules.session.printing import print_text
+from modules.session.printing import print_line, print_text
 from scripts.terminal import show
 
 LISTED = 5
+EXCERPT = 60  # characters of a converted caption, in which a wrong encoding shows
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,6 +39,8 @@ def main(argv: list[str] | None = None) -> int:
             values = merge_values(values, load_values(args.config))
         source = args.config or f"preset {args.preset}"
         config = config_from_values(apply_overrides(values, args.set), source=source)
+        if args.convert_captions:
+            convert_captions(config, args.convert_captions, sys.stderr if args.json else None)
         health = check_health(config, args.ranks, args.decode)
     except UserError as error:
         print_text(error, sys.stderr)
@@ -50,6 +57,15 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", metavar="N", type=positive, default=1, help="GPUs that will train together")
     parser.add_argument("--decode", action="store_true", help="decode every picture: finds all that are damaged")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument(
+        "--convert-captions",
+        metavar="ENCODING",
+        nargs="?",
+        const=WESTERN,
+        type=encoding,
+        help="first write captions that are not UTF-8 anew in UTF-8 and keep each as it was in a .bak file beside it; "
+        f"ENCODING: of files without a byte order mark ({WESTERN}, of Western European Windows, by default)",
+    )
     args = parser.parse_args(argv)
     if not args.config and not args.preset:
         parser.error("name the settings with --config FILE or --preset NAME")
@@ -60,6 +76,26 @@ def positive(text: str) -> int:
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return int(text)
+
+
+def encoding(text: str) -> str:
+    try:
+        "a".encode(text)
+    except LookupError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no encoding of text") from None
+    return text
+
+
+def convert_captions(config: TrainConfig, unmarked: str, file: TextIO | None) -> None:
+    """Says of each file on `file`, stdout if None, what it was read as; on stderr why one could not be converted."""
+    for path in misencoded_captions(config):
+        try:
+            done = convert_to_utf8(path, unmarked)
+        except DataError as error:
+            print_text(error, sys.stderr)
+            continue
+        text = " ".join(done.text[:EXCERPT].split())
+        print_line(f"{done.path}: {done.encoding} -> UTF-8, kept as {done.kept_as}: {text}", file)
 
 
 def as_text(health: Health) -> str:

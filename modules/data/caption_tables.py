@@ -8,8 +8,9 @@ import os
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
+from modules.data.caption_encodings import why_not_utf8
 from modules.data.captions import MAX_CAPTION_BYTES, Table, check_length
-from modules.data.errors import DataError
+from modules.data.errors import CaptionError, DataError
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -25,7 +26,7 @@ def read_table(concept: ConceptConfig, setting: str) -> Table:
     setting: "concepts.N", for the messages.
     Raises DataError, one sentence, for a table that is not there, can't be read or lacks a column.
     """
-    path = _find_table(concept, setting)
+    path = find_table(concept, setting)
     wanted = (concept.caption_column,) if concept.caption_column else CAPTION_COLUMNS
     found: dict[str, list[str]] = {}
     try:
@@ -38,7 +39,8 @@ def read_table(concept: ConceptConfig, setting: str) -> Table:
                 for caption in captions if isinstance(captions, list) else [captions]:
                     found.setdefault(name, []).append(_one_line(caption, where))
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 ({error.reason}): save it as UTF-8.") from error
+        with open(path, "rb") as file:
+            raise CaptionError(path, "encoding", why_not_utf8(file.read())) from error
     except csv.Error as error:
         raise DataError(f"{path} is no table that can be read ({error}): mend it.") from error
     except OSError as error:
@@ -46,7 +48,8 @@ def read_table(concept: ConceptConfig, setting: str) -> Table:
     return {name: tuple(dict.fromkeys(captions)) for name, captions in found.items()}
 
 
-def _find_table(concept: ConceptConfig, setting: str) -> str:
+def find_table(concept: ConceptConfig, setting: str) -> str:
+    """Where a concept's table is. Raises DataError as `read_table`."""
     root = os.path.expanduser(concept.path)
     names = (concept.caption_table,) if concept.caption_table else NAMES
     for name in names:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from modules.data.errors import DataError
+from modules.data.caption_encodings import why_not_utf8
+from modules.data.errors import CaptionError, DataError
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
 
 MAX_CAPTION_BYTES = 64 * 1024
 MAX_LINES_BYTES = 1024 * 1024  # of a text file that holds several captions
+NAMED = 5  # of many caption files that can't be read
+REMEDIES_OF_SEVERAL = {
+    "encoding": "save as UTF-8 those in another encoding (scripts/check_data.py --convert-captions does that)",
+    "size": "shorten those that are too large",
+    "access": "make the others readable text files",
+}
 
 # path below the concept's folder, with / -> captions
 Table = Mapping[str, tuple[str, ...]]
@@ -25,7 +32,7 @@ def read_captions(
     """The captions of a picture of `concept`, each on one line; None if it should have one and has none.
 
     table: of the concept, if that is where its captions are.
-    Raises DataError if the text file can't be read, is not UTF-8 or holds more than MAX_CAPTION_BYTES for a caption.
+    Raises CaptionError if the text file can't be read, is not UTF-8 or holds more than MAX_CAPTION_BYTES for a caption.
     """
     if concept.captions == "prompt":
         return (concept.prompt,)
@@ -53,6 +60,17 @@ def check_placeholders(config: TrainConfig, captions: Iterable[str]) -> None:
     )
 
 
+def describe_unreadable(errors: Sequence[CaptionError]) -> str:
+    """A sentence on all caption files that can't be used, at least one, with the names of the first."""
+    if len(errors) == 1:
+        return str(errors[0])
+    named = [f"{error.path} {error.reason}" for error in errors[:NAMED]]
+    named += [f"and {len(errors) - NAMED} more"] if len(errors) > NAMED else []
+    kinds = {error.kind for error in errors}
+    remedies = [remedy for kind, remedy in REMEDIES_OF_SEVERAL.items() if kind in kinds]
+    return f"{len(errors)} captions can't be read ({'; '.join(named)}): {', '.join(remedies)}."
+
+
 def caption_path(picture_path: str | os.PathLike[str]) -> str:
     """Where the caption of a picture is looked for: `a/b.png` -> `a/b.txt`."""
     return os.path.splitext(picture_path)[0] + ".txt"
@@ -70,8 +88,12 @@ def file_stem(path: str | os.PathLike[str]) -> str:
 
 def check_length(caption: str, where: str) -> None:
     """Raises DataError for a caption that no text encoder would take; `where` it is, for the message."""
-    if len(caption.encode("utf-8", "surrogatepass")) > MAX_CAPTION_BYTES:
+    if _is_too_long(caption):
         raise DataError(f"caption {where} is larger than {MAX_CAPTION_BYTES // 1024} KB: shorten it.")
+
+
+def _is_too_long(caption: str) -> bool:
+    return len(caption.encode("utf-8", "surrogatepass")) > MAX_CAPTION_BYTES
 
 
 def _plain_text(text: str) -> str:
@@ -80,6 +102,7 @@ def _plain_text(text: str) -> str:
 
 
 def _read_text(path: str, per_line: bool) -> tuple[str, ...] | None:
+    """Raises CaptionError."""
     limit = MAX_LINES_BYTES if per_line else MAX_CAPTION_BYTES
     try:
         with open(path, "rb") as file:
@@ -87,21 +110,16 @@ def _read_text(path: str, per_line: bool) -> tuple[str, ...] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise DataError(f"caption {path} can't be read ({error.strerror}): make it a readable text file.") from error
+        raise CaptionError(path, "access", f"can't be read ({error.strerror})") from error
     if len(content) > limit:
-        raise DataError(f"caption {path} is larger than {limit // 1024} KB: shorten it.")
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        byte = content[error.start]
-        message = f"caption {path} is not UTF-8 (byte 0x{byte:02x} at {error.start}): save it as UTF-8."
-        raise DataError(message) from error
-    # Windows editors open UTF-8 files with a byte order mark. It is removed here, not by utf-8-sig, which would move
-    # the position of a wrong byte.
-    lines = [line.strip() for line in text.removeprefix("\ufeff").splitlines()]
+        raise CaptionError(path, "size", f"is larger than {limit // 1024} KB")
+    if reason := why_not_utf8(content):
+        raise CaptionError(path, "encoding", reason)
+    # Windows editors open UTF-8 files with a byte order mark
+    lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
     lines = [line for line in lines if line]
     if not per_line:
         return (" ".join(lines),)
-    for line in lines:
-        check_length(line, path)
+    if any(map(_is_too_long, lines)):
+        raise CaptionError(path, "size", f"has a line larger than {MAX_CAPTION_BYTES // 1024} KB")
     return tuple(lines) or ("",)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modules.data.caption_tables import read_table
-from modules.data.captions import Table, caption_path, read_captions
-from modules.data.errors import DataError
+from modules.data.captions import Table, caption_path, describe_unreadable, read_captions
+from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import NO_OUTPUTS, Outputs, walk
 from modules.data.masks import is_mask
 from modules.data.pictures import EXTENSIONS, size_or_reason
@@ -204,12 +204,13 @@ def scan(
     return Dataset(concepts, paths, index, widths, heights, unreadable, missing_captions, **others)
 
 
-def captions(dataset: Dataset, unreadable: dict[str, str] | None = None) -> list[tuple[str, ...]]:
+def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None) -> list[tuple[str, ...]]:
     """The captions of each sample, ("",) where there should be one and is none.
 
-    unreadable: takes picture -> reason of captions that can't be read, which then have the value of missing ones.
-    Raises DataError as `read_table`, and without `unreadable` also as `read_captions`.
+    unreadable: takes picture -> error of captions that can't be read, which then have the value of missing ones.
+    Raises DataError as `read_table`, and without `unreadable` also one that names all captions that can't be read.
     """
+    failed: dict[str, CaptionError] = {}
     tables: dict[int, Table] = {
         number: read_table(concept, f"concepts.{number}")
         for number, concept in enumerate(dataset.concepts)
@@ -220,16 +221,19 @@ def captions(dataset: Dataset, unreadable: dict[str, str] | None = None) -> list
         number, path = int(dataset.concept_index[sample]), dataset.paths[sample]
         try:
             return read_captions(path, dataset.concepts[number], tables.get(number)) or ("",)
-        except DataError as error:
-            if unreadable is None:
-                raise
-            unreadable[path] = str(error)
+        except CaptionError as error:
+            failed[path] = error
             return ("",)
 
     first = dataset.first_views
     pictures = np.unique(first).tolist()
     with ThreadPoolExecutor(NUM_READERS) as readers:
         of_first = dict(zip(pictures, readers.map(of_picture, pictures), strict=True))
+    failed = dict(sorted(failed.items()))  # threads have filled it
+    if unreadable is not None:
+        unreadable.update(failed)
+    elif failed:
+        raise DataError(describe_unreadable(list(failed.values())))
     return [of_first[sample] for sample in first.tolist()]
 
 

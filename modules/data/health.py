@@ -19,10 +19,10 @@ from modules.config.batch_size import global_batch
 from modules.config.validation import find_problems
 from modules.data.buckets import crop_box
 from modules.data.caption_tables import read_table
-from modules.data.captions import caption_path, check_placeholders
+from modules.data.captions import caption_path, check_placeholders, describe_unreadable
 from modules.data.concepts import captions, scan
 from modules.data.encoding import check_unusable, find_undecodable
-from modules.data.errors import DataError
+from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import Outputs, walk
 from modules.data.pictures import EXTENSIONS
 from modules.data.plan import count_samples, few_samples
@@ -203,13 +203,11 @@ def _small_buckets(dataset: Dataset, buckets: Buckets, batch: int) -> Iterator[F
 
 
 def _captions(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]:
-    unreadable: dict[str, str] = {}
+    unreadable: dict[str, CaptionError] = {}
     options = captions(dataset, unreadable)
     if unreadable:
-        first, *others = sorted(unreadable)
-        message = f"{len(unreadable)} captions can't be read; the first: " if others else ""
-        paths = [first, *others][:NUM_LISTED]
-        yield Finding("unreadable_caption", "error", f"{message}{unreadable[first]}", len(unreadable), paths)
+        message = describe_unreadable(list(unreadable.values()))
+        yield Finding("unreadable_caption", "error", message, len(unreadable), list(unreadable)[:NUM_LISTED])
     else:
         try:
             check_placeholders(config, (text for several in options for text in several))

@@ -38,8 +38,8 @@ def test_table_and_column_can_be_named(tmp_path):
         ("metadata.csv", b"file_name,prompt\na.png,x\n", r"line 2 has no column 'caption' or 'text': it has file_name, "
          r"prompt; name one in concepts\.2\.caption_column\.$"),
         ("metadata.csv", b"image,caption\na.png,x\n", "no column 'file_name': it has image, caption; rename"),
-        ("metadata.csv", "file_name,caption\na.png,café\n".encode("latin-1"), r"\.csv is not UTF-8 .*: save it"),
-        ("metadata.csv", "file_name,caption\na.png,x\n".encode("utf-16"), r"not UTF-8"),
+        ("metadata.csv", "file_name,caption\na.png,café\n".encode("latin-1"), r"not UTF-8 \(byte 0xe9 at 27\): save"),
+        ("metadata.csv", "file_name,caption\na.png,x\n".encode("utf-16"), r"\.csv is UTF-16, not UTF-8: save it"),
         ("metadata.csv", b"file_name,caption\na.png," + b"x" * 70_000, "line 2 is larger than 64 KB: shorten it"),
         ("metadata.csv", b"file_name,caption\na.png," + b"x" * 10_000_000, "no table that can be read .*field larger"),
         ("metadata.jsonl", b'{"file_name": "a.png", "text": "' + b"x" * 10_000_000 + b'"}', "line 1 is no JSON object"),

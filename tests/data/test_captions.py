@@ -1,5 +1,6 @@
 """A caption comes from where its concept says, on one line, in UTF-8."""
 
+import codecs
 import os
 
 import pytest
@@ -7,8 +8,8 @@ import pytest
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.EmbeddingConfig import EmbeddingConfig
 from modules.config.TrainConfig import TrainConfig
-from modules.data.captions import MAX_CAPTION_BYTES, check_placeholders, read_captions
-from modules.data.errors import DataError
+from modules.data.captions import MAX_CAPTION_BYTES, check_placeholders, describe_unreadable, read_captions
+from modules.data.errors import CaptionError, DataError
 
 TXT = ConceptConfig()
 LINES = ConceptConfig(caption_per_line=True)
@@ -38,14 +39,32 @@ def test_an_empty_file_is_an_empty_caption_but_a_missing_one_is_none(tmp_path):
     assert read_captions(tmp_path / "dog.png", TXT) is None
 
 
-def test_another_encoding_is_refused_with_the_byte_and_its_place(tmp_path):
-    with pytest.raises(DataError, match=r"cat\.txt is not UTF-8 \(byte 0xe9 at 3\): save it as UTF-8\."):
-        read_captions(write_caption(tmp_path, "café".encode("latin-1")), TXT)
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("café".encode("latin-1"), r"is not UTF-8 \(byte 0xe9 at 3\)"),
+        ("cat".encode("utf-16"), "is UTF-16, not UTF-8"),
+        (codecs.BOM_UTF16_BE + "cat".encode("utf-16-be"), "is UTF-16, not UTF-8"),
+        ("cat".encode("utf-32"), "is UTF-32, not UTF-8"),
+        ("cat".encode("utf-16-le"), r"is not UTF-8 \(byte 0x00 at 1\)"),  # each byte by itself would be
+    ],
+)
+def test_another_encoding_is_refused_by_its_name_or_the_first_wrong_byte(tmp_path, content, reason):
+    remedy = r"save it as UTF-8 \(scripts/check_data\.py --convert-captions does that\)\.$"
+    with pytest.raises(CaptionError, match=rf"^caption file .*cat\.txt {reason}: {remedy}") as caught:
+        read_captions(write_caption(tmp_path, content), TXT)
+    assert caught.value.kind == "encoding"
 
 
-def test_utf_16_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"not UTF-8 \(byte 0xff at 0\)"):
-        read_captions(write_caption(tmp_path, "cat".encode("utf-16")), TXT)
+def test_captions_that_can_not_be_read_are_named_together_with_what_to_do_about_each_kind():
+    errors = [CaptionError(f"{n}.txt", "encoding", "is UTF-16, not UTF-8") for n in range(7)]
+    errors[1] = CaptionError("1.txt", "size", "is larger than 64 KB")
+    assert describe_unreadable(errors) == (
+        "7 captions can't be read (0.txt is UTF-16, not UTF-8; 1.txt is larger than 64 KB; 2.txt is UTF-16, not UTF-8; "
+        "3.txt is UTF-16, not UTF-8; 4.txt is UTF-16, not UTF-8; and 2 more): save as UTF-8 those in another encoding "
+        "(scripts/check_data.py --convert-captions does that), shorten those that are too large."
+    )
+    assert describe_unreadable(errors[:1]) == str(errors[0])
 
 
 def test_a_caption_of_64_kb_is_read_and_a_larger_one_refused(tmp_path):

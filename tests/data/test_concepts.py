@@ -156,6 +156,18 @@ def test_captions_come_in_the_order_of_the_samples(tmp_path):
     assert captions(dataset) == [("a cat",), ("",), ("a dog",), ("a dog",)]
 
 
+def test_all_captions_that_can_not_be_read_are_named_at_once(tmp_path):
+    for name, content in (("c", b"x" * 10**6), ("a", "a cat".encode("utf-16")), ("b", b"caf\xe9"), ("d", b"fine")):
+        add_picture(tmp_path / f"{name}.png")
+        (tmp_path / f"{name}.txt").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        captions(scan([concept(tmp_path)]))
+    assert str(caught.value).startswith(
+        f"3 captions can't be read ({tmp_path / 'a.txt'} is UTF-16, not UTF-8; {tmp_path / 'b.txt'} is not UTF-8 "
+        f"(byte 0xe9 at 3); {tmp_path / 'c.txt'} is larger than 64 KB): save as UTF-8 "
+    )
+
+
 def test_no_enabled_concept_is_refused(tmp_path):
     for concepts in ([], [concept(tmp_path, enabled=False)]):
         with pytest.raises(DataError, match="concepts: none is enabled"):

@@ -163,8 +163,8 @@ def test_captions_that_can_not_be_read_are_all_listed_and_hide_nothing_else(chec
     health = check()
     finding = found(health)["unreadable_caption"]
     assert (finding.level, finding.count) == ("error", 2)
-    assert "2 captions can't be read" in finding.message
-    assert "is not UTF-8" in finding.message
+    assert f"2 captions can't be read ({folder / '001.txt'} is not UTF-8 (byte 0xe9 at 3); " in finding.message
+    assert f"{folder / '003.txt'} is not UTF-8" in finding.message
     assert finding.paths == [str(folder / "001.png"), str(folder / "003.png")]
     assert found(health)["missing_caption"].paths == [str(folder / "000.png")]
     assert not health.can_train

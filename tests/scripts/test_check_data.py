@@ -66,6 +66,66 @@ def test_the_number_of_ranks_is_positive(config, capsys):
     assert "0 is not above 0" in capsys.readouterr().err
 
 
+@pytest.fixture
+def folder(config):
+    """Of the pictures, three of whose captions are in other encodings, and one is too large for any."""
+    path = Path(json.loads(Path(config).read_text())["concepts"][0]["path"])
+    (path / "000.txt").write_bytes("ein schöner Tag\r\n".encode("utf-16"))
+    (path / "001.txt").write_bytes("ein schöner Tag".encode("cp1252"))
+    (path / "002.txt").write_bytes("ein Tag".encode("utf-16-be"))
+    (path / "003.txt").write_bytes(b"x" * 10**6)
+    return path
+
+
+def test_captions_are_converted_on_demand_and_kept_as_they_were(config, folder, capsys):
+    before = (folder / "000.txt").read_bytes()
+    assert main(["--config", config]) == 1
+    assert "4 captions can't be read" in capsys.readouterr().out
+    assert sorted(path.name for path in folder.glob("*.txt*")) == [f"00{number}.txt" for number in range(4)]
+    assert main(["--config", config, "--convert-captions"]) == 1  # for the one that is too large
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{folder / '000.txt'}: UTF-16 -> UTF-8, kept as 000.txt.bak: ein schöner Tag"
+    assert lines[1] == f"{folder / '001.txt'}: cp1252 -> UTF-8, kept as 001.txt.bak: ein schöner Tag"
+    assert lines[2] == f"{folder / '002.txt'}: UTF-16-BE -> UTF-8, kept as 002.txt.bak: ein Tag"
+    assert "003.txt is larger than 64 KB: shorten it" in lines[4]
+    assert (folder / "000.txt").read_bytes() == "ein schöner Tag\r\n".encode()
+    assert (folder / "000.txt.bak").read_bytes() == before
+    (folder / "003.txt").write_text("short")
+    assert main(["--config", config, "--convert-captions"]) == 0
+    assert "->" not in capsys.readouterr().out
+
+
+def test_what_is_not_in_the_named_encoding_stays_as_it_is(config, folder, capsys):
+    content = "Ёлка".encode("koi8-r") + b"\x81"
+    (folder / "001.txt").write_bytes(content)
+    main(["--config", config, "--convert-captions"])
+    assert "001.txt can't be converted: it is not cp1252 (byte 0x81 at 4)" in capsys.readouterr().err
+    assert (folder / "001.txt").read_bytes() == content
+    main(["--config", config, "--convert-captions", "koi8-r"])
+    assert "koi8-r -> UTF-8, kept as 001.txt.bak: Ёлка" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--config", config, "--convert-captions", "base64"])
+    assert "'base64' is no encoding of text" in capsys.readouterr().err
+
+
+def test_a_copy_replaces_no_earlier_one_and_json_stays_json(config, folder, capsys):
+    (folder / "000.txt.bak").write_text("mine")
+    main(["--config", config, "--convert-captions", "--json"])
+    output = capsys.readouterr()
+    assert json.loads(output.out)["findings"][0]["count"] == 1
+    assert "kept as 000.txt.bak-2" in output.err
+    assert (folder / "000.txt.bak").read_text() == "mine"
+
+
+def test_a_table_is_converted_too(config, folder, capsys):
+    (folder / "metadata.csv").write_bytes("file_name,caption\n000.png,Käse\n".encode("utf-16"))
+    arguments = ["--config", config, "--set", "concepts.0.captions=table"]
+    assert main(arguments) == 1
+    assert "metadata.csv is UTF-16, not UTF-8" in capsys.readouterr().out
+    assert main([*arguments, "--convert-captions"]) == 0
+    assert (folder / "metadata.csv").read_text(encoding="utf-8") == "file_name,caption\n000.png,Käse\n"
+
+
 def test_nobody_reading_any_more_is_no_error(config):
     code = "import sys; from scripts.check_data import main; sys.exit(main(sys.argv[1:]))"
     reading, writing = os.pipe()
