@@ -101,9 +101,11 @@ class DataParallelRuntime(Runtime):
         # after a resume would differ from the same step of a run without one.
         return self._settings.static_graph or self.world_size > 2
 
-    def sum(self, values: Tensor) -> Tensor:
-        dist.all_reduce(values)
-        return values
+    def sum(self, values: Tensor, of_main: Tensor) -> tuple[Tensor, Tensor]:
+        own = of_main if self.is_main else torch.zeros_like(of_main)
+        both = torch.cat([values, own.to(values.dtype).reshape(1)])
+        dist.all_reduce(both)
+        return both[:-1], both[-1]
 
     def gather(self, value: T, why: str) -> list[T]:
         with self.heartbeat.phase("waiting"):

@@ -76,9 +76,12 @@ class Runtime:
         """Whether a whole synchronised forward and backward pass must come before the first step."""
         return False
 
-    def sum(self, values: Tensor) -> Tensor:
-        """The sum over ranks, on every rank, on the device: the one collective of a step beside the gradients'."""
-        return values
+    def sum(self, values: Tensor, of_main: Tensor) -> tuple[Tensor, Tensor]:
+        """(sum of `values` over ranks, rank 0's `of_main`): the one collective of a step beside the gradients'.
+
+        of_main: a scalar. The same on every rank, on the device; `values` may be changed.
+        """
+        return values, of_main
 
     def gather(self, value: T, why: str) -> list[T]:
         """The plain data of each rank, in the order of ranks, on every rank. `why` stands in the message of a wait."""

@@ -165,7 +165,9 @@ class TrainingEngine:
         self._leave_stopped_groups()
         norm = torch.nn.utils.get_total_norm(self._gradients(), foreach=True)
         totals[NOT_FINITE] = ~(torch.isfinite(norm) & torch.isfinite(totals[LOSS]))
-        totals = self.runtime.sum(totals)
+        # Rank 0's norm for all: on another model of GPU the same gradients may give another last bit, by which the
+        # weights of the ranks would drift apart.
+        totals, norm = self.runtime.sum(totals, norm)
         skipped = totals[NOT_FINITE] > 0
         norm = norm.to(torch.promote_types(norm.dtype, torch.float32)) * self._gradient_unit(totals)
         self._apply_gradients(totals, norm, skipped)

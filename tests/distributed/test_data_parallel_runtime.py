@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import torch
 
 from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone
@@ -12,7 +13,8 @@ def test_ranks_exchange_plain_data_and_sums(two_ranks):
     first, second = two_ranks.run(rank_scenarios.exchange)
     assert first["gathered"] == second["gathered"] == [{"rank": 0}, {"rank": 1}]
     assert first["told"] == second["told"] == [0, "plain"]
-    assert first["total"] == second["total"] == [2.0, 1.0]
+    of_main = torch.tensor(0.1).item()  # in float32, as it was
+    assert first["total"] == second["total"] == [2.0, 1.0, of_main]
     assert (first["ranks"], second["ranks"]) == ([0, 0, 2, True], [1, 1, 2, False])
 
 

@@ -393,6 +393,26 @@ def test_loss_and_metrics_are_means_over_the_samples_of_the_step():
     assert info.metrics["one"] == 1.0
 
 
+def test_every_rank_clips_by_the_norm_of_rank_0():
+    class OtherRank(Runtime):
+        """Its GPU gives half the norm that rank 0's gives."""
+
+        def sum(self, values, of_main):
+            return values, of_main * 2
+
+    changes, norms = [], []
+    for runtime in (Runtime(CPU), OtherRank(CPU)):
+        recorder = Recorder()
+        sgd = OptimizerConfig(name="sgd", learning_rate=1.0, weight_decay=0.0, max_grad_norm=0.1)
+        engine = TrainingEngine(EngineSettings(optimizer=sgd), recorder, runtime=runtime)
+        engine.setup(small_net(), squared_error, total_steps=1)
+        engine.fit([Step(batches(1))])
+        changes.append(engine.model[0].weight.detach() - small_net()[0].weight)
+        norms.append(recorder.steps[0].grad_norm)
+    assert norms[1] == pytest.approx(2 * norms[0])
+    torch.testing.assert_close(changes[1], changes[0] / 2, rtol=1e-2, atol=1e-7)
+
+
 def test_the_gradient_norm_is_that_of_the_mean_loss_before_clipping():
     recorder = Recorder()
     engine = make_engine(small_net(torch.float64), callbacks=recorder)
