@@ -25,7 +25,7 @@ from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.usable_gpus import check_gpus, take_device
 from modules.session.backend import Backend, backend_warning, choose_backend
-from modules.session.devices import list_gpus, num_cores, slow_links_warning
+from modules.session.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
 from modules.session.interfaces import interface_towards
 
 if TYPE_CHECKING:
@@ -248,7 +248,8 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
     if kind == "GPU":
         gpus = {gpu.index: gpu for gpu in list_gpus()}
         own = [int(facts["device"].split(":")[1]) for facts in ranks[: environment.local_world_size]]
-        if warning := slow_links_warning([gpus[index] for index in own if index in gpus]):
+        chosen = [gpus[index] for index in own if index in gpus]
+        for warning in filter(None, (mixed_gpus_warning(chosen), slow_links_warning(chosen))):
             warn(warning)
     if several:
         warn("Several machines train together: what they send each other is neither authenticated nor encrypted.")

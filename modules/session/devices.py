@@ -13,6 +13,7 @@ from pathlib import PureWindowsPath
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from modules.config.errors import UserError
+from modules.session.memory_estimate import GIB
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -23,6 +24,8 @@ Link = Literal["nvlink", "pcie", "none", "unknown"]
 HIDES_ALL = ("", "-1")  # values of CUDA_VISIBLE_DEVICES
 NO_DRIVER = "no NVIDIA driver is installed"
 DEVICE_FILES = "/dev/nvidia[0-9]*"  # of a driver for Linux that has GPUs; a container has those that it may use
+
+SMALL_SHARE = 0.5  # of the largest GPU's memory: with less, a GPU is more likely for a display than for training
 
 # nvmlGpuP2PCapsIndex_t. pynvml's own NVML_P2P_CAPS_INDEX_READ is a tuple, by a comma too many, and can't be passed.
 _P2P_READ, _P2P_NVLINK = 0, 2
@@ -164,6 +167,25 @@ def slow_links_warning(gpus: Sequence[Gpu]) -> str | None:
         f"GPU {a.index} ({a.name}) and GPU {b.index} ({b.name}){others} have no direct link, so that gradients go "
         "through the CPU's memory, which is slow: choose linked GPUs with device_indexes, or set "
         "gradient_reduce_precision to bf16 to halve the traffic."
+    )
+
+
+def mixed_gpus_warning(gpus: Sequence[Gpu]) -> str | None:
+    """One sentence if the GPUs that will train are of several kinds, else None."""
+    names = sorted({gpu.name for gpu in gpus})
+    if len(names) < 2:
+        return None
+    known = [gpu for gpu in gpus if gpu.memory_bytes]
+    largest, smallest = (pick(known, key=lambda gpu: gpu.memory_bytes, default=None) for pick in (max, min))
+    if known and smallest.memory_bytes < SMALL_SHARE * largest.memory_bytes:
+        return (
+            f"Different devices ({', '.join(names)}): each holds the whole model, and GPU {smallest.index} has "
+            f"{smallest.memory_bytes / GIB:.0f} GiB of memory where GPU {largest.index} has "
+            f"{largest.memory_bytes / GIB:.0f}; leave the smaller ones out with device_indexes."
+        )
+    return (
+        f"Different devices ({', '.join(names)}): the slowest sets the pace; choose GPUs of one kind with "
+        "device_indexes."
     )
 
 

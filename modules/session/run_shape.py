@@ -20,7 +20,7 @@ from modules.config.batch_size import (
 from modules.config.errors import UserError
 from modules.config.validation import Problem, check_batch
 from modules.session.backend import backend_warning
-from modules.session.devices import Gpu, GpuUsage, Link, default_num_ranks
+from modules.session.devices import Gpu, GpuUsage, Link, default_num_ranks, mixed_gpus_warning
 from modules.session.memory_estimate import GIB
 
 if TYPE_CHECKING:
@@ -213,9 +213,7 @@ def _batch_problems(config: TrainConfig, shape: RunShape) -> Iterator[Problem]:
 
 
 def _mix_problems(chosen: Sequence[Gpu], links: Sequence[Sequence[Link | None]]) -> Iterator[Problem]:
-    names = {gpu.name for gpu in chosen}
-    if len(names) > 1:
-        message = f"Different devices ({', '.join(sorted(names))}): the slowest sets the pace."
+    if message := mixed_gpus_warning(chosen):
         yield Problem("device_indexes", message, blocking=False)
     apart = [
         (a.index, b.index)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +17,7 @@ from modules.session.devices import (
     link_between,
     link_matrix,
     list_gpus,
+    mixed_gpus_warning,
     no_gpu_reason,
     num_cores,
     read_usage,
@@ -196,6 +199,17 @@ def test_ranks_of_a_machine(settings, num_gpus, cores, expected, nvml):
 def test_more_than_there_is_gets_refused(settings, num_gpus, message, nvml):
     with pytest.raises(UserError, match=message):
         default_num_ranks(TrainConfig(**settings), list_gpus({})[:num_gpus], 2)
+
+
+def test_gpus_of_several_kinds_are_warned_of_and_so_is_the_smallest_memory(nvml):
+    gpus = list_gpus({})
+    assert mixed_gpus_warning(gpus[:4]) is None
+    assert mixed_gpus_warning([]) is None
+    slowest = r"Different devices \(NVIDIA GeForce RTX 3090, NVIDIA GeForce RTX 4090\): the slowest sets the pace"
+    assert re.match(slowest, mixed_gpus_warning(gpus[4:]))
+    assert "GPU 4 has 24 GiB of memory where GPU 0 has 80; leave the smaller ones out" in mixed_gpus_warning(gpus)
+    unknown = [replace(gpu, memory_bytes=None) for gpu in gpus]
+    assert "the slowest sets the pace" in mixed_gpus_warning(unknown)
 
 
 def test_looking_for_gpus_does_not_import_torch():
