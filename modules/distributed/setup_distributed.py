@@ -22,11 +22,13 @@ from modules.distributed.DataParallelRuntime import DataParallelRuntime, DataPar
 from modules.distributed.environments import RankEnvironment, find_environment
 from modules.distributed.errors import RanksError
 from modules.distributed.Heartbeat import Heartbeat
+from modules.distributed.nccl_errors import explain_nccl_error, is_nccl_error
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.usable_gpus import check_gpus, take_device
 from modules.session.backend import Backend, backend_warning, choose_backend
 from modules.session.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
 from modules.session.interfaces import interface_towards
+from modules.session.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -282,6 +284,10 @@ def _explained(environment: RankEnvironment) -> Iterator[None]:
     try:
         yield
     except (dist.DistError, OSError) as error:
+        if is_out_of_memory(error):
+            raise
+        if is_nccl_error(error):
+            raise RanksError(f"Rank {environment.rank}: {explain_nccl_error(error)}") from error
         raise RanksError(
             f"Rank {environment.rank} can't meet the others at {where} ({_first_line(error)}): check master_addr and "
             "initial_port, and that no firewall and no other program is in the way."

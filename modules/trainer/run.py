@@ -18,6 +18,7 @@ from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.config.visible_text import visible_text
 from modules.distributed.errors import RankLostError
+from modules.distributed.nccl_errors import explain_nccl_error, has_known_cause, is_nccl_error
 from modules.distributed.Supervisor import FAILED, FINISHED, STOPPED
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
@@ -179,6 +180,8 @@ def _failure(error: Exception) -> Outcome:
         return failed(text=str(error), is_user_error=True)
     if is_out_of_memory(error):
         return failed(text=OUT_OF_MEMORY)
+    if is_nccl_error(error) and has_known_cause(error):
+        return failed(text=explain_nccl_error(error))
     return failed(text=visible_text(f"{type(error).__name__}: {error}"), is_symptom=_is_symptom(error))
 
 

@@ -208,6 +208,20 @@ def test_memory_that_cuda_itself_can_not_have_ends_the_run_with_what_to_do(make_
     assert record(config)["text"].startswith("The GPU's memory is full: lower batch_size")
 
 
+def test_what_nccl_lacks_on_this_machine_is_a_cause_and_said_in_a_sentence(make_config, in_step):
+    def fail(trainer):
+        raise torch.distributed.DistBackendError(
+            "NCCL error in: NCCLUtils.cpp:94, unhandled system error, NCCL version 2.27.7\nncclSystemError: failed.\n"
+            "Last error:\nError while creating shared memory segment /dev/shm/nccl-LeXlEJ (size 9637888)"
+        )
+
+    config = make_config()
+    in_step(fail)
+    assert run_training(config) == 1
+    assert record(config)["text"].startswith("NCCL can't connect the GPUs (Error while creating shared memory")
+    assert record(config)["text"].endswith("--shm-size=8g or --ipc=host.")
+
+
 def test_the_record_of_an_earlier_end_is_forgotten_while_a_run_goes_on(make_config, in_step):
     config = make_config("max_steps=1")
     assert run_training(config) == 0
