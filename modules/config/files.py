@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from modules.config.busy_files import retry_busy
 from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError
 from modules.config.explain import explain, explain_one, generic_path, section_paths, unknown_setting
@@ -182,7 +183,7 @@ def _replace_file(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        retry_busy(lambda: os.replace(temporary, path))
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)

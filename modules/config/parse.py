@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from modules.config.busy_files import retry_busy
 from modules.config.errors import ConfigError
 
 MAX_FILE_BYTES = 10 * 1024 * 1024
@@ -58,7 +59,7 @@ def _read_text(path: Path) -> str:
     try:
         if path.exists() and not path.is_file():
             raise ConfigError(f"{path} is no file: name a settings file that ends in .yaml or .json.")
-        with path.open("rb") as file:
+        with retry_busy(lambda: path.open("rb")) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

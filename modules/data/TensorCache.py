@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from modules.data.BoundedMemory import BoundedMemory
 from modules.data.errors import DataError
-from modules.session.atomic import is_temporary, sweep_temporaries
+from modules.session.atomic import is_temporary, rename, sweep_temporaries
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,7 +98,7 @@ def _write(path: Path, data: bytes) -> None:
     try:
         # no fsync, which would cost more than encoding: what a power cut leaves behind fails its digest
         temporary.write_bytes(data)
-        os.replace(temporary, path)
+        rename(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()

@@ -9,6 +9,7 @@ import os
 import secrets
 import time
 
+from modules.config.busy_files import retry_busy
 from modules.config.errors import UserError
 from modules.session.atomic import write_bytes
 from modules.session.RunFolder import RunFolder
@@ -79,7 +80,7 @@ class FolderCommands(TrainCommands):
             return False
         self._taken.add(entry.name)
         try:
-            os.unlink(entry.path)
+            retry_busy(lambda: os.unlink(entry.path))
         except FileNotFoundError:  # withdrawn by its sender in this moment
             return False
         except OSError as error:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from modules.config.busy_files import retry_busy
 from modules.config.errors import UserError
 from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
@@ -153,10 +154,10 @@ class RunFolder:
         except OSError as error:
             try:
                 self._write_reserve(record)
-                os.replace(self.reserve_path, self.exit_path)
+                retry_busy(lambda: os.replace(self.reserve_path, self.exit_path))
             except OSError:
                 raise error from None
-        self.reserve_path.unlink(missing_ok=True)
+        retry_busy(lambda: self.reserve_path.unlink(missing_ok=True))
 
     def note_end(self, text: str, **details: Any) -> None:
         """Has the record of the end say this too, whoever writes it and however full the disk is."""
@@ -169,7 +170,7 @@ class RunFolder:
     def read_exit(self) -> dict[str, Any] | None:
         """The record of how the run ended, or None while it has not, or if the record is damaged."""
         try:
-            record = json.loads(self.exit_path.read_bytes())
+            record = json.loads(retry_busy(self.exit_path.read_bytes))
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         return record if isinstance(record, dict) else None
@@ -179,7 +180,7 @@ class RunFolder:
 
         Whoever starts a run calls it, so that followers see it run.
         """
-        self.exit_path.unlink(missing_ok=True)
+        retry_busy(lambda: self.exit_path.unlink(missing_ok=True))
         with contextlib.suppress(OSError):  # a disk that is full already; the start will say so
             self.reserve_path.write_bytes(os.urandom(RESERVE_BYTES))  # random: some disks compress
 

@@ -10,13 +10,14 @@ import os
 import re
 import secrets
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from modules.config.busy_files import FILE_SECONDS, LARGE_SECONDS, retry_busy
+
 _TEMPORARY = re.compile(r"\.tmp-(\d{0,10})-[0-9a-f]{8}$")
-_RENAME_SECONDS = 2.0  # how long Windows may keep a file busy (a reader, a virus scanner) before the rename is given up
+_LARGE_BYTES = 1 << 26
 
 
 @contextlib.contextmanager
@@ -32,7 +33,7 @@ def new_file(path: str | os.PathLike) -> Iterator[Path]:
         yield temporary
         _share(temporary)
         _sync_file(temporary)
-        _rename(temporary, path)
+        rename(temporary, path, LARGE_SECONDS if temporary.stat().st_size > _LARGE_BYTES else FILE_SECONDS)
     except BaseException:
         _remove(temporary)
         raise
@@ -53,7 +54,7 @@ def new_folder(path: str | os.PathLike) -> Iterator[Path]:
         yield temporary
         _sync_tree(temporary)
         _refuse_existing(path)
-        _rename(temporary, path)
+        rename(temporary, path, LARGE_SECONDS)
     except BaseException:
         _remove(temporary)
         raise
@@ -85,8 +86,16 @@ def remove_folder(path: str | os.PathLike) -> None:
     path = Path(path)
     temporary = _temporary_beside(path)
     with contextlib.suppress(FileNotFoundError):
-        _rename(path, temporary)
+        rename(path, temporary)
         _remove(temporary)
+
+
+def rename(source: str | os.PathLike, target: str | os.PathLike, seconds: float = FILE_SECONDS) -> None:
+    """Rename a file, over one that is there, or a folder, also if another process has it open for up to `seconds`.
+
+    Raises OSError.
+    """
+    retry_busy(lambda: os.replace(source, target), seconds)
 
 
 def is_temporary(path: str | os.PathLike) -> bool:
@@ -155,19 +164,6 @@ def _is_alive_on_windows(pid: int) -> bool:
         kernel32.CloseHandle(handle)
 
 
-def _rename(source: Path, target: Path) -> None:
-    deadline = time.monotonic() + _RENAME_SECONDS
-    while True:
-        try:
-            os.replace(source, target)
-            return
-        except PermissionError:
-            # Windows refuses to rename over a file that someone is reading just now; POSIX has no such reason to wait.
-            if os.name != "nt" or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
-
-
 def _remove(path: Path) -> bool:
     try:
         if path.is_dir() and not path.is_symlink():
@@ -203,7 +199,8 @@ def _share(path: Path) -> None:
 
 
 def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows flushes writable files only
+    flags = os.O_RDWR if os.name == "nt" else os.O_RDONLY  # Windows flushes writable files only
+    descriptor = retry_busy(lambda: os.open(path, flags), LARGE_SECONDS)
     try:
         os.fsync(descriptor)
     finally:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from modules.config.errors import UserError
-from modules.session.atomic import remove_folder
+from modules.session.atomic import remove_folder, rename
 from modules.session.manifest import MANIFEST_NAME, check_manifest
 from modules.session.RunFolder import RunFolder
 
@@ -155,7 +155,7 @@ def _first_problem(error: ValidationError) -> str:
 def _move(source: Path, target: Path) -> None:
     if target.exists():  # of the same step, from before the run was sent back the last time
         remove_folder(target)
-    source.rename(target)
+    rename(source, target)
 
 
 def _look_at(path: Path, match: re.Match) -> BackupInfo | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from modules.config.files import config_from_values, load_values, save_config, t
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem, find_problems
+from modules.session.atomic import rename
 from modules.session.working_folder import absolute_path
 from modules.ui.families import load_families
 from modules.ui.kept_settings import is_within, kept_settings
@@ -326,7 +326,7 @@ class SettingsModel:
         person mend it."""
         aside = path.with_suffix(".unreadable.json")
         with contextlib.suppress(OSError):  # then the next state can't be written there either
-            os.replace(path, aside)
+            rename(path, aside)
             self.notice += f" They are kept in {aside}."
 
     def _is_path(self, config: TrainConfig, path: str) -> bool:

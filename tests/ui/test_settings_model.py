@@ -459,7 +459,7 @@ def test_a_last_state_that_can_not_be_moved_is_not_said_to_be(tmp_path, monkeypa
         raise PermissionError("no")
 
     (tmp_path / "settings.json").write_text("{")
-    monkeypatch.setattr("modules.ui.SettingsModel.os.replace", refuse)
+    monkeypatch.setattr("os.replace", refuse)
     assert "unreadable.json" not in SettingsModel(tmp_path / "settings.json").notice
 
 
