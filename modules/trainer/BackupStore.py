@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -25,6 +26,10 @@ MAX_FAILURES = 3
 MAX_NAMED = 3  # damaged backups in a message
 
 _TENSOR_FILE = re.compile(r"(\w+)\.safetensors")
+
+# Loaded tensors are mapped from their file, and on the CPU the optimizer goes on with them. Windows lets nobody delete
+# such a file, nor rename its folder: the backup that a run was resumed from could not be pruned.
+_LOCKS_MAPPED_FILES = os.name == "nt"
 
 
 @dataclass(frozen=True)
@@ -175,4 +180,6 @@ def _copy(tensor: Tensor) -> Tensor:
 def _load(path: Path) -> Backup:
     files = [match for name in listed_files(path) if (match := _TENSOR_FILE.fullmatch(name))]
     tensors = {file[1]: load_tensors(path / file[0]) for file in files}
+    if _LOCKS_MAPPED_FILES:
+        tensors = {file: {name: tensor.clone() for name, tensor in group.items()} for file, group in tensors.items()}
     return Backup(path, tensors, json.loads((path / STATE_NAME).read_text(encoding="utf-8")))

@@ -304,3 +304,12 @@ def test_a_resume_that_has_passed_over_a_damaged_backup_writes_its_step_again(st
     assert store.newest().tensors["model"]["weight"].unique().item() == 2.0
     write(store, 15)
     assert [path.name for path in store.paths()] == ["step-000000015", "step-000000010"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_on_windows_a_backup_that_is_loaded_can_be_deleted_while_its_tensors_are_used(store, monkeypatch):
+    write(store, 1, value=2.0)
+    monkeypatch.setattr("modules.trainer.BackupStore._LOCKS_MAPPED_FILES", True)
+    backup = store.newest()
+    assert str(backup.path) not in Path("/proc/self/maps").read_text()
+    assert backup.tensors["model"]["weight"].unique().item() == 2.0
