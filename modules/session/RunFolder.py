@@ -15,10 +15,12 @@ from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
 from modules.session.atomic import is_temporary, sweep_temporaries, write_json
 from modules.session.events import to_plain
+from modules.session.names import illegal_on_windows
 from modules.session.working_folder import absolute_path
 
 RESERVE_BYTES = 16 * 1024  # what exit.json takes with a long traceback
 PARTS = ("events", "commands", "samples", "backup", "models", "tensorboard", "log")  # the folders in a run folder
+_ON_WINDOWS = os.name == "nt"
 
 
 class RunFolder:
@@ -33,6 +35,8 @@ class RunFolder:
             raise UserError("workspace_dir is empty: name the folder for this run, such as workspace/run.")
         if not _can_be_a_path(text):  # every look at the disk would raise ValueError
             raise UserError(f"workspace_dir {text!r} holds a character that no path can have: choose another folder.")
+        if _ON_WINDOWS and (name := illegal_on_windows(text)):
+            raise UserError(f"workspace_dir {text!r}: Windows has no folders named {name!r}; choose another name.")
         self.path = Path(absolute_path(text))  # absolute: it must outlive a change of directory
 
     @property
@@ -125,7 +129,7 @@ class RunFolder:
     def refuse_earlier_run(self) -> None:
         """Raise UserError if a run has left backups or models here: starting over would mix up their work."""
         for folder in (self.backup_dir, self.models_dir):
-            if folder.is_dir() and any(not is_temporary(entry) for entry in folder.iterdir()):
+            if folder.is_dir() and any(_is_work(entry) for entry in folder.iterdir()):
                 raise UserError(
                     f"workspace_dir {str(self.path)!r} holds a run already: resume it, or choose another folder."
                 )
@@ -212,6 +216,11 @@ class RunFolder:
         else:
             reason = error.strerror or str(error)
         return f"workspace_dir {str(self.path)!r} can't be used: {reason}; choose another folder."
+
+
+def _is_work(entry: Path) -> bool:
+    """Whether a run has left it: file managers write files of their own into every folder that they show."""
+    return not (is_temporary(entry) or entry.name.startswith(".") or entry.name.lower() in ("desktop.ini", "thumbs.db"))
 
 
 def _can_be_a_path(text: str) -> bool:

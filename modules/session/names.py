@@ -2,6 +2,7 @@
 
 import hashlib
 import unicodedata
+from pathlib import PureWindowsPath
 
 _FORBIDDEN = frozenset('<>:"/\\|?*')
 _DEVICES = frozenset(
@@ -28,6 +29,16 @@ def safe_file_name(text: str, max_bytes: int = 80) -> str:
     return _cut(name, max_bytes - len(suffix)) + suffix
 
 
+def illegal_on_windows(path: str) -> str:
+    """The first name in `path` that Windows takes for a device ("CON") or the stream of a file ("a:b"), or refuses.
+
+    "" if there is none.
+    """
+    folders = PureWindowsPath(path)
+    names = folders.parts[1:] if folders.anchor else folders.parts
+    return next((name for name in names if _is_device(name) or not _FORBIDDEN.isdisjoint(name)), "")
+
+
 def _legal(text: str) -> str:
     # Categories C*: control, format (bidi overrides such as U+202E), surrogates; Zl and Zp break lines.
     visible = "".join(char for char in text if unicodedata.category(char)[0] != "C")
@@ -38,8 +49,12 @@ def _legal(text: str) -> str:
     name = name.lstrip(" .-").rstrip(" .")
     if not name:
         return "unnamed"
+    return f"_{name}" if _is_device(name) else name
+
+
+def _is_device(name: str) -> bool:
     # Windows takes "NUL.txt" and "nul .x" for the device too.
-    return f"_{name}" if name.split(".")[0].rstrip().upper() in _DEVICES else name
+    return name.split(".")[0].rstrip().upper() in _DEVICES
 
 
 def _legal_character(char: str) -> str:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from modules.session.names import safe_file_name
+from modules.session.names import illegal_on_windows, safe_file_name
 
 DEVICES = {"CON", "PRN", "AUX", "NUL"} | {f"{port}{digit}" for port in ("COM", "LPT") for digit in range(10)}
 
@@ -84,3 +84,19 @@ def assert_legal(name: str, max_bytes: int):
     assert not any(unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") for char in name)
     assert name.split(".")[0].rstrip().upper() not in DEVICES
     assert Path(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("CON", "CON"),
+        (r"D:\runs\nul.txt\x", "nul.txt"),
+        (r"C:\runs\a:b", "a:b"),
+        ("runs/what?", "what?"),
+        (r"C:\runs\my run", ""),
+        (r"\\server\share\run", ""),
+        ("workspace/context", ""),
+    ],
+)
+def test_a_path_that_windows_takes_for_something_else_is_known(path, name):
+    assert illegal_on_windows(path) == name

@@ -55,6 +55,23 @@ def test_the_path_survives_a_change_of_directory(tmp_path, monkeypatch):
     assert folder.path == tmp_path / "run"
 
 
+def test_what_file_managers_put_into_folders_is_no_run(run_folder):
+    for name in (".DS_Store", "._model", "desktop.ini", "Thumbs.db"):
+        (run_folder.models_dir / name).touch()
+        (run_folder.backup_dir / name).touch()
+    run_folder.refuse_earlier_run()
+    (run_folder.models_dir / "model.safetensors").touch()
+    with pytest.raises(UserError, match="holds a run already"):
+        run_folder.refuse_earlier_run()
+
+
+def test_on_windows_a_folder_must_not_be_named_as_a_device_or_a_stream(tmp_path, monkeypatch):
+    RunFolder(tmp_path / "con")
+    monkeypatch.setattr("modules.session.RunFolder._ON_WINDOWS", True)
+    with pytest.raises(UserError, match="Windows has no folders named 'con'; choose another name"):
+        RunFolder(tmp_path / "con")
+
+
 def test_create_sweeps_what_a_killed_run_left_but_not_in_foreign_folders(run_folder):
     (run_folder.path / "photos").mkdir()
     foreign = run_folder.path / "photos" / "a.tmp--0123abcd"
