@@ -46,7 +46,10 @@ _SECRETS = (
     (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "<mail>"),
     (re.compile(r"\b(?!127\.0\.0\.1\b)(?:\d{1,3}\.){3}\d{1,3}\b(?!\.\d)"), "<address>"),
 )  # fmt: skip
-_HOMES = re.compile(r"""(?i)((?:/home/|/Users/|\b[a-z]:\\+Users\\+))[^/\\\s'":]+""")
+_HOMES = re.compile(r"""(?i)(/home/|/Users/)[^/\\\s'":]+""")
+# Names of people and companies have spaces there: they go up to the next separator, if there is one.
+_WINDOWS_HOMES = re.compile(r"""(?i)(\b[a-z]:[\\/]+Users[\\/]+)(?:[^\\/":\r\n]+(?=[\\/])|[^\\/\s'":]+)""")
+_COMPANIES = re.compile(r"""(OneDrive - )[^\\/'":\r\n]+""")
 
 
 def crash_report(path: str | os.PathLike) -> str:
@@ -92,10 +95,11 @@ def redact(text: str) -> str:
     """`text` without secrets, mail and network addresses, and the names of the user, the machine and home folders."""
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
-    home = str(Path.home())
-    if len(home) > 1:
-        text = text.replace(home, "~")
-    text = _HOMES.sub(r"\1<user>", text)
+    home = re.split(r"[\\/]+", str(Path.home()))
+    if len(home) > 1 and home[-1]:  # Windows takes it in any case and with either slash, and messages double them
+        text = re.sub(r"[\\/]+".join(map(re.escape, home)) + r"(?![\w-])", "~", text, flags=re.IGNORECASE)
+    text = _WINDOWS_HOMES.sub(r"\1<user>", _HOMES.sub(r"\1<user>", text))
+    text = _COMPANIES.sub(r"\1<company>", text)
     for name, stand_in in ((_user(), "<user>"), (socket.gethostname(), "<machine>")):
         if len(name) > 2 and name != "root":  # of shorter ones and root every log is full
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", stand_in, text)
@@ -140,7 +144,7 @@ def _versions() -> list[str]:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a container's user without a name
+    except (OSError, KeyError, ImportError):  # a container's user without a name, or Windows without the variables
         return ""
 
 

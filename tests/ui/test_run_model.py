@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import PureWindowsPath
 from types import SimpleNamespace
 
 import pytest
@@ -496,6 +497,11 @@ class TestCrashReport:
             ("at 10.1.2.3:12355, not 127.0.0.1", "at <address>:12355, not 127.0.0.1"),
             ("/home/jane/pictures", "/home/<user>/pictures"),
             (r"C:\Users\jane\pictures", r"C:\Users\<user>\pictures"),
+            (r"C:\Users\Jane Doe\run: full", r"C:\Users\<user>\run: full"),
+            (r"'C:\\Users\\Jane Doe\\run'", r"'C:\\Users\\<user>\\run'"),
+            ("c:/users/Jane O'Hara/run", "c:/users/<user>/run"),
+            (r"C:\Users\jane is full", r"C:\Users\<user> is full"),
+            (r"D:\OneDrive - Example Ltd\run", r"D:\OneDrive - <company>\run"),
             ("torch 2.13.0 at step 1,000", "torch 2.13.0 at step 1,000"),
         ],
     )
@@ -506,6 +512,21 @@ class TestCrashReport:
         monkeypatch.setattr(crash_report_module.getpass, "getuser", lambda: "janedoe")
         monkeypatch.setattr(crash_report_module.socket, "gethostname", lambda: "janes-pc")
         assert redact("janedoe on janes-pc") == "<user> on <machine>"
+
+    @pytest.mark.parametrize(
+        "path",
+        [r"C:\Users\Jane Doe\run", r"c:\users\jane doe\run", r"C:\\Users\\Jane Doe\\run", "C:/Users/Jane Doe/run"],
+    )
+    def test_the_home_folder_of_windows_is_known_however_it_is_written(self, path, monkeypatch):
+        monkeypatch.setattr(crash_report_module.Path, "home", lambda: PureWindowsPath(r"C:\Users\Jane Doe"))
+        assert redact(f"in {path}").startswith("in ~")
+
+    def test_a_user_whom_the_system_can_not_name_stops_no_report(self, monkeypatch):
+        def getuser():
+            raise ModuleNotFoundError("No module named 'pwd'")
+
+        monkeypatch.setattr(crash_report_module.getpass, "getuser", getuser)
+        assert redact("text") == "text"
 
     def test_a_run_without_any_record_has_a_report(self, tmp_path):
         assert "no record" in crash_report(tmp_path)
