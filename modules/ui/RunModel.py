@@ -170,7 +170,8 @@ def start_supervisor(folder: RunFolder, settings: Path, resume: bool, asked: flo
     """
     script = str(ROOT / "scripts" / "train.py")
     command = [sys.executable, script, "--supervise", "--config", str(settings), *(["--resume"] if resume else [])]
-    environment = {**os.environ, STARTED_VARIABLE: repr(asked)}
+    # the log is read as UTF-8, which is not what Windows writes into files
+    environment = {**os.environ, STARTED_VARIABLE: repr(asked), "PYTHONIOENCODING": "utf-8:backslashreplace"}
     if os.name == "nt":  # with a console that nobody sees: without any, each process below it would open a black window
         apart = {"creationflags": subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP}
     else:

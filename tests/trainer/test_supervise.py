@@ -75,6 +75,14 @@ def test_what_one_machine_refuses_before_the_meeting_ends_the_others_too(config,
     assert told == [f"Node 0 can't train: {refused.value}"]
 
 
+def test_a_name_that_is_no_text_stops_no_log(config):
+    folder = RunFolder(config.workspace_dir)
+    folder.create()
+    with contextlib.ExitStack() as stack:
+        supervise._callbacks(folder, stack).on_status("Reading \udcff.png")
+    assert "Reading \\udcff.png" in folder.supervisor_log_path.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_process_above_the_ranks_keeps_the_machine_awake_if_that_is_wanted(wanted, config, monkeypatch):
     awake = []

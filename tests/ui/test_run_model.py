@@ -585,6 +585,14 @@ class TestWhatTheSystemRefuses:
         run_model_module.start_supervisor(folder, folder.config_path, False, 0.0)
         assert asked[0]["creationflags"] == 0x08000000 | 0x200
 
+    def test_a_run_writes_its_log_in_the_encoding_that_the_window_reads(self, folder, tmp_path, monkeypatch):
+        (tmp_path / "scripts").mkdir()
+        (tmp_path / "scripts" / "train.py").write_text("print('f\\u00fcchse, \\u72d0, \\udcff')", encoding="utf-8")
+        monkeypatch.setattr(run_model_module, "ROOT", tmp_path)
+        monkeypatch.setenv("PYTHONIOENCODING", "cp1252")  # as on Windows
+        run_model_module.start_supervisor(folder, folder.config_path, False, 0.0).wait(60)
+        assert folder.window_log_path.read_text(encoding="utf-8").strip() == "füchse, 狐, \\udcff"
+
     def test_a_process_that_ends_by_itself_is_ended_on_windows_too(self, folder, monkeypatch):
         def refuse(pid, number):
             raise OSError(22, "The parameter is incorrect")  # what Windows says of one that is gone
