@@ -17,7 +17,7 @@ MAX_CAPTION_BYTES = 64 * 1024
 MAX_LINES_BYTES = 1024 * 1024  # of a text file that holds several captions
 NAMED = 5  # of many caption files that can't be read
 REMEDIES_OF_SEVERAL = {
-    "encoding": "save as UTF-8 those in another encoding (scripts/check_data.py --convert-captions does that)",
+    "encoding": "save those in another encoding as UTF-8 (scripts/check_data.py --convert-captions does that)",
     "size": "shorten those that are too large",
     "access": "make the others readable text files",
 }
@@ -68,7 +68,7 @@ def describe_unreadable(errors: Sequence[CaptionError]) -> str:
     named += [f"and {len(errors) - NAMED} more"] if len(errors) > NAMED else []
     kinds = {error.kind for error in errors}
     remedies = [remedy for kind, remedy in REMEDIES_OF_SEVERAL.items() if kind in kinds]
-    return f"{len(errors)} captions can't be read ({'; '.join(named)}): {', '.join(remedies)}."
+    return f"{len(errors)} captions can't be read ({'; '.join(named)}): {' and '.join(remedies)}."
 
 
 def caption_path(picture_path: str | os.PathLike[str]) -> str:

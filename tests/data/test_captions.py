@@ -61,8 +61,8 @@ def test_captions_that_can_not_be_read_are_named_together_with_what_to_do_about_
     errors[1] = CaptionError("1.txt", "size", "is larger than 64 KB")
     assert describe_unreadable(errors) == (
         "7 captions can't be read (0.txt is UTF-16, not UTF-8; 1.txt is larger than 64 KB; 2.txt is UTF-16, not UTF-8; "
-        "3.txt is UTF-16, not UTF-8; 4.txt is UTF-16, not UTF-8; and 2 more): save as UTF-8 those in another encoding "
-        "(scripts/check_data.py --convert-captions does that), shorten those that are too large."
+        "3.txt is UTF-16, not UTF-8; 4.txt is UTF-16, not UTF-8; and 2 more): save those in another encoding as UTF-8 "
+        "(scripts/check_data.py --convert-captions does that) and shorten those that are too large."
     )
     assert describe_unreadable(errors[:1]) == str(errors[0])
 

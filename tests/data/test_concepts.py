@@ -164,7 +164,7 @@ def test_all_captions_that_can_not_be_read_are_named_at_once(tmp_path):
         captions(scan([concept(tmp_path)]))
     assert str(caught.value).startswith(
         f"3 captions can't be read ({tmp_path / 'a.txt'} is UTF-16, not UTF-8; {tmp_path / 'b.txt'} is not UTF-8 "
-        f"(byte 0xe9 at 3); {tmp_path / 'c.txt'} is larger than 64 KB): save as UTF-8 "
+        f"(byte 0xe9 at 3); {tmp_path / 'c.txt'} is larger than 64 KB): save "
     )
 
 
