@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from modules.config.TrainConfig import TrainConfig
@@ -63,13 +63,10 @@ class SpawnLauncher:
             raise RuntimeError("ranks must be spawned by the main thread: they end with the thread that spawned them")
         from torch import multiprocessing
 
-        # Ignored signals stay ignored in new processes. A Ctrl-C reaches all processes of a terminal, and a rank that
-        # takes it while it is importing is lost; what a Ctrl-C means is for the supervisor to say.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
+        # A Ctrl-C reaches all processes of a terminal, and a rank that takes it while it is importing is lost; what a
+        # Ctrl-C means is for the supervisor to say.
+        with _ctrl_c_ignored():
             context = multiprocessing.spawn(self._target, (variables, *self._args), self.num_ranks, join=False)
-        finally:
-            signal.signal(signal.SIGINT, before)
         self._processes = list(context.processes)
 
     def is_running(self) -> bool:
@@ -181,6 +178,26 @@ def kill_processes(pids: Iterable[int]) -> None:
         # Windows has no SIGKILL; there SIGTERM ends a process at once. PermissionError: there, it is ending just now.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+@contextlib.contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Inside, this process ignores a Ctrl-C, and so do those that it starts here, to their end."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _hand_on_to_new_processes(True)
+    try:
+        yield
+    finally:
+        _hand_on_to_new_processes(False)
+        signal.signal(signal.SIGINT, before)
+
+
+def _hand_on_to_new_processes(ignored: bool) -> None:
+    """Whether they ignore a Ctrl-C on Windows; elsewhere they do if this process does."""
+    if sys.platform == "win32":
+        import ctypes
+
+        ctypes.WinDLL("kernel32").SetConsoleCtrlHandler(None, ignored)
 
 
 class _AgentScan:
