@@ -18,6 +18,7 @@ from PIL import ImageTk
 from modules.config.visible_text import visible_line
 from modules.ui.decoding import PictureKey, decode_pictures
 from modules.ui.fitting import cut_text
+from modules.ui.window_system import wheel_notches
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -311,7 +312,7 @@ class PictureCanvas(ctk.CTkFrame):
         bind("<Configure>", lambda event: self.redraw())
         bind("<Button-1>", self._on_click)
         bind("<Double-Button-1>", lambda event: self._on_return())
-        bind("<MouseWheel>", lambda event: self._on_wheel(event, -event.delta / 120))
+        bind("<MouseWheel>", lambda event: self._on_wheel(event, -wheel_notches(event)))
         bind("<Button-4>", lambda event: self._on_wheel(event, -1))
         bind("<Button-5>", lambda event: self._on_wheel(event, 1))
         for key in ("Left", "Right", "Up", "Down", "Prior", "Next", "Home", "End"):

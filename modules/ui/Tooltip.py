@@ -6,6 +6,7 @@ import tkinter
 from collections.abc import Callable
 
 from modules.ui.theme import Theme
+from modules.ui.window_system import on_screens
 
 DELAY_MS = 450
 WIDTH = 420
@@ -60,13 +61,13 @@ class Tooltip:
         return window, window.winfo_children()[0]
 
     def _place(self, window: tkinter.Toplevel) -> tuple[int, int]:
-        """Below the widget, or above it where the screen ends."""
+        """Below the widget, or above it where the screens end."""
         widget, gap = self._widget, self._theme.scaled(6)
-        x = min(widget.winfo_rootx(), window.winfo_screenwidth() - window.winfo_reqwidth())
-        y = widget.winfo_rooty() + widget.winfo_height() + gap
-        if y + window.winfo_reqheight() > window.winfo_screenheight():
-            y = widget.winfo_rooty() - window.winfo_reqheight() - gap
-        return max(x, 0), max(y, 0)
+        size = window.winfo_reqwidth(), window.winfo_reqheight()
+        x, y = widget.winfo_rootx(), widget.winfo_rooty() + widget.winfo_height() + gap
+        if on_screens(widget, x, y, size)[1] != y:
+            y = widget.winfo_rooty() - size[1] - gap
+        return on_screens(widget, x, y, size)
 
     def _enter(self, event: tkinter.Event) -> None:
         self._leave(event)

@@ -28,6 +28,7 @@ from modules.ui.RunState import RunState
 from modules.ui.TabBar import TabBar
 from modules.ui.theme import Pair, Theme
 from modules.ui.TopBar import TopBar
+from modules.ui.window_system import close_on_quit
 
 TABS = {
     "general": "GeneralTab",
@@ -92,6 +93,7 @@ class TrainUI(App):
         self.every(SAVE_SECONDS, self._save_state)
         self.run.subscribe(self._run_changed)
         self.protocol("WM_DELETE_WINDOW", self.close)
+        close_on_quit(self, self.close)
         self.after(AFTER_PAINT_MS, self._load_tabs)
         self.after(AFTER_PAINT_MS, self._find_run)
         self.after(AFTER_PAINT_MS, self.checks.start)

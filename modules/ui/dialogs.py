@@ -11,6 +11,7 @@ import customtkinter as ctk
 
 from modules.config.visible_text import visible_text
 from modules.ui.theme import Theme
+from modules.ui.window_system import on_screens
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -132,8 +133,8 @@ def place_over(app: tkinter.Misc, window: tkinter.Toplevel) -> None:
     width, height = (width, height) if width > 1 else (window.winfo_reqwidth(), window.winfo_reqheight())
     x = app.winfo_rootx() + (app.winfo_width() - width) // 2
     y = app.winfo_rooty() + (app.winfo_height() - height) // 3
-    x, y = min(x, app.winfo_screenwidth() - width), min(y, app.winfo_screenheight() - height)
-    tkinter.Toplevel.geometry(window, f"+{max(x, 0)}+{max(y, 0)}")  # CustomTkinter's would scale the place
+    x, y = on_screens(app, x, y, (width, height))
+    tkinter.Toplevel.geometry(window, f"+{x}+{y}")  # CustomTkinter's would scale the place
     tkinter.Toplevel.deiconify(window)
 
 

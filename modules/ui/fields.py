@@ -18,6 +18,7 @@ from modules.ui.scrolling import bring_into_sight
 from modules.ui.Textbox import Textbox
 from modules.ui.theme import Theme
 from modules.ui.Tooltip import Tooltip
+from modules.ui.window_system import bind_menu
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -73,7 +74,7 @@ class Field:
         self.editor.grid(row=row, column=2, sticky=self.sticky, pady=3, padx=(0, 10))
         for widget in (self.label, *self.pointed_at()):
             Tooltip(widget, app.theme, self.help_text)
-            widget.bind("<Button-3>", self._open_menu, add="+")
+            bind_menu(widget, self._open_menu)
         self.focus_widget().bind("<Shift-F10>", self._open_menu, add="+")
         self.refresh()
 
