@@ -17,6 +17,10 @@ if __name__ == "__main__":  # before the imports that take long
     from scripts.terminal import prepare_terminal
 
     prepare_terminal()
+elif __name__ == "__mp_main__":  # in a rank that this script has spawned
+    from modules.distributed.parent_watch import end_with_parent
+
+    end_with_parent()
 
 from modules.config.errors import UserError
 from modules.config.presets import ROOT

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from modules.config.TrainConfig import TrainConfig
+from modules.distributed.parent_watch import PARENT_VARIABLE
 
 _TAIL_LINES = 20
 
@@ -63,10 +64,14 @@ class SpawnLauncher:
             raise RuntimeError("ranks must be spawned by the main thread: they end with the thread that spawned them")
         from torch import multiprocessing
 
-        # A Ctrl-C reaches all processes of a terminal, and a rank that takes it while it is importing is lost; what a
-        # Ctrl-C means is for the supervisor to say.
-        with _ctrl_c_ignored():
-            context = multiprocessing.spawn(self._target, (variables, *self._args), self.num_ranks, join=False)
+        os.environ[PARENT_VARIABLE] = str(os.getpid())
+        try:
+            # A Ctrl-C reaches all processes of a terminal, and a rank that takes it while it is importing is lost; what
+            # a Ctrl-C means is for the supervisor to say.
+            with _ctrl_c_ignored():
+                context = multiprocessing.spawn(self._target, (variables, *self._args), self.num_ranks, join=False)
+        finally:
+            del os.environ[PARENT_VARIABLE]
         self._processes = list(context.processes)
 
     def is_running(self) -> bool:

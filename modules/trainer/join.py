@@ -14,6 +14,7 @@ from modules.config.errors import UserError
 from modules.config.visible_text import visible_text
 from modules.distributed.launchers import kill_processes
 from modules.distributed.lifeline import LOST_EXIT_CODE, Lifeline, LifelineServer
+from modules.distributed.parent_watch import wait_for_end_of
 from modules.distributed.RankWatch import watch_in_thread
 from modules.distributed.stacks import with_stacks
 from modules.session.FolderCommands import STARTED_VARIABLE
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from modules.distributed.environments import RankEnvironment
     from modules.distributed.RankWatch import Failure
 
-LAUNCHER_SECONDS = 0.5  # between two looks at whether the launcher is there
 VERDICT_SECONDS = 5.0
 REFUSED = 2  # as for every other mistake in the settings
 
@@ -188,8 +188,7 @@ class LauncherWatch(threading.Thread):
         self._launcher = os.getppid()
 
     def run(self) -> None:
-        while os.getppid() == self._launcher:
-            time.sleep(LAUNCHER_SECONDS)
+        wait_for_end_of(self._launcher)
         if self.folder is not None and self.folder.read_exit() is None:
             text = "The process that had started the ranks is gone: they have ended."
             _write_failure(self.folder, {"rank": self._rank, "kind": "lost", "text": text})

@@ -1,0 +1,36 @@
+"""Ending with the process that has started this one, before there is a lifeline to it.
+
+Imports nothing that takes long.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from modules.distributed.lifeline import LOST_EXIT_CODE
+
+PARENT_VARIABLE = "CHORUS_PARENT"  # the process id of who starts a process that calls `end_with_parent`
+
+_LOOK_SECONDS = 0.5
+
+
+def wait_for_end_of(parent: int) -> None:
+    """Returns when the process `parent`, which has started this one, is gone; on Windows never."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+
+
+def end_with_parent() -> None:
+    """From now on this process ends soon after the one that has started it, whatever it is doing. Not on Windows."""
+    if os.name != "posix":
+        return
+    # the parent may be gone already, and another one in its place; what this process starts has this one for a parent
+    parent = int(os.environ.pop(PARENT_VARIABLE, os.getppid()))
+
+    def watch() -> None:
+        wait_for_end_of(parent)
+        os._exit(LOST_EXIT_CODE)
+
+    threading.Thread(target=watch, name="parent watch", daemon=True).start()
