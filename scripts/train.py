@@ -30,10 +30,11 @@ def main(argv: list[str] | None = None) -> int:
         config = read_config(args)
         if args.dry_run:
             from modules.data.run_summary import summarize
-            from modules.trainer.checks import check_before_start
+            from modules.trainer.checks import check_before_start, check_compiles
 
             num_ranks = count_ranks(config)
             check_before_start(config, num_ranks, args.resume)
+            check_compiles(config)
             show(summarize(config, num_ranks))
             return 0
         from modules.trainer.start import start_training

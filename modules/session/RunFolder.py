@@ -15,12 +15,10 @@ from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
 from modules.session.atomic import is_temporary, sweep_temporaries, write_json
 from modules.session.events import to_plain
-from modules.session.names import illegal_on_windows
-from modules.session.working_folder import absolute_path
+from modules.session.writable import folder_path, look_for_obstacles, unusable
 
 RESERVE_BYTES = 16 * 1024  # what exit.json takes with a long traceback
 PARTS = ("events", "commands", "samples", "backup", "models", "tensorboard", "log")  # the folders in a run folder
-_ON_WINDOWS = os.name == "nt"
 
 
 class RunFolder:
@@ -30,14 +28,7 @@ class RunFolder:
     """
 
     def __init__(self, path: str | os.PathLike):
-        text = os.fspath(path)
-        if not text.strip():
-            raise UserError("workspace_dir is empty: name the folder for this run, such as workspace/run.")
-        if not _can_be_a_path(text):  # every look at the disk would raise ValueError
-            raise UserError(f"workspace_dir {text!r} holds a character that no path can have: choose another folder.")
-        if _ON_WINDOWS and (name := illegal_on_windows(text)):
-            raise UserError(f"workspace_dir {text!r}: Windows has no folders named {name!r}; choose another name.")
-        self.path = Path(absolute_path(text))  # absolute: it must outlive a change of directory
+        self.path = folder_path("workspace_dir", path)  # absolute: it must outlive a change of directory
 
     @property
     def config_path(self) -> Path:
@@ -120,11 +111,19 @@ class RunFolder:
             with tempfile.TemporaryFile(dir=self.path):  # folders that exist may still be read-only
                 pass
         except OSError as error:
-            raise UserError(self._unusable(error)) from error
+            raise UserError(unusable("workspace_dir", self.path, error)) from error
         # Only the own folders: workspace_dir may be a home folder by mistake, and that is not ours to walk through.
         sweep_temporaries(self.path, recursive=False)
         for folder in folders:
             sweep_temporaries(folder)
+
+    def check(self) -> None:
+        """Raise the UserError of `create` where it can be told without writing anything."""
+        try:
+            for folder in self._folders():
+                look_for_obstacles(folder)
+        except OSError as error:
+            raise UserError(unusable("workspace_dir", self.path, error)) from error
 
     def refuse_earlier_run(self) -> None:
         """Raise UserError if a run has left backups or models here: starting over would mix up their work."""
@@ -206,26 +205,7 @@ class RunFolder:
     def _folders(self) -> list[Path]:
         return [self.path / part for part in PARTS]
 
-    def _unusable(self, error: OSError) -> str:
-        if isinstance(error, FileExistsError | NotADirectoryError):
-            wanted = Path(error.filename)
-            blocker = next((path for path in [wanted, *wanted.parents] if path.is_file()), wanted)
-            reason = f"{blocker} is a file where a folder is needed"
-        elif isinstance(error, PermissionError):
-            reason = "there is no permission to write in it"
-        else:
-            reason = error.strerror or str(error)
-        return f"workspace_dir {str(self.path)!r} can't be used: {reason}; choose another folder."
-
 
 def _is_work(entry: Path) -> bool:
     """Whether a run has left it: file managers write files of their own into every folder that they show."""
     return not (is_temporary(entry) or entry.name.startswith(".") or entry.name.lower() in ("desktop.ini", "thumbs.db"))
-
-
-def _can_be_a_path(text: str) -> bool:
-    """Without NUL, and without halves of characters, which only Windows takes."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False

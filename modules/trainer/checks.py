@@ -20,6 +20,7 @@ from modules.families.registry import FAMILIES
 from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
 from modules.session.RunFolder import RunFolder
+from modules.session.writable import check_writable
 from modules.trainer.compiling import check_compiler
 from modules.trainer.packages import check_packages
 from modules.weights.BaseModel import check_config_folder
@@ -36,11 +37,22 @@ if TYPE_CHECKING:
 
 
 def check_before_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> None:
-    """Raises UserError for what a start from here would be refused for, its data apart."""
+    """Raises UserError for what a start from here would be refused for, its data and its compiler apart.
+
+    num_ranks: over all machines.
+    """
     read_limits()
-    if not resume:
-        RunFolder(config.workspace_dir).refuse_earlier_run()
+    folder = RunFolder(config.workspace_dir)
+    folder.check()
+    check_writable("cache_dir", config.cache_dir)
+    leads = not config.enable_multi_gpu or config.node_rank == 0  # the other machines may share its disk, and follow
+    if leads and not resume:
+        folder.refuse_earlier_run()
     check_start(config, num_ranks, resume)
+
+
+def check_compiles(config: TrainConfig) -> None:
+    """Raises UserError where model.compile finds no compiler. Looks at the device, which takes memory of a GPU."""
     if config.model.compile != "off" and config.method != "vae":
         from modules.distributed.Runtime import default_device
 

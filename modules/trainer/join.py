@@ -51,7 +51,8 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
     # another launcher, which may run inside a job of SLURM too, would not survive that signal itself
     requeues = requeue_signals() if is_supervised or environment.name == "slurm" else ()
     remember_signals(requeues)
-    config = _as_found(config, environment)
+    _warn_of_other_ranks(config, environment)
+    config = as_found(config, environment)
     folder = RunFolder(config.workspace_dir)
     held = contextlib.ExitStack()  # until the process ends
     if not is_supervised:
@@ -76,8 +77,19 @@ def join_training(config: TrainConfig, environment: RankEnvironment, resume: boo
     end_process(outcome, lifeline)
 
 
-def _as_found(config: TrainConfig, environment: RankEnvironment) -> TrainConfig:
+def as_found(config: TrainConfig, environment: RankEnvironment) -> TrainConfig:
     """The settings with the ranks that are there, which a launcher decides."""
+    return replace(
+        config,
+        enable_multi_gpu=environment.world_size > 1,
+        world_size=environment.local_world_size,
+        num_nodes=environment.num_nodes,
+        node_rank=environment.node_rank,
+        master_addr=environment.master_addr,
+    )
+
+
+def _warn_of_other_ranks(config: TrainConfig, environment: RankEnvironment) -> None:
     wanted = config.world_size
     if wanted not in (None, environment.local_world_size) and environment.rank == 0:
         print_line(
@@ -85,14 +97,6 @@ def _as_found(config: TrainConfig, environment: RankEnvironment) -> TrainConfig:
             "this machine: these train.",
             sys.stderr,
         )
-    return replace(
-        config,
-        enable_multi_gpu=True,
-        world_size=environment.local_world_size,
-        num_nodes=environment.num_nodes,
-        node_rank=environment.node_rank,
-        master_addr=environment.master_addr,
-    )
 
 
 def _meet(

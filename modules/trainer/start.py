@@ -13,13 +13,15 @@ from modules.config.errors import UserError
 from modules.distributed.accelerate import check_accelerate, launcher_words
 from modules.distributed.environments import find_environment, is_by_accelerate, lone_accelerate
 from modules.distributed.Heartbeat import read_limits
-from modules.session.devices import default_num_ranks, list_gpus, num_cores
+from modules.distributed.lifeline import LIFELINE_VARIABLE
+from modules.session.devices import list_gpus, num_cores
 from modules.session.node_check import refused_together
 from modules.session.printing import print_line
-from modules.session.run_shape import uses_torchrun
+from modules.session.run_shape import ranks_here, uses_torchrun
 from modules.session.slurm import was_requeued
 from modules.session.standard_streams import outlast_readers
-from modules.trainer.join import REFUSED, join_training
+from modules.trainer.checks import check_before_start
+from modules.trainer.join import REFUSED, as_found, join_training
 from modules.trainer.run import run_training
 from modules.trainer.supervise import supervise_training
 
@@ -41,13 +43,14 @@ def start_training(config: TrainConfig, resume: bool = False, supervise: bool = 
     # before anything asks CUDA: device_indexes count as session/devices.py lists the GPUs
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     environment = None if supervise else find_environment()
+    if not supervise:
+        resume = resume or was_requeued() or (environment is not None and environment.attempt > 0)
     with _refused_once(config, environment):
-        read_limits()
         if is_by_accelerate() and not supervise:
             check_accelerate(config, has_gpu=bool(list_gpus()), words=launcher_words())
+        num_ranks = _check(config, environment, resume)
     if supervise:
-        return supervise_training(config, _count_ranks(config) if config.enable_multi_gpu else 1, resume)
-    resume = resume or was_requeued() or (environment is not None and environment.attempt > 0)
+        return supervise_training(config, num_ranks, resume)
     if environment is not None and environment.world_size > 1:
         return join_training(config, environment, resume)
     if lone_accelerate():
@@ -58,17 +61,24 @@ def start_training(config: TrainConfig, resume: bool = False, supervise: bool = 
         )
     if environment is not None or not config.enable_multi_gpu:
         return run_training(config, resume)
-    num_ranks = _count_ranks(config)
     if num_ranks * config.num_nodes == 1:
         print("Warning: enable_multi_gpu is on, but there is one device, which trains alone.", file=sys.stderr)
         return run_training(config, resume)
     return supervise_training(config, num_ranks, resume, by_torchrun=uses_torchrun(config))
 
 
-def _count_ranks(config: TrainConfig) -> int:
-    """On this machine. Raises UserError; other machines are told then."""
-    with refused_together(config, _say):
-        return default_num_ranks(config, list_gpus(), num_cores())
+def _check(config: TrainConfig, environment: RankEnvironment | None, resume: bool) -> int:
+    """The ranks of this machine. Raises UserError for what the dry run refuses too."""
+    if environment is None:
+        num_ranks = ranks_here(config, list_gpus(), num_cores())
+        check_before_start(config, num_ranks * (config.num_nodes if config.enable_multi_gpu else 1), resume)
+        return num_ranks
+    if LIFELINE_VARIABLE in os.environ or environment.num_nodes > 1:
+        # a supervisor has checked; and for a machine that refuses alone, the others would wait for minutes
+        read_limits()
+    else:
+        check_before_start(as_found(config, environment), environment.world_size, resume)
+    return environment.local_world_size
 
 
 @contextlib.contextmanager

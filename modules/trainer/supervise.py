@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from modules.config.errors import UserError
 from modules.config.files import config_from_values, save_config, to_values
 from modules.config.presets import ROOT
-from modules.config.validation import check_settings
 from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment, spawn_variables
 from modules.distributed.launchers import Launcher, SpawnLauncher, TorchrunLauncher, torchrun_command
 from modules.distributed.lifeline import Lifeline
@@ -64,7 +63,6 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
     os.environ[STARTED_VARIABLE] = repr(started)
     if by_torchrun:  # torchrun would give each rank one thread, whatever there is
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_ranks)))
-    check_settings(config)
     machines = _machines(config)
     folder = RunFolder(config.workspace_dir)
     leads = machines.node_rank == 0  # the other machines may share its disk, and follow

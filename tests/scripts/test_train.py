@@ -168,7 +168,8 @@ REFUSALS = {
     "unknown setting": (put("optimizer.learning_rat", 1e-4), ["optimizer.learning_rat", "learning_rate"]),
     "wrong type": (put("batch_size", "many"), ["batch_size", "many"]),
     "workspace in a file": (put("workspace_dir", "{tmp}/settings.yaml/run"), ["workspace_dir", "is a file"]),
-    "cache in a file": (put("cache_dir", "{tmp}/settings.yaml"), ["cache_dir"]),
+    "workspace with a long name": (put("workspace_dir", "{tmp}/" + "x" * 300), ["workspace_dir", "name too long"]),
+    "cache in a file": (put("cache_dir", "{tmp}/settings.yaml"), ["cache_dir", "is a file"]),
     "batch and accumulation": (
         lambda settings, _: settings.update(batch_size=3, batch_size_mode="global", gradient_accumulation_steps=2),
         ["batch_size 3 (global)", "use 2 or 4"],
@@ -190,8 +191,8 @@ REFUSALS = {
         ["denoiser.include_layers 'midblock' matches no layer"],
     ),
 }
-# A dry run loads no weights and writes nothing.
-NOT_SEEN_BY_A_DRY_RUN = ("broken model", "cache in a file", "workspace in a file", "layers")
+# A dry run loads no weights.
+NOT_SEEN_BY_A_DRY_RUN = ("broken model", "layers")
 
 
 @pytest.mark.parametrize("name", REFUSALS)
@@ -217,6 +218,7 @@ def test_bad_input_is_refused_in_one_sentence_and_the_folder_stays_usable(name, 
 def test_a_dry_run_refuses_it_too(name, settings, run, tmp_path):
     spoil, expected = REFUSALS[name]
     spoil(settings, tmp_path)
+    settings = json.loads(json.dumps(settings).replace("{tmp}", str(tmp_path)))
     code, _, error = run(settings, "--dry-run")
     assert code == 2
     assert "Traceback" not in error

@@ -245,6 +245,13 @@ def test_a_disk_that_can_not_be_written_fails(tmp_path, monkeypatch):
     assert (result.state, "Permission denied" in result.text) == ("fails", True)
 
 
+@pytest.mark.parametrize(("name", "reason"), [("file/run", "Not a directory"), ("x" * 300, "File name too long")])
+def test_a_folder_that_can_not_be_made_fails(name, reason, tmp_path):
+    (tmp_path / "file").touch()
+    result = check_disk("workspace_dir", str(tmp_path / name))
+    assert (result.state, result.text) == ("fails", f"{tmp_path / name} can't be written to: {reason}")
+
+
 def test_a_busy_port_matters_where_all_machines_have_to_meet():
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]

@@ -67,7 +67,7 @@ def test_what_file_managers_put_into_folders_is_no_run(run_folder):
 
 def test_on_windows_a_folder_must_not_be_named_as_a_device_or_a_stream(tmp_path, monkeypatch):
     RunFolder(tmp_path / "con")
-    monkeypatch.setattr("modules.session.RunFolder._ON_WINDOWS", True)
+    monkeypatch.setattr("modules.session.writable._ON_WINDOWS", True)
     with pytest.raises(UserError, match="Windows has no folders named 'con'; choose another name"):
         RunFolder(tmp_path / "con")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from modules.session.byte_sizes import spoken_bytes
 from modules.session.doctor.CheckResult import CheckResult
+from modules.session.writable import look_for_obstacles
 
 GB = 10**9
 FEW_BYTES = 10 * GB  # a model and a few backups
@@ -26,9 +27,10 @@ def check_disk(setting: str, folder: str) -> CheckResult:
     """Of the folder that a setting names, there or not. It takes some seconds, and for ever where a share is gone."""
     name = setting.replace("_dir", " disk")
     path = Path(os.path.abspath(os.path.expanduser(folder)))
-    existing = next(parent for parent in (path, *path.parents) if parent.is_dir())
     remedy = f"Free some space, or choose another folder for {setting}."
     try:
+        look_for_obstacles(path)
+        existing = next(parent for parent in (path, *path.parents) if parent.is_dir())
         free = shutil.disk_usage(existing).free
         if free < TOO_FEW_BYTES:
             text = f"{path}: {spoken_bytes(free)} free, too little to train"

@@ -1,0 +1,88 @@
+"""Whether a folder that need not exist yet can be written to, found out without writing anything."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from modules.config.errors import UserError
+from modules.session.names import illegal_on_windows
+from modules.session.working_folder import absolute_path
+
+_ON_WINDOWS = os.name == "nt"
+
+
+def folder_path(setting: str, folder: str | os.PathLike) -> Path:
+    """The folder from the root on. Touches no disk. Raises UserError, naming the setting, for what can be no path."""
+    text = os.fspath(folder)
+    if not text.strip():
+        raise UserError(f"{setting} is empty: name a folder to write to.")
+    if not _can_be_a_path(text):  # every look at the disk would raise ValueError
+        raise UserError(f"{setting} {text!r} holds a character that no path can have: choose another folder.")
+    if _ON_WINDOWS and (name := illegal_on_windows(text)):
+        raise UserError(f"{setting} {text!r}: Windows has no folders named {name!r}; choose another name.")
+    return Path(absolute_path(text))
+
+
+def check_writable(setting: str, folder: str | os.PathLike) -> None:
+    """Raises UserError, naming the setting, where `look_for_obstacles` finds one."""
+    path = folder_path(setting, folder)
+    try:
+        look_for_obstacles(path)
+    except OSError as error:
+        raise UserError(unusable(setting, path, error)) from error
+
+
+def look_for_obstacles(path: Path) -> None:
+    """Raises OSError where the folder can't be made, or nothing can be written in it.
+
+    What only an attempt shows, such as a full disk or a share that refuses, is not found.
+    """
+    existing = _nearest_folder(path)
+    _check_names(path, existing)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(existing))
+
+
+def unusable(setting: str, path: Path, error: OSError) -> str:
+    """The sentence for a folder that could not be written to."""
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        wanted = Path(error.filename)
+        blocker = next((place for place in [wanted, *wanted.parents] if place.is_file()), wanted)
+        reason = f"{blocker} is a file where a folder is needed"
+    elif isinstance(error, PermissionError):
+        reason = "there is no permission to write in it"
+    else:
+        reason = error.strerror or str(error)
+    return f"{setting} {str(path)!r} can't be used: {reason}; choose another folder."
+
+
+def _nearest_folder(path: Path) -> Path:
+    """`path`, or the deepest of its parents that exists. Raises OSError."""
+    for place in (path, *path.parents):
+        try:
+            mode = os.stat(place).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+        return place
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))  # a drive that is gone
+
+
+def _check_names(path: Path, existing: Path) -> None:
+    """Of the folders that are to be made below `existing`; elsewhere than on POSIX the look at `path` has told."""
+    if hasattr(os, "pathconf"):
+        limit = os.pathconf(existing, "PC_NAME_MAX")
+        if any(len(os.fsencode(name)) > limit for name in path.relative_to(existing).parts):
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(path))
+
+
+def _can_be_a_path(text: str) -> bool:
+    """Without NUL, and without halves of characters, which only Windows takes."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
