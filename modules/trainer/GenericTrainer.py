@@ -250,7 +250,7 @@ class GenericTrainer(TrainingEngine):
 
     def _open_model(self) -> None:
         self.callbacks.on_status("Opening the model")
-        self.base = BaseModel(self.family, self.config.model, self.runtime.device)
+        self.base = BaseModel(self.family, self.config.model, self.runtime.device, self.runtime.loading_turn)
         self.parts = trained_in(self.method, self.base, self.config)
         check_parts(self.config, self.parts)  # again: the base may go without a part of its family
         # before anything is cached

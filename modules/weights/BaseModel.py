@@ -9,7 +9,8 @@ import inspect
 import json
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,15 +38,23 @@ class BaseModel:
 
     A folder's components are loaded one by one; a single-file checkpoint is read whole at the first need.
     `pipe` is a plain diffusers pipeline that holds None where a component is not in memory.
+    loading_turn: entered while components of a folder are loaded and put on the device.
     Raises WeightsError where the base is missing or holds another architecture.
     """
 
-    def __init__(self, family: Family, config: ModelConfig, device: torch.device):
+    def __init__(
+        self,
+        family: Family,
+        config: ModelConfig,
+        device: torch.device,
+        loading_turn: Callable[[], AbstractContextManager] = contextlib.nullcontext,
+    ):
         check_base(config.base, family.name, family.pipelines, unused=family.unused)
         self.family = family
         self.config = config
         self.device = device
         self._lock = threading.RLock()
+        self._loading_turn = loading_turn
         self._pipeline_class = import_pipeline(family.pipeline)
         self.is_single_file = inspect_base(config.base).kind == "single_file"
         if self.is_single_file:
@@ -84,13 +93,14 @@ class BaseModel:
         """
         with self._lock:
             missing = [name for name in names if name in self._classes and getattr(self.pipe, name) is None]
-            for name in missing:
-                self._components[name] = self._load_component(name)
-            if missing:
-                self.pipe = self._new_pipe()
-            for name in names if on_device else ():
-                if hasattr(self.module(name), "parameters"):
-                    self.module(name).to(self.device)
+            with self._loading_turn() if missing else contextlib.nullcontext():
+                for name in missing:
+                    self._components[name] = self._load_component(name)
+                if missing:
+                    self.pipe = self._new_pipe()
+                for name in names if on_device else ():
+                    if hasattr(self.module(name), "parameters"):
+                        self.module(name).to(self.device)
 
     def release(self, *names: str) -> None:
         """Takes components out of device memory; those of a folder leave memory altogether."""

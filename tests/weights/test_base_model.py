@@ -1,5 +1,6 @@
 """The base model of a run: only what is needed is in memory, from a folder or a file, and a wrong one is refused."""
 
+import contextlib
 import json
 import shutil
 
@@ -81,6 +82,21 @@ def test_what_is_in_memory_is_not_loaded_again(tiny_sd15):
     unet = base.module("unet")
     base.require("unet", "vae")
     assert base.module("unet") is unet
+
+
+def test_a_turn_is_taken_where_something_is_loaded_and_nowhere_else(tiny_sd15):
+    @contextlib.contextmanager
+    def turn():
+        before = in_memory(base)
+        yield
+        turns.append(in_memory(base) - before)
+
+    turns = []
+    base = BaseModel(SD15, ModelConfig(base=str(tiny_sd15)), torch.device("cpu"), loading_turn=turn)
+    base.require("unet")
+    base.require("unet", "vae")
+    base.require("unet", "vae")
+    assert turns == [{"unet"}, {"vae"}]
 
 
 def test_release_takes_a_component_out_of_memory(tiny_sd15):

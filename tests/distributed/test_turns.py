@@ -1,0 +1,63 @@
+"""Turns are taken first come, first served, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import torch.distributed as dist
+
+from modules.distributed.turns import turn
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+
+
+@pytest.fixture
+def store():
+    return dist.HashStore()
+
+
+def test_at_most_so_many_are_inside_at_once_and_all_come_to_their_turn(store):
+    def take(number):
+        with turn(store, "loading", 2, PATIENCE_SECONDS):
+            inside.add(number)
+            most.append(len(inside))
+            entered.append(number)
+            go_on.acquire()
+            inside.discard(number)
+
+    inside, most, entered, go_on = set(), [], [], threading.Semaphore(0)
+    threads = []
+    for number in range(5):
+        threads.append(threading.Thread(target=take, args=(number,), daemon=True))
+        threads[-1].start()
+        wait_until(lambda number=number: store.add("loading/came", 0) == number + 1)
+    wait_until(lambda: sorted(entered) == [0, 1])
+    go_on.release(5)
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    assert sorted(entered) == [0, 1, 2, 3, 4]
+    assert max(most) == 2
+
+
+def test_who_was_called_away_keeps_nobody_from_coming(store):
+    def leave():
+        raise KeyError("a stop")
+
+    first = turn(store, "loading", 1, PATIENCE_SECONDS)
+    with first, pytest.raises(KeyError), turn(store, "loading", 1, PATIENCE_SECONDS, while_waiting=leave):
+        pass
+    with turn(store, "loading", 1, PATIENCE_SECONDS):
+        pass
+
+
+def test_after_the_limit_the_body_runs_without_a_turn(store):
+    store.add("loading/came", 1)  # of a rank that is gone
+    start = time.monotonic()
+    with turn(store, "loading", 1, limit_seconds=0.2):
+        assert time.monotonic() - start >= 0.2
+
+
+def test_turns_of_another_name_are_others(store):
+    with turn(store, "loading/0", 1, PATIENCE_SECONDS), turn(store, "loading/1", 1, PATIENCE_SECONDS):
+        pass
