@@ -104,6 +104,9 @@ class GenericTrainer(TrainingEngine):
     def start(self) -> None:
         """Everything up to the first step: checks, model, caches, plan, optimizer; or a backup's state."""
         self.runtime.while_waiting = self._end_where_asked
+        # CUDA's alone, unlike `torch.set_float32_matmul_precision`, which CPUs heed as well; not by the newer
+        # `fp32_precision`, after which torch 2.13's compiler can't read these any more
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.config.model.tf32
         # first: a rank that goes on meets the others where one that begins anew does not
         self._check_same("options", lambda: str(self.resume), "--resume in the command")
         self._check()
