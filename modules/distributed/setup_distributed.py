@@ -112,6 +112,15 @@ def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None) -> R
     return DataParallelRuntime(membership.device, membership.environment, store, settings, heartbeat)
 
 
+def gloo_problem() -> str:
+    """Why gloo can't be used on this machine, as with some of PyTorch's builds for Windows; "" if it can."""
+    try:
+        dist.ProcessGroupGloo.create_default_device()
+    except RuntimeError as error:
+        return f"gloo, by which ranks exchange gradients, does not work with this PyTorch here ({_first_line(error)})"
+    return ""
+
+
 def rank_device(device_indexes: list[int], environment: RankEnvironment, backend: Backend) -> torch.device:
     """The device of this rank: the chosen GPUs, or all, in the order of local ranks. Only gloo ranks may share one."""
     first = default_device(device_indexes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 def run_demo(config: TrainConfig) -> int:
     """Trains as the preset demo says, or a change of it, and says where to look; the exit code of `start_training`."""
     print("A small model that draws handwritten digits, but only zero to seven, learns eight and nine.", flush=True)
-    code = start_training(config)
+    code = start_training(_alone_without_gloo(config))
     if code != FINISHED:
         return code
     folder = RunFolder(config.workspace_dir)
@@ -28,6 +30,18 @@ def run_demo(config: TrainConfig) -> int:
     for path in sorted(folder.models_dir.iterdir()):
         print_line(f"LoRA:             {path}")
     return code
+
+
+def _alone_without_gloo(config: TrainConfig) -> TrainConfig:
+    """The settings for one rank where several could not meet, which is known to happen on Windows alone."""
+    if sys.platform != "win32" or not config.enable_multi_gpu:
+        return config
+    from modules.distributed.setup_distributed import gloo_problem
+
+    problem = gloo_problem()
+    if problem:
+        print(f"One process trains alone: {problem}.", flush=True)
+    return replace(config, enable_multi_gpu=not problem)
 
 
 def save_before_and_after(folder: RunFolder) -> Path:

@@ -68,6 +68,8 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
     leads = machines.node_rank == 0  # the other machines may share its disk, and follow
     with contextlib.ExitStack() as stack:
         with refused_together(machines, lambda text: print_line(text, sys.stderr)):
+            if num_ranks * machines.num_nodes > 1:
+                _check_gloo(config)
             _take_folder(folder, leads, resume, stack)
         callbacks = _callbacks(folder, stack)
         if config.keep_awake:
@@ -159,6 +161,14 @@ def _callbacks(folder: RunFolder, stack: contextlib.ExitStack) -> TrainCallbacks
     log = stack.enter_context(log_file(folder.supervisor_log_path))
     events = stack.enter_context(EventWriter(folder.supervisor_event_path, rank=None))
     return CallbackList([TerminalCallbacks(sys.stderr), TerminalCallbacks(log), EventCallbacks(events)])
+
+
+def _check_gloo(config: TrainConfig) -> None:
+    """Before ranks are started for nothing."""
+    from modules.distributed.setup_distributed import gloo_problem
+
+    if sys.platform == "win32" and (problem := gloo_problem()):
+        raise UserError(f"distributed_backend {config.distributed_backend}: {problem}; switch enable_multi_gpu off.")
 
 
 def _meet_nodes(

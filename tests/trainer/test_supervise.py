@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +20,7 @@ from modules.session.FolderCommands import STARTED_VARIABLE, send_command
 from modules.session.node_check import check_nodes
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import signals_answered, stop_signals
-from modules.trainer import supervise
+from modules.trainer import demo, supervise
 from modules.trainer.supervise import supervise_training
 from tests.support.backup_files import write_backup
 from tests.support.ports import free_port
@@ -73,6 +75,30 @@ def test_what_one_machine_refuses_before_the_meeting_ends_the_others_too(config,
         supervise_training(config, 1)
     other.join(60)
     assert told == [f"Node 0 can't train: {refused.value}"]
+
+
+@pytest.fixture
+def windows_without_gloo(monkeypatch):
+    def refuse():
+        raise RuntimeError("makeDeviceForHostname(): unsupported gloo device\nC++ CapturedTraceback")
+
+    monkeypatch.setattr("torch.distributed.ProcessGroupGloo.create_default_device", refuse)
+    for module in (supervise, demo):
+        monkeypatch.setattr(module, "sys", SimpleNamespace(platform="win32", stderr=sys.stderr))
+
+
+def test_where_gloo_does_not_work_ranks_are_refused_before_they_start(windows_without_gloo, config):
+    reason = r"distributed_backend gloo: gloo, .+ does not work .+\(.+: unsupported gloo device\); switch enable"
+    with pytest.raises(UserError, match=reason):
+        supervise_training(replace(config, num_nodes=1), 2)
+
+
+def test_where_gloo_does_not_work_the_demo_trains_alone_and_says_so(windows_without_gloo, config, monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr(demo, "start_training", lambda config: started.append(config.enable_multi_gpu) or 1)
+    demo.run_demo(config)
+    assert started == [False]
+    assert "One process trains alone: gloo, by which ranks exchange gradients" in capsys.readouterr().out
 
 
 def test_a_name_that_is_no_text_stops_no_log(config):
