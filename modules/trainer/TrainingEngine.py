@@ -14,6 +14,7 @@ step is cut into micro-batches.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -102,6 +103,7 @@ class TrainingEngine:
         self._data_seconds = 0.0
         self._memory: tuple[int | None, int | None] = (None, None)
         self._memory_time = float("-inf")
+        self._has_spilled = False
         self._recent_seconds: deque[float] = deque(maxlen=32)  # of steps, for what counts as hung
 
     def setup(
@@ -428,7 +430,21 @@ class TrainingEngine:
         if device.type == "cuda" and now - self._memory_time >= 1:  # it costs 0.1 ms, which some steps would notice
             self._memory_time = now
             self._memory = (torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device))
+            if sys.platform == "win32" and not self._has_spilled:
+                self._warn_of_spilling(device)
         return self._memory
+
+    def _warn_of_spilling(self, device: torch.device) -> None:
+        """Once: Windows' driver puts what does not fit into the system's memory, where other systems run out of it."""
+        used = torch.cuda.memory_reserved(device) / 1e9
+        there = torch.cuda.get_device_properties(device).total_memory / 1e9
+        self._has_spilled = used > there
+        if self._has_spilled:
+            self.callbacks.on_warning(
+                f"Training uses {used:.1f} GB and {device} has {there:.1f} GB: Windows keeps the rest in the system's "
+                "memory, which is many times slower. Lower batch_size or data.resolution, or switch "
+                "model.gradient_checkpointing on."
+            )
 
     def _note_skipped(self, skipped: bool, number: int) -> None:
         if not skipped:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -782,3 +783,20 @@ def test_the_averages_of_half_precision_weights_keep_small_updates():
     with ema.applied():
         assert weight.dtype == torch.bfloat16
         assert weight.min() > 1.2
+
+
+@pytest.mark.parametrize(("platform", "gigabytes", "warnings"), [("win32", 13, 1), ("win32", 11, 0), ("linux", 13, 0)])
+def test_on_windows_memory_that_spills_into_the_systems_is_warned_of_once(platform, gigabytes, warnings, monkeypatch):
+    callbacks = Recorder()
+    engine = make_engine(small_net(), callbacks=callbacks)
+    monkeypatch.setattr("modules.trainer.TrainingEngine.sys", SimpleNamespace(platform=platform))
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: gigabytes * 10**9)
+    card = SimpleNamespace(total_memory=12 * 10**9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    engine.runtime.device = torch.device("cuda", 0)
+    for _ in range(3):
+        engine._memory_time = float("-inf")
+        engine._device_memory()
+    text = "Training uses 13.0 GB and cuda:0 has 12.0 GB: Windows keeps the rest"
+    assert [warning[: len(text)] for warning in callbacks.warnings] == [text] * warnings
