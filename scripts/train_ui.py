@@ -15,7 +15,7 @@ STATE_DIR = ROOT / "workspace" / ".window"
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     try:
-        return open_window(args)
+        return show_shortcut() if args.shortcut else open_window(args)
     except KeyboardInterrupt:  # while it opens
         return 130
 
@@ -50,12 +50,29 @@ def open_window(args: argparse.Namespace) -> int:
     return 0
 
 
+def show_shortcut() -> int:
+    """Makes an icon on this desktop and says where; the exit code."""
+    from modules.config.errors import UserError
+    from scripts.starting.shortcut import make_shortcut
+
+    try:
+        print(f"A double click on {make_shortcut(ROOT, Path.home(), sys.platform)} opens the window now.")
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"{error.filename} can't be written ({error.strerror}).", file=sys.stderr)
+        return 1
+    return 0
+
+
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Open the window of Chorus.")
     parser.add_argument("--config", metavar="FILE", type=Path, help="settings to open, YAML or JSON")
     parser.add_argument(
         "--state", metavar="FOLDER", type=Path, default=STATE_DIR, help="where the window keeps its last settings"
     )
+    parser.add_argument("--shortcut", action="store_true", help="make an icon that opens it by a double click, and end")
     return parser.parse_args(argv)
 
 
