@@ -227,7 +227,7 @@ def _stepping(config: TrainConfig, trained: int, weight_bytes: int) -> float:
         working = 4 * 4 * min(trained, _ROUNDED_WEIGHTS)
     else:
         working = 0 if config.optimizer.name in _FUSED else trained * weight_bytes
-    averaging = trained * 4 if config.ema.enabled and weight_bytes < 4 else 0  # of weights made precise
+    averaging = 4 * min(trained, _ROUNDED_WEIGHTS) if config.ema.enabled and weight_bytes < 4 else 0  # made precise
     return max(working, averaging)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from modules.trainer.stochastic_rounding import split_in_parts
+
 
 class Ema:
     """Averaged copies of `params` (name -> parameter), in float32 at least: in bf16 small updates would be lost.
@@ -22,6 +24,7 @@ class Ema:
         self.params = params
         self.decay = decay
         self.averages: dict[str, Tensor] = {name: _precise(param.detach()).clone() for name, param in params.items()}
+        self._parts = _in_parts(params, self.averages)
         self._update_every = update_every
         self._start_after = start_after
         self._step = 0
@@ -32,14 +35,12 @@ class Ema:
         self._step = step
         if step < self._start_after:
             return
-        current = [_precise(param.detach()) for param in self.params.values()]
-        if step == self._start_after:
-            torch._foreach_copy_(list(self.averages.values()), current)
-            return
         number, rest = divmod(step - self._start_after, self._update_every)
-        if rest == 0:
-            decay = min(self.decay**self._update_every, (1 + number) / (10 + number))
-            torch._foreach_lerp_(list(self.averages.values()), current, 1 - decay)
+        if rest:
+            return
+        decay = min(self.decay**self._update_every, (1 + number) / (10 + number))
+        for params, averages in self._parts:
+            _move_towards(averages, params, 1.0 if step == self._start_after else 1 - decay)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -73,6 +74,22 @@ def _set_data(values: Mapping[Tensor, Tensor]) -> None:
         param.data = data
     # autocast finds its copy of a weight by the parameter, which is the same object as before
     torch.clear_autocast_cache()
+
+
+def _in_parts(
+    params: dict[str, nn.Parameter], averages: dict[str, Tensor]
+) -> list[tuple[list[nn.Parameter], list[Tensor]]]:
+    """Parameters with their averages. Those that are made precise for an update come in parts, one copied at a time."""
+    names = {param: name for name, param in params.items()}
+    is_copied = {param: param.dtype != averages[name].dtype for name, param in params.items()}
+    precise = [param for param in names if not is_copied[param]]
+    parts = [precise, *split_in_parts([param for param in names if is_copied[param]])]
+    return [(part, [averages[names[param]] for param in part]) for part in parts if part]
+
+
+def _move_towards(averages: list[Tensor], params: list[nn.Parameter], share: float) -> None:
+    """A function, so that its precise copies are gone by the next part."""
+    torch._foreach_lerp_(averages, [_precise(param.detach()) for param in params], share)
 
 
 def _precise(values: Tensor) -> Tensor:

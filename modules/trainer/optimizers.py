@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modules.trainer.packages import check_packages
-from modules.trainer.stochastic_rounding import split_for_rounding
+from modules.trainer.stochastic_rounding import split_in_parts
 from modules.trainer.TrainingError import TrainingError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning
     """
     check_packages(config)
     if rounds_by_chance(config, groups):
-        groups = [replace(group, params=part) for group in groups for part in split_for_rounding(group.params)]
+        groups = [replace(group, params=part) for group in groups for part in split_in_parts(group.params)]
     param_groups = []
     for group in groups:
         rate = (group.learning_rate or config.learning_rate) * learning_rate_factor

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PART_ELEMENTS = 2**26  # 256 MiB in float32, as much again for their gradients
 
 
-def split_for_rounding(params: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+def split_in_parts(params: list[nn.Parameter]) -> list[list[nn.Parameter]]:
     """`params` in order, in parts of one dtype and at most PART_ELEMENTS, or a single larger one."""
     parts: list[list[nn.Parameter]] = []
     size = 0

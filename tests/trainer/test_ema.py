@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from modules.trainer import stochastic_rounding
 from modules.trainer.Ema import Ema, weights_replaced
 
 
@@ -57,6 +58,26 @@ def test_weights_that_are_replaced_inside_autocast_are_the_ones_that_compute():
         after = layer(ones)
     assert replaced.item() == pytest.approx(before.item() + 4.0, abs=0.1)
     assert after.item() == before.item()
+
+
+def test_weights_in_half_precision_are_made_precise_a_part_at_a_time(monkeypatch):
+    def recorded(averages, current, *arguments, lerp=torch._foreach_lerp_):
+        sizes.append(sum(tensor.numel() for tensor in current))
+        lerp(averages, current, *arguments)
+
+    sizes = []
+    monkeypatch.setattr(stochastic_rounding, "PART_ELEMENTS", 10)
+    monkeypatch.setattr(torch, "_foreach_lerp_", recorded)
+    halves = {f"half {size}": nn.Parameter(torch.zeros(size, dtype=torch.bfloat16)) for size in (6, 4, 5, 30)}
+    params = {**halves, "whole": nn.Parameter(torch.zeros(20))}
+    ema = Ema(params, decay=0.5)
+    with torch.no_grad():
+        for param in params.values():
+            param.copy_(torch.arange(param.numel()))
+    ema.update(10_000)
+    assert sizes == [20, 10, 5, 30]  # of float32 nothing is copied
+    for name, param in params.items():
+        assert torch.equal(ema.averages[name], param.detach().float() / 2)
 
 
 def test_between_two_updates_the_average_stays():

@@ -7,7 +7,7 @@ from torch import nn
 from modules.config.OptimizerConfig import OptimizerConfig
 from modules.trainer import stochastic_rounding
 from modules.trainer.optimizers import ParamGroup, create_optimizer
-from modules.trainer.stochastic_rounding import round_by_chance, split_for_rounding, step_rounded
+from modules.trainer.stochastic_rounding import round_by_chance, split_in_parts, step_rounded
 
 ROUNDED = ("adamw", "schedule_free", "lion", "adafactor", "came", "sgd")
 
@@ -46,7 +46,7 @@ def test_parts_hold_one_dtype_and_a_bounded_size(monkeypatch):
     monkeypatch.setattr(stochastic_rounding, "PART_ELEMENTS", 10)
     sizes = [(4, torch.bfloat16), (6, torch.bfloat16), (1, torch.bfloat16), (3, torch.float32), (30, torch.float32)]
     params = [nn.Parameter(torch.zeros(size, dtype=dtype)) for size, dtype in sizes]
-    parts = split_for_rounding(params)
+    parts = split_in_parts(params)
     assert [[param.numel() for param in part] for part in parts] == [[4, 6], [1], [3], [30]]
 
 
