@@ -14,8 +14,10 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.errors import UserError
 from modules.config.presets import ROOT
 from modules.config.TrainConfig import TrainConfig
+from modules.session.atomic import make_temporary_folder
 from modules.session.devices import default_num_ranks, list_gpus, no_gpu_reason, num_cores
 from modules.session.printing import print_text
+from modules.session.RunFolder import RunFolder
 from scripts import train
 
 USAGE = """usage: train_distributed.sh [NUM_GPUS|all] CONFIG [options of scripts/train.py]
@@ -40,6 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         config = train.read_config(args)
         num_ranks, has_gpu = count_ranks(config)
+        folder = RunFolder(config.workspace_dir)
     except UserError as error:
         print_text(error, sys.stderr)
         return 2
@@ -51,6 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_ranks)))
     # not the command `torchrun`: its first line names the folder of Chorus, which breaks for odd names and when moved
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+    torchrun += log_dir(folder)
     sys.stderr.flush()
     os.execv(sys.executable, [*torchrun, str(ROOT / "scripts" / "train.py"), *arguments])
 
@@ -70,6 +74,18 @@ def count_ranks(config: TrainConfig) -> tuple[int, bool]:
     if not gpus and (num_gpus := count_by_torch()):  # those that NVIDIA's driver does not know
         return config.world_size or len(config.device_indexes) or num_gpus, True
     return default_num_ranks(config, gpus, num_cores()), bool(gpus)
+
+
+def log_dir(folder: RunFolder) -> list[str]:
+    """Options of torchrun for where it keeps the errors of ranks: by default a folder in /tmp, which it leaves there.
+
+    This one is swept at the next start in the run folder; torchrun will have the process id of this process.
+    """
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        return [f"--log-dir={make_temporary_folder(folder.path / 'launch')}"]
+    except OSError:  # the ranks say what is wrong with the run folder
+        return []
 
 
 def count_by_torch() -> int:

@@ -153,11 +153,15 @@ class TorchrunLauncher:
                     self._scan.take(complete)
 
 
-def torchrun_command(config: TrainConfig, script_args: Sequence[str], num_ranks: int, port: int) -> list[str]:
+def torchrun_command(
+    config: TrainConfig, script_args: Sequence[str], num_ranks: int, port: int, log_dir: str | os.PathLike
+) -> list[str]:
     """The argument list that starts `num_ranks` ranks of this node by torchrun.
 
-    script_args: the script and its arguments. Without --rdzv-backend=c10d on purpose: with it the machine that
-    happens to start first becomes rank 0, whatever node_rank says.
+    script_args: the script and its arguments. log_dir: where ranks tell torchrun of their errors; by default it makes a
+    folder for that in the system's temporary one, and leaves it there.
+    Without --rdzv-backend=c10d on purpose: with it the machine that happens to start first becomes rank 0, whatever
+    node_rank says.
     """
     return [
         sys.executable,
@@ -173,6 +177,8 @@ def torchrun_command(config: TrainConfig, script_args: Sequence[str], num_ranks:
         config.master_addr,
         "--master-port",
         str(port),
+        "--log-dir",
+        str(log_dir),
         *script_args,
     ]
 

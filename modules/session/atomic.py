@@ -61,6 +61,16 @@ def new_folder(path: str | os.PathLike) -> Iterator[Path]:
     _sync_folder(path.parent)
 
 
+def make_temporary_folder(path: str | os.PathLike) -> Path:
+    """Make a folder beside `path`, under a temporary name of it, and return it.
+
+    It is for what a process needs while it runs, and its maker's to remove; `sweep_temporaries` does once that is dead.
+    """
+    temporary = _temporary_beside(Path(path))
+    temporary.mkdir()
+    return temporary
+
+
 def write_bytes(path: str | os.PathLike, data: bytes) -> None:
     """Replace the file at `path` by `data`, whole or not at all. Raises OSError, with the old file intact."""
     with new_file(path) as temporary:

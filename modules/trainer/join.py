@@ -208,4 +208,5 @@ def _tell_torchrun(outcome: Outcome) -> None:
     try:
         raise outcome.error
     except Exception as error:  # it records the traceback of what is being handled
-        get_error_handler().record_exception(error)
+        with contextlib.suppress(OSError):  # the folder for that is gone, or its disk full: it is but a copy
+            get_error_handler().record_exception(error)

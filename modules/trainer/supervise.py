@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import sys
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment,
 from modules.distributed.launchers import Launcher, SpawnLauncher, TorchrunLauncher, torchrun_command
 from modules.distributed.lifeline import Lifeline
 from modules.distributed.Supervisor import Supervisor
+from modules.session.atomic import make_temporary_folder
 from modules.session.backups import newest_usable
 from modules.session.devices import num_cores
 from modules.session.EventCallbacks import EventCallbacks
@@ -51,6 +52,8 @@ from modules.trainer.run import STOPPED, Outcome, record_end
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
+SETTINGS_NAME = "config.yaml"
+
 
 def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False, by_torchrun: bool = False) -> int:
     """Starts `num_ranks` ranks on this machine, watches them and says how the run ended; returns the exit code.
@@ -81,16 +84,15 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
                     folder.write_exit("stopped", rank=0)
                 return STOPPED
         claims = stack.enter_context(contextlib.ExitStack())
-        settings_file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "config.yaml"
-        save_config(config, settings_file)
+        launch_dir = _launch_dir(config, folder, stack) if by_torchrun else None
 
         def make_launcher(attempt: int, resume: bool) -> Launcher:
             claims.close()  # that of the attempt before
             port = _free_port(machines, callbacks, claims)
             if by_torchrun:
-                script = [str(ROOT / "scripts" / "train.py"), "--config", str(settings_file)]
-                command = torchrun_command(config, [*script, *(["--resume"] if resume else [])], num_ranks, port)
-                return TorchrunLauncher(command, num_ranks)
+                script = [str(ROOT / "scripts" / "train.py"), "--config", str(launch_dir / SETTINGS_NAME)]
+                script += ["--resume"] if resume else []
+                return TorchrunLauncher(torchrun_command(config, script, num_ranks, port, launch_dir), num_ranks)
             # a name made here is known to this machine alone
             run_id = secrets.token_hex(8) if machines.num_nodes == 1 else "run"
             arguments = (to_values(config), resume, started, num_ranks, port, run_id)
@@ -155,6 +157,24 @@ def _take_folder(folder: RunFolder, leads: bool, resume: bool, stack: contextlib
         # the run writes a new record of its end, which a signal before or after the training must not cost
         stack.enter_context(signals_remembered(stop_signals()))
         folder.clear_exit()
+
+
+def _launch_dir(config: TrainConfig, folder: RunFolder, stack: contextlib.ExitStack) -> Path:
+    """A folder for torchrun, with the settings of its ranks, until `stack` closes. Raises UserError on a full disk.
+
+    What a killed run leaves of it is swept at the next start. So may be that of another machine on a shared disk, which
+    looks the same, but only after the ranks have met: by then they have read their settings.
+    """
+    try:
+        launch_dir = make_temporary_folder(folder.path / "launch")
+        stack.callback(shutil.rmtree, launch_dir, ignore_errors=True)
+        save_config(config, launch_dir / SETTINGS_NAME)
+    except OSError as error:
+        raise UserError(
+            f"workspace_dir {str(folder.path)!r} can't be written ({error.strerror}): free some space there, or choose "
+            "another folder."
+        ) from error
+    return launch_dir
 
 
 def _callbacks(folder: RunFolder, stack: contextlib.ExitStack) -> TrainCallbacks:

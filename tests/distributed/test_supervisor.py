@@ -457,7 +457,7 @@ def test_another_node_counts_its_ranks_on_and_leaves_the_record_to_the_first(fol
 def test_the_real_torchrun_tells_the_signal_of_a_rank(folder, torchrun, victim, monkeypatch):
     script = str(ROOT / "tests" / "support" / "toy_ranks.py")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = torchrun_command(TrainConfig(), [script], 2, free_port())
+    command = torchrun_command(TrainConfig(), [script], 2, free_port(), folder.log_dir)
     actions = [["work"], ["work"]]
     actions[victim] = ["wait_a_moment", "kill_itself"]
     assert torchrun(*actions, command=command) == FAILED
@@ -467,11 +467,12 @@ def test_the_real_torchrun_tells_the_signal_of_a_rank(folder, torchrun, victim, 
 
 def test_the_torchrun_command_names_this_node():
     config = TrainConfig(num_nodes=3, node_rank=1, master_addr="10.0.0.1")
-    command = torchrun_command(config, ["train.py", "--config", "a b"], 4, 12355)
+    command = torchrun_command(config, ["train.py", "--config", "a b"], 4, 12355, "/run/launch")
     assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
     assert command[3:] == [
         *["--nnodes", "3", "--node-rank", "1", "--nproc-per-node", "4"],
-        *["--master-addr", "10.0.0.1", "--master-port", "12355", "train.py", "--config", "a b"],
+        *["--master-addr", "10.0.0.1", "--master-port", "12355", "--log-dir", "/run/launch"],
+        *["train.py", "--config", "a b"],
     ]
 
 

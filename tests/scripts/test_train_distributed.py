@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from modules.session import atomic
+from modules.session.atomic import sweep_temporaries
 from modules.session.devices import Gpu
 from scripts import train_distributed
 
@@ -57,9 +59,26 @@ def test_the_number_wins_over_the_settings_and_all_over_both(arguments, ranks, s
 
 def test_all_takes_back_what_the_settings_choose_in_the_ranks_too(start):
     _, command, _ = start("all", "run.yaml", "--resume")
-    assert command[6:] == [
+    script = next(index for index, part in enumerate(command) if part.endswith("train.py"))
+    assert command[script + 1 :] == [
         "--config=run.yaml", "--multi_gpu", "--set=world_size=null", "--set=device_indexes=[]", "--resume"
     ]  # fmt: skip
+
+
+def test_what_torchrun_keeps_of_errors_is_swept_at_the_next_start(start, tmp_path, monkeypatch):
+    _, command, _ = start("all.yaml", "--set", f"workspace_dir={tmp_path / 'run'}")
+    (folder,) = (tmp_path / "run").iterdir()
+    assert f"--log-dir={folder}" in command
+    assert not sweep_temporaries(tmp_path / "run")  # torchrun runs in this process
+    monkeypatch.setattr(atomic, "is_alive", lambda pid: pid != os.getpid())
+    assert sweep_temporaries(tmp_path / "run") == [folder]
+
+
+def test_a_run_folder_that_can_not_be_used_is_for_the_ranks_to_refuse(start, tmp_path):
+    (tmp_path / "file").touch()
+    code, command, _ = start("all.yaml", "--set", f"workspace_dir={tmp_path / 'file' / 'run'}")
+    assert code is None
+    assert not [part for part in command if part.startswith("--log-dir")]
 
 
 def test_without_a_gpu_ranks_on_the_cpu_train_and_it_says_so(start):

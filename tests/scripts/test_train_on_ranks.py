@@ -14,6 +14,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from modules.session.atomic import is_temporary
 from modules.session.manifest import check_manifest
 from tests.support.ports import free_port
 from tests.support.StartedRun import StartedRun
@@ -89,7 +90,7 @@ def finished(open_run, tmp_path_factory) -> Callable[[str], StartedRun]:
 
     def get(launcher: str) -> StartedRun:
         if launcher not in runs:
-            changes = {}
+            changes = {"variables": {"TMPDIR": str(tmp_path_factory.mktemp("temporary"))}}
             if launcher in ("spawn", "own torchrun"):
                 changes["cache_dir"] = str(tmp_path_factory.mktemp("cache"))
             with socket.create_server(("127.0.0.1", free_port())) as busy:
@@ -155,8 +156,12 @@ class TestLaunchers:
     def test_single_gpu_data_loading_lets_rank_0_cache_all(self, finished):
         assert cached_latents(finished("own torchrun")) == [len(SIZES), 0]
 
-    def test_nothing_but_the_run_itself_is_left(self, finished):
-        finished("spawn").wait_until_gone(GONE_SECONDS)
+    @pytest.mark.parametrize("launcher", ["spawn", "own torchrun"])
+    def test_nothing_but_the_run_itself_is_left(self, launcher, finished):
+        run = finished(launcher)
+        run.wait_until_gone(GONE_SECONDS)
+        assert os.listdir(run.variables["TMPDIR"]) == []
+        assert not [path for path in run.folder.rglob("*") if is_temporary(path)]
 
 
 def cached_latents(run: StartedRun) -> list[int]:

@@ -150,6 +150,15 @@ def test_temporaries_of_dead_writers_are_swept_and_others_stay(tmp_path):
     assert sorted(tmp_path.rglob("*")) == sorted([nested, *kept])
 
 
+def test_a_folder_for_a_while_is_swept_when_its_maker_is_dead(tmp_path, monkeypatch):
+    folder = atomic.make_temporary_folder(tmp_path / "launch")
+    (folder / "settings").write_bytes(b"s")
+    assert folder.parent == tmp_path
+    assert atomic.sweep_temporaries(tmp_path) == []
+    monkeypatch.setattr(atomic, "is_alive", lambda pid: pid != os.getpid())
+    assert atomic.sweep_temporaries(tmp_path) == [folder]
+
+
 def test_a_sweep_that_is_not_recursive_leaves_the_subfolders_alone(tmp_path):
     nested = tmp_path / "photos" / "a.tmp--0123abcd"
     nested.parent.mkdir()

@@ -38,11 +38,12 @@ class StartedRun:
         variables: Mapping[str, str] | None = None,
     ):
         self.folder = folder
+        self.variables = dict(variables or {})
         self._mark = secrets.token_hex(8)
         self._output_path = Path(config_file).with_name(f"output-{self._mark}.txt")
         left_out = ("SLURM_", "TORCHELASTIC_", "ACCELERATE_", "CHORUS_")
         env = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-        env |= {MARK: self._mark, "CUDA_VISIBLE_DEVICES": "", **(variables or {})}
+        env |= {MARK: self._mark, "CUDA_VISIBLE_DEVICES": "", **self.variables}
         with self._output_path.open("wb") as output:
             self.processes = [
                 # a session of its own, as a terminal gives it: a Ctrl-C goes to all of it

@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from modules.config.errors import UserError
-from modules.config.files import config_from_values
+from modules.config.files import config_from_values, load_config
+from modules.session.atomic import is_temporary
 from modules.session.FolderCommands import STARTED_VARIABLE, send_command
 from modules.session.node_check import check_nodes
 from modules.session.RunFolder import RunFolder
@@ -232,3 +234,26 @@ def test_only_a_good_backup_is_one_to_start_again_from(config, monkeypatch):
         supervise_training(replace(config, num_nodes=1), 2, resume=True)
         (backup / "optimizer.safetensors").unlink(missing_ok=True)
     assert found == [True, False]
+
+
+def test_what_torchrun_is_started_with_lies_in_the_run_folder_and_goes_with_the_run(config, monkeypatch):
+    """A start that is killed leaves it under a temporary name, which the next one sweeps."""
+    folder, seen = RunFolder(config.workspace_dir), []
+
+    class Supervisor:
+        def __init__(self, folder, make_launcher, callbacks, **options):
+            self._make_launcher = make_launcher
+
+        def run(self):
+            command = self._make_launcher(0, False)
+            settings, logs = (Path(command[command.index(name) + 1]) for name in ("--config", "--log-dir"))
+            assert load_config(settings).initial_port == config.initial_port
+            seen.extend((settings.parent, logs))
+            return 0
+
+    monkeypatch.setattr(supervise, "Supervisor", Supervisor)
+    monkeypatch.setattr(supervise, "TorchrunLauncher", lambda command, num_ranks: command)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert supervise_training(replace(config, num_nodes=1), 2, by_torchrun=True) == 0
+    assert {path.parent for path in seen} == {folder.path}
+    assert all(is_temporary(path) and not path.exists() for path in seen)
