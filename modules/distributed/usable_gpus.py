@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
+from modules.distributed.allocator import grow_segments
 from modules.distributed.torch_facts import no_cuda_reason
 from modules.session.devices import driver_fault, list_gpus, no_gpu_reason
 
@@ -53,6 +54,7 @@ def take_device(device: torch.device) -> None:
             f"{capability[0]}.{capability[1]}, for which PyTorch {torch.__version__} has no kernels (it has "
             f"{' '.join(built_for)}): leave it out with device_indexes, or install another build of PyTorch."
         )
+    grow_segments(device)
 
 
 def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:

@@ -1,0 +1,65 @@
+"""Segments of GPU memory grow where the driver can do it, and nobody has said otherwise."""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+import pytest
+import torch
+
+from modules.distributed.allocator import OFF, ON, VARIABLES, grow_segments
+
+
+@pytest.fixture
+def told(monkeypatch) -> list[str]:
+    """What the allocator was told, on Linux, with a GPU that works."""
+    settings = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append)
+    monkeypatch.setattr(torch, "empty", lambda *size, device: None)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "release", lambda: "6.8.0-45-generic")
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return settings
+
+
+def test_segments_grow_on_linux(told):
+    grow_segments(torch.device("cuda", 0))
+    assert told == [ON]
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_what_the_environment_says_of_the_allocator_stays(name, told, monkeypatch):
+    monkeypatch.setenv(name, "max_split_size_mb:128")
+    grow_segments(torch.device("cuda", 0))
+    assert told == []
+
+
+@pytest.mark.parametrize(("system", "release"), [("win32", "10"), ("linux", "5.15.153.1-microsoft-standard-WSL2")])
+def test_where_torch_can_not_do_it_nothing_is_tried(system, release, told, monkeypatch):
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "release", lambda: release)
+    grow_segments(torch.device("cuda", 0))
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("error", "settings"),
+    [
+        (RuntimeError("CUDA driver error: operation not supported"), [ON, OFF]),
+        (torch.OutOfMemoryError("CUDA out of memory."), [ON]),  # of another program's making
+    ],
+)
+def test_on_a_virtual_gpu_that_can_not_do_it_it_is_switched_off(error, settings, told, monkeypatch):
+    def fail(*size, device):
+        raise error
+
+    monkeypatch.setattr(torch, "empty", fail)
+    grow_segments(torch.device("cuda", 0))
+    assert told == settings
+
+
+def test_torch_takes_the_settings():
+    """In a build without CUDA, too: a name that changes is found on any machine."""
+    torch._C._accelerator_setAllocatorSettings(OFF)
