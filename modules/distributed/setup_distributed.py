@@ -121,13 +121,20 @@ def gloo_problem() -> str:
     return ""
 
 
-def rank_device(device_indexes: list[int], environment: RankEnvironment, backend: Backend) -> torch.device:
-    """The device of this rank: the chosen GPUs, or all, in the order of local ranks. Only gloo ranks may share one."""
+def rank_device(
+    device_indexes: list[int], environment: RankEnvironment, backend: Backend, env: Mapping[str, str] = os.environ
+) -> torch.device:
+    """The device of this rank: the chosen GPUs, or all, in the order of local ranks. Only gloo ranks may share one.
+
+    A launcher may also show each rank its own GPU alone.
+    """
     first = default_device(device_indexes)
     if first.type == "cpu":
         return first
     indexes = device_indexes or list(range(torch.cuda.device_count()))
-    if len(indexes) == 1 and environment.name == "slurm":  # --gpus-per-task shows each task its own GPU only
+    if len(indexes) == 1 and environment.name == "slurm":  # by --gpus-per-task, and then by cgroups perhaps
+        return first
+    if torch.cuda.device_count() == 1 and env.get("CUDA_VISIBLE_DEVICES"):  # as wrappers of mpirun set it
         return first
     if environment.local_world_size > len(indexes) and backend == "nccl":
         raise ConfigError(

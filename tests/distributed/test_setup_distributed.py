@@ -14,7 +14,7 @@ import torch.distributed as dist
 from modules.config.errors import ConfigError
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed import setup_distributed as module
-from modules.distributed.environments import SlurmEnvironment, SpawnEnvironment, spawn_variables
+from modules.distributed.environments import SlurmEnvironment, SpawnEnvironment, TorchrunEnvironment, spawn_variables
 from modules.distributed.errors import RanksError
 from modules.distributed.Runtime import Runtime
 from modules.distributed.setup_distributed import (
@@ -150,6 +150,14 @@ def test_only_gloo_ranks_share_a_gpu(gpus):
 def test_a_slurm_task_that_sees_only_its_own_gpu_takes_it(gpus):
     gpus(1)
     assert rank_device([], environment(3, 4, SlurmEnvironment), "nccl") == torch.device("cuda", 0)
+
+
+def test_a_rank_that_is_shown_its_own_gpu_alone_takes_it_whatever_has_started_it(gpus):
+    gpus(1)
+    visible = {"CUDA_VISIBLE_DEVICES": "3"}
+    assert rank_device([], environment(3, 4, TorchrunEnvironment), "nccl", visible) == torch.device("cuda", 0)
+    with pytest.raises(ConfigError, match="world_size 4: 1 GPUs are there"):
+        rank_device([], environment(3, 4, TorchrunEnvironment), "nccl", env={})
 
 
 def test_ranks_without_a_gpu_take_the_cpu(gpus):
