@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.weights.device_memory import free_memory
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import check_base, inspect_base
 from modules.weights.libraries import import_diffusers, import_pipeline
@@ -112,10 +113,7 @@ class BaseModel:
             else:
                 self._components.update(dict.fromkeys(names))
                 self.pipe = self._new_pipe()
-        if self.device.type == "cuda":
-            import torch
-
-            torch.cuda.empty_cache()
+        free_memory(self.device)
 
     @contextlib.contextmanager
     def using(self, *names: str, on_device: bool = True) -> Iterator[DiffusionPipeline]:
