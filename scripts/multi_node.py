@@ -30,6 +30,7 @@ from modules.session.command_text import (
     powershell_script,
 )
 from modules.session.devices import default_num_ranks, list_gpus, num_cores
+from modules.session.machine_memory import memory_bytes
 from modules.session.node_check import WAIT_SECONDS, check_nodes, refused_together
 from modules.session.printing import print_line, print_text
 from modules.session.run_shape import find_device_problems
@@ -116,7 +117,7 @@ def check_here(config: TrainConfig, wait_seconds: float, resume: bool) -> None:
     if unreachable := [problem.message for problem in check_settings(config) if problem.path == "master_addr"]:
         raise UserError(unreachable[0])
     with refused_together(config, tell):  # the devices of a node are its own
-        for problem in find_device_problems(config, None, list_gpus(), num_cores()):
+        for problem in find_device_problems(config, None, list_gpus(), num_cores(), memory_bytes=memory_bytes()):
             if problem.blocking:
                 raise UserError(problem.message)
     for line in check_nodes(config, tell, wait_seconds=wait_seconds, resume=resume):

@@ -30,12 +30,12 @@ def main(argv: list[str] | None = None) -> int:
         config = read_config(args)
         if args.dry_run:
             from modules.data.run_summary import summarize
-            from modules.trainer.checks import check_before_start, check_compiles
+            from modules.session.run_shape import run_shape
+            from modules.trainer.checks import check_compiles, check_own_start
 
-            num_ranks = count_ranks(config)
-            check_before_start(config, num_ranks, args.resume)
+            num_ranks, warnings = check_own_start(config, args.resume)
             check_compiles(config)
-            show(summarize(config, num_ranks))
+            show(summarize(config, run_shape(config, num_ranks).num_ranks, warnings))
             return 0
         from modules.trainer.start import start_training
 
@@ -98,15 +98,6 @@ def rank_overrides(args: argparse.Namespace) -> list[str]:
         "distributed_data_loading": "false" if args.single_gpu_data_loading else None,
     }
     return [f"{path}={value}" for path, value in overrides.items() if value is not None]
-
-
-def count_ranks(config: TrainConfig) -> int:
-    """Ranks over all machines that a start from here would train on."""
-    from modules.session.devices import default_num_ranks, list_gpus, num_cores
-
-    if not config.enable_multi_gpu:
-        return 1
-    return default_num_ranks(config, list_gpus(), num_cores()) * config.num_nodes
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from modules.config.presets import ROOT
 from modules.config.TrainConfig import TrainConfig
 from modules.session.atomic import make_temporary_folder
 from modules.session.devices import default_num_ranks, list_gpus, no_gpu_reason, num_cores
+from modules.session.machine_memory import memory_bytes
 from modules.session.printing import print_text
+from modules.session.run_shape import find_device_problems
 from modules.session.RunFolder import RunFolder
 from scripts import train
 
@@ -67,12 +69,15 @@ def ranks_wanted(wanted: str) -> list[str]:
 
 
 def count_ranks(config: TrainConfig) -> tuple[int, bool]:
-    """(ranks to start, whether there is a GPU). Raises UserError for GPUs that do not exist."""
+    """(ranks to start, whether there is a GPU). Raises UserError for more than this machine has GPUs or memory for."""
     if config.num_nodes > 1:
         raise UserError(f"num_nodes {config.num_nodes}: this is for one machine; scripts/multi_node.py is for several.")
     gpus = list_gpus()
     if not gpus and (num_gpus := count_by_torch()):  # those that NVIDIA's driver does not know
         return config.world_size or len(config.device_indexes) or num_gpus, True
+    for problem in find_device_problems(config, None, gpus, num_cores(), memory_bytes=memory_bytes()):
+        if problem.blocking:
+            raise UserError(problem.message)
     return default_num_ranks(config, gpus, num_cores()), bool(gpus)
 
 

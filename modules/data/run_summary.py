@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 LORA_SHARE_PER_RANK = 0.02 / 16
 
 
-def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
-    """Lines for people: pictures, buckets, steps, batch, learning rate, disk; warnings last.
+def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] = ()) -> str:
+    """Lines for people: pictures, buckets, steps, batch, learning rate, disk; warnings last, after them `warnings`.
 
     Raises UserError for settings, a base or data that training would refuse; trainer/checks.py knows the rest.
     """
@@ -61,6 +61,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1) -> str:
         *_disk_lines(disk_needs(config, family, base, dataset, buckets, num_texts)),
         *(("Warning", problem.message) for problem in problems),
         *_warning_lines(config, dataset),
+        *(("Warning", text) for text in warnings),
     ]
     return "\n".join(visible_line(f"{label + ':':<15}{text}") for label, text in lines)
 

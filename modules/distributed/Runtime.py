@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from modules.config.errors import UserError
 from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.usable_gpus import check_gpus, take_device
+from modules.session.devices import check_device_indexes
 
 if TYPE_CHECKING:
     import torch
@@ -152,8 +152,5 @@ def default_device(device_indexes: Sequence[int] = ()) -> torch.device:
 
     check_gpus()
     count = torch.cuda.device_count()
-    for index in device_indexes:
-        if index >= count:
-            there = f"only 0 to {count - 1} exist" if count else "there is no GPU here"
-            raise UserError(f"device_indexes {list(device_indexes)}: {there}; choose others, or none for all.")
+    check_device_indexes(device_indexes, count)
     return torch.device("cuda", device_indexes[0] if device_indexes else 0) if count else torch.device("cpu")

@@ -29,6 +29,7 @@ from modules.session.backend import Backend, backend_warning, choose_backend
 from modules.session.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
 from modules.session.interfaces import interface_towards
 from modules.session.out_of_memory import is_out_of_memory
+from modules.session.run_shape import crowded_warning
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -259,6 +260,9 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
     for rank, facts in enumerate(ranks):
         tell(f"Process {rank} using device: {facts['device']}" + (f" on {facts['host']}" if several else ""))
     if warning := backend_warning(config.distributed_backend, torch.cuda.is_available(), dist.is_nccl_available()):
+        warn(warning)
+    has_own_cores = environment.name == "slurm"  # which gives each of its tasks some
+    if kind == "CPU" and not has_own_cores and (warning := crowded_warning(environment.local_world_size, num_cores())):
         warn(warning)
     others = sorted({facts["torch"] for facts in ranks} - {_version()})
     if others:

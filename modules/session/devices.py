@@ -211,10 +211,7 @@ def default_num_ranks(config: TrainConfig, gpus: Sequence[Gpu], cores: int) -> i
     Raises UserError for a chosen GPU that does not exist, and for more ranks than GPUs where the backend needs one for
     each. On CPUs, and on GPUs with gloo, any number of ranks goes.
     """
-    for index in config.device_indexes:
-        if index >= len(gpus):
-            there = f"only 0 to {len(gpus) - 1} exist" if gpus else "there is no GPU here"
-            raise UserError(f"device_indexes {config.device_indexes}: {there}; choose others, or none for all.")
+    check_device_indexes(config.device_indexes, len(gpus))
     num_gpus = len(config.device_indexes) or len(gpus)
     if config.world_size is None:
         return num_gpus or min(2, cores)
@@ -225,6 +222,14 @@ def default_num_ranks(config: TrainConfig, gpus: Sequence[Gpu], cores: int) -> i
             f"GPU of its own and {there}; use {num_gpus} or less, or leave world_size empty."
         )
     return config.world_size
+
+
+def check_device_indexes(device_indexes: Sequence[int], num_gpus: int) -> None:
+    """Raises UserError for a chosen GPU that does not exist."""
+    for index in device_indexes:
+        if index >= num_gpus:
+            there = f"only 0 to {num_gpus - 1} exist" if num_gpus else "there is no GPU here"
+            raise UserError(f"device_indexes {list(device_indexes)}: {there}; choose others, or none for all.")
 
 
 @contextlib.contextmanager

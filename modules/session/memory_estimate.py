@@ -28,6 +28,7 @@ _ROUNDED_WEIGHTS = 2**26  # stochastic rounding has so many in float32 at a time
 _ALLOCATOR = 1.1  # activations come and go in many sizes, between which the allocator leaves gaps
 _CUDA_BYTES = 0.5 * GIB  # kernels and workspaces of torch and cuDNN in a process
 _NCCL_BYTES = 0.25 * GIB  # its buffers between ranks
+_LIBRARY_BYTES = 0.4 * GIB  # of a process's own: 0.33 once torch and diffusers are loaded, 0.47 when the demo trains
 _TEXT_LAYERS = 24  # of T5: without gradients the activations of one layer at a time are there
 _VAE_WIDTH = 4 * 128  # values for each pixel at the encoder's widest, while pictures are encoded
 _ENCODED_PIXELS = 2**20  # at once, or one picture that is larger; at most four pictures, see data/LatentEncoder.py
@@ -158,6 +159,24 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
         sampling=sampling,
         process=process,
     )
+
+
+def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> float:
+    """What a rank takes of the machine's own memory at the very least, in bytes; it may be several times as much.
+
+    They are its libraries and, on the CPU, what it trains with gradients and the optimizer's state. Frozen weights
+    don't count: the ranks read them from the same file.
+    base_bytes: of the base's files, where the rank trains on the CPU; a base smaller than the published one, or in half
+    precision, counts as a share of it. None: on a GPU, or not known.
+    """
+    if not base_bytes:
+        return _LIBRARY_BYTES
+    model = ARCHITECTURES[config.family]
+    published_bytes = 4 * (model.denoiser + sum(model.text_encoders) + model.vae)
+    share = min(1.0, base_bytes / published_bytes)
+    memory = estimate_memory(config)
+    weights = memory.gradients  # as many, of the same type
+    return _LIBRARY_BYTES + share * (weights + memory.gradients + memory.optimizer)
 
 
 def _optimizer_bytes(config: TrainConfig, weight_bytes: int) -> int:

@@ -20,8 +20,16 @@ from modules.config.batch_size import (
 from modules.config.errors import UserError
 from modules.config.validation import Problem, check_batch
 from modules.session.backend import backend_warning
-from modules.session.devices import Gpu, GpuUsage, Link, default_num_ranks, mixed_gpus_warning
-from modules.session.memory_estimate import GIB
+from modules.session.byte_sizes import spoken_bytes
+from modules.session.devices import (
+    Gpu,
+    GpuUsage,
+    Link,
+    check_device_indexes,
+    default_num_ranks,
+    mixed_gpus_warning,
+)
+from modules.session.memory_estimate import GIB, least_rank_bytes
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -114,7 +122,19 @@ def chosen_gpus(config: TrainConfig, gpus: Sequence[Gpu]) -> list[Gpu]:
 
 def ranks_here(config: TrainConfig, gpus: Sequence[Gpu], cores: int) -> int:
     """Ranks on this machine. Raises UserError as `default_num_ranks`."""
-    return default_num_ranks(config, gpus, cores) if config.enable_multi_gpu else 1
+    if config.enable_multi_gpu:
+        return default_num_ranks(config, gpus, cores)
+    if gpus:  # else PyTorch may know some that NVIDIA's driver does not
+        check_device_indexes(config.device_indexes, len(gpus))
+    return 1
+
+
+def crowded_warning(num_ranks: int, cores: int) -> str:
+    """The sentence for more ranks on the CPU of one machine than it has cores; "" where each has one."""
+    if num_ranks <= cores:
+        return ""
+    shared = f"{cores} CPU core{'s' if cores > 1 else ''}"
+    return f"world_size {num_ranks}: {num_ranks} ranks share {shared} and wait for each other; use {cores}."
 
 
 def find_device_problems(
@@ -125,13 +145,15 @@ def find_device_problems(
     usage: Sequence[GpuUsage] = (),
     links: Sequence[Sequence[Link | None]] = (),
     needed_bytes: float | None = None,
+    memory_bytes: int | None = None,
+    base_bytes: int | None = None,
 ) -> list[Problem]:
     """What is wrong with the run on the devices of this machine, the blocking problems first.
 
     shape: None where `ranks_here` has refused. usage, links: of all `gpus`, empty while not known.
-    needed_bytes: on each device.
+    needed_bytes: on each device. memory_bytes: of this machine, base_bytes: of the base's files; None: not known.
     """
-    problems = list(_count_problems(config, gpus, cores))
+    problems = list(_count_problems(config, gpus, cores, memory_bytes, base_bytes))
     if shape is not None:
         problems += _batch_problems(config, shape)
     chosen = chosen_gpus(config, gpus)
@@ -184,7 +206,9 @@ def _rate_text(rate: Rate, shape: RunShape, config: TrainConfig) -> str:
     return f"{text}, unchanged (rule: none)"
 
 
-def _count_problems(config: TrainConfig, gpus: Sequence[Gpu], cores: int) -> Iterator[Problem]:
+def _count_problems(
+    config: TrainConfig, gpus: Sequence[Gpu], cores: int, memory_bytes: int | None, base_bytes: int | None
+) -> Iterator[Problem]:
     try:
         num_ranks = ranks_here(config, gpus, cores)
     except UserError as error:
@@ -195,6 +219,16 @@ def _count_problems(config: TrainConfig, gpus: Sequence[Gpu], cores: int) -> Ite
         return
     if warning := backend_warning(config.distributed_backend, bool(gpus)):
         yield Problem("distributed_backend", warning, blocking=False)
+    rank_bytes = least_rank_bytes(config, None if gpus else base_bytes)
+    if memory_bytes is not None and num_ranks > 1 and num_ranks * rank_bytes > memory_bytes:
+        fitting = max(1, int(memory_bytes / rank_bytes))
+        message = (
+            f"world_size {num_ranks}: the ranks need at least {spoken_bytes(num_ranks * rank_bytes)} of memory and "
+            f"this machine has {spoken_bytes(memory_bytes)}; use {fitting if gpus else min(fitting, cores)}."
+        )
+        yield Problem("world_size", message)
+    elif not gpus and (warning := crowded_warning(num_ranks, cores)):
+        yield Problem("world_size", warning, blocking=False)
 
 
 def _batch_problems(config: TrainConfig, shape: RunShape) -> Iterator[Problem]:

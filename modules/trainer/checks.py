@@ -19,6 +19,9 @@ from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
 from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
+from modules.session.devices import list_gpus, num_cores
+from modules.session.machine_memory import memory_bytes
+from modules.session.run_shape import find_device_problems, ranks_here, run_shape
 from modules.session.RunFolder import RunFolder
 from modules.session.writable import check_writable
 from modules.trainer.compiling import check_compiler
@@ -36,10 +39,10 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
 
 
-def check_before_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> None:
-    """Raises UserError for what a start from here would be refused for, its data and its compiler apart.
+def check_before_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> BaseInfo:
+    """What model.base is. Raises UserError for what a start from here would be refused for, whatever the machine has.
 
-    num_ranks: over all machines.
+    Its data and its compiler are looked at later. num_ranks: over all machines.
     """
     read_limits()
     folder = RunFolder(config.workspace_dir)
@@ -48,7 +51,28 @@ def check_before_start(config: TrainConfig, num_ranks: int, resume: bool = False
     leads = not config.enable_multi_gpu or config.node_rank == 0  # the other machines may share its disk, and follow
     if leads and not resume:
         folder.refuse_earlier_run()
-    check_start(config, num_ranks, resume)
+    base, _ = check_start(config, num_ranks, resume)
+    return base
+
+
+def check_own_start(config: TrainConfig, resume: bool = False) -> tuple[int, list[str]]:
+    """(Ranks on this machine, warnings about its devices) of a run that starts its ranks itself.
+
+    Raises UserError as `check_before_start`, and for what this machine's devices can't do.
+    """
+    gpus, cores = list_gpus(), num_cores()
+    num_ranks = ranks_here(config, gpus, cores)
+    if config.device_indexes and not gpus:
+        from modules.distributed.Runtime import default_device
+
+        default_device(config.device_indexes)  # it may know GPUs of other makes
+    base = check_before_start(config, run_shape(config, num_ranks).num_ranks, resume)
+    problems = find_device_problems(
+        config, None, gpus, cores, memory_bytes=memory_bytes(), base_bytes=base.size_bytes or None
+    )
+    if blocking := [problem.message for problem in problems if problem.blocking]:
+        raise ConfigError(blocking)
+    return num_ranks, [problem.message for problem in problems]
 
 
 def check_compiles(config: TrainConfig) -> None:

@@ -14,13 +14,13 @@ from modules.distributed.accelerate import check_accelerate, launcher_words
 from modules.distributed.environments import find_environment, is_by_accelerate, lone_accelerate
 from modules.distributed.Heartbeat import read_limits
 from modules.distributed.lifeline import LIFELINE_VARIABLE
-from modules.session.devices import list_gpus, num_cores
+from modules.session.devices import list_gpus
 from modules.session.node_check import refused_together
 from modules.session.printing import print_line
-from modules.session.run_shape import ranks_here, uses_torchrun
+from modules.session.run_shape import uses_torchrun
 from modules.session.slurm import was_requeued
 from modules.session.standard_streams import outlast_readers
-from modules.trainer.checks import check_before_start
+from modules.trainer.checks import check_before_start, check_own_start
 from modules.trainer.join import REFUSED, as_found, join_training
 from modules.trainer.run import run_training
 from modules.trainer.supervise import supervise_training
@@ -70,8 +70,7 @@ def start_training(config: TrainConfig, resume: bool = False, supervise: bool = 
 def _check(config: TrainConfig, environment: RankEnvironment | None, resume: bool) -> int:
     """The ranks of this machine. Raises UserError for what the dry run refuses too."""
     if environment is None:
-        num_ranks = ranks_here(config, list_gpus(), num_cores())
-        check_before_start(config, num_ranks * (config.num_nodes if config.enable_multi_gpu else 1), resume)
+        num_ranks, _ = check_own_start(config, resume)  # rank 0 gives the warnings, whoever has started it
         return num_ranks
     if LIFELINE_VARIABLE in os.environ or environment.num_nodes > 1:
         # a supervisor has checked; and for a machine that refuses alone, the others would wait for minutes

@@ -21,6 +21,7 @@ from modules.session.devices import (
     num_cores,
     read_usage,
 )
+from modules.session.machine_memory import memory_bytes
 from modules.session.memory_estimate import GIB, estimate_memory
 from modules.session.run_shape import (
     RunShape,
@@ -39,18 +40,19 @@ IDLE_SHARE = 0.1  # of the memory: a desktop and the driver keep some
 
 @dataclass(frozen=True)
 class Machine:
-    """no_gpu_reason: "" if there is a GPU."""
+    """no_gpu_reason: "" if there is a GPU. memory_bytes: as of `machine_memory`."""
 
     gpus: tuple[Gpu, ...]
     links: Sequence[Sequence[Link | None]]
     no_gpu_reason: str
     cores: int
+    memory_bytes: int | None = None
 
 
 def read_machine() -> Machine:
     """Asks the driver; for a thread, as it may take seconds."""
     gpus = tuple(list_gpus())
-    return Machine(gpus, link_matrix(gpus), "" if gpus else no_gpu_reason(), num_cores())
+    return Machine(gpus, link_matrix(gpus), "" if gpus else no_gpu_reason(), num_cores(), memory_bytes())
 
 
 class DeviceModel:
@@ -172,6 +174,8 @@ class DeviceModel:
             self.usage if with_memory else (),
             self.machine.links,
             self.needed_bytes(config),
+            self.machine.memory_bytes,
+            self.base_bytes,
         )
 
     def _indexes(self) -> list[int]:

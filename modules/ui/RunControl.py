@@ -147,8 +147,8 @@ class RunControl:
         from modules.ui.RunSummaryWindow import RunSummaryWindow
 
         self.app.devices.take_usage(usage)
-        lines = [summary, *device_lines(self.app.devices.problems(config))]
-        open_window(self.app, RunSummaryWindow, "\n".join(lines), start)
+        lines = [*summary.splitlines(), *device_lines(self.app.devices.problems(config))]
+        open_window(self.app, RunSummaryWindow, "\n".join(dict.fromkeys(lines)), start)
 
     def _start(self, config: TrainConfig, resume: bool) -> None:
         if self.app.settings.config() != config:  # the summary leaves the settings within reach
@@ -200,7 +200,7 @@ def run_check(check: ScriptRun) -> str:
 
 
 def device_lines(problems: Sequence[Problem]) -> list[str]:
-    """What is wrong with a run on this machine, as lines of the check, which tells of the batch itself."""
+    """What is wrong with a run on this machine, as lines of the check, which tells of the batch itself, and of most."""
     return [f"{'Warning:':<15}{problem.message}" for problem in problems if problem.path != "batch_size"]
 
 

@@ -13,6 +13,7 @@ from modules.config.presets import GPU_COUNTS, fitting_memory, has_variants, var
 from modules.config.TrainConfig import TrainConfig
 from modules.session.backend import backend_warning
 from modules.session.devices import Gpu, list_gpus, no_gpu_reason, num_cores
+from modules.session.machine_memory import memory_bytes
 from modules.session.printing import print_line
 from modules.session.Questions import Questions, read_choice
 from modules.session.run_shape import GIB, chosen_gpus, find_device_problems, ranks_here, run_shape
@@ -29,6 +30,7 @@ class Machine:
     cores: int
     is_mac: bool = False
     has_torchrun: bool = True
+    memory_bytes: int | None = None
 
     @property
     def has_one_device(self) -> bool:
@@ -50,7 +52,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    return Machine(list_gpus(), num_cores(), sys.platform == "darwin", sys.platform != "win32")
+    return Machine(list_gpus(), num_cores(), sys.platform == "darwin", sys.platform != "win32", memory_bytes())
 
 
 def ask_devices(questions: Questions, arguments: list[str], machine: Machine) -> None:
@@ -187,7 +189,7 @@ def check_devices(arguments: list[str], machine: Machine, *paths: str) -> None:
         shape = run_shape(config, ranks_here(config, machine.gpus, machine.cores))
     except UserError:  # is found again, with the setting it is about
         shape = None
-    for problem in find_device_problems(config, shape, machine.gpus, machine.cores):
+    for problem in find_device_problems(config, shape, machine.gpus, machine.cores, memory_bytes=machine.memory_bytes):
         if problem.blocking and problem.path in paths:
             raise UserError(problem.message)
 

@@ -215,6 +215,7 @@ from modules.config.TrainConfig import TrainConfig
 from modules.distributed import setup_distributed as ranks
 import os
 config = TrainConfig()
+ranks.num_cores = lambda: 1
 try:
     print(ranks.setup_distributed(config), ranks.is_main_process())
 except UserError as error:
@@ -244,7 +245,7 @@ def join(*ranks: tuple[int, int], port: int, seconds: float = 100) -> list[str]:
             process.wait()
 
 
-def test_two_processes_join_without_a_gpu_and_rank_0_says_who_trains_and_that_they_do_without_nccl():
+def test_two_processes_join_and_rank_0_says_who_trains_and_what_makes_it_slow():
     first, second = join((0, 2), (1, 2), port=free_port())
     assert first.splitlines() == [
         "Distributed training: MULTI_CPU",
@@ -253,6 +254,7 @@ def test_two_processes_join_without_a_gpu_and_rank_0_says_who_trains_and_that_th
         "Process 0 using device: cpu",
         "Process 1 using device: cpu",
         "distributed_backend nccl: there is no NVIDIA GPU here, so the ranks use gloo; set it to auto or gloo.",
+        "world_size 2: 2 ranks share 1 CPU core and wait for each other; use 1.",
         "(0, 0, 2) True",
     ]
     assert second == "(1, 1, 2) False"

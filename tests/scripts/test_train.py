@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from modules.session.manifest import check_manifest
-from modules.trainer import compiling
+from modules.trainer import checks, compiling
 from scripts import train
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,6 +174,10 @@ REFUSALS = {
         lambda settings, _: settings.update(batch_size=3, batch_size_mode="global", gradient_accumulation_steps=2),
         ["batch_size 3 (global)", "use 2 or 4"],
     ),
+    "ranks": (
+        lambda settings, _: settings.update(enable_multi_gpu=True, world_size=10**6, distributed_backend="gloo"),
+        ["world_size 1000000", "of memory and this machine has"],
+    ),
     "missing LoRA": (put("lora.start_from", "/no/lora.safetensors"), ["lora.start_from", "/no/lora.safetensors"]),
     "no LoRA": (no_lora, ["lora.start_from", "is not a LoRA"]),
     "text encoder": (
@@ -234,6 +238,25 @@ def test_a_dry_run_refuses_a_folder_that_holds_a_run_unless_it_goes_on(settings,
     assert code == 2
     assert "holds a run already" in error
     assert run(settings, "--dry-run", "--resume")[0] == 0
+
+
+def test_a_dry_run_warns_of_what_the_devices_do_not_have(settings, run, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(checks, "num_cores", lambda: 2)
+    code, summary, error = run(settings, "--dry-run", "--multi_gpu", "--world_size=3")
+    assert code == 0, error
+    for sentence in (
+        "distributed_backend nccl: there is no NVIDIA GPU here, so the ranks use gloo; set it to auto or gloo.",
+        "world_size 3: 3 ranks share 2 CPU cores and wait for each other; use 2.",
+    ):
+        assert summary.count(f"Warning:       {sentence}\n") == 1
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_one_device_too(settings, run, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for arguments in (["--dry-run"], []):
+        code, _, error = run(settings, "--devices", "5", *arguments)
+        assert (code, error) == (2, "device_indexes [5]: there is no GPU here; choose others, or none for all.\n")
 
 
 def test_a_dry_run_tells_of_a_missing_package_and_compiler(settings, run, monkeypatch):

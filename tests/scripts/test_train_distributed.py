@@ -101,6 +101,7 @@ def test_gpus_that_the_driver_of_nvidia_does_not_know_are_counted_by_torch(start
         (["2", "--resume"], "usage: train_distributed.sh"),
         (["2", "none.yaml"], "none.yaml can't be read"),
         (["5", "all.yaml"], "this machine has 4; use 4 or less"),
+        (["1000000", "all.yaml", "--backend=gloo"], "of memory and this machine has"),
         (["0", "all.yaml"], "world_size"),
         (["all.yaml", "--set", "num_nodes=2"], "num_nodes 2: this is for one machine"),
     ],

@@ -12,7 +12,7 @@ from modules.config.presets import (
     variant_name,
     why_not_offered,
 )
-from modules.session.memory_estimate import GIB, SYSTEM_BYTES, estimate_memory
+from modules.session.memory_estimate import GIB, SYSTEM_BYTES, estimate_memory, least_rank_bytes
 
 VARIANTS = [
     (preset.name, memory) for preset in list_presets() if has_variants(preset.name) for memory in MEMORY_SIZES
@@ -47,6 +47,29 @@ def test_full_training_in_float32_keeps_weights_gradients_moments_average_and_au
     )
     assert memory.weights == UNET * (4 + 2)
     assert (memory.gradients, memory.optimizer, memory.average) == (UNET * 4, UNET * 8, UNET * 4)
+
+
+@pytest.mark.parametrize(
+    ("values", "base_bytes", "trained_bytes"),
+    [
+        ({"method": "full"}, None, 0),
+        ({"method": "full"}, 4_300_000_000, UNET * (4 + 4 + 8)),
+        ({"method": "full"}, 50_000_000_000, UNET * (4 + 4 + 8)),  # a folder that holds more than the model
+        ({"method": "full", "optimizer": {"name": "sgd"}}, 4_300_000_000, UNET * (4 + 4 + 4)),
+        ({"method": "lora", "lora": {"rank": 1, "targets": "attention"}}, 4_300_000_000, 199_296 * (4 + 4 + 8)),
+    ],
+)
+def test_a_rank_takes_at_least_its_libraries_and_what_it_trains_itself(values, base_bytes, trained_bytes):
+    libraries = least_rank_bytes(config_from_values({}))
+    assert 0.3 * GIB < libraries < 0.47 * GIB  # measured: after the imports, and with the demo's small model
+    config = config_from_values({"optimizer": {"name": "adamw"}, "model": {"weight_dtype": "float32"}, **values})
+    assert least_rank_bytes(config, base_bytes) - libraries == pytest.approx(trained_bytes)
+
+
+def test_a_small_base_counts_as_a_share_of_the_published_one():
+    config = config_from_values({"method": "full"})
+    whole, small, libraries = (least_rank_bytes(config, size) for size in (10**11, 1_000_000, None))
+    assert libraries < small < libraries + 0.001 * (whole - libraries)
 
 
 def test_stochastic_rounding_keeps_the_optimizers_state_in_float32_and_some_weights_at_a_time():

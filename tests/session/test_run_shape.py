@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from modules.config.batch_size import scientific
+from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.presets import ROOT
 from modules.session.devices import UNKNOWN_USAGE, GpuProcess, GpuUsage, link_matrix, list_gpus
@@ -101,6 +102,43 @@ def test_nccl_without_gpus_is_a_warning():
     assert not problem.blocking
     assert problem.path == "distributed_backend"
     assert "so the ranks use gloo" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("ranks", "on_gpus", "memory", "expected"),
+    [
+        (2, False, 64, []),
+        (8, False, 64, [(False, "8 ranks share 2 CPU cores and wait for each other; use 2.")]),
+        (1000, False, None, [(False, "1000 ranks share 2 CPU cores and wait for each other; use 2.")]),
+        (1000, False, 64, [(True, "the ranks need at least 429 GB of memory and this machine has 68.7 GB; use 2.")]),
+        # with gloo they may share the GPUs
+        (16, True, 64, []),
+        (1000, True, 64, [(True, "the ranks need at least 429 GB of memory and this machine has 68.7 GB; use 160.")]),
+    ],
+)
+def test_more_ranks_than_cores_are_a_warning_and_more_than_memory_holds_are_refused(
+    ranks, on_gpus, memory, expected, gpus
+):
+    config = multi_gpu(world_size=ranks, distributed_backend="gloo")
+    problems = find_device_problems(config, None, gpus if on_gpus else [], 2, memory_bytes=memory and memory * GIB)
+    found = [(problem.blocking, problem.message) for problem in problems if problem.path == "world_size"]
+    assert found == [(blocking, f"world_size {ranks}: {text}") for blocking, text in expected]
+
+
+def test_what_is_trained_on_the_cpu_counts_on_each_rank_and_on_gpus_it_does_not(gpus):
+    config = multi_gpu(family="sdxl", method="full", world_size=2, distributed_backend="gloo")
+    options = {"memory_bytes": 24 * GIB, "base_bytes": 14 * 10**9}
+    [problem] = find_device_problems(config, None, [], 2, **options)
+    assert problem.blocking
+    assert problem.message.endswith("this machine has 25.8 GB; use 1.")
+    assert find_device_problems(config, None, gpus[:2], 2, **options) == []
+
+
+@pytest.mark.parametrize("is_multi", [False, True])
+def test_a_gpu_that_is_not_there_is_refused_with_one_device_too(is_multi, gpus):
+    config = config_from_values({"enable_multi_gpu": is_multi, "device_indexes": [9]})
+    with pytest.raises(UserError, match=r"device_indexes \[9\]: only 0 to 7 exist"):
+        ranks_here(config, gpus, cores=8)
 
 
 def test_nccl_is_no_matter_for_one_rank():
