@@ -164,7 +164,7 @@ def _in_process(function: str, *arguments: str) -> dict[str, Any]:
 
 def _run(command: list[str]) -> list[str]:
     """What the command prints, by line."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
     if done.returncode:
         raise UserError(f"{' '.join(command)} failed: {done.stderr.strip()}")
     return done.stdout.strip().splitlines()

@@ -181,7 +181,7 @@ def _in_window(folder: Path, function: str, *arguments: str) -> dict[str, Any]:
     """What `function` of ui_window.py answers, in a process of its own, with a state that nobody has used before."""
     with tempfile.TemporaryDirectory(prefix="window-", dir=folder) as state_dir:
         command = [sys.executable, "-m", "scripts.benchmarks.ui_window", function, state_dir, *arguments]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=_environment(folder))
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", env=_environment(folder))
     if done.returncode or not done.stdout.strip():
         raise UserError(f"The window of {function} failed: {done.stderr.strip()[-2000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])

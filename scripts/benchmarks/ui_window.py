@@ -252,7 +252,7 @@ def _resident_mib() -> float | None:
     status = Path("/proc/self/status")
     if not status.exists():
         return None
-    fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    fields = dict(line.split(":", 1) for line in status.read_text(encoding="ascii").splitlines())
     return int(fields["VmRSS"].split()[0]) / 1024
 
 

@@ -107,5 +107,5 @@ def peak_bytes() -> int | None:
     status = Path("/proc/self/status")
     if not status.exists():
         return None
-    fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    fields = dict(line.split(":", 1) for line in status.read_text(encoding="ascii").splitlines())
     return int(fields["VmHWM"].split()[0]) * 1024

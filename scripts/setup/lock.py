@@ -19,7 +19,7 @@ def exclusive(path: Path, say):
     """
     try:
         path.parent.mkdir(exist_ok=True)
-        lock = open(str(path), "a")  # noqa: SIM115 - closed below; what happens in the with block isn't this error
+        lock = open(str(path), "ab")  # noqa: SIM115 - closed below; what happens in the with block isn't this error
     except OSError as error:
         raise SetupError(
             f"{path} can't be written ({error.strerror}); put Chorus into a folder of your own and start again."
