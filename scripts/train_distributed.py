@@ -14,12 +14,14 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.errors import UserError
 from modules.config.presets import ROOT
 from modules.config.TrainConfig import TrainConfig
+from modules.distributed.launchers import SAVE_SECONDS
 from modules.session.atomic import make_temporary_folder
 from modules.session.devices import default_num_ranks, list_gpus, no_gpu_reason, num_cores
 from modules.session.machine_memory import memory_bytes
 from modules.session.printing import print_text
 from modules.session.run_shape import find_device_problems
 from modules.session.RunFolder import RunFolder
+from modules.session.signals import HANGUP_SIGNALS, stop_signals
 from scripts import train
 
 USAGE = """usage: train_distributed.sh [NUM_GPUS|all] CONFIG [options of scripts/train.py]
@@ -56,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_ranks)))
     # not the command `torchrun`: its first line names the folder of Chorus, which breaks for odd names and when moved
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
-    torchrun += log_dir(folder)
+    torchrun += [*log_dir(folder), *signals()]
     sys.stderr.flush()
     os.execv(sys.executable, [*torchrun, str(ROOT / "scripts" / "train.py"), *arguments])
 
@@ -91,6 +93,14 @@ def log_dir(folder: RunFolder) -> list[str]:
         return [f"--log-dir={make_temporary_folder(folder.path / 'launch')}"]
     except OSError:  # the ranks say what is wrong with the run folder
         return []
+
+
+def signals() -> list[str]:
+    """Options of torchrun for how it ends the ranks: with time to save, and under nohup not with the terminal."""
+    options = [f"--shutdown-timeout={SAVE_SECONDS}"]
+    if not set(HANGUP_SIGNALS) <= set(stop_signals()):
+        options.append("--signals-to-handle=SIGTERM,SIGINT,SIGQUIT")  # by default SIGHUP as well, whatever nohup says
+    return options
 
 
 def count_by_torch() -> int:

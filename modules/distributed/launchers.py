@@ -20,6 +20,8 @@ from typing import Any, Protocol
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.parent_watch import PARENT_VARIABLE
 
+SAVE_SECONDS = 600  # that torchrun gives ranks for backup and model after a signal; its own 30 s are too few
+
 _TAIL_LINES = 20
 
 
@@ -179,6 +181,8 @@ def torchrun_command(
         str(port),
         "--log-dir",
         str(log_dir),
+        "--shutdown-timeout",
+        str(SAVE_SECONDS),
         *script_args,
     ]
 

@@ -472,7 +472,7 @@ def test_the_torchrun_command_names_this_node():
     assert command[3:] == [
         *["--nnodes", "3", "--node-rank", "1", "--nproc-per-node", "4"],
         *["--master-addr", "10.0.0.1", "--master-port", "12355", "--log-dir", "/run/launch"],
-        *["train.py", "--config", "a b"],
+        *["--shutdown-timeout", "600", "train.py", "--config", "a b"],
     ]
 
 

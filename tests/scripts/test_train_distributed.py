@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import pytest
@@ -79,6 +80,22 @@ def test_a_run_folder_that_can_not_be_used_is_for_the_ranks_to_refuse(start, tmp
     code, command, _ = start("all.yaml", "--set", f"workspace_dir={tmp_path / 'file' / 'run'}")
     assert code is None
     assert not [part for part in command if part.startswith("--log-dir")]
+
+
+def test_torchrun_waits_until_the_ranks_have_saved(start):
+    _, command, _ = start("all.yaml")
+    assert "--shutdown-timeout=600" in command
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no SIGHUP")
+@pytest.mark.parametrize("by_nohup", [False, True])
+def test_under_nohup_torchrun_is_not_to_answer_a_closed_terminal(by_nohup, start):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if by_nohup else signal.SIG_DFL)
+    try:
+        _, command, _ = start("all.yaml")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert ("--signals-to-handle=SIGTERM,SIGINT,SIGQUIT" in command) is by_nohup
 
 
 def test_without_a_gpu_ranks_on_the_cpu_train_and_it_says_so(start):
