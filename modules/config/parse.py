@@ -1,6 +1,7 @@
 """Reading YAML and JSON strictly: what is ambiguous, oversized or not data is refused, never guessed at."""
 
 import json
+import re
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,13 @@ MAX_FILE_BYTES = 10 * 1024 * 1024
 MAX_DEPTH = 20  # settings need four levels; copying some hundreds would exhaust Python's stack
 YAML_ENDINGS = (".yaml", ".yml")
 JSON_ENDINGS = (".json",)
+# Each is a number to the dumper too, which puts quotes around a text that looks like one.
+_NUMBERS = {
+    "tag:yaml.org,2002:int": r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$",
+    "tag:yaml.org,2002:float": (
+        r"([-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
+    ),
+}
 
 
 def read_values(path: str | Path) -> dict:
@@ -73,11 +81,18 @@ def _read_text(path: Path) -> str:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses keys given twice, aliases and tags.
+    """SafeLoader that refuses keys given twice, aliases and tags, and reads only plain numbers as such.
 
     Of a key given twice PyYAML silently takes the last. Aliases let a few lines unfold into gigabytes, and a file
     that Chorus saves again would lose them. Tags such as `!!bool maybe` end in a KeyError inside PyYAML.
+    To YAML 1.1 1:30 is 90 and 017 is 15, which nobody means today: they are text here, as in YAML 1.2, where a setting
+    for numbers refuses the one and reads the other as 17.
     """
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBERS]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
@@ -98,6 +113,10 @@ class _StrictLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+
+for _tag, _pattern in _NUMBERS.items():
+    _StrictLoader.add_implicit_resolver(_tag, re.compile(_pattern), list("-+.0123456789"))
 
 
 def _parse_yaml(text: str) -> Any:

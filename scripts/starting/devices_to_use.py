@@ -170,8 +170,7 @@ def fitting_ranks(config: TrainConfig, machine: Machine) -> str:
 def read_gpus(text: str, arguments: list[str], machine: Machine) -> str:
     """2 is how many, 0,2 are which ones, 2, is one of them. Raises UserError for what this machine does not have."""
     answer = re.sub(r"\s*,\s*", ",", text.strip()).lower()
-    number = "(0|[1-9][0-9]*)"  # YAML reads 010 as eight
-    if not re.fullmatch(rf"all|[1-9][0-9]*|{number},|{number}(,{number})+,?", answer):
+    if not re.fullmatch("all|[1-9][0-9]*|[0-9]+,|[0-9]+(,[0-9]+)+,?", answer):
         raise UserError(f"{text!r}: write how many, such as 2, which ones, such as 0,2, or all.")
     if answer.count(",") > 1:
         answer = answer.rstrip(",")

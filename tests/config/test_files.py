@@ -87,6 +87,43 @@ def test_spellings_that_yaml_reads_as_another_type_are_understood(tmp_path):
     assert config.tensorboard is True
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("90", 90),
+        ("+90", 90),
+        ("1_000", 1000),
+        ("0x5A", 90),
+        ("017", 17),  # YAML 1.1: 15
+        ("0", 0),
+        ("90.0", 90),
+        ("1:30", None),  # YAML 1.1: 90
+        ("1:30.0", None),
+        ("0o17", None),
+        ("0b11", None),
+        ("9.5", None),
+        ("yes", None),
+    ],
+)
+def test_only_what_looks_like_a_number_today_is_one(tmp_path, text, value):
+    path = write(tmp_path, f"seed: {text}\n")
+    if value is None:
+        assert "it must be a whole number" in refusal(path)
+        with pytest.raises(ConfigError, match="it must be a whole number"):
+            apply_overrides({}, [f"seed={text}"])
+    else:
+        assert load_config(path).seed == value
+        assert config_from_values(apply_overrides({}, [f"seed={text}"])).seed == value
+
+
+@pytest.mark.parametrize("text", ["1:30", "017", "0o17", "1e-4", "1:30.5", "190:20:30"])
+def test_text_that_is_no_number_today_needs_no_quotes_and_survives_a_file(tmp_path, text):
+    config = load_config(write(tmp_path, f"output: {{name: {text}}}\n"))
+    assert config.output.name == text
+    save_config(config, tmp_path / "saved.yaml")
+    assert load_config(tmp_path / "saved.yaml") == config
+
+
 def test_a_byte_order_mark_is_skipped(tmp_path):
     assert load_config(write(tmp_path, b"\xef\xbb\xbfbatch_size: 8\n")).batch_size == 8
     assert load_config(write(tmp_path, b'\xef\xbb\xbf{"batch_size": 8}', "run.json")).batch_size == 8
@@ -199,7 +236,7 @@ def test_a_port_outside_its_range_is_refused(tmp_path, port):
         (b"seed: \x07", "a.yaml", "is not valid YAML"),
         (b"seed: 2020-99-99", "a.yaml", "can't be read"),
         (b"seed: " + b"1" * 5000, "a.yaml", "can't be read"),
-        (b"seed: 1" + b":1" * 300 + b".5", "a.yaml", "can't be read"),
+        (b"seed: 1" + b":1" * 300 + b".5", "a.yaml", "it must be a whole number"),
         (b"a: 1\n---\nb: 2\n", "a.yaml", "is not valid YAML"),
         (b"seed: 1", "a.txt", "settings files end in .yaml, .yml or .json"),
     ],
