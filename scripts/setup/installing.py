@@ -60,7 +60,7 @@ def pip_install(root: Path, arguments: "list[str]", say) -> None:
     """
     on_terminal = say is say_on_terminal and sys.stderr.isatty()
     command = [str(venv_python(root)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    # On the disk that has been found large enough: /tmp is often a small one in memory.
+    # pip downloads to the disk of the environment, which has been found large enough: /tmp is often small, in memory.
     downloads = root / ".venv" / "downloads"
     downloads.mkdir(exist_ok=True)
     try:
@@ -69,7 +69,7 @@ def pip_install(root: Path, arguments: "list[str]", say) -> None:
             root,
             say_in_place if on_terminal else say_nothing,
             # PIP_USER: some systems ask pip for installations per user, which it refuses in an environment
-            {"PIP_USER": "0", "TMPDIR": str(downloads), "TEMP": str(downloads)},
+            {"PIP_USER": "0", "TMPDIR": str(downloads)},
         )
     finally:
         shutil.rmtree(str(downloads), ignore_errors=True)

@@ -276,6 +276,15 @@ def test_a_failing_pip_shows_its_last_lines_and_one_sentence(workshop, capsys):
     assert str(workshop.root / ".venv" / "setup.log") in sentence
 
 
+def test_pip_downloads_to_the_disk_of_the_environment_and_leaves_nothing_there(workshop):
+    workshop.create(workshop.root)
+    venv_python(workshop.root).write_text('#!/bin/sh\n[ "$1" = -c ] || ls -d "$TMPDIR"\n')
+    set_up(workshop.root, BASE, "", silent)
+    downloads = workshop.root / ".venv" / "downloads"
+    assert (workshop.root / ".venv" / "setup.log").read_text() == f"{downloads}\n"
+    assert not downloads.exists()
+
+
 def test_a_torch_that_cannot_be_loaded_is_told_and_is_not_taken_for_installed(workshop):
     workshop.create(workshop.root)
     said = "OSError: [WinError 126] Error loading c10.dll or one of its dependencies."
