@@ -53,15 +53,16 @@ def open_window(args: argparse.Namespace) -> int:
 def show_shortcut() -> int:
     """Makes an icon on this desktop and says where; the exit code."""
     from modules.config.errors import UserError
+    from modules.session.printing import print_line
     from scripts.starting.shortcut import make_shortcut
 
     try:
-        print(f"A double click on {make_shortcut(ROOT, Path.home(), sys.platform)} opens the window now.")
+        print_line(f"A double click on {make_shortcut(ROOT, Path.home(), sys.platform)} opens the window now.")
     except UserError as error:
-        print(error, file=sys.stderr)
+        print_line(error, sys.stderr)
         return 2
     except OSError as error:
-        print(f"{error.filename} can't be written ({error.strerror}).", file=sys.stderr)
+        print_line(f"{error.filename} can't be written ({error.strerror}).", sys.stderr)
         return 1
     return 0
 

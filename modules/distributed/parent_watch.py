@@ -10,6 +10,7 @@ import threading
 import time
 
 from modules.distributed.lifeline import LOST_EXIT_CODE
+from modules.session.atomic import is_alive
 
 PARENT_VARIABLE = "CHORUS_PARENT"  # the process id of who starts a process that calls `end_with_parent`
 
@@ -17,15 +18,14 @@ _LOOK_SECONDS = 0.5
 
 
 def wait_for_end_of(parent: int) -> None:
-    """Returns when the process `parent`, which has started this one, is gone; on Windows never."""
-    while os.getppid() == parent:
+    """Returns when the process `parent`, which has started this one, is gone."""
+    # Windows goes on naming a parent that has ended; elsewhere another process takes its place at once.
+    while os.getppid() == parent and (os.name != "nt" or is_alive(parent)):
         time.sleep(_LOOK_SECONDS)
 
 
 def end_with_parent() -> None:
-    """From now on this process ends soon after the one that has started it, whatever it is doing. Not on Windows."""
-    if os.name != "posix":
-        return
+    """From now on this process ends soon after the one that has started it, whatever it is doing."""
     # the parent may be gone already, and another one in its place; what this process starts has this one for a parent
     parent = int(os.environ.pop(PARENT_VARIABLE, os.getppid()))
 

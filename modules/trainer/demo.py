@@ -40,7 +40,7 @@ def _alone_without_gloo(config: TrainConfig) -> TrainConfig:
 
     problem = gloo_problem()
     if problem:
-        print(f"One process trains alone: {problem}.", flush=True)
+        print_line(f"One process trains alone: {problem}.")
     return replace(config, enable_multi_gpu=not problem)
 
 

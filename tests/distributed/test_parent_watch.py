@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from modules.distributed import parent_watch
 from modules.distributed.lifeline import LOST_EXIT_CODE
 from modules.distributed.parent_watch import PARENT_VARIABLE
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="on Windows a process keeps the number of its parent")
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,3 +60,12 @@ def test_ranks_that_a_script_spawns_watch_it_before_they_import_anything(name):
     tell = "import threading; print([thread.name for thread in threading.enumerate()])"
     done = subprocess.run([sys.executable, "-c", f"{run}; {tell}"], capture_output=True, text=True, timeout=60)
     assert "parent watch" in done.stdout, done.stderr
+
+
+def test_on_windows_which_goes_on_naming_a_parent_that_has_ended_its_end_is_seen(monkeypatch):
+    answers = [True, True, False]
+    monkeypatch.setattr(parent_watch, "os", SimpleNamespace(name="nt", getppid=lambda: 7))
+    monkeypatch.setattr(parent_watch, "is_alive", lambda pid: answers.pop(0))
+    monkeypatch.setattr(parent_watch, "_LOOK_SECONDS", 0.0)
+    parent_watch.wait_for_end_of(7)
+    assert answers == []
