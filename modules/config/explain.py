@@ -82,7 +82,7 @@ def unknown_setting(path: str, source: str = "") -> str:
     path = path[:MAX_PATH]
     start = f"unknown setting {path if path.isprintable() else ascii(path)}{_in(source)}"
     meant = _with_numbers_of(path, FOREIGN_NAMES.get(path.rpartition(".")[2], "")) or _closest(path)
-    if meant:
+    if meant and meant != path:
         return f"{start}: did you mean {meant}?"
     return f"{start}: remove it, or look its name up in docs/settings.md."
 
@@ -96,7 +96,7 @@ def square_side(text: str) -> int | None:
 
 def generic_path(path: str) -> str:
     """The path with its list numbers left out: "concepts[].path" -> "concepts[].path"."""
-    return re.sub(r"\.[0-9]{1,6}(?=\.|$)", "[]", path)
+    return re.sub(r"\.[0-9]{1,18}(?=\.|$)", "[]", path)
 
 
 def section_paths() -> set[str]:

@@ -352,6 +352,14 @@ def test_a_choice_that_yaml_reads_as_false_can_be_given():
         ("concepts.0=x", "concepts.0 is a section: set one of its settings, such as concepts.0.name."),
         ("concepts[].path=x", "'concepts[].path' names no entry of a list: write its number, as in concepts.0.path."),
         ("concepts.1.path=x", "concepts.1.path can't be set: concepts has 0 entries; the next free number is 0."),
+        (
+            "concepts.99999999999.path=x",
+            "concepts.99999999999.path can't be set: concepts has 0 entries; the next free number is 0.",
+        ),
+        (
+            f"concepts.{'9' * 30}.path=x",
+            f"unknown setting concepts.{'9' * 30}.path: remove it, or look its name up in docs/settings.md.",
+        ),
         ("batch_size=0", "batch_size is 0: it must be a whole number, at least 1; the default is 4."),
         ("batch_size=[", "batch_size is '[': it must be a whole number, at least 1; the default is 4."),
         ("method=", "method is '': it must be one of lora, full, embedding, vae; the default is lora."),
