@@ -138,7 +138,7 @@ def _damage_explained(path: str) -> Iterator[None]:
         raise PictureError(path, "it is not a PNG, JPEG, WebP, BMP, GIF or TIFF picture") from error
     except DAMAGE as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise PictureError(path, " ".join(reason.split())) from error
+        raise PictureError(path, " ".join(reason.split()).rstrip(".")) from error
 
 
 def _orientation(image: Image.Image) -> int:
