@@ -16,6 +16,7 @@ START_SECONDS = 600.0  # for a rank to say that it is there: importing libraries
 OWN_SLEEP_SECONDS = 5.0  # a watcher that did not look for so long was stopped, and its ranks with it perhaps
 TRACEBACK_LINES = 20
 LOOK_SECONDS = 0.1
+CLOSE_SECONDS = 1.0  # between two ranks that fall silent: which of them was first then says little
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,22 @@ class RankWatch:
         silent = now - silent_since
         if silent <= state.limit_seconds:
             return None
+        others = self._silent_with(state)
+        ranks = f"rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
+        also = f"; {ranks} stopped within {CLOSE_SECONDS:g} s of it and may be the cause" if others else ""
         text = (
-            f"Rank {state.rank} has not moved for {silent:.0f} s while {state.phase} (limit {state.limit_seconds:g} s)."
+            f"Rank {state.rank} has not moved for {silent:.0f} s while {state.phase} (limit {state.limit_seconds:g} s)"
+            f"{also}."
         )
         # Of several ranks that are silent, the others wait for the one that became silent first.
         return Failure(state.rank, "hung", text, silent_since, phase=state.phase)
+
+
+    def _silent_with(self, state: RankState) -> list[int]:
+        """Other ranks that became silent at almost the same time: in a collective all stop within milliseconds."""
+        running = [s for s in self._server.ranks.values() if not s.done and s.error is None and s.lost_at is None]
+        close = [s.rank for s in running if abs(s.last_beat - state.last_beat) < CLOSE_SECONDS]
+        return sorted(set(close) - {state.rank})
 
 
 def watch_in_thread(

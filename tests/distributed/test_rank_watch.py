@@ -213,8 +213,20 @@ def test_silence_beyond_the_limit_is_a_hang(ranks):
 
 
 def test_of_two_silent_ranks_the_one_that_was_silent_first_hangs(ranks):
+    ranks.ranks[0].last_beat = 103
+    failure = ranks.verdict_at(*(100 + second for second in range(70)))
+    assert failure.rank == 1
+    assert failure.text.endswith("(limit 60 s).")
+
+
+def test_ranks_that_fall_silent_together_are_all_named():
+    ranks = Ranks(4)
     ranks.ranks[0].last_beat = 100.2
-    assert ranks.verdict_at(*(100 + second for second in range(70))).rank == 1
+    ranks.ranks[2].last_beat = 100.01
+    ranks.ranks[3].last_beat = 103
+    failure = ranks.verdict_at(*(100 + second for second in range(70)))
+    assert failure.rank == 1
+    assert "(limit 60 s); ranks 0, 2 stopped within 1 s of it and may be the cause." in failure.text
 
 
 def test_a_symptom_of_a_hang_is_not_its_cause(ranks):
