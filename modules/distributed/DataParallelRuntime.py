@@ -105,7 +105,7 @@ class DataParallelRuntime(Runtime):
 
     def sum(self, values: Tensor, of_main: Tensor) -> tuple[Tensor, Tensor]:
         own = of_main if self.is_main else torch.zeros_like(of_main)
-        both = torch.cat([values, own.to(values.dtype).reshape(1)])
+        both = torch.cat([values, own.to(values).reshape(1)])  # of no gradients at all, the norm is on the CPU
         dist.all_reduce(both)
         return both[:-1], both[-1]
 

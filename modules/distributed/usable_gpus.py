@@ -23,7 +23,8 @@ def check_gpus() -> None:
     """
     import torch
 
-    if torch.cuda.is_available() or torch.version.hip:
+    reason = no_cuda_reason()
+    if torch.version.hip or (torch.version.cuda and not reason):
         return
     gpus = list_gpus()
     fault = "" if gpus else driver_fault()
@@ -33,7 +34,7 @@ def check_gpus() -> None:
         reason = f"PyTorch {torch.__version__} was built without CUDA"
         remedy = "install a CUDA build by `python scripts/setup_env.py`, with CHORUS_TORCH_INDEX naming its index"
     else:
-        reason = fault or no_cuda_reason().split(". ")[0]  # torch goes on with addresses
+        reason = fault or reason.split(". ")[0]  # torch goes on with addresses
         remedy = "install a driver that fits and restart"
     which = f"the {gpus[0].name}" if len(gpus) == 1 else f"the {len(gpus)} GPUs" if gpus else "the GPUs"
     raise UserError(
