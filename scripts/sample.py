@@ -12,6 +12,7 @@ if __name__ == "__main__":  # before the imports that take long
     prepare_terminal()
 
 from modules.config.errors import UserError
+from modules.config.SampleConfig import MAX_SIDE
 from modules.config.visible_text import visible_line
 from modules.session.out_of_memory import is_out_of_memory
 from modules.session.printing import print_line, print_text
@@ -91,8 +92,8 @@ def positive(text: str) -> int:
 
 
 def side(text: str) -> int:
-    if positive(text) % 16:
-        raise argparse.ArgumentTypeError(f"{text} is not a multiple of 16")
+    if positive(text) % 16 or int(text) > MAX_SIDE:
+        raise argparse.ArgumentTypeError(f"{text} is not a multiple of 16 up to {MAX_SIDE}")
     return int(text)
 
 

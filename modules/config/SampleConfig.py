@@ -4,6 +4,8 @@ from pydantic.dataclasses import dataclass
 
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
+MAX_SIDE = 16384  # pixels; no model makes such pictures, and what is larger was mistyped
+
 
 @dataclass(config=STRICT)
 class SampleConfig:
@@ -35,6 +37,7 @@ class SampleConfig:
         group="sampling",
         unit="pixels",
         ge=8,
+        le=MAX_SIDE,
     )
     height: Int = setting(
         512,
@@ -43,6 +46,7 @@ class SampleConfig:
         group="sampling",
         unit="pixels",
         ge=8,
+        le=MAX_SIDE,
     )
     steps: Int = setting(
         25,

@@ -20,7 +20,7 @@ _LOOK_SECONDS = 0.5
 def wait_for_end_of(parent: int) -> None:
     """Returns when the process `parent`, which has started this one, is gone."""
     # Windows goes on naming a parent that has ended; elsewhere another process takes its place at once.
-    while os.getppid() == parent and (os.name != "nt" or is_alive(parent)):
+    while is_alive(parent) if os.name == "nt" else os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
 
 

@@ -33,7 +33,7 @@ class SampleRound:
     def make(self, folder: Path, step: int, weights: AbstractContextManager) -> None:
         """Makes them with what the weights are inside `weights`. step: of which the callbacks are told.
 
-        Too little memory on the GPU and a file that can't be written are warnings.
+        Too little memory and a file that can't be written are warnings.
         """
         requests = [r for sample in self.settings.samples if sample.enabled for r in requests_of(sample)]
         own = share(self.runtime, list(enumerate(requests)))
@@ -41,7 +41,9 @@ class SampleRound:
             self.callbacks.on_status(f"Making {len(own)} samples")
             make = partial(self._make_own, dict(own), folder, step, weights)
             if not fits_in_memory(make, self.runtime.device):
-                self.callbacks.on_warning("The GPU's memory is too small for the samples: lower sampling.batch_size.")
+                self.callbacks.on_warning(
+                    "There is too little memory for the samples: lower sampling.batch_size, or their width and height."
+                )
         self.runtime.barrier("sampling")
         if requests and self.runtime.is_main:
             self.callbacks.on_samples(folder, step)

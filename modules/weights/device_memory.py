@@ -1,4 +1,4 @@
-"""The memory of a GPU: what to do where it is too small, and how to give it back."""
+"""The memory of a device: what to do where it is too small, and how to give a GPU's back."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ def fits_in_memory(run: Callable[[], None], device: torch.device) -> bool:
     """Runs `run`; whether the device's memory was large enough. If not, what the failed call held is free again."""
     try:
         run()
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
+    except (RuntimeError, MemoryError) as error:
+        if not (is_out_of_memory(error) or _is_out_of_cpu_memory(error)):
             raise
     else:
         return True
     free_memory(device)  # not in the `except` block, in which the traceback still holds the tensors
     return False
+
+
+def _is_out_of_cpu_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)  # a plain RuntimeError of torch
 
 
 def free_memory(device: torch.device) -> None:

@@ -64,7 +64,7 @@ def test_ranks_that_a_script_spawns_watch_it_before_they_import_anything(name):
 
 def test_on_windows_which_goes_on_naming_a_parent_that_has_ended_its_end_is_seen(monkeypatch):
     answers = [True, True, False]
-    monkeypatch.setattr(parent_watch, "os", SimpleNamespace(name="nt", getppid=lambda: 7))
+    monkeypatch.setattr(parent_watch, "os", SimpleNamespace(name="nt"))
     monkeypatch.setattr(parent_watch, "is_alive", lambda pid: answers.pop(0))
     monkeypatch.setattr(parent_watch, "_LOOK_SECONDS", 0.0)
     parent_watch.wait_for_end_of(7)

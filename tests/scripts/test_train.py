@@ -165,6 +165,10 @@ REFUSALS = {
         put("sampling", {"samples": [{"prompt": "a", "width": 30}]}),
         ["sampling.samples.0.width 30", "multiple of 8"],
     ),
+    "impossible size of a sample": (
+        put("sampling", {"samples": [{"prompt": "a", "height": 100_000_000}]}),
+        ["sampling.samples.0.height is 100000000", "8 to 16384"],
+    ),
     "unknown setting": (put("optimizer.learning_rat", 1e-4), ["optimizer.learning_rat", "learning_rate"]),
     "wrong type": (put("batch_size", "many"), ["batch_size", "many"]),
     "workspace in a file": (put("workspace_dir", "{tmp}/settings.yaml/run"), ["workspace_dir", "is a file"]),

@@ -1,0 +1,49 @@
+"""What may go wrong while samples are made, without ending the run."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from modules.config.SampleConfig import SampleConfig
+from modules.config.SamplingConfig import SamplingConfig
+from modules.distributed.Runtime import Runtime
+from modules.session.TrainCommands import TrainCommands
+from modules.trainer import SampleRound as module
+from modules.trainer.SampleRound import SampleRound
+from tests.support.Recorder import Recorder
+
+ALLOCATOR = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried ..."
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """A function that makes one sample, which fails with an error, and gives what was told."""
+
+    def make(error: Exception) -> Recorder:
+        def fail(*arguments):
+            raise error
+
+        monkeypatch.setattr(module, "make_pictures", fail)
+        base = SimpleNamespace(component_names=(), using=lambda *names: contextlib.nullcontext())
+        settings = SamplingConfig(samples=[SampleConfig(prompt="a cat")])
+        told = Recorder()
+        sample_round = SampleRound(settings, base, Runtime(torch.device("cpu")), told, TrainCommands())
+        sample_round.make(tmp_path, 1, contextlib.nullcontext())
+        return told
+
+    return make
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError(), MemoryError(), RuntimeError(ALLOCATOR)])
+def test_samples_that_the_memory_is_too_small_for_are_a_warning(error, make):
+    told = make(error)
+    assert [text.partition(":")[0] for text in told.warnings] == ["There is too little memory for the samples"]
+
+
+def test_another_error_is_not_taken_for_too_little_memory(make):
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        make(RuntimeError("size mismatch"))
