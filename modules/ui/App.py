@@ -31,6 +31,7 @@ from modules.ui.Preferences import Preferences
 from modules.ui.RunModel import RunModel
 from modules.ui.SettingsModel import SettingsModel
 from modules.ui.theme import Theme
+from modules.ui.Views import Views
 
 T = TypeVar("T")
 
@@ -44,8 +45,8 @@ END = object()
 
 
 class App(ctk.CTk):
-    """What every tab and window gets: the settings, the run, the machine, the theme, and a way to do things later or
-    elsewhere.
+    """What every tab and window gets: the settings and their views, the run, the machine, the theme, and a way to do
+    things later or elsewhere.
 
     state_dir: where the window keeps its last state; None keeps nothing.
     """
@@ -64,6 +65,7 @@ class App(ctk.CTk):
         _lay_out_when_idle()
         _draw_to_the_pixel()
         self.settings = SettingsModel(state_dir / "settings.json" if state_dir else None)
+        self.views = Views(self.settings)
         self.run = RunModel()
         self.sought: set[str] = set()  # settings that somebody was led to: shown though they are advanced
         self.is_asking = False  # a question that holds the window is open

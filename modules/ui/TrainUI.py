@@ -23,7 +23,7 @@ from modules.ui.App import App
 from modules.ui.BottomBar import BottomBar
 from modules.ui.dialogs import ask, open_window, set_size
 from modules.ui.fitting import wrap_to
-from modules.ui.form import SettingsForm, find_field
+from modules.ui.form import find_field
 from modules.ui.RunState import RunState
 from modules.ui.TabBar import TabBar
 from modules.ui.theme import Pair, Theme
@@ -110,8 +110,11 @@ class TrainUI(App):
                 self.preferences.tab = before  # the window would open with one that can't be made
                 raise
         if name != self.tab_bar.selected:
+            self.views.resume(self.tabs[name])
             if self.tab_bar.selected:
-                self.tabs[self.tab_bar.selected].grid_remove()
+                before = self.tabs[self.tab_bar.selected]
+                self.views.suspend(before)
+                before.grid_remove()
             self.tabs[name].grid(row=0, column=0, sticky="nsew")
             self.tab_bar.select(name)
             self.preferences.tab = name
@@ -165,8 +168,7 @@ class TrainUI(App):
         self.preferences.show_all = show_all
         self.sought.clear()
         self.filter.set("All" if show_all else "Basic")
-        for form in _forms_in(self.content):
-            form.refresh()
+        self.views.invalidate()
 
     def close(self) -> None:
         """Close the window; while a run goes on, ask what shall become of it."""
@@ -357,8 +359,3 @@ def tab_of(path: str) -> str:
 
 def _module_of(tab: str) -> ModuleType:
     return importlib.import_module(f"modules.ui.{TABS[tab]}")
-
-
-def _forms_in(widget: tkinter.Misc) -> list[SettingsForm]:
-    found = [widget] if isinstance(widget, SettingsForm) else []
-    return found + [form for child in widget.winfo_children() for form in _forms_in(child)]

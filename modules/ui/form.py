@@ -51,14 +51,11 @@ class SettingsForm(ctk.CTkFrame):
         self._always = self.paths if all_importances else always
         self._on_change = on_change
         self._num_shown = -1
-        self._is_due = False
-        self._missed: set[str] = set()
         self.grid_columnconfigure(0, minsize=app.theme.scaled(20))
         self.grid_columnconfigure(1, minsize=app.theme.scaled(LABEL_WIDTH + 8))
         self.grid_columnconfigure(2, weight=1)
-        self._unsubscribe = app.settings.subscribe(self._changed)
+        self._view = app.views.add(self, self.refresh)
         self._stop_rescaling = app.theme.on_change(self._rescale)
-        self.bind("<Map>", lambda event: self._refresh_soon(), add="+")
         self._steps = self._build()
         app.in_slices(self._steps)
 
@@ -69,7 +66,6 @@ class SettingsForm(ctk.CTkFrame):
 
     def refresh(self, paths: set[str] | None = None) -> None:
         """Show the settings as they are now. paths: whose values have changed; None: all may have."""
-        self._missed.clear()
         for path, one in self.fields.items():
             one.set_shown(self.is_field_shown(path))
             one.refresh(with_value=paths is None or path in paths)
@@ -91,7 +87,7 @@ class SettingsForm(ctk.CTkFrame):
         return sum(self.is_field_shown(path) for path in self.paths)
 
     def destroy(self) -> None:
-        self._unsubscribe()
+        self._view.end()
         self._stop_rescaling()
         self._steps.close()
         super().destroy()
@@ -109,23 +105,6 @@ class SettingsForm(ctk.CTkFrame):
             self._num_shown = shown
             if self._on_change is not None:
                 self._on_change(shown)
-
-    def _changed(self, paths: set[str]) -> None:
-        self._missed |= paths
-        self._refresh_soon()
-
-    def _refresh_soon(self) -> None:
-        """Once for many changes."""
-        if self._missed and not self._is_due:
-            self._is_due = True
-            self.app.after_idle(self._refresh_due)  # not the form's own: that one ends with an error if it is destroyed
-
-    def _refresh_due(self) -> None:
-        self._is_due = False
-        if self.winfo_exists() and self.winfo_viewable():
-            self.refresh(set(self._missed))
-        elif self.winfo_exists():
-            self._count()  # the fields catch up when the form is seen, which may be due to their number
 
     def _rescale(self) -> None:
         self.grid_columnconfigure(0, minsize=self.app.theme.scaled(20))

@@ -193,6 +193,16 @@ def test_a_dot_tells_what_differs_from_the_preset_and_a_ring_what_from_the_defau
     assert not dtype._dot.winfo_ismapped()
 
 
+def test_no_dot_is_left_when_the_settings_are_saved(app, make_form, tmp_path):
+    epochs = make_form("epochs").fields["epochs"]
+    app.settings.set("epochs", 3)
+    app.update()
+    assert epochs._dot.cget("text") == "●"
+    app.settings.save(tmp_path / "mine.yaml")
+    app.update()
+    assert epochs._dot.cget("text") == "○"
+
+
 def test_a_field_is_reset_to_its_default_and_to_the_preset(app, make_form, monkeypatch):
     form = make_form("epochs")
     menus = []
@@ -219,16 +229,13 @@ def test_several_lines_can_be_typed_and_tab_leaves_the_field(app, make_form):
     assert app.settings.get(f"sampling.samples.{number}.prompt") == "a fox\nin snow"
 
 
-def test_a_form_that_is_not_seen_catches_up_when_it_is(app, make_form):
-    form = make_form("epochs")
-    form.grid_remove()
-    app.update()
+def test_a_form_on_a_hidden_page_is_refreshed_before_the_page_is_shown_again(app, make_form):
+    entry = make_form("epochs").fields["epochs"].entry
+    app.views.suspend(app.content)
     app.settings.set("epochs", 3)
-    app.update()
-    assert form.fields["epochs"].entry.get() == "100"
-    form.grid()
-    app.update()
-    assert form.fields["epochs"].entry.get() == "3"
+    assert entry.get() == "100"
+    app.views.resume(app.content)
+    assert entry.get() == "3"
 
 
 def test_a_form_that_is_gone_listens_no_more(app, make_form):
