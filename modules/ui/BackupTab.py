@@ -65,9 +65,13 @@ class BackupTab(ctk.CTkFrame):
         """Whose backups are shown. Raises UserError where the settings name none."""
         return RunFolder(self.app.run.state.folder or self.app.settings.get("workspace_dir"))
 
+    def _on_settings(self, paths: set[str] | None) -> None:
+        if paths is None or "workspace_dir" in paths:
+            self.look()
+
     def look(self) -> None:
         """See in a thread which backups there are."""
-        if self._is_looking or not self.winfo_viewable():
+        if self._is_looking:
             return
         try:
             folder = self.folder()
@@ -250,14 +254,15 @@ class BackupTab(ctk.CTkFrame):
     def _build(self) -> Iterator[None]:
         """In slices, so that opening the tab never stalls the window."""
         yield from self._build_list()
+        view = self.app.views.add(self, self._on_settings)
         self._ends = [
             self.app.run.subscribe(self._on_run),
-            self.app.every(LOOK_SECONDS, self.look),
+            view.end,
+            self.app.every(LOOK_SECONDS, view.invalidate),  # hidden, it looks when it is shown again
             self.app.theme.on_change(self._restyle),
         ]
         self._restyle()
         self._on_run(self.app.run.state)
-        self.bind("<Map>", lambda event: self.look(), add="+")
 
     def _build_side(self) -> None:
         side = ctk.CTkFrame(self, fg_color="transparent")

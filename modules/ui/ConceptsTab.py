@@ -44,7 +44,6 @@ class ConceptsTab(ctk.CTkFrame):
         self._form: SettingsForm | None = None
         self._form_number: int | None = None
         self._window: ConceptWindow | None = None
-        self._update_job: str | None = None
         self._read_job: str | None = None
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(1, weight=1)
@@ -52,7 +51,10 @@ class ConceptsTab(ctk.CTkFrame):
         self.cards.grid(row=1, column=0, sticky="nsew", padx=(8, 4), pady=(0, 8))
         self._on_chosen: list[ctk.CTkButton] = []
         self._is_built = False
-        self._unsubscribe = app.settings.subscribe(self._on_settings)
+        self._ends = [
+            app.settings.subscribe(self._drop_form_of_no_concept),
+            app.views.add(self, self._on_settings).end,
+        ]
         self._steps = self._build()
         app.in_slices(self._steps)
 
@@ -64,7 +66,6 @@ class ConceptsTab(ctk.CTkFrame):
         path = path or ask_path(self.app, filedialog.askdirectory, parent=self, **options)
         if path:
             self.cards.choose(self.app.settings.add("concepts", {"path": path}))
-            self.show_concepts()
 
     def edit(self, number: int) -> None:
         """Open the window of a concept, with its pictures."""
@@ -113,7 +114,6 @@ class ConceptsTab(ctk.CTkFrame):
         target = number + by
         if self._is_there(number) and self._is_there(target):
             self.app.settings.move("concepts", number, target)
-            self.show_concepts()
             self.cards.choose(target)
 
     def check_data(self) -> None:
@@ -123,7 +123,6 @@ class ConceptsTab(ctk.CTkFrame):
 
     def show_concepts(self) -> None:
         """Bring the cards to the settings, and look into folders that are not known yet."""
-        self._update_job = None
         concepts, outputs = self.app.settings.get("concepts"), self._outputs()
         found = [self._found.get(scan_key(concept, outputs)) for concept in concepts]
         samples = samples_per_epoch(concepts, [len(one.paths) if one else 0 for one in found])
@@ -192,14 +191,17 @@ class ConceptsTab(ctk.CTkFrame):
             self._reading[1].set()
             self._reading = None
 
-    def _on_settings(self, paths: set[str]) -> None:
+    def _drop_form_of_no_concept(self, paths: set[str]) -> None:
+        """At once, also on a hidden tab: the form may still be built, and would not find its settings."""
         if self._form_number is not None and self._form_number >= len(self.app.settings.get("concepts")):
-            self._drop_form()  # at once, before it looks for its settings
-        touches = any(path.partition(".")[0] in ("concepts", *OUTPUTS) for path in paths) or not paths
-        if touches and self._is_built and self._update_job is None:
-            self._update_job = self.after_idle(self.show_concepts)
-        is_typed = "concepts" not in paths and any(TYPED.fullmatch(path) for path in paths)
-        if is_typed and self._is_built:
+            self._drop_form()
+
+    def _on_settings(self, paths: set[str] | None) -> None:
+        if not self._is_built:
+            return
+        if not paths or any(path.partition(".")[0] in ("concepts", *OUTPUTS) for path in paths):
+            self.show_concepts()
+        if paths and "concepts" not in paths and any(TYPED.fullmatch(path) for path in paths):
             self._read_in(TYPING_MS)
 
     def _on_choose(self, number: int) -> None:
@@ -265,10 +267,9 @@ class ConceptsTab(ctk.CTkFrame):
         self.show_concepts()
 
     def destroy(self) -> None:
-        self._unsubscribe()
+        for end in self._ends:
+            end()
         self._steps.close()
         self._give_up_reading()
         self._read_in(None)
-        if self._update_job is not None:
-            self.after_cancel(self._update_job)
         super().destroy()

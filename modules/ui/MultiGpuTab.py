@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 USAGE_SECONDS = 1.0
-SETTLE_MS = 80  # several changes at once are shown once
 TWO_COLUMNS = 1100  # from this width on, before scaling: a table of GPUs takes half of it
 
 # what the card is about, also where only the settings that most runs need are shown
@@ -46,7 +45,6 @@ class MultiGpuTab(ctk.CTkFrame):
         super().__init__(parent, fg_color="transparent")
         self.app = app
         self.devices, self.launch = app.devices, app.launch
-        self._due: dict[str, str] = {}  # what is to be done -> after's id
         self._is_reading = False
         self._num_columns = 0
         self._page = ctk.CTkScrollableFrame(self, fg_color="transparent")
@@ -54,10 +52,11 @@ class MultiGpuTab(ctk.CTkFrame):
         quiet_page(self._page)
         # Made before the cards: what is packed into a frame has to be above it.
         self._columns = [ctk.CTkFrame(self._page, fg_color="transparent") for _ in range(2)]
+        self._view = app.views.add(self, lambda paths: self._show_all())
         self._ends = [
-            app.settings.subscribe(self._on_settings),
+            self._view.end,
             self.devices.subscribe(self._on_devices),
-            self.launch.subscribe(self._show_soon),
+            self.launch.subscribe(self._view.invalidate),
             app.every(USAGE_SECONDS, self._poll_usage),
         ]
         self.is_built = False
@@ -76,8 +75,6 @@ class MultiGpuTab(ctk.CTkFrame):
             end()
         for steps in self._steps:
             steps.close()
-        for waiting in self._due.values():
-            self.after_cancel(waiting)
         super().destroy()
 
     def refresh_machine(self) -> None:
@@ -87,7 +84,7 @@ class MultiGpuTab(ctk.CTkFrame):
     def choose(self, indexes: set[int]) -> None:
         """Train on these GPUs."""
         self.app.settings.set("device_indexes", self.devices.setting_for(indexes))
-        self._show_choice()
+        self._show_choice()  # also if that changed nothing: the click has changed a box
 
     def choose_idle(self) -> None:
         idle = self.devices.idle()
@@ -112,13 +109,6 @@ class MultiGpuTab(ctk.CTkFrame):
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
-    def _on_settings(self, paths: set[str]) -> None:
-        self._show_soon()
-
-    def _show_soon(self) -> None:
-        if self.is_built:
-            self._soon("show", SETTLE_MS, self._show_all)
-
     def _on_devices(self, what: str) -> None:
         if not self.is_built:
             return
@@ -126,7 +116,7 @@ class MultiGpuTab(ctk.CTkFrame):
             self._in_slices(self._show_machine())
         if what == "usage":
             self.device_table.show_usage()
-        self._show_soon()
+        self._view.invalidate()
 
     def _in_slices(self, steps: Iterator[None]) -> None:
         self._steps.append(steps)
@@ -145,8 +135,9 @@ class MultiGpuTab(ctk.CTkFrame):
             scroll_to(seen)  # a long table has pushed it down
 
     def _show_all(self) -> None:
-        self._show_choice()
-        self.show()
+        if self.is_built:
+            self._show_choice()
+            self.show()
 
     def _show_choice(self) -> None:
         if self.devices.machine is not None:
@@ -182,11 +173,6 @@ class MultiGpuTab(ctk.CTkFrame):
     def _on_rank(self, rank: int | None) -> None:
         """The log shows what this rank says, once it is opened."""
         self.app.log_rank = rank
-
-    def _soon(self, what: str, milliseconds: int, job) -> None:
-        if what in self._due:
-            self.after_cancel(self._due[what])
-        self._due[what] = self.after(milliseconds, lambda: (self._due.pop(what), job()))
 
     def _if_there(self, then):
         """Results of threads may come after the tab has gone."""

@@ -22,7 +22,6 @@ from modules.ui.theme import Theme
 if TYPE_CHECKING:
     from modules.ui.App import App
 
-SETTLE_MS = 120
 SETTINGS = ("enable_multi_gpu", "num_nodes", "world_size", "node_rank", "master_addr", "initial_port", "use_torchrun")
 LABELS = {"world_size": "Processes on each", "node_rank": "This machine's number", "initial_port": "Port"}
 # names of Places
@@ -44,7 +43,6 @@ class MultiNodeWindow(ctk.CTkToplevel):
     def __init__(self, app: App):
         super().__init__(app, fg_color=Theme.page)
         self.app, self._devices, self._launch = app, app.devices, app.launch
-        self._waiting: str | None = None
         self._ends: list[Callable[[], None]] = []  # before what may fail: `destroy` wants it
         self.title("Several machines")
         set_size(self, "880x780", (480, 400))
@@ -58,12 +56,9 @@ class MultiNodeWindow(ctk.CTkToplevel):
         self.check = NodeCheckCard(self.page, app)
         for row, card in enumerate((self.commands, self.check), start=2):
             card.grid(row=row, column=0, sticky="ew", padx=6, pady=6)
-        self._ends += [
-            app.settings.subscribe(lambda paths: self._soon()),
-            app.devices.subscribe(lambda what: self._soon()),
-        ]
+        view = app.views.add(self, lambda paths: self.show())
+        self._ends += [view.end, app.devices.subscribe(lambda what: view.invalidate())]
         self.bind("<Escape>", lambda event: self.hide())
-        self.bind("<Map>", lambda event: self._soon() if event.widget is self else None)
         self.protocol("WM_DELETE_WINDOW", self.hide)
         app.serve_settings_keys(self)
         self.show()
@@ -73,18 +68,16 @@ class MultiNodeWindow(ctk.CTkToplevel):
 
     def hide(self) -> None:
         self.check.stop()
+        self.app.views.suspend(self)
         self.withdraw()
 
     def destroy(self) -> None:
         for end in self._ends:
             end()
-        if self._waiting is not None:
-            self.after_cancel(self._waiting)
         super().destroy()
 
     def show(self) -> None:
         """Bring the commands to the settings and folders as they are now."""
-        self._waiting = None
         config = self.app.settings.config()
         shape = self._devices.shape(config) if config else None
         try:
@@ -124,10 +117,6 @@ class MultiNodeWindow(ctk.CTkToplevel):
         except UserError:  # the working folder is gone, of which `show` tells
             return Places("run.yaml", folder=str(ROOT))
 
-    def _soon(self) -> None:
-        if self._waiting is None and self.winfo_viewable():  # hidden, it waits until it is opened
-            self._waiting = self.after(SETTLE_MS, self.show)
-
     def _build_settings(self) -> None:
         card = Card(self.page, self.app, "Machines")
         card.grid(row=0, column=0, sticky="ew", padx=6, pady=6)
@@ -153,5 +142,5 @@ class MultiNodeWindow(ctk.CTkToplevel):
             if value and not (name == "config_path" and self._launch.follows_run_folder):
                 entry.insert(0, value)
             entry.grid(row=row, column=1, sticky="ew", pady=3)
-            entry.bind("<KeyRelease>", lambda event: self._soon(), add="+")
+            entry.bind("<KeyRelease>", lambda event: self.show(), add="+")
             self.entries[name] = entry

@@ -38,8 +38,8 @@ class ResumeCard(ctk.CTkFrame):
         self.body = ctk.CTkFrame(self, fg_color="transparent", height=0)
         self.body.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 12))
         self.body.grid_columnconfigure(0, weight=1)
-        self._ends = (app.every(LOOK_SECONDS, self._look), app.settings.subscribe(self._settings_changed))
-        self.bind("<Map>", lambda event: self._look(), add="+")
+        view = app.views.add(self, self._on_settings)
+        self._ends = (view.end, app.every(LOOK_SECONDS, view.invalidate))  # hidden, it looks when it is shown again
 
     def weight(self) -> float:
         """Its length in rows."""
@@ -50,12 +50,12 @@ class ResumeCard(ctk.CTkFrame):
             end()
         super().destroy()
 
-    def _settings_changed(self, paths: set[str]) -> None:
-        if "workspace_dir" in paths:
+    def _on_settings(self, paths: set[str] | None) -> None:
+        if paths is None or "workspace_dir" in paths:
             self._look()
 
     def _look(self) -> None:
-        if self._is_looking or not self.winfo_viewable():
+        if self._is_looking:
             return
         self._is_looking = True
         workspace_dir = self.app.settings.get("workspace_dir")

@@ -91,6 +91,7 @@ def open_window(app: App, kind: Callable[..., tkinter.Toplevel], *arguments: Any
     for window in app.winfo_children():
         if type(window) is kind:
             if window.opened_with == arguments:
+                app.views.resume(window)
                 window.deiconify()
                 window.lift()
                 window.focus_set()

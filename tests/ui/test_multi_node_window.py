@@ -32,9 +32,7 @@ def gpus(monkeypatch):
 
 
 @pytest.fixture
-def open_window(app, wait_for, monkeypatch, port):
-    monkeypatch.setattr("modules.ui.MultiNodeWindow.SETTLE_MS", 5)
-
+def open_window(app, wait_for, port):
     def make(**settings):
         defaults = {
             **{"enable_multi_gpu": True, "distributed_backend": "auto", "use_torchrun": True, "num_nodes": 2},
@@ -43,7 +41,7 @@ def open_window(app, wait_for, monkeypatch, port):
         for path, value in {**defaults, **settings}.items():
             assert app.settings.set(path, value) is None
         window = MultiNodeWindow(app)
-        wait_for(app, lambda: app.devices.machine is not None and window.winfo_viewable() and window._waiting is None)
+        wait_for(app, lambda: app.devices.machine is not None and window.winfo_viewable())
         return window
 
     return make
@@ -58,8 +56,7 @@ def change(window, app, wait_for, name, value):
     entry = window.entries[name]
     entry.delete(0, "end")
     entry.insert(0, value)
-    window._soon()
-    wait_for(app, lambda: window._waiting is None)
+    window.show()
 
 
 def test_each_machine_has_its_command(open_window, app, port):
@@ -88,7 +85,6 @@ def test_the_settings_file_follows_the_run_folder_until_it_is_named(open_window,
     wait_for(app, lambda: window.entries["config_path"].get() == f"{tmp_path / 'other'}.yaml")
     change(window, app, wait_for, "config_path", "/shared/run.yaml")
     app.settings.set("workspace_dir", str(tmp_path / "third"))
-    wait_for(app, lambda: window._waiting is None)
     assert "--config=/shared/run.yaml" in shown(window)
 
 
@@ -217,13 +213,13 @@ def test_a_check_that_waits_can_be_stopped_and_ends_with_the_window(open_window,
 def test_a_closed_window_is_hidden_and_shows_the_settings_of_the_day_when_it_is_opened_again(app, wait_for):
     app.settings.set("enable_multi_gpu", True)
     window = dialogs.open_window(app, MultiNodeWindow)
-    wait_for(app, lambda: window.winfo_viewable() and window._waiting is None)
+    wait_for(app, window.winfo_viewable)
     window.hide()
     wait_for(app, lambda: not window.winfo_viewable())
     app.settings.set("num_nodes", "3")
-    assert window._waiting is None  # nobody sees it
+    assert "# node 2" not in shown(window)  # nobody sees it
     assert dialogs.open_window(app, MultiNodeWindow) is window
-    wait_for(app, lambda: "# node 2" in shown(window))
+    assert "# node 2" in shown(window)
 
 
 def is_free(port):
