@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.distributed as dist
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from modules.distributed.errors import RanksError
 from modules.distributed.gradient_sync import compress_gradients
 from modules.distributed.Heartbeat import PHASE_LIMITS, Heartbeat
 from modules.distributed.Runtime import GO, REQUEUE, STOP, Runtime, T
+from modules.distributed.SharedBuffers import SharedBuffers
 from modules.distributed.StoreExchange import StoreExchange
+from modules.distributed.synchronized_batch_norm import synchronized_batch_norm
 from modules.distributed.turns import turn
 
 if TYPE_CHECKING:
@@ -67,12 +71,16 @@ class DataParallelRuntime(Runtime):
         self._store = store
         self._exchange = StoreExchange(store, self.rank, self.world_size, self._wait_a_moment)
         self._wrapped: list[DistributedDataParallel] = []
+        self._buffers: list[SharedBuffers] = []
+        self._batch_norms: list[_BatchNorm] = []
+        self._host_group: dist.ProcessGroup | None = None  # for numbers that the host must know
         self._next_poll: dict[str, float] = {}
 
     def prepare(self, module: nn.Module, unused_parameters: bool = False) -> nn.Module:
-        """`module` in DDP. Only what requires a gradient now is broadcast and reduced."""
+        """`module` in DDP. Of parameters, only what requires a gradient now is broadcast and reduced."""
+        self._add_batch_norms(module, unused_parameters)
         frozen = [name for name, param in module.named_parameters() if not param.requires_grad]
-        # DDP would broadcast frozen parameters and buffers from rank 0 at the start and buffers in each forward
+        # DDP would broadcast frozen parameters and buffers from rank 0 at the start and all buffers in each forward
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
             module, frozen + [name for name, _ in module.named_buffers()]
         )
@@ -87,14 +95,43 @@ class DataParallelRuntime(Runtime):
         )
         compress_gradients(wrapped, settings.reduce_precision)
         self._wrapped.append(wrapped)
+        buffers = SharedBuffers(module, self.gather)
+        buffers.start()
+        self._buffers.append(buffers)
         return wrapped
 
+    def _add_batch_norms(self, module: nn.Module, unused_parameters: bool) -> None:
+        layers = {name: part for name, part in module.named_modules() if isinstance(part, _BatchNorm)}
+        training = [name for name, layer in layers.items() if layer.training]
+        if training and unused_parameters:
+            raise RanksError(
+                f"BatchNorm layers in training mode (such as {training[0]}) need every rank in every pass, but a step "
+                "may leave some layers of this model unused: put them into evaluation mode, or train on one rank."
+            )
+        self._batch_norms += layers.values()
+
+    @property
+    def _normalizes_together(self) -> bool:
+        return any(layer.training for layer in self._batch_norms)
+
+    def num_passes(self, num_micro_batches: int) -> int:
+        if not self._normalizes_together:
+            return num_micro_batches
+        if self._host_group is None:  # NCCL's numbers are on the device, which would have to be waited for
+            self._host_group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+        most = torch.tensor(num_micro_batches)
+        dist.all_reduce(most, dist.ReduceOp.MAX, self._host_group)
+        return int(most)
+
     @contextlib.contextmanager
-    def accumulate(self, last: bool) -> Iterator[None]:
+    def accumulate(self, last: bool, counts: bool = True) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for module in () if last else self._wrapped:
                 stack.enter_context(module.no_sync())
+            stack.enter_context(synchronized_batch_norm(self._batch_norms, counts))
             yield
+        for buffers in self._buffers if last else ():
+            buffers.after_step()
 
     @property
     def wants_warm_up(self) -> bool:

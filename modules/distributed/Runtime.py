@@ -62,13 +62,26 @@ class Runtime:
     def prepare(self, module: nn.Module, unused_parameters: bool = False) -> nn.Module:
         """The module as training must call it.
 
+        Its buffers are kept equal on all ranks, and its BatchNorm layers normalize what all ranks run in the same pass,
+        as long as they are in training mode. The module itself stays as it is.
         unused_parameters: whether a step may leave some of what trains without a gradient on some rank.
+        Raises RanksError for a module whose BatchNorm layers some rank may leave out of a pass.
         """
         return module
 
+    def num_passes(self, num_micro_batches: int) -> int:
+        """How many forward and backward passes this rank makes in a step for which it has so many micro-batches.
+
+        As many; or, where BatchNorm layers need all ranks in each pass, as the rank with the most.
+        """
+        return num_micro_batches
+
     @contextlib.contextmanager
-    def accumulate(self, last: bool) -> Iterator[None]:
-        """Around the forward and backward pass of a micro-batch; gradients are exchanged in the last one only."""
+    def accumulate(self, last: bool, counts: bool = True) -> Iterator[None]:
+        """Around the forward and backward pass of a micro-batch; gradients are exchanged in the last one only.
+
+        counts: whether its samples count. Those that do not leave no trace in the statistics of BatchNorm layers.
+        """
         yield
 
     @property

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,10 +37,14 @@ class StoreExchange:
         self._ranks = range(world_size)
         self._while_waiting = while_waiting
         self._number = 0
-        self._closed = threading.Event()
+        self._has_left = False
         self._store.set(f"alive/{rank}", "0")
-        self._thread = threading.Thread(target=self._show_life, name="alive", daemon=True)
-        self._thread.start()
+        closed = threading.Event()
+        # knows the store, not this object, which may then be given up without `close`
+        thread = threading.Thread(target=_show_life, args=(store, rank, closed), name="alive", daemon=True)
+        thread.start()
+        # At the latest when the interpreter ends: it would stop the thread inside the store, which aborts the process.
+        self._end_signs = weakref.finalize(self, _end_signs, closed, thread)
 
     def gather(self, value: T, why: str) -> list[T]:
         """The value of each rank, in their order."""
@@ -48,14 +54,20 @@ class StoreExchange:
         return [json.loads(self._store.get(self._key(rank))) for rank in self._ranks]
 
     def close(self) -> None:
-        """Ends the signs of life. Rank 0, whose process may hold the store, waits until the others have left it."""
-        self._closed.set()
-        self._thread.join()
-        self._store.set(f"left/{self._rank}", "1")
-        deadline = time.monotonic() + LEAVE_SECONDS
-        others = [f"left/{rank}" for rank in self._ranks] if self._rank == 0 else []
-        while others and not self._store.check(others) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        """Ends the signs of life. Rank 0, whose process may hold the store, waits until the others have left it.
+
+        A second call does nothing. Where the store is gone, nobody waits for this rank.
+        """
+        if self._has_left:
+            return
+        self._has_left = True
+        self._end_signs()
+        with contextlib.suppress(RuntimeError):  # torch's DistError
+            self._store.set(f"left/{self._rank}", "1")
+            deadline = time.monotonic() + LEAVE_SECONDS
+            others = [f"left/{rank}" for rank in self._ranks] if self._rank == 0 else []
+            while others and not self._store.check(others) and time.monotonic() < deadline:
+                time.sleep(0.01)
 
     def _begin(self) -> None:
         """All ranks that have written a number have read the one before it: the second last can go."""
@@ -88,11 +100,18 @@ class StoreExchange:
                     f"({why}): look at its machine and its log."
                 )
 
-    def _show_life(self) -> None:
-        number = 0
-        while not self._closed.wait(ALIVE_SECONDS):
-            number += 1
-            try:
-                self._store.set(f"alive/{self._rank}", str(number))
-            except RuntimeError:  # torch's DistError: the store is gone, and so is rank 0; a wait will say so
-                return
+
+def _show_life(store: Store, rank: int, closed: threading.Event) -> None:
+    number = 0
+    while not closed.wait(ALIVE_SECONDS):
+        number += 1
+        try:
+            store.set(f"alive/{rank}", str(number))
+        except RuntimeError:  # torch's DistError: the store is gone, and so is rank 0; a wait will say so
+            return
+
+
+def _end_signs(closed: threading.Event, thread: threading.Thread) -> None:
+    closed.set()
+    if thread is not threading.current_thread():  # the garbage collector may run in any
+        thread.join(LEAVE_SECONDS)

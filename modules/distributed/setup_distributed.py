@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import json
@@ -10,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -45,13 +46,17 @@ Tell = Callable[[str], None]
 
 @dataclass
 class Membership:
-    """This process among the ranks. environment, store, backend: None where it trains alone."""
+    """This process among the ranks. environment, store, backend: None where it trains alone.
+
+    runtimes: those that `create_runtime` has made of it.
+    """
 
     device: torch.device
     environment: RankEnvironment | None = None
     store: dist.Store | None = None
     backend: Backend | None = None
     is_introduced: bool = False
+    runtimes: list[Runtime] = field(default_factory=list)
 
 
 # one for a process, as torch's default process group is
@@ -81,9 +86,14 @@ def setup_distributed(config: TrainConfig, tell: Tell | None = print, warn: Tell
 
 
 def cleanup_distributed() -> None:
-    """Leaves the ranks after a clean end. After an error the process should end by os._exit: others may hang."""
+    """Leaves the ranks after a clean end, and closes the runtimes that still are open; a second call does nothing.
+
+    A program that ends without it leaves the ranks too. After an error the process should end by os._exit: others may
+    hang.
+    """
     global _membership
     if _membership is not None and _membership.environment is not None:
+        _close_runtimes(_membership)
         dist.destroy_process_group()
     _membership = None
 
@@ -110,7 +120,9 @@ def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None) -> R
         config.ddp_static_graph,
     )
     store = dist.PrefixStore("runtime", membership.store)
-    return DataParallelRuntime(membership.device, membership.environment, store, settings, heartbeat)
+    runtime = DataParallelRuntime(membership.device, membership.environment, store, settings, heartbeat)
+    membership.runtimes.append(runtime)
+    return runtime
 
 
 def gloo_problem() -> str:
@@ -178,7 +190,23 @@ def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
             timeout=timedelta(seconds=COLLECTIVE_SECONDS),
             device_id=device if backend == "nccl" else None,
         )
+    atexit.register(_leave_at_exit)
     return Membership(device, environment, store, backend)
+
+
+def _leave_at_exit() -> None:
+    """For a program that ends without `cleanup_distributed`: the store ends with rank 0, which others may still read.
+
+    After an error nobody is waited for: the others learn of it when this process is gone. The process group is left to
+    the end of the process, since with NCCL an operation that never completes would keep it from being destroyed.
+    """
+    if _membership is not None and not hasattr(sys, "last_type"):
+        _close_runtimes(_membership)
+
+
+def _close_runtimes(membership: Membership) -> None:
+    for runtime in membership.runtimes:
+        runtime.close()
 
 
 def _open_store(environment: RankEnvironment, seconds: float) -> dist.Store:

@@ -394,7 +394,9 @@ class GenericTrainer(TrainingEngine):
         planned = self.plan.steps(self.epoch, self.step_in_epoch, *ranks, self.accumulation)
         for step in islice(planned, self.total_steps - self.step):
             batches = [self.source.batch(micro_batch, step.epoch) for micro_batch in step.micro_batches]
-            yield Step([b.pinned() for b in batches] if pin else batches, step.epoch, step.index, step.ends_epoch)
+            padding = not step.micro_batches[0].real
+            batches = [batch.pinned() for batch in batches] if pin else batches
+            yield Step(batches, step.epoch, step.index, step.ends_epoch, padding)
 
     def _run_state(self) -> dict[str, Any]:
         return {"global_batch": self.global_batch, "samples": samples_digest(self.dataset, self.unusable)}

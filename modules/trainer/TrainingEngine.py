@@ -8,7 +8,10 @@
 their number, and sums of whatever else is to be shown (name -> scalar tensor; the same names in every micro-batch). A
 sum is divided by that number, or by the sum named "name/count" where there is one.
 The gradient of a step is that of the sum over all its samples, on all ranks, divided by their number, however the
-step is cut into micro-batches.
+step is cut into micro-batches. BatchNorm does depend on the cut: it normalizes what all ranks run in the same pass, so
+that micro-batch i on N ranks gives what one rank gives for a micro-batch i with the samples of all of them. On several
+ranks `step_fn` must therefore run the same BatchNorm layers in the same order on every rank. Other buffers that ranks
+change differently have rank 0's values after every step.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from modules.distributed.Runtime import Runtime, default_device
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
+from modules.trainer.buffers_kept import buffers_kept
 from modules.trainer.Ema import Ema, weights_replaced
 from modules.trainer.EngineSettings import EngineSettings
 from modules.trainer.faults import Fault
@@ -261,13 +265,18 @@ class TrainingEngine:
         sums: list[Tensor] = []
         metric_names: tuple[str, ...] = ()
         count = 0
-        last = len(step.micro_batches) - 1
-        for index, batch in enumerate(step.micro_batches):
+        last = self.runtime.num_passes(len(step.micro_batches)) - 1
+        for index in range(last + 1):
+            batch = step.micro_batches[min(index, len(step.micro_batches) - 1)]
+            counts = index < len(step.micro_batches) and not step.padding
             # dropout inside a model draws from torch's generator: seeded so that a resumed run draws the same
             torch.manual_seed(torch_seed(self.settings.seed, self.step, index, self.runtime.rank, "dropout"))
-            with self.runtime.accumulate(index == last):
+            with self.runtime.accumulate(index == last, counts):
                 with self._autocast():
                     loss_sum, batch_count, metrics = self.step_fn(self._call, batch)
+                if not counts:
+                    loss_sum, batch_count = loss_sum * 0, 0
+                    metrics = {name: value * 0 for name, value in metrics.items()}
                 if self._fault.spoils_loss(self.step + 1):
                     loss_sum = loss_sum * float("nan")
                 if index == last:
@@ -288,11 +297,12 @@ class TrainingEngine:
         self.runtime.heartbeat.beat(max(self.slowest_step_seconds, usual))
 
     def _warm_up(self, step: Step) -> None:
-        """A forward and backward pass whose gradients are thrown away."""
+        """A forward and backward pass that leaves no trace in gradients and buffers."""
         self._needs_warm_up = False
-        with self._autocast():
-            loss_sum, _, _ = self.step_fn(self._call, step.micro_batches[0])
-        loss_sum.backward()
+        with buffers_kept(self.model), self.runtime.accumulate(last=True, counts=not step.padding):
+            with self._autocast():
+                loss_sum, _, _ = self.step_fn(self._call, step.micro_batches[0])
+            loss_sum.backward()
         self.optimizer.zero_grad(set_to_none=True)
 
     def _gradients(self) -> list[Tensor]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -272,3 +273,15 @@ def test_a_store_that_is_not_there_is_explained_in_one_sentence():
     port = free_port()
     (text,) = join((1, 2), port=port, seconds=2)
     assert text.startswith(f"RanksError Rank 1 can't meet the others at 127.0.0.1:{port} (")
+
+
+# --- leaving ----------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_that_forget_to_leave_end_cleanly_and_one_that_fails_takes_the_other_along():
+    ways = ("nothing is called", "only cleanup", "rank 0 fails")
+    command = [sys.executable, str(ROOT / "tests" / "support" / "leaving_ranks.py"), *ways]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert done.stderr == ""
+    assert json.loads(done.stdout) == {ways[0]: [0, 0], ways[1]: [0, 0], ways[2]: [1, 1]}

@@ -151,23 +151,48 @@ def test_rank_0_leaves_last_but_does_not_wait_for_ever(server, monkeypatch):
     alone.close()  # rank 1 never comes
 
 
-def test_signs_of_life_end_with_the_store():
-    class Gone:
-        def __init__(self):
-            self.fails = False
+def test_a_second_close_does_nothing(server):
+    exchange = StoreExchange(client(server), 1, 2)
+    exchange.close()
+    keys = server.num_keys()
+    server.delete_key("run/left/1")
+    exchange.close()
+    assert server.num_keys() == keys - 1
 
-        def set(self, key, value):
-            if self.fails:
-                raise dist.DistError("gone")
 
-        def check(self, keys):
-            return False
+class MortalStore:
+    """Its calls fail once `is_gone` is set."""
 
-    store = Gone()
-    monkey = pytest.MonkeyPatch()
-    with monkey.context() as patch:
-        patch.setattr(module, "ALIVE_SECONDS", 0.01)
-        exchange = StoreExchange(store, 1, 2)
-        store.fails = True
-        exchange._thread.join(PATIENCE_SECONDS)
-        assert not exchange._thread.is_alive()
+    def __init__(self):
+        self.is_gone = False
+
+    def set(self, key, value):
+        if self.is_gone:
+            raise dist.DistError("gone")
+
+
+@pytest.fixture
+def mortal(monkeypatch):
+    """(store, exchange over it, the thread of its signs of life)"""
+    monkeypatch.setattr(module, "ALIVE_SECONDS", 0.01)
+    before = threading.enumerate()
+    store = MortalStore()
+    exchange = StoreExchange(store, 1, 2)
+    [thread] = [thread for thread in threading.enumerate() if thread not in before]
+    return store, exchange, thread
+
+
+def test_signs_of_life_end_with_the_store_which_nobody_waits_to_leave(mortal):
+    store, exchange, thread = mortal
+    store.is_gone = True
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+    exchange.close()
+
+
+def test_signs_of_life_end_with_an_exchange_that_nobody_has_any_more():
+    before = threading.enumerate()
+    exchange = StoreExchange(MortalStore(), 1, 2)
+    [thread] = [thread for thread in threading.enumerate() if thread not in before]
+    del exchange
+    assert not thread.is_alive()

@@ -1,0 +1,21 @@
+"""A pass through a module of which its buffers keep no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def buffers_kept(module: nn.Module) -> Iterator[None]:
+    """Afterwards every buffer has the value from before, whatever the forward passes inside have done to it."""
+    # on the host: the device may be as good as full
+    values = {name: buffer.to("cpu", copy=True) for name, buffer in module.named_buffers()}
+    yield
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            if name in values and buffer.shape == values[name].shape:
+                buffer.copy_(values[name])

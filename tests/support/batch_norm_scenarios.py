@@ -1,0 +1,207 @@
+"""What the tests of BatchNorm and of buffers run on every rank; see RankPool."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from modules.config.files import load_config
+from modules.config.OptimizerConfig import OptimizerConfig
+from modules.distributed.errors import RanksError
+from modules.session.TrainCommands import TrainCommands
+from modules.trainer.EngineSettings import EngineSettings
+from modules.trainer.GenericTrainer import GenericTrainer
+from modules.trainer.Step import Step
+from modules.trainer.TrainingEngine import TrainingEngine
+from modules.weights.safe import load_tensors, save_tensors
+from tests.support.rank_scenarios import ADAMW, copied, counted, digest, squared_error
+from tests.support.RankPool import MakeRuntime
+from tests.support.Recorder import Recorder
+
+Sizes = list[list[list[int]]]  # of each step, of each rank, of each micro-batch: the samples
+
+
+class NormNet(nn.Module):
+    """Normalizes in the ways that BatchNorm knows. recomputes: whether activations are made again for the gradient."""
+
+    def __init__(self, recomputes: bool = False):
+        super().__init__()
+        self.recomputes = recomputes
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.Tanh(),
+            nn.Conv2d(4, 4, 3),
+            nn.BatchNorm2d(4, affine=False, momentum=None),
+        )
+        self.frozen = nn.BatchNorm1d(4).requires_grad_(False)
+        self.head = nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.recomputes:
+            features = checkpoint(self.features, images, use_reentrant=False)
+        else:
+            features = self.features(images)
+        return self.head(self.frozen(features.square().mean((2, 3))))
+
+
+def norm_net(**options: Any) -> NormNet:
+    torch.manual_seed(1)
+    net = NormNet(**options).double()
+    net.frozen.running_mean.fill_(0.5)
+    net.frozen.eval()
+    return net
+
+
+def train(
+    make_runtime: MakeRuntime,
+    sizes: Sizes,
+    net: dict[str, Any] | None = None,
+    sync: dict[str, Any] | None = None,
+    save: str = "",
+    load: str = "",
+) -> dict[str, Any]:
+    """Trains NormNet on `sizes`; one rank on micro-batches that hold those of all ranks together.
+
+    A rank without a micro-batch gets a sample that does not count. sync: settings of DataParallelSettings.
+    save, load: folder of a backup, to be written by rank 0 after the steps or to be read before them, which are then
+    those that come after it.
+    """
+    runtime = make_runtime(**(sync or {}))
+    recorder = Recorder()
+    engine = TrainingEngine(EngineSettings(optimizer=ADAMW), recorder, runtime=runtime)
+    engine.setup(norm_net(**(net or {})), squared_error, total_steps=len(sizes))
+    if load:
+        load_backup(engine, Path(load))
+    engine.fit(own_steps(sizes, runtime.rank, runtime.world_size)[engine.step :])
+    tensors, data = engine.state()
+    if save and runtime.is_main:
+        for name, group in tensors.items():
+            save_tensors(Path(save) / f"{name}.safetensors", copied(group))
+        (Path(save) / "data.json").write_text(json.dumps(data))
+    return {
+        "losses": recorder.losses,
+        "norms": [info.grad_norm for info in recorder.steps],
+        "samples": [info.samples for info in recorder.steps],
+        "state": {name: tensor.double().flatten().tolist() for name, tensor in tensors["model"].items()},
+        "digest": digest(tensors["model"]),
+    }
+
+
+def load_backup(engine: TrainingEngine, folder: Path) -> None:
+    tensors = {path.stem: load_tensors(path) for path in folder.glob("*.safetensors")}
+    engine.load_state(tensors, json.loads((folder / "data.json").read_text()))
+
+
+def own_steps(sizes: Sizes, rank: int, world_size: int) -> list[Step]:
+    generator = torch.Generator().manual_seed(4)
+    steps = []
+    for of_ranks in sizes:
+        batches = [[3 * torch.randn(n, 3, 7, 6, generator=generator).double() + 5 for n in own] for own in of_ranks]
+        if world_size == 1:
+            longest = max(map(len, batches))
+            batches = [[torch.cat([own[i] for own in batches if i < len(own)]) for i in range(longest)]]
+        own = batches[rank]
+        steps.append(Step(own or [torch.ones(1, 3, 7, 6).double()], padding=not own))
+    return steps
+
+
+def call_alone(make_runtime: MakeRuntime) -> list[float]:
+    """Rank 0 calls the model in training mode between two steps, the other does not; then both train on."""
+    runtime = make_runtime()
+    engine = TrainingEngine(EngineSettings(optimizer=ADAMW), runtime=runtime)
+    engine.setup(norm_net(), squared_error, total_steps=2)
+    batch = torch.randn(2, 3, 7, 6, generator=torch.Generator().manual_seed(runtime.rank)).double()
+    engine.train_step(Step([batch]))
+    if runtime.is_main:
+        engine.model(batch)
+    engine.train_step(Step([batch]))
+    return engine.model.features[1].running_mean.tolist()
+
+
+def set_up_with_unused_parts(make_runtime: MakeRuntime) -> str:
+    engine = TrainingEngine(EngineSettings(), runtime=make_runtime())
+    try:
+        engine.setup(norm_net(), squared_error, total_steps=1, unused_parameters=True)
+    except RanksError as error:
+        return str(error)
+    return ""
+
+
+def train_frozen(make_runtime: MakeRuntime) -> dict[str, int]:
+    """The collectives of a step of a model whose BatchNorm layers are in evaluation mode."""
+    engine = TrainingEngine(EngineSettings(optimizer=ADAMW), runtime=make_runtime())
+    engine.setup(norm_net().eval(), squared_error, total_steps=1)
+    counts = {"all_reduce": 0, "all_gather": 0, "broadcast": 0}
+    with counted(torch.distributed, "all_reduce", counts), counted(torch.distributed, "all_gather", counts):
+        engine.train_step(Step([torch.ones(2, 3, 7, 6).double()]))
+    return counts
+
+
+class NormedTrainer(GenericTrainer):
+    """Trains a U-Net whose output a BatchNorm layer normalizes."""
+
+    def _attach_method(self) -> None:
+        super()._attach_method()
+        unet = self.base.module("unet")
+        unet.conv_out = nn.Sequential(unet.conv_out, nn.BatchNorm2d(unet.config.out_channels))
+
+
+def train_diffusion(make_runtime: MakeRuntime, config: str) -> dict[str, Any]:
+    runtime = make_runtime()
+    trainer = NormedTrainer(load_config(config), Recorder(), TrainCommands(), runtime)
+    trainer.start()
+    steps = list(trainer._steps())
+    trainer.train()
+    norm = trainer.base.module("unet").conv_out[1]
+    return {
+        "passes": [len(step.micro_batches) for step in steps],
+        "padding": [step.padding for step in steps],
+        "losses": trainer.callbacks.losses,
+        "digest": digest(trainer.trainable),
+        "statistics": [norm.running_mean.tolist(), norm.running_var.tolist(), norm.num_batches_tracked.item()],
+    }
+
+
+class Counting(nn.Module):
+    """Changes buffers in each pass: `seen` as every rank does, `average` and `values` by what the rank has seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 1)
+        self.register_buffer("drawn", torch.randn(2))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("average", torch.zeros(2))
+        self.register_buffer("values", torch.zeros(2, 3, dtype=torch.complex64).t())
+        self.register_buffer("late", torch.zeros((), dtype=torch.int16))
+        self.register_buffer("scratch", torch.zeros(2), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen += 1
+        self.average = 0.9 * self.average + 0.1 * inputs.mean(0)
+        self.values.data[1:] += inputs.sum()
+        self.scratch.copy_(inputs[0])
+        if self.seen > 5:
+            self.late += int(inputs.sum())
+        return self.linear(inputs * self.drawn)
+
+
+def train_counting(make_runtime: MakeRuntime, steps: int) -> list[dict[str, Any]]:
+    """The buffers after each step, and the broadcasts in it; rank r trains on inputs of r + 1."""
+    runtime = make_runtime()
+    torch.manual_seed(runtime.rank)
+    engine = TrainingEngine(EngineSettings(optimizer=OptimizerConfig()), runtime=runtime)
+    engine.setup(Counting(), squared_error, total_steps=steps)
+    found = [{"drawn": engine.model.drawn.tolist()}]
+    for _ in range(steps):
+        counts = {"broadcast": 0}
+        with counted(torch.distributed, "broadcast", counts):
+            engine.train_step(Step([torch.full((2, 2), runtime.rank + 1.0)]))
+        buffers = {name: torch.view_as_real(b + 0j).tolist() for name, b in engine.model.named_buffers()}
+        found.append(buffers | counts)
+    return found

@@ -1,0 +1,84 @@
+"""Pairs of ranks that leave each other in different ways; prints the exit codes of each pair.
+
+They are forked from a process that has imported everything, and end as an interpreter does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+import torch.distributed as dist
+
+from modules.config.TrainConfig import TrainConfig
+from modules.distributed import StoreExchange
+from modules.distributed.environments import spawn_variables
+from modules.distributed.setup_distributed import cleanup_distributed, create_runtime, run_store, setup_distributed
+from tests.support.ports import free_port
+
+SECONDS = 60.0
+WAYS = {
+    "nothing is called": lambda runtime: None,
+    "only cleanup": lambda runtime: cleanup_distributed(),
+    "only close": lambda runtime: runtime.close(),
+    "everything twice": lambda runtime: [cleanup_distributed(), runtime.close(), cleanup_distributed()],
+}
+FAILURES = {"rank 0 fails": 0, "rank 1 fails": 1}  # while the other is in a collective
+
+
+def main(ways: list[str]) -> None:
+    pairs = {way: start_pair(way, free_port()) for way in ways or (*WAYS, *FAILURES)}
+    print(json.dumps({way: [wait(pid) for pid in pids] for way, pids in pairs.items()}))
+
+
+def start_pair(way: str, port: int) -> list[int]:
+    return [start(way, rank, port) for rank in range(2)]
+
+
+def start(way: str, rank: int, port: int) -> int:
+    pid = os.fork()
+    if pid == 0:
+        os.environ |= spawn_variables(rank, TrainConfig(), 2, port, "run")
+        live(way, rank)
+    return pid
+
+
+def live(way: str, rank: int) -> NoReturn:
+    StoreExchange.ALIVE_SECONDS = 0.0  # its thread is in the store all the time, also when the interpreter ends
+    config = TrainConfig(distributed_backend="gloo")
+    setup_distributed(config, tell=None)
+    runtime = create_runtime(config)
+    runtime.sum(torch.ones(1))
+    if way in FAILURES:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        if rank == FAILURES[way]:
+            raise RuntimeError("for a test")
+        runtime.sum(torch.ones(1))
+    if rank == 1:  # it still needs the store when rank 0, which holds it, is about to end
+        dist.PrefixStore("runtime", run_store()).wait(["left/0"])
+    WAYS[way](runtime)
+    sys.exit()
+
+
+def wait(pid: int) -> int | str:
+    """The exit code of a process, negative for a signal."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    return "hung"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
