@@ -78,18 +78,10 @@ class PresetWindow(TableWindow):
     def _take_rows(self, wanted: tuple[int | None, int], rows: list[Row]) -> None:
         if self.winfo_exists() and wanted == (self._memory, self._num_gpus):
             self._presets = rows
-            self._show_all()
+            self._rows = [*rows, *self._files]
+            self.show_rows()
 
     def _take_files(self, rows: list[Row]) -> None:
-        if not self.winfo_exists():
-            return
-        chosen = self.table.selection()
-        self._files = rows
-        self._show_all()
-        if chosen:  # where the disk is slow, somebody has chosen meanwhile
-            self.table.selection_set(chosen)
-            self.table.focus(chosen[0])
-
-    def _show_all(self) -> None:
-        self._rows = [*self._presets, *self._files]
-        self.show_rows()
+        if self.winfo_exists():
+            self._files = rows
+            self.take_rows([*self._presets, *rows])  # where the disk is slow, somebody has chosen meanwhile

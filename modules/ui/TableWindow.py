@@ -78,6 +78,15 @@ class TableWindow(ctk.CTkToplevel):
             self.table.selection_set(found[0])
             self.table.focus(found[0])
 
+    def take_rows(self, rows: Sequence[Row]) -> None:
+        """List other rows. Those that somebody has chosen stay chosen."""
+        chosen = self.table.selection()
+        self._rows = list(rows)
+        self.show_rows()
+        if still := [name for name in chosen if self.table.exists(name)]:
+            self.table.selection_set(still)
+            self.table.focus(still[0])
+
     def _make_table(self, columns: dict[str, int], many: bool) -> ttk.Treeview:
         frame = ctk.CTkFrame(self, fg_color=Theme.card)
         frame.grid(row=1, column=0, columnspan=GRID_COLUMNS, sticky="nsew", padx=14)

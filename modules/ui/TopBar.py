@@ -12,12 +12,12 @@ import customtkinter as ctk
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import load_config
 from modules.config.show_value import show_value
+from modules.ui.ChangesWindow import Changes, ChangesWindow
 from modules.ui.dialogs import ask_path, open_window
 from modules.ui.fitting import FittedButton, FittedMenu
 from modules.ui.kept_settings import KEPT
 from modules.ui.PresetWindow import PresetWindow
 from modules.ui.SettingsSearch import SettingsSearch
-from modules.ui.TableWindow import TableWindow
 from modules.ui.theme import Theme
 from modules.ui.Tooltip import Tooltip
 
@@ -53,13 +53,16 @@ class TopBar(ctk.CTkFrame):
         recent = list(self.app.preferences.recent)
         return open_window(self.app, PresetWindow, self._use, self._compare, self.open_file, recent)
 
-    def show_changes(self) -> TableWindow:
+    def show_changes(self) -> ChangesWindow:
         """Open the list of what differs from the preset."""
         settings = self.app.settings
-        rows = [(path, self._change(path)) for path in settings.modified_paths()]
-        columns = {"Setting": 270, f"In {settings.preset_name}": 210, "Now": 210}
+
+        def find() -> Changes:
+            rows = [(path, self._change(path)) for path in settings.modified_paths()]
+            return Changes(f"Changes to {settings.preset_name}", (f"In {settings.preset_name}", "Now"), rows)
+
         actions = [("Show", lambda paths: self.app.flash(paths[0])), ("Take back", settings.reset_to_preset)]
-        return open_window(self.app, TableWindow, f"Changes to {settings.preset_name}", columns, rows, actions, True)
+        return open_window(self.app, ChangesWindow, find, actions, True)
 
     def save(self) -> None:
         """Write the settings to the file they came from, or ask for one."""
@@ -105,18 +108,19 @@ class TopBar(ctk.CTkFrame):
     def _compare(self, names: list[str]) -> None:
         """Open the list of what a preset or file would change."""
         settings = self.app.settings
-        kind, _, name = names[0].partition(":")
+        kind, _, origin = names[0].partition(":")
+        name = Path(origin).name
+
+        def find() -> Changes:
+            changes = settings.compare(load_config(origin)) if kind == "file" else settings.compare_preset(origin)
+            rows = [(path, (self._named(path), _text(now), _text(then))) for path, now, then in changes]
+            return Changes(f"What {name} would change", ("Now", f"In {name}"), rows)
+
+        actions = [("Use it", lambda paths: self._use(names)), ("Show", lambda paths: self.app.flash(paths[0]))]
         try:
-            is_file = kind == "file"
-            changes = settings.compare(load_config(name)) if is_file else settings.compare_preset(name)
+            open_window(self.app, ChangesWindow, find, actions)
         except ConfigError as error:
             self.app.show_message(str(error), "error")
-            return
-        name = Path(name).name
-        rows = [(path, (self._named(path), _text(now), _text(then))) for path, now, then in changes]
-        columns = {"Setting": 270, "Now": 210, f"In {name}": 210}
-        actions = [("Use it", lambda paths: self._use(names)), ("Show", lambda paths: self.app.flash(paths[0]))]
-        open_window(self.app, TableWindow, f"What {name} would change", columns, rows, actions)
 
     def _save_to(self, path: Path) -> None:
         try:

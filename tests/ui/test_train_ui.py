@@ -25,6 +25,7 @@ from modules.session.RunLock import RunLock
 from modules.ui import RunControl as run_control
 from modules.ui import dialogs
 from modules.ui.BottomBar import describe_progress, describe_seconds
+from modules.ui.ChangesWindow import ChangesWindow
 from modules.ui.CrashReportWindow import CrashReportWindow
 from modules.ui.DeviceModel import read_machine
 from modules.ui.form import find_field
@@ -34,7 +35,6 @@ from modules.ui.RunControl import check_of, next_free_folder, run_check
 from modules.ui.RunState import RunState
 from modules.ui.RunSummaryWindow import RunSummaryWindow
 from modules.ui.SettingsSearch import find_settings
-from modules.ui.TableWindow import TableWindow
 from modules.ui.theme import Theme
 from modules.ui.TrainUI import MIN_SIZE, TABS, tab_of
 from tests.support.backup_files import write_backup
@@ -521,7 +521,7 @@ def test_what_a_preset_would_change_is_shown_before_it_is_taken(app, wait_for):
     window.table.selection_set("preset:sdxl-lora")
     window._act(dict(window._actions)["Compare…"])
     assert app.settings.get("family") == "sd15"
-    comparison = next(child for child in app.winfo_children() if type(child) is TableWindow)
+    comparison = next(child for child in app.winfo_children() if isinstance(child, ChangesWindow))
     assert comparison.table.item("epochs", "values")[1:] == ("3", "100")
     assert comparison.table.item("concepts", "values")[1:] == ("2", "0")
     assert not comparison.table.exists("seed")
@@ -538,7 +538,7 @@ def test_a_preset_says_what_it_has_kept_and_one_undo_brings_all_back(app, wait_f
     wait_for(app, window.table.get_children)
     window.table.selection_set("preset:sd15-lora")
     window._act(dict(window._actions)["Compare…"])
-    comparison = next(child for child in app.winfo_children() if type(child) is TableWindow)
+    comparison = next(child for child in app.winfo_children() if isinstance(child, ChangesWindow))
     assert comparison.table.exists("epochs") is False  # 100 in both
     assert comparison.table.exists("lora.targets")
     assert not any(comparison.table.exists(path) for path in ("concepts", "concepts.0.path", "workspace_dir"))
@@ -587,12 +587,32 @@ def test_changes_are_listed_and_taken_back(app):
     app.settings.set("epochs", 3)
     app.settings.set("batch_size", 8)
     window = app.top_bar.show_changes()
-    assert isinstance(window, TableWindow)
     assert set(window.table.get_children()) == {"epochs", "batch_size"}
     assert window.table.item("epochs", "values")[1:] == ("100", "3")
     window.table.selection_set("epochs")
     window._act(dict(window._actions)["Take back"])
     assert app.settings.modified_paths() == ["batch_size"]
+
+
+def test_the_lists_of_changes_follow_the_settings_behind_them(app, wait_for):
+    app.settings.set("epochs", 3)
+    changes = app.top_bar.show_changes()
+    app.settings.set("batch_size", 8)
+    changes.table.selection_set("batch_size")
+    app.settings.set("epochs", 100)
+    app.settings.set("seed", 7)
+    assert (changes.table.get_children(), changes.table.selection()) == (("seed", "batch_size"), ("batch_size",))
+    app.settings.load_preset("sdxl-lora")
+    assert changes.title() == "Changes to sdxl-lora"
+    assert changes.table.heading("First", "text") == "In sdxl-lora"
+
+    presets = app.top_bar.choose_preset()
+    wait_for(app, presets.table.get_children)
+    presets.table.selection_set("preset:demo")
+    presets._act(dict(presets._actions)["Compare…"])
+    comparison = next(child for child in app.winfo_children() if isinstance(child, ChangesWindow))
+    app.settings.set("epochs", 77)
+    assert comparison.table.item("epochs", "values")[1:] == ("77", "100")
 
 
 def test_family_and_method_follow_the_settings_and_set_them(app):
