@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.weights.device_memory import free_memory
-from modules.weights.errors import WeightsError
+from modules.weights.errors import WeightsError, loading_reason
 from modules.weights.inspect import check_base, inspect_base
 from modules.weights.libraries import import_diffusers, import_pipeline
 from modules.weights.safe import read_header, tensor_shapes
@@ -176,7 +176,7 @@ class BaseModel:
             return Path(self._pipeline_class.download(self.config.base))
         except OSError as error:
             raise WeightsError(
-                f"model.base {self.config.base!r} can't be fetched from the Hub: {_first_line(error)}; "
+                f"model.base {self.config.base!r} can't be fetched from the Hub: {loading_reason(error)}; "
                 "check the name and the connection, or give a folder."
             ) from error
 
@@ -191,7 +191,7 @@ class BaseModel:
                 self.path, subfolder=name, output_loading_info=True, **options
             )
         except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: of sizes that are not the config's
-            raise self._component_error(name, _first_line(error)) from error
+            raise self._component_error(name, loading_reason(error)) from error
         if report["missing_keys"]:
             # the libraries would go on with random numbers in their place
             raise self._component_error(name, f"its weights lack {min(report['missing_keys'])}")
@@ -234,10 +234,10 @@ class BaseModel:
         except NotImplementedError as error:  # of tensors that are still without data when they get their dtype
             raise self._single_file_error("tensors are missing", WHOLE) from error
         except SingleFileComponentError as error:
-            raise self._single_file_error(_first_line(error), WHOLE) from error
+            raise self._single_file_error(loading_reason(error), WHOLE) from error
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             remedy = "check both" if options else "set model.config_folder to a diffusers folder of the same kind"
-            raise self._single_file_error(_first_line(error), remedy) from error
+            raise self._single_file_error(loading_reason(error), remedy) from error
         for name, component in pipe.components.items():
             if hasattr(component, "parameters") and any(param.is_meta for param in component.parameters()):
                 raise self._single_file_error(f"tensors of its {name} are missing", WHOLE)
@@ -275,7 +275,7 @@ class BaseModel:
         folder = self.config.config_folder
         described = f" with model.config_folder {folder!r}" if folder else ""
         return WeightsError(
-            f"model.base {self.config.base!r}{described} can't be read as {self.family.label}: {reason.rstrip('.')}; "
+            f"model.base {self.config.base!r}{described} can't be read as {self.family.label}: {reason}; "
             f"{remedy}."
         )
 
@@ -326,7 +326,3 @@ def _as_marked(scheduler, names: Collection[str]):
     }
     changes = {name: value for mark, values in marks.items() if mark in names for name, value in values.items()}
     return type(scheduler).from_config(scheduler.config, **changes) if changes else scheduler
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__

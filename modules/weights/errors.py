@@ -5,3 +5,11 @@ from modules.config.errors import UserError
 
 class WeightsError(UserError):
     """A model file or folder that can't be read or is of the wrong kind; `str()` is one sentence with its path."""
+
+
+def loading_reason(error: Exception) -> str:
+    """Why a library could not load a part of a model: a clause for people, without a full stop."""
+    if "ignore_mismatched_sizes" in str(error):  # transformers, which tells the sizes on the terminal
+        return "its tensors have other shapes than its config.json says"
+    lines = str(error).strip().splitlines()
+    return lines[0][:300].rstrip(".") if lines else type(error).__name__

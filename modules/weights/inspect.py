@@ -1,4 +1,4 @@
-"""What a base model is, found out from names and headers alone: no torch, no weights read.
+"""What a base model is, found out from names and headers alone: no weights read, and no torch unless they are pickled.
 
 The checks before a start and the window's model picker use it.
 """
@@ -15,13 +15,15 @@ from typing import Literal
 
 from modules.families.registry import FAMILIES, family_of
 from modules.weights.errors import WeightsError
-from modules.weights.safe import PICKLE_SUFFIXES, read_header, tensor_shapes
+from modules.weights.safe import PICKLE_SUFFIXES, check_pickle, read_header, tensor_shapes
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 WEIGHT_SUFFIXES = (".safetensors", ".gguf", *PICKLE_SUFFIXES)
 CHOOSE = "choose a diffusers folder, a .safetensors file or a model's name on the Hugging Face Hub"
+# Files of a component that are loaded without being asked for: others have a variant's name, such as fp16.
+LOADED = re.compile(r"(diffusion_pytorch_model|pytorch_model|model)(-\d{5}-of-\d{5})?\.(safetensors|bin)")
 # Of what is no family here, for the sentence that refuses it.
 OTHER_LABELS = {
     "StableDiffusionInpaintPipeline": "Stable Diffusion inpainting",
@@ -87,7 +89,7 @@ def check_base(
     try:
         info = inspect_base(base)
         if info.kind == "folder":
-            _check_parts(Path(base), unused)
+            check_parts(Path(os.path.expanduser(base)), unused)
     except WeightsError as error:
         raise WeightsError(f"{setting} {error}") from error
     if info.kind == "hub" or info.pipeline in pipelines:
@@ -96,6 +98,26 @@ def check_base(
     fitting = family_of(info.pipeline)
     remedy = f"choose family {fitting.name} or another base" if fitting else "choose another base"
     raise WeightsError(f"{setting} '{base}': is {info.detail}; the family {family_name} needs {needs}: {remedy}.")
+
+
+def check_parts(path: Path, unused: Collection[str] = ()) -> None:
+    """Whether each component's weights are whole and nothing but weights: what is wrong with them is told now, not
+    minutes later.
+
+    path: of a diffusers folder. unused: as of `check_base`. Raises WeightsError, a sentence that begins with the path.
+    """
+    index = json.loads((path / "model_index.json").read_text(encoding="utf-8"))
+    # A component is written as [library, class]; one that the pipeline goes without as [null, null].
+    parts = [name for name, value in index.items() if isinstance(value, list) and value[:1] != [None]]
+    for name in parts:
+        if name in unused:
+            continue
+        if not (path / name).is_dir():
+            raise WeightsError(f"'{path}': lacks the folder '{name}' named in model_index.json; download it again.")
+        for file in sorted((path / name).glob("*.safetensors")):
+            read_header(file)
+        for file in _pickles(path / name):
+            check_pickle(file)
 
 
 def lora_family(path: str | Path) -> str | None:
@@ -153,18 +175,10 @@ def _inspect_file(path: Path) -> BaseInfo:
     return BaseInfo("single_file", pipeline, path.stat().st_size, detail)
 
 
-def _check_parts(path: Path, unused: Collection[str]) -> None:
-    """Each component's safetensors files are whole: a pointer or a cut download is told now, not minutes later."""
-    index = json.loads((path / "model_index.json").read_text(encoding="utf-8"))
-    # A component is written as [library, class]; one that the pipeline goes without as [null, null].
-    parts = [name for name, value in index.items() if isinstance(value, list) and value[:1] != [None]]
-    for name in parts:
-        if name in unused:
-            continue
-        if not (path / name).is_dir():
-            raise WeightsError(f"'{path}': lacks the folder '{name}' named in model_index.json; download it again.")
-        for file in sorted((path / name).glob("*.safetensors")):
-            read_header(file)
+def _pickles(part: Path) -> list[Path]:
+    """What diffusers and transformers will unpickle of a component: its weights, where they are not in safetensors."""
+    files = [file for file in sorted(part.iterdir()) if LOADED.fullmatch(file.name)]
+    return [] if any(file.suffix == ".safetensors" for file in files) else files
 
 
 def _guess(shapes: Shapes) -> tuple[str | None, str]:

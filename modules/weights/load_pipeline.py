@@ -10,8 +10,8 @@ from modules.config.ModelConfig import ModelConfig
 from modules.families.registry import family_of
 from modules.weights.BaseModel import BaseModel
 from modules.weights.embedding_files import add_embedding
-from modules.weights.errors import WeightsError
-from modules.weights.inspect import BaseInfo, inspect_base
+from modules.weights.errors import WeightsError, loading_reason
+from modules.weights.inspect import BaseInfo, check_parts, inspect_base
 from modules.weights.libraries import import_diffusers
 from modules.weights.lora_files import load_lora
 
@@ -36,7 +36,7 @@ def load_pipeline(
     Raises WeightsError, one sentence, for a base, LoRA or embedding that is missing, damaged or does not fit.
     """
     info = inspect_base(base)
-    pipe = _single_file(base, info, config_folder) if info.kind == "single_file" else _folder(base)
+    pipe = _single_file(base, info, config_folder) if info.kind == "single_file" else _folder(base, info)
     pipe.set_progress_bar_config(disable=True)
     if getattr(pipe, "safety_checker", None) is not None:
         pipe.safety_checker = None  # it would hand out black pictures without a word
@@ -68,13 +68,20 @@ def _single_file(base: str, info: BaseInfo, config_folder: str) -> DiffusionPipe
     return BaseModel(family, ModelConfig(base=base, config_folder=config_folder), torch.device("cpu")).pipe
 
 
-def _folder(base: str) -> DiffusionPipeline:
+def _folder(base: str, info: BaseInfo) -> DiffusionPipeline:
+    from safetensors import SafetensorError
+
+    if info.kind == "folder":
+        try:
+            check_parts(Path(base).expanduser())
+        except WeightsError as error:
+            raise WeightsError(f"base {error}") from error
     pipeline_class = import_diffusers().DiffusionPipeline
     try:
         index = pipeline_class.load_config(Path(base).expanduser())
         # of each part that a model goes without, as an SD 3 without its T5, diffusers wants to be told
         absent = {name: None for name, value in index.items() if isinstance(value, list) and value == [None, None]}
         return pipeline_class.from_pretrained(Path(base).expanduser(), **absent)
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # RuntimeError: of sizes
+        reason = loading_reason(error)
         raise WeightsError(f"base {base!r}: can't be loaded ({reason}); fetch the model again.") from error

@@ -51,7 +51,7 @@ def read_header(path: str | Path) -> dict[str, dict[str, Any]]:
             file.seek(8)
             text = file.read(length)
     except OSError as error:
-        raise WeightsError(f"'{path}': can't be read ({error.strerror}); choose a safetensors file.") from error
+        raise _unreadable(path, error) from error
     header = _parse(path, text)
     metadata = header.setdefault(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
@@ -91,6 +91,26 @@ def load_tensors(path: str | Path, names: Iterable[str] | None = None) -> dict[s
 
     with safe_open(path, framework="pt", device="cpu") as file:
         return {name: file.get_tensor(name) for name in wanted}
+
+
+def check_pickle(path: str | Path) -> None:
+    """Raises WeightsError where `load_tensors` would refuse a pickle for what it holds; nothing is unpickled.
+
+    Of PyTorch's format before 1.6 only the attempt tells.
+    """
+    from torch.serialization import get_unsafe_globals_in_checkpoint
+
+    try:
+        with open(path, "rb") as file:
+            if file.read(1) == b"\x80":  # the old format
+                return
+        if not get_unsafe_globals_in_checkpoint(path):
+            return
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except (ValueError, RuntimeError) as error:  # no checkpoint, or a part of one
+        raise _unsafe(path) from error
+    raise _unsafe(path)
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -153,12 +173,9 @@ def _load_pickle(path: str | Path) -> dict[str, Tensor]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise WeightsError(f"'{path}': can't be read ({error.strerror}); choose a safetensors file.") from error
+        raise _unreadable(path, error) from error
     except Exception as error:  # a malformed or hostile pickle raises whatever its bytes lead to
-        raise WeightsError(
-            f"'{path}': is damaged, or holds more than weights, which could run code; "
-            "use the safetensors version of this model."
-        ) from error
+        raise _unsafe(path) from error
     if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]
     entries = loaded.items() if isinstance(loaded, dict) else ()
@@ -166,6 +183,17 @@ def _load_pickle(path: str | Path) -> dict[str, Tensor]:
     if not tensors:
         raise WeightsError(f"'{path}': holds no named tensors; use the safetensors version of this model.")
     return tensors
+
+
+def _unreadable(path: str | Path, error: OSError) -> WeightsError:
+    return WeightsError(f"'{path}': can't be read ({error.strerror}); choose a safetensors file.")
+
+
+def _unsafe(path: str | Path) -> WeightsError:
+    return WeightsError(
+        f"'{path}': is damaged, or holds more than weights, which could run code; "
+        "use the safetensors version of this model."
+    )
 
 
 def _other_format(start: bytes, size: int) -> str | None:

@@ -1,5 +1,9 @@
 """scripts/sample.py makes pictures from a base and LoRAs."""
 
+import json
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -98,6 +102,33 @@ def test_a_missing_config_folder_is_told_by_the_name_of_the_option(tiny_sd15, tm
     arguments = ["--base", str(file), "--config", str(tmp_path / "none"), "--prompt", "x", "--out", str(tmp_path)]
     assert sample.main(arguments) == 2
     assert capsys.readouterr().err.startswith(f"--config {str(tmp_path / 'none')!r}: no such folder")
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"no tensors"), "is not a safetensors file"),
+        (lambda folder: cut(folder / "model.safetensors"), "is a damaged safetensors file"),
+        (lambda folder: edit(folder / "config.json", hidden_size=64), "its tensors have other shapes than its config"),
+        (lambda folder: (folder / "config.json").write_text("{"), "can't be loaded"),
+    ],
+)
+def test_a_base_with_a_broken_text_encoder_is_one_sentence(damage, reason, tiny_sd15, tmp_path, capsys):
+    base = shutil.copytree(tiny_sd15, tmp_path / "base")
+    damage(base / "text_encoder")
+    assert sample.main(["--base", str(base), "--prompt", "x", "--out", str(tmp_path / "out")]) == 2
+    *_, sentence = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("base ")
+    assert reason in sentence
+    assert sentence.endswith(".")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def edit(path: Path, **values) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
 def test_a_missing_base_is_one_sentence(tmp_path, capsys):

@@ -10,7 +10,7 @@ from diffusers import StableDiffusionPipeline
 from modules.families.registry import FAMILIES
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import check_base, inspect_base
-from modules.weights.safe import save_tensors
+from modules.weights.safe import load_tensors, save_tensors
 from modules.weights.single_file import save_single_file
 
 SD15 = ("StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline")
@@ -148,6 +148,25 @@ def test_files_that_are_no_models_are_refused_alone_and_inside_a_folder(content,
 def test_a_pickled_checkpoint_is_refused(tmp_path):
     torch.save({"state_dict": {}}, tmp_path / "x.ckpt")
     assert "a pickled checkpoint, not safetensors" in refusal(tmp_path / "x.ckpt")
+
+
+@pytest.mark.parametrize(("pickled", "is_refused"), [({}, False), ({"step": print}, True)])
+def test_a_folder_of_pickled_weights_is_refused_where_they_are_more_than_weights(pickled, is_refused, copy_of_sd15):
+    safe = copy_of_sd15 / "unet" / "diffusion_pytorch_model.safetensors"
+    torch.save({**load_tensors(safe), **pickled}, copy_of_sd15 / "unet" / "diffusion_pytorch_model.bin")
+    check_base(str(copy_of_sd15), "sd15", SD15)  # nobody unpickles what is beside safetensors
+    safe.rename(safe.with_name("diffusion_pytorch_model.fp16.safetensors"))  # which is not loaded
+    if is_refused:
+        assert "diffusion_pytorch_model.bin': is damaged, or holds more than weights" in refusal(copy_of_sd15)
+        check_base(str(copy_of_sd15), "sd15", SD15, unused=("unet",))
+    else:
+        check_base(str(copy_of_sd15), "sd15", SD15)
+
+
+def test_a_folder_below_the_home_folder_may_be_named_from_there(copy_of_sd15, monkeypatch):
+    monkeypatch.setenv("HOME", str(copy_of_sd15.parent))
+    monkeypatch.setenv("USERPROFILE", str(copy_of_sd15.parent))
+    assert check_base(f"~/{copy_of_sd15.name}", "sd15", SD15).kind == "folder"
 
 
 def test_a_folder_that_lacks_a_part_is_refused(copy_of_sd15):
