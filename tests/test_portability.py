@@ -44,6 +44,7 @@ ALLOWED = {
     ("modules/data/TensorCache.py", "Path.unlink"): "of a temporary that nobody else knows",
     ("modules/session/atomic.py", "Path.unlink"): "of temporaries, which the next sweep removes otherwise",
     ("modules/session/atomic.py", "shutil.rmtree"): "of temporaries, which the next sweep removes otherwise",
+    ("modules/trainer/FallbackFolders.py", "Path.rmdir"): "of an empty folder, which is only untidy if it stays",
     ("modules/distributed/", "torch.cuda"): OWNS_DEVICES,
     ("modules/distributed/", '"cuda"'): OWNS_DEVICES,
     ("modules/distributed/", '"cuda:"'): OWNS_DEVICES,

@@ -55,3 +55,21 @@ class OutputConfig:
         importance="advanced",
         visible_when={"ema.enabled": [True]},
     )
+    fallback_dir: Str = setting(
+        "",
+        label="Fallback folder",
+        help="Where the model and the last backup go at the end of a run if the run folder can't be written, as when "
+        "its disk is full. Empty, or if there is no room either: the system's temporary folder.",
+        group="output",
+        importance="advanced",
+    )
+    wait_minutes: Float = setting(
+        10.0,
+        label="Wait for disk space",
+        help="How long a run that ends waits for room in the run folder if the model or the last backup could not be "
+        "written there. They are saved there as soon as there is room; a stop ends the waiting.",
+        group="output",
+        unit="minutes",
+        ge=0,
+        importance="advanced",
+    )

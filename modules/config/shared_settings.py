@@ -15,7 +15,7 @@ OF_EACH_MACHINE = (
     "initial_port",
     "master_addr",
 )
-OF_EACH_DISK = frozenset({"base", "config_folder", "path", "caption_table", "start_from"})
+OF_EACH_DISK = frozenset({"base", "config_folder", "path", "caption_table", "start_from", "fallback_dir"})
 
 
 def shared_values(config: TrainConfig) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def shared_values(config: TrainConfig) -> dict[str, Any]:
     values = to_values(config)
     for name in OF_EACH_MACHINE:
         del values[name]
-    for part in (values["model"], values["lora"], *values["concepts"]):
+    for part in (values["model"], values["lora"], values["output"], *values["concepts"]):
         for name in OF_EACH_DISK & part.keys():
             del part[name]
     return values

@@ -40,6 +40,9 @@ class Method(Protocol):
     ) -> list[Path]:
         """Writes the trained model for other programs; returns the files and folders made."""
 
+    def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
+        """About how much `save` writes."""
+
 
 class Loss(nn.Module):
     """The loss of a batch as a module, so that a data-parallel wrapper sees every parameter that trains.

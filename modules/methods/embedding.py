@@ -59,6 +59,10 @@ class Embedding:
             written.append(save_embedding(path, base.family, embedding.placeholder, vectors, dtype, metadata))
         return written
 
+    def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
+        words = (new_words(base.module(part)) for part in trained_in(self, base, config))
+        return sum(module.new.weight.numel() for module in words) * getattr(torch, config.output.dtype).itemsize
+
 
 class EmbeddingLoss(DenoisingLoss):
     """The new vectors are looked up in every forward pass, used or not: each always has a gradient."""

@@ -11,7 +11,7 @@ from modules.config.errors import UserError
 from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.methods.layers import check_patterns, matching_layers, preset_layers
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
-from modules.weights.model_files import check_names, save_model
+from modules.weights.model_files import check_names, model_bytes, save_model
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,6 +54,9 @@ class Full:
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
     ) -> list[Path]:
         return save_model(base, config.output, folder, name, metadata)
+
+    def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
+        return model_bytes(base, config.output)
 
 
 def trained_layers(family: Family, component: str, module: nn.Module, part: PartConfig) -> list[str]:

@@ -60,6 +60,12 @@ class Lora:
         adapted = self._adapted(base, config)
         return save_lora(folder / name, adapted, type(base.pipe), _formats(base, config), dtype, metadata)
 
+    def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
+        adapters = (param for module in self._adapted(base, config).values() for param in module.parameters())
+        numbers = sum(param.numel() for param in adapters if param.requires_grad)
+        num_files = 2 if _formats(base, config) == "both" else 1
+        return num_files * numbers * getattr(torch, config.output.dtype).itemsize
+
     def _adapted(self, base: BaseModel, config: TrainConfig) -> dict[str, nn.Module]:
         return {part: base.module(part) for part in trained_in(self, base, config)}
 

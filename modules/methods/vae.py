@@ -12,7 +12,7 @@ from modules.config.errors import ConfigError
 from modules.config.PartConfig import PartConfig
 from modules.methods.Method import Loss
 from modules.methods.parts import prepare_for_training
-from modules.weights.model_files import check_names, save_model
+from modules.weights.model_files import check_names, model_bytes, save_model
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -48,6 +48,9 @@ class Vae:
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
     ) -> list[Path]:
         return save_model(base, config.output, folder, name, metadata)
+
+    def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
+        return model_bytes(base, config.output)
 
 
 class VaeLoss(Loss):

@@ -18,6 +18,7 @@ from modules.session.events import to_plain
 from modules.session.writable import folder_path, look_for_obstacles, unusable
 
 RESERVE_BYTES = 16 * 1024  # what exit.json takes with a long traceback
+RESERVE_BYTES_FOR_EVENTS = 48 * 1024  # given up where there is something to note on a full disk
 PARTS = ("events", "commands", "samples", "backup", "models", "tensorboard", "log")  # the folders in a run folder
 
 
@@ -156,7 +157,7 @@ class RunFolder:
             write_json(self.exit_path, record)
         except OSError as error:
             try:
-                self._write_reserve(record)
+                self._write_reserve(record, 0)
                 retry_busy(lambda: os.replace(self.reserve_path, self.exit_path))
             except OSError:
                 raise error from None
@@ -166,7 +167,7 @@ class RunFolder:
         """Has the record of the end say this too, whoever writes it and however full the disk is."""
         note = to_plain({"text": text, **details})
         try:
-            self._write_reserve(note)
+            self._write_reserve(note, RESERVE_BYTES)
         except FileNotFoundError:  # nobody keeps a place for a trainer that is used by itself
             write_json(self.reserve_path, note)
 
@@ -185,12 +186,13 @@ class RunFolder:
         """
         retry_busy(lambda: self.exit_path.unlink(missing_ok=True))
         with contextlib.suppress(OSError):  # a disk that is full already; the start will say so
-            self.reserve_path.write_bytes(os.urandom(RESERVE_BYTES))  # random: some disks compress
+            # random, because some disks compress
+            self.reserve_path.write_bytes(os.urandom(RESERVE_BYTES + RESERVE_BYTES_FOR_EVENTS))
 
-    def _write_reserve(self, obj: Any) -> None:
-        """In place, which takes no more room on the disk; spaces, which JSON allows, keep the room that it has."""
+    def _write_reserve(self, obj: Any, num_bytes: int) -> None:
+        """In place, which takes no room on the disk. num_bytes: that are kept, by spaces, which JSON allows."""
         with open(self.reserve_path, "r+b") as file:
-            file.write(json.dumps(obj, indent=2).encode().ljust(RESERVE_BYTES - 1) + b"\n")
+            file.write(json.dumps(obj, indent=2).encode().ljust(num_bytes - 1) + b"\n")
             file.truncate()
             file.flush()
             os.fsync(file.fileno())
@@ -200,7 +202,7 @@ class RunFolder:
             note = json.loads(self.reserve_path.read_bytes())
         except (OSError, ValueError):  # most often the random bytes that keep the place
             return {}
-        return note if isinstance(note, dict) else {}
+        return {name: value for name, value in note.items() if value} if isinstance(note, dict) else {}
 
     def _folders(self) -> list[Path]:
         return [self.path / part for part in PARTS]

@@ -65,11 +65,21 @@ def newest_usable(folder: RunFolder) -> BackupInfo | None:
     return next((info for info in backups if damage(info.path, contents=False) is None), None)
 
 
+def resume_advice(folder: RunFolder) -> str:
+    """What to do when a failure is mended, as the end of a sentence. It names no backup that is not there."""
+    backup = newest_usable(folder)
+    if backup is None:
+        return "then start again, for there is no backup to resume from"
+    return f"then resume from the backup of step {backup.step}"
+
+
 def damage(path: Path, contents: bool = True) -> str | None:
     """Why no run can go on from the backup at `path`, in words; None if it is good.
 
     contents: whether every byte is compared with what was written, which reads all of it.
     """
+    if path.is_symlink() and not path.exists():
+        return f"it was saved to {os.readlink(path)}, which is gone"
     problem = check_manifest(path, _ESSENTIAL, contents)
     if problem is not None:
         return problem
@@ -160,6 +170,8 @@ def _move(source: Path, target: Path) -> None:
 
 def _look_at(path: Path, match: re.Match) -> BackupInfo | None:
     try:
+        if path.is_symlink() and not path.exists():  # to a backup that was saved elsewhere and is gone
+            return BackupInfo(path, int(match[2]), path.lstat().st_mtime, 0, match[1] is not None)
         if not path.is_dir():
             return None
         complete = path / MANIFEST_NAME

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from modules.session.atomic import new_folder, remove_folder, write_json
 from modules.session.backups import STATE_NAME, damage, find_backups
 from modules.session.manifest import listed_files, write_manifest
+from modules.trainer.LastSave import LastSave, Written
 from modules.trainer.TrainingError import DamagedBackup, TrainingError
 from modules.weights.errors import WeightsError
 from modules.weights.safe import load_tensors, save_tensors
@@ -75,10 +77,7 @@ class BackupStore:
         """Until the last backup is on the disk. Raises TrainingError where the last ones have all failed."""
         self.close()
         if self._failures >= MAX_FAILURES:
-            raise TrainingError(
-                f"{MAX_FAILURES} backups in a row could not be written to {self.folder}: free some space there, then "
-                "resume from the last good one."
-            )
+            raise TrainingError(f"{MAX_FAILURES} backups in a row could not be written to {self.folder}.")
 
     def close(self) -> None:
         """Until the last backup is on the disk or has failed; for a run that ends with an error of its own."""
@@ -86,10 +85,18 @@ class BackupStore:
             self._thread.join()
             self._thread = None
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether the last backup could not be written; to be asked after `wait`."""
-        return self._failures > 0
+    def last_save(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any], fails_run: bool) -> LastSave:
+        """The backup that a run ends with, which may be written elsewhere. The tensors must not change meanwhile."""
+        num_bytes = sum(tensor.nbytes for group in tensors.values() for tensor in group.values())
+        return LastSave(
+            f"backup of step {data['step']}",
+            self.folder,
+            num_bytes,
+            write=partial(self._attempt, tensors, data),
+            tell=lambda path: self._on_done(path, data["step"]),
+            fails_run=fails_run,
+            is_resumed_from=True,
+        )
 
     def newest(self) -> Backup | None:
         """The newest good backup; damaged ones are passed over with a warning. None if there is no backup at all.
@@ -137,25 +144,32 @@ class BackupStore:
             ) from error
 
     def _write(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
-        path = self.folder / f"step-{data['step']:09d}"
-        try:
-            if path.exists() and damage(path) is None:  # asked for twice at one step; equal in content
-                self._on_done(path, data["step"])
-                return
-            remove_folder(path)
-            with new_folder(path) as temporary:
-                for name, group in tensors.items():
-                    save_tensors(temporary / f"{name}.safetensors", group)
-                write_json(temporary / STATE_NAME, data)
-                write_manifest(temporary)
-        except OSError as error:
+        paths, error = self._attempt(tensors, data, self.folder)
+        for path in paths:
+            self._on_done(path, data["step"])
+        if error is not None:
             self._failures += 1
             self._on_warning(f"The backup at step {data['step']} could not be written ({error.strerror or error}).")
-            return
-        self._failures = 0
-        self._damaged.discard(path.name)
-        self._remove_old(data["step"])
-        self._on_done(path, data["step"])
+
+    def _attempt(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any], folder: Path) -> Written:
+        """Writes a backup into `folder`."""
+        path = folder / f"step-{data['step']:09d}"
+        try:
+            # asked for twice at one step; equal in content. A link is to one that had no room here.
+            if path.is_symlink() or not path.exists() or damage(path) is not None:
+                remove_folder(path)
+                with new_folder(path) as temporary:
+                    for name, group in tensors.items():
+                        save_tensors(temporary / f"{name}.safetensors", group)
+                    write_json(temporary / STATE_NAME, data)
+                    write_manifest(temporary)
+        except OSError as error:
+            return [], error
+        if folder == self.folder:
+            self._failures = 0
+            self._damaged.discard(path.name)
+            self._remove_old(data["step"])
+        return [path], None
 
     def _remove_old(self, step: int) -> None:
         """Keeps the backup of `step`, which was just written, and the good ones before it, `keep` of them in all.

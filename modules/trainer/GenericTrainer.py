@@ -42,6 +42,7 @@ from modules.families.timesteps import timesteps_of
 from modules.methods.layers import check_layers
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
+from modules.session.backups import resume_advice
 from modules.session.names import safe_file_name
 from modules.session.out_of_memory import must_fit
 from modules.session.RunFolder import RunFolder
@@ -49,6 +50,8 @@ from modules.trainer.BackupStore import Backup, BackupStore
 from modules.trainer.checks import check_parts, check_precision, check_shares, check_start
 from modules.trainer.compiling import check_compiler, compile_blocks
 from modules.trainer.EngineSettings import EngineSettings
+from modules.trainer.FallbackSaver import FallbackSaver
+from modules.trainer.LastSave import LastSave
 from modules.trainer.ModelStore import AVERAGED_ENDING, ModelStore
 from modules.trainer.param_groups import param_groups
 from modules.trainer.rank_checks import check_same, settings_digest, weights_digest
@@ -64,6 +67,8 @@ from modules.weights.BaseModel import BaseModel
 from modules.weights.checksum import checksum
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from modules.config.TrainConfig import TrainConfig
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
@@ -100,6 +105,7 @@ class GenericTrainer(TrainingEngine):
             self.run_folder.backup_dir, config.backup.keep, self.callbacks.on_backup, self.callbacks.on_warning
         )
         self.models = ModelStore(self.run_folder.models_dir, self.callbacks.on_saved, self.callbacks.on_warning)
+        self.saver = FallbackSaver(self.run_folder, config.output, self.callbacks)
 
     def start(self) -> None:
         """Everything up to the first step: checks, model, caches, plan, optimizer; or a backup's state."""
@@ -152,52 +158,56 @@ class GenericTrainer(TrainingEngine):
         goes_on = self.stopped and any(self.runtime.gather(self.commands.requeues, "ending"))
         self.requeues = goes_on and self.runtime.is_main
         if self.config.backup.at_end or self.stopped:
-            self._together("saving", self.backup)
+            self._together("saving", partial(self._save_last, self._last_backup))
         if not goes_on:
-            self._together("saving", partial(self.save, final=True))
+            self._together("saving", partial(self._save_last, self._last_model))
         # after the model: what ends the run while pictures are made must not cost it
         if self.config.sampling.at_end and not self.stopped:
             self._together("sampling", self.sample)
-        self._together("saving", self.backups.wait)
-        if self.requeues and self.backups.has_failed:
-            raise TrainingError(  # else the job would come back for ever to do the same steps
-                f"The job is not queued again, for its backup could not be written to {self.run_folder.backup_dir}: "
-                "free some space there, then submit its script with --resume."
-            )
+        self._together("saving", partial(self._finish_saving, waits=not goes_on))
 
     # --- what is done between steps -------------------------------------------------------------------------------
 
     def backup(self) -> None:
-        if self.runtime.is_main:
-            tensors, data = self.state()
-            self.backups.write(tensors, {**data, "run": self._run_state()})
+        """Writes a backup in the background. If the last ones have failed, this one goes elsewhere and ends the run."""
+        if not self.runtime.is_main:
+            return
+        try:
+            self.backups.write(*self._backup_content())
+        except TrainingError as error:
+            self.saver.save(self._last_backup())
+            if self.saver.has_away:
+                self.saver.finish()
+                text = str(error).rstrip(".")
+                raise TrainingError(f"{text}: free some space there, {resume_advice(self.run_folder)}.") from error
 
-    def save(self, final: bool = False) -> None:
+    def save(self) -> None:
         """Writes the model for other programs; with an average of the weights that, or both, as output.save_ema says.
 
-        What can't be written is a warning while training goes on, and an error at its end; what could be stays.
+        What can't be written is a warning; what could be stays.
         """
         if self.runtime.is_main:
             self.callbacks.on_status("Saving the model")
-            name = safe_file_name(self.config.output.name)
-            name = self.models.unused_name(name if final else f"{name}-step{self.step:06d}")
-            self.models.write(partial(self._write_model, name), self.step, final)
+            name = self.models.unused_name(f"{safe_file_name(self.config.output.name)}-step{self.step:06d}")
+            self.models.write(partial(self._write_model, name), self.step)
 
-    def _write_model(self, name: str) -> list[Path]:
+    def _write_model(self, name: str, folder: Path) -> list[Path]:
         metadata = {
             "trained_with": "Chorus",
             "family": self.family.name,
             "method": self.config.method,
             "steps": str(self.step),
         }
-        asked = self.config.output.save_ema if self.ema else "averaged"
-        # ending of the name -> whether it has the averaged weights
-        versions = {"averaged": {"": True}, "plain": {"": False}, "both": {"": False, AVERAGED_ENDING: True}}
         paths = []
-        for ending, averaged in versions[asked].items():
+        for ending, averaged in self._model_versions().items():
             with self.weights_to_use(averaged):
-                paths += self.method.save(self.base, self.config, self.models.folder, name + ending, metadata)
+                paths += self.method.save(self.base, self.config, folder, name + ending, metadata)
         return paths
+
+    def _model_versions(self) -> dict[str, bool]:
+        """Ending of the name -> whether it has the averaged weights."""
+        asked = self.config.output.save_ema if self.ema else "averaged"
+        return {"averaged": {"": True}, "plain": {"": False}, "both": {"": False, AVERAGED_ENDING: True}}[asked]
 
     def validate(self) -> None:
         """Measures the loss of the held-out samples, each rank its share; nothing that trains changes by it."""
@@ -223,6 +233,45 @@ class GenericTrainer(TrainingEngine):
             for name in self.family.denoisers:
                 stack.enter_context(lower_precision(self.base.module(name), self._autocast))
             yield
+
+    # --- what stays at the end ------------------------------------------------------------------------------------
+
+    def _save_last(self, make: Callable[[], LastSave]) -> None:
+        if self.runtime.is_main:
+            self.backups.close()
+            self.saver.save(make())
+
+    def _last_backup(self) -> LastSave:
+        # what else could a run that was stopped be resumed from
+        return self.backups.last_save(*self._backup_content(), fails_run=self.stopped)
+
+    def _last_model(self) -> LastSave:
+        self.callbacks.on_status("Saving the model")
+        name = self.models.unused_name(safe_file_name(self.config.output.name))
+        num_bytes = len(self._model_versions()) * self.method.saved_bytes(self.base, self.config)
+        return self.models.last_save(partial(self._write_model, name), self.step, num_bytes)
+
+    def _finish_saving(self, waits: bool) -> None:
+        """Waits for room for what is not where it belongs. A stop that any rank is asked for meanwhile ends that."""
+
+        def announce_stop() -> None:
+            if self.commands.stopping and not self.stopped:
+                self.runtime.announce_stop()
+
+        def is_over() -> bool:
+            return not self.stopped and (self.commands.stopping or self.runtime.stop_announced)
+
+        self.runtime.while_waiting = announce_stop  # of the other ranks, which have nothing to save
+        if not self.runtime.is_main:
+            return
+        if waits:
+            self.saver.wait(is_over, self.runtime.heartbeat.beat)
+        elif self.saver.has_away:
+            raise TrainingError(  # else the job would come back for ever to do the same steps
+                f"The job is not queued again, for its backup could not be written to {self.run_folder.backup_dir}: "
+                "free some space there, then submit its script with --resume."
+            )
+        self.saver.finish()
 
     # --- start, in its order --------------------------------------------------------------------------------------
 
@@ -397,6 +446,10 @@ class GenericTrainer(TrainingEngine):
             padding = not step.micro_batches[0].real
             batches = [batch.pinned() for batch in batches] if pin else batches
             yield Step(batches, step.epoch, step.index, step.ends_epoch, padding)
+
+    def _backup_content(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        tensors, data = self.state()
+        return tensors, {**data, "run": self._run_state()}
 
     def _run_state(self) -> dict[str, Any]:
         return {"global_batch": self.global_batch, "samples": samples_digest(self.dataset, self.unusable)}

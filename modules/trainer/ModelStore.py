@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from modules.trainer.TrainingError import TrainingError
+from modules.trainer.LastSave import LastSave, Written
 from modules.weights.errors import WeightsError
 
 AVERAGED_ENDING = "_ema"  # of a model's name, where the weights as trained are saved beside it
@@ -24,39 +25,40 @@ class ModelStore:
 
     def unused_name(self, name: str) -> str:
         """`name`, or with a number. A resumed run may end twice: an earlier model is never overwritten."""
-        names = (path.name.removesuffix(".safetensors") for path in self.folder.iterdir())
+        names = (path.name.removesuffix(".safetensors") for path in _whole(self.folder))
         taken = {name.removesuffix("_kohya") for name in names}
         taken |= {name.removesuffix(AVERAGED_ENDING) for name in taken}
         candidates = (name if number == 1 else f"{name}-{number}" for number in range(1, len(taken) + 2))
         return next(candidate for candidate in candidates if candidate not in taken)
 
-    def write(self, save: Callable[[], list[Path]], step: int, final: bool) -> None:
-        """Calls `save`, which writes a model to `folder` and returns its files and folders.
-
-        What can't be written is a warning while training goes on, and a TrainingError at its end (`final`); what could
-        be stays.
-        """
-        before = self._whole()
-        try:
-            paths = save()
-        except (OSError, WeightsError) as error:
-            for path in sorted(self._whole() - before):
-                self._on_saved(path, step)
-            self._tell_of_lost_model(error, final)
-            return
+    def write(self, save: Callable[[Path], list[Path]], step: int) -> None:
+        """Saves a model while training goes on: what can't be written is a warning, and what could be stays."""
+        paths, error = _attempt(save, self.folder)
         for path in paths:
             self._on_saved(path, step)
+        if error is not None:
+            words = str(error).rstrip(".") if isinstance(error, WeightsError) else error.strerror or error
+            self._on_warning(f"A model could not be written to {self.folder} ({words}); training goes on.")
 
-    def _whole(self) -> set[Path]:
-        """The models that are written whole."""
-        return {path for path in self.folder.iterdir() if not path.name.startswith(".")}
+    def last_save(self, save: Callable[[Path], list[Path]], step: int, num_bytes: int) -> LastSave:
+        """The model that a run ends with, which may be written elsewhere. num_bytes: about what it takes."""
+        return LastSave(
+            "model", self.folder, num_bytes, partial(_attempt, save), lambda path: self._on_saved(path, step)
+        )
 
-    def _tell_of_lost_model(self, error: OSError | WeightsError, final: bool) -> None:
-        text = f"A model could not be written to {self.folder}"
-        if isinstance(error, WeightsError):
-            text, remedy = f"{text}: {str(error).rstrip('.')}", ""
-        else:
-            text, remedy = f"{text} ({error.strerror or error})", "free some space, "
-        if final:
-            raise TrainingError(f"{text}: {remedy}then resume from the last backup.") from error
-        self._on_warning(f"{text}; training goes on.")
+
+def _attempt(save: Callable[[Path], list[Path]], folder: Path) -> Written:
+    """Calls `save`, which writes a model into the folder that it is given and returns its files and folders."""
+    before = _whole(folder)
+    try:
+        return save(folder), None
+    except (OSError, WeightsError) as error:
+        return sorted(_whole(folder) - before), error
+
+
+def _whole(folder: Path) -> set[Path]:
+    """The models in `folder` that are written whole; none where it can't be read, which writing to it will tell."""
+    try:
+        return {path for path in folder.iterdir() if not path.name.startswith(".")}
+    except OSError:
+        return set()

@@ -32,7 +32,16 @@ CARDS = (
     ),
     CardSpec(
         "Output",
-        ("output.name", "output.format", "output.dtype", "output.save_ema", "output.unit", "output.every"),
+        (
+            "output.name",
+            "output.format",
+            "output.dtype",
+            "output.save_ema",
+            "output.unit",
+            "output.every",
+            "output.fallback_dir",
+            "output.wait_minutes",
+        ),
         {"output.unit": "Save while training"},
     ),
 )

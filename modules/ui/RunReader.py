@@ -320,10 +320,11 @@ class RunReader:
 
 def _ending(record: dict[str, Any], step: int) -> str:
     status = record.get("status")
+    elsewhere = visible_text(f". {record.get('text')}") if record.get("elsewhere") else ""
     if status == "finished":
-        return f"Finished after {step:,} steps"
+        return f"Finished after {step:,} steps{elsewhere}"
     if status == "stopped":
-        return f"Stopped at step {step:,}"
+        return f"Stopped at step {step:,}{elsewhere}"
     return visible_text(f"Failed: {record.get('text') or 'the run left no reason'}")
 
 

@@ -30,10 +30,10 @@ WRAP = 250
 FLASHES, FLASH_MS = 6, 220
 MENU_NAME = "field_menu"
 
-FOLDERS = ("workspace_dir", "cache_dir", "model.config_folder", "concepts[].path")
+FOLDERS = ("workspace_dir", "cache_dir", "model.config_folder", "concepts[].path", "output.fallback_dir")
 FILES = ("lora.start_from", "concepts[].caption_table")
 FILES_OR_FOLDERS = ("model.base",)
-EMPTY_MEANS = {"device_indexes": "all"}  # path -> what an empty field says
+EMPTY_MEANS = {"device_indexes": "all", "output.fallback_dir": "temporary folder"}  # path -> what an empty field says
 LONG_TEXTS = ("concepts[].prompt", "sampling.samples[].prompt", "sampling.samples[].negative_prompt")
 
 

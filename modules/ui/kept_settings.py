@@ -11,6 +11,7 @@ KEPT = {
     "workspace_dir": "run folder",
     "cache_dir": "cache folder",
     "output.name": "model name",
+    "output.fallback_dir": "fallback folder",
     "sampling.samples": "prompts",
     "embeddings": "embeddings",
     "model.base": "base model",

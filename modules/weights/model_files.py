@@ -45,6 +45,16 @@ def save_model(base: BaseModel, output: OutputConfig, folder: Path, name: str, m
     return written
 
 
+def model_bytes(base: BaseModel, output: OutputConfig) -> int:
+    """About how much `save_model` writes."""
+    import torch
+
+    modules = (base.outline(name) for name in base.component_names)
+    numbers = sum(param.numel() for module in modules if hasattr(module, "parameters") for param in module.parameters())
+    num_formats = 2 if output.format == "both" and base.family.single_file is not None else 1
+    return num_formats * numbers * getattr(torch, output.dtype).itemsize
+
+
 def check_names(base: BaseModel, output: OutputConfig) -> None:
     """Raises WeightsError where a single file is asked for and has no names for layers of this model."""
     if output.format != "diffusers" and base.family.single_file is not None:

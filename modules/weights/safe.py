@@ -147,10 +147,11 @@ def errors_of_the_disk(path: str | Path) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        number = re.search(r"\(os error (\d+)\)", str(error))
-        if number is None:
+        found = re.search(r"([^:]*) \(os error (\d+)\)", str(error))
+        if found is None:
             raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), os.fspath(path)) from error
+        number = int(found[2])  # as Windows counts them on Windows, where the last argument says so
+        raise OSError(number, found[1].strip(), os.fspath(path), number) from error
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

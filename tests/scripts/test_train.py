@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from modules.session.manifest import check_manifest
+from modules.session.backups import damage
 from modules.trainer import checks, compiling
 from scripts import train
 
@@ -351,8 +351,11 @@ def test_a_full_cache_disk_is_one_sentence_and_what_is_cached_stays(settings, ru
     assert run({**settings, "cache_dir": str(tmp_path / "cache")})[0] == 0
 
 
-def test_a_disk_that_fills_up_during_the_run_leaves_the_backup_before(settings, run, small_disk):
+def test_a_disk_that_fills_up_during_the_run_leaves_the_backups_before_and_the_last_elsewhere(
+    settings, run, small_disk, tmp_path
+):
     disk = small_disk(6000)
+    settings["output"]["fallback_dir"] = str(tmp_path / "spare")
     settings["workspace_dir"] = str(disk / "run")
     settings["backup"] = {"every": 1, "unit": "steps", "keep": 100}
     settings["method"] = "full"  # a backup is of about 800 KB, a model too
@@ -361,9 +364,11 @@ def test_a_disk_that_fills_up_during_the_run_leaves_the_backup_before(settings, 
     assert code == 1
     assert "Traceback" not in error
     assert "could not be written" in error
-    backups = sorted((disk / "run" / "backup").iterdir())
-    assert backups
-    assert [check_manifest(path) for path in backups] == [None] * len(backups)
+    *earlier, last = sorted((disk / "run" / "backup").iterdir())
+    assert earlier
+    assert [damage(path) for path in (*earlier, last)] == [None] * (len(earlier) + 1)
+    assert tmp_path / "spare" in last.readlink().parents
+    assert f"resume from the backup of step {int(last.name[5:])}." in message_of(error)
 
 
 def test_a_workspace_on_a_full_disk_is_one_sentence(settings, run, small_disk):

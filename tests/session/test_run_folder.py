@@ -186,6 +186,7 @@ def test_the_exit_record_has_its_place_on_a_disk_that_is_full(run_folder, fill_d
     fill_disk()
     run_folder.write_exit("failed", rank=1, text="no space")
     assert run_folder.read_exit()["text"] == "no space"
+    assert run_folder.exit_path.stat().st_size < 200
     assert not run_folder.reserve_path.exists()
 
 
@@ -210,9 +211,11 @@ def test_without_a_place_a_full_disk_is_told(run_folder, fill_disk):
 
 def test_what_a_rank_has_noted_for_the_end_is_in_the_record_whoever_writes_it(run_folder, fill_disk):
     run_folder.clear_exit()
+    kept = run_folder.reserve_path.stat().st_size
     fill_disk()
     run_folder.note_end("The model is elsewhere.", elsewhere=[run_folder.path / "x"])
     assert run_folder.read_exit() is None
+    assert 16_000 < run_folder.reserve_path.stat().st_size < kept - 32_000  # the rest is for the events that tell of it
     RunFolder(run_folder.path).write_exit("stopped", rank=0, text="Stopped.")
     record = run_folder.read_exit()
     assert (record["status"], record["text"]) == ("stopped", "Stopped. The model is elsewhere.")

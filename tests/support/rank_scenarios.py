@@ -26,6 +26,7 @@ from modules.trainer.Step import Step
 from modules.trainer.TrainingEngine import TrainingEngine
 from modules.trainer.TrainingError import StopRequested, TrainingError
 from modules.weights.safe import save_tensors
+from tests.support.full_disk import full_disk
 from tests.support.Recorder import Recorder
 from tests.support.waiting import wait_until
 
@@ -236,6 +237,24 @@ def stop_while_sampling(make_runtime: MakeRuntime, config: str) -> dict[str, Any
     trainer.start()
     trainer.train()
     trainer.end()
+    return outcome(trainer)
+
+
+def stop_while_waiting_for_room(make_runtime: MakeRuntime, config: str) -> dict[str, Any]:
+    """The disk is full at the end, and rank 1 is asked to stop while rank 0 waits for room."""
+    trainer = WatchedTrainer(load_config(config), make_runtime())
+    trainer.start()
+    trainer.train()
+    finish = trainer._finish_saving
+
+    def finish_and_stop(waits: bool) -> None:
+        finish(waits)
+        if trainer.runtime.rank == 1:  # which has nothing to save
+            trainer.commands.stop()
+
+    trainer._finish_saving = finish_and_stop
+    with full_disk(trainer.run_folder.models_dir):
+        trainer.end()
     return outcome(trainer)
 
 

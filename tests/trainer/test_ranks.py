@@ -342,6 +342,15 @@ def test_a_stop_during_the_samples_ends_them_on_all_ranks_and_then_the_run(setti
     assert first["backups"] == [first["step"]]
 
 
+def test_a_stop_of_any_rank_ends_the_waiting_of_the_first_for_room(settings, two_ranks, tmp_path):
+    spare = (f"output.fallback_dir={tmp_path / 'spare'}", "output.wait_minutes=60")
+    config = settings("run", "max_steps=1", *spare)
+    first, second = two_ranks.run(rank_scenarios.stop_while_waiting_for_room, config=config)
+    assert first["saved"] == ["model.safetensors"]
+    assert any("The model is in" in text for text in first["warnings"])
+    assert (first["stopped"], second["warnings"]) == (False, [])
+
+
 @pytest.mark.parametrize("stopper", [0, 1])
 def test_a_stop_during_the_caching_ends_all_ranks(stopper, settings, two_ranks, tmp_path):
     config = settings("run", f"cache_dir={tmp_path / 'cold'}")

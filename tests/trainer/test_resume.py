@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.full_disk import full_disk
+
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = {
     "lora": ("method=lora", "text_encoder.train=true", "lora.dropout=0.1", "lora.targets=linear_conv"),
@@ -119,6 +121,23 @@ def test_a_run_killed_inside_accumulation_goes_on_from_its_backup(make_config, t
     assert files(run / "models") == files(tmp_path / "straight" / "models")
     number = resumed.callbacks.steps[0].step - 1
     assert resumed.callbacks.losses == straight.callbacks.losses[number:]
+
+
+def test_a_backup_that_found_no_room_in_the_run_folder_is_gone_on_from_exactly(make_config, train, start, tmp_path):
+    spare = (f"output.fallback_dir={tmp_path / 'spare'}", "output.wait_minutes=0")
+    settings = (*RUN, *METHODS["lora"], "max_steps=6", *spare)
+    straight = train(make_config(*settings, f"workspace_dir={tmp_path / 'straight'}"))
+    first = start(make_config(*settings))
+    stop_after(first, 4)
+    first.train()
+    run = tmp_path / "run"
+    with full_disk(run / "backup", run / "models"):
+        first.end()
+    assert (run / "backup" / "step-000000004").is_symlink()
+
+    second = train(make_config(*settings), resume=True)
+    assert second.callbacks.losses == straight.callbacks.losses[4:]
+    assert files(run / "models") == files(tmp_path / "straight" / "models") != {}
 
 
 def test_a_backup_inside_an_epoch_repeats_and_drops_no_sample(make_config, train, start):

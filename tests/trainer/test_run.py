@@ -17,11 +17,15 @@ import torch
 
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
+from modules.session.backups import damage
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import stop_signals
+from modules.trainer.FallbackSaver import FallbackSaver
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.run import run_training, train_rank
 from modules.trainer.start import start_training
+from modules.weights.safe import load_tensors
+from tests.support.full_disk import full_disk
 
 posix_only = pytest.mark.skipif(os.name != "posix", reason="Windows knows neither SIGHUP nor SLURM's signal")
 
@@ -284,6 +288,74 @@ def test_a_backup_that_is_being_written_is_finished_and_told_of_though_the_run_f
     assert run_training(config) == 1
     assert "backup" in last_events(config)
     assert last_events(config)[-1] == "failed"
+
+
+# --- a disk that is full at the end -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full_at_end(make_config, tmp_path):
+    """A function that runs settings whose model and backup find no room in the run folder: (exit code, exit.json)."""
+
+    def run(*overrides: str) -> tuple[int, dict]:
+        config = make_config(f"output.fallback_dir={tmp_path / 'spare'}", *overrides)
+        with full_disk(tmp_path / "run" / "models", tmp_path / "run" / "backup"):
+            return run_training(config), record(config)
+
+    return run
+
+
+def test_a_run_whose_disk_is_full_at_the_end_is_finished_and_says_where_its_model_is(full_at_end, tmp_path, capfd):
+    code, ended = full_at_end("output.wait_minutes=0")
+    assert (code, ended["status"]) == (0, "finished")
+    model, backup = sorted(map(Path, ended["elsewhere"]))
+    assert (model.name, backup.name) == ("model.safetensors", "step-000000004")
+    assert model.parent.parent == tmp_path / "spare"
+    assert load_tensors(model)
+    assert damage(backup) is None
+    assert not list((tmp_path / "run" / "models").iterdir())
+    events = [json.loads(line) for line in (tmp_path / "run" / "events" / "rank-0.jsonl").read_text().splitlines()]
+    assert [event["path"] for event in events if event["type"] in ("saved", "backup")] == [str(backup), str(model)]
+    said = capfd.readouterr().err
+    for text in (f"The model is in {model}, not in", f"step 4: {model}", "No space left on device"):
+        assert text in said
+
+
+def test_a_stop_ends_the_waiting_for_room(full_at_end, monkeypatch):
+    waiting = []
+
+    def stop_when_it_waits(saver, seconds: float) -> str:
+        waiting.append(seconds)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return "waiting"
+
+    monkeypatch.setattr(FallbackSaver, "_waiting_words", stop_when_it_waits)
+    code, ended = full_at_end("output.wait_minutes=60")
+    assert (code, ended["status"], len(ended["elsewhere"])) == (0, "finished", 2)
+    assert len(waiting) == 1
+
+
+def test_a_second_interrupt_during_the_waiting_ends_at_once_and_what_was_saved_is_on_record(
+    full_at_end, in_step, monkeypatch
+):
+    in_step(lambda trainer: os.kill(os.getpid(), signal.SIGINT) if trainer.step == 2 else None)
+    monkeypatch.setattr(FallbackSaver, "_waiting_words", lambda *arguments: os.kill(os.getpid(), signal.SIGINT))
+    code, ended = full_at_end("output.wait_minutes=60", "max_steps=50")
+    assert (code, ended["status"], len(ended["elsewhere"])) == (130, "stopped", 2)
+
+
+def test_a_run_that_can_be_backed_up_nowhere_on_its_way_ends_and_keeps_its_last_state_elsewhere(
+    make_config, tmp_path
+):
+    settings = ("backup.every=1", "backup.unit=steps", "max_steps=9", f"output.fallback_dir={tmp_path / 'spare'}")
+    config = make_config(*settings)
+    with full_disk(tmp_path / "run" / "backup"):
+        assert run_training(config) == 1
+    text = record(config)["text"]
+    assert "3 backups in a row could not be written" in text
+    assert "free some space there, then resume from the backup of step 4." in text
+    assert "The backup of step 4 is in" in text
+    assert run_training(config, resume=True) == 0
 
 
 # --- as a task of SLURM -----------------------------------------------------------------------------------------------

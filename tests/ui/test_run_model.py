@@ -236,6 +236,12 @@ class TestReading:
         tell(running, "status", text="two")
         assert [line.text for line in read(running).log_since(0)[0]] == ["one", "two"]
 
+    def test_an_end_whose_model_is_elsewhere_says_where(self, folder):
+        step(folder, 3)
+        folder.note_end("The model is in /tmp/x.", elsewhere=["/tmp/x"])
+        folder.write_exit("finished", rank=0)
+        assert read(folder).state.phase == "Finished after 3 steps. The model is in /tmp/x."
+
     def test_an_end_of_no_time_is_told_all_the_same(self, folder):
         step(folder, 3)
         folder.write_exit("failed", rank=0, kind="error", text="boom", traceback="ValueError: boom")

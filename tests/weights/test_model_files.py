@@ -200,7 +200,7 @@ def test_a_disk_that_takes_no_more_is_an_error_of_the_disk_in_every_format(fmt, 
             save_model(base, OutputConfig(format=fmt), tmp_path, "x", METADATA)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert error.value.errno == errno.EFBIG
+    assert (error.value.errno, error.value.strerror) == (errno.EFBIG, "File too large")
     assert list(tmp_path.iterdir()) == []
 
 
