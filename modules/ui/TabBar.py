@@ -36,7 +36,7 @@ class TabBar(ctk.CTkFrame):
                 command=lambda name=name: choose(name),
             )
             for key, step in (("<Left>", -1), ("<Right>", 1)):
-                button._canvas.bind(key, lambda event, step=step: self._move_focus(step))
+                button._canvas.bind(key, lambda event, step=step: self.choose_neighbour(step))
             self.buttons[name] = button
         self.fit(sys.maxsize)
 
@@ -68,14 +68,14 @@ class TabBar(ctk.CTkFrame):
                 )
         self.selected = name
 
+    def focus_on(self, name: str) -> None:
+        """Give the button of a tab the keys."""
+        self.buttons[name]._canvas.focus_set()
+
     def choose_neighbour(self, step: int) -> None:
         """Go to the next tab or the one before, around the ends."""
         place = self.names.index(self.selected) if self.selected else 0
         self._choose(self.names[(place + step) % len(self.names)])
-
-    def _move_focus(self, step: int) -> None:
-        self.choose_neighbour(step)
-        self.buttons[self.selected]._canvas.focus_set()
 
 
 def _row_width(widths: Sequence[int], num_columns: int) -> int:

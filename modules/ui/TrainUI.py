@@ -115,6 +115,8 @@ class TrainUI(App):
                 before = self.tabs[self.tab_bar.selected]
                 self.views.suspend(before)
                 before.grid_remove()
+                if str(self.focus_lastfor()).startswith((f"{before}.", f"{self.tab_bar}.")):
+                    self.tab_bar.focus_on(name)  # else keys would go into a hidden field
             self.tabs[name].grid(row=0, column=0, sticky="nsew")
             self.tab_bar.select(name)
             self.preferences.tab = name

@@ -16,3 +16,14 @@ def test_a_tab_shows_the_preset_that_was_chosen_while_it_was_hidden(app, settle)
     tab = app.open_tab("model")
     settle(app)
     assert find_field(tab, "model.base").entry.get() == app.settings.get("model.base")
+
+
+def test_keys_do_not_go_into_a_field_on_a_hidden_tab(app, settle):
+    tab = app.open_tab("training")
+    settle(app)
+    find_field(tab, "epochs").entry._entry.focus_force()
+    app.update()
+    for name in ("multi-GPU", "sampling"):
+        app.tab_bar.choose_neighbour(1)
+        app.update()
+        assert app.focus_get() is app.tab_bar.buttons[name]._canvas
