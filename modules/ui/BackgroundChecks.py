@@ -86,6 +86,7 @@ class BackgroundChecks:
         base = self._app.settings.get("model.base")
         if base != self._base:
             self._base, self._is_wrong = base, False
+            self._say_of_base("")  # what was found before is of another one
             self._app.in_background(
                 lambda: (*look_at_base(base), base_bytes(base)), lambda found: self._take_base(base, *found)
             )
@@ -142,9 +143,13 @@ class BackgroundChecks:
         if base != self._base:
             return
         self._app.devices.take_base(num_bytes)
-        before, self.base_text, self._is_wrong = self.base_text, "" if is_wrong else text, is_wrong
+        self._is_wrong = is_wrong
         self._app.settings.report("model", [Problem("model.base", text)] if is_wrong else [])
-        if self.base_text != before:
+        self._say_of_base("" if is_wrong else text)
+
+    def _say_of_base(self, text: str) -> None:
+        if text != self.base_text:
+            self.base_text = text
             self._listeners.tell()
 
 

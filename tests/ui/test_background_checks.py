@@ -52,6 +52,13 @@ def test_the_model_tab_says_what_the_base_is(app, wait_for):
     wait_for(app, lambda: tab.page.cards and tab.found.cget("text").startswith("A diffusers folder"))
 
 
+def test_what_was_found_at_a_base_is_not_said_of_the_next_one(app, wait_for):
+    tab = app.open_tab("model")
+    wait_for(app, lambda: tab.page.cards and tab.found.cget("text"))
+    app.settings.set("model.base", "somebody/else")
+    assert tab.found.cget("text") == ""
+
+
 def test_a_base_model_that_comes_later_is_found(make_app, tmp_path, wait_for, monkeypatch):
     monkeypatch.setattr("modules.ui.BackgroundChecks.LOOK_AGAIN_SECONDS", 0.05)
     app = make_app()
