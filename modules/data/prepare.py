@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
 
 
-def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]:
-    """Raises DataError, one sentence, for sizes that the family can't take and for concepts without pictures."""
+def check_sizes(config: TrainConfig, family: Family) -> None:
+    """Raises DataError, one sentence, for sizes of training and samples that the family can't take."""
     data = config.data
     step = data.bucket_step if data.bucketing else family.align
     check_resolution(data.resolution, step, family.align, family=family.name)
@@ -30,6 +30,12 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
         for side in ("width", "height"):
             setting = f"sampling.samples.{number}.{side}"
             check_resolution(getattr(sample, side), family.align, family.align, setting, family.name)
+
+
+def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]:
+    """Raises DataError, one sentence, for sizes that the family can't take and for concepts without pictures."""
+    check_sizes(config, family)
+    data = config.data
     dataset = scan(config.concepts, outputs=Outputs.of(config))
     if config.loss.masked_training and config.method != "vae":
         dataset = with_masks(dataset)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from modules.config.errors import ConfigError
 from modules.config.TrainConfig import PARTS
 from modules.config.validation import check_batch, check_settings
+from modules.data.prepare import check_sizes
 from modules.distributed.Heartbeat import read_limits
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
@@ -94,6 +95,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     family = FAMILIES[config.family]
     base = check_base(config.model.base, family.name, family.pipelines, unused=family.unused)
     check_format(family, config.output)
+    check_sizes(config, family)
     if base.kind == "single_file":
         check_config_folder(config.model)
     _check_scheduler(config, family, base)

@@ -13,15 +13,15 @@ from modules.session import atomic
 @contextlib.contextmanager
 def full_disk(*folders: Path) -> Iterator[None]:
     """Inside, no file and no folder can be completed below `folders`; what is there can be read and removed."""
-    rename = atomic._rename
+    rename = atomic.rename
 
-    def refuse(source: Path, target: Path) -> None:
+    def refuse(source: Path, target: Path, *seconds: float) -> None:
         if not atomic.is_temporary(target) and any(folder in target.parents for folder in folders):
             raise OSError(errno.ENOSPC, "No space left on device", str(target))
-        rename(source, target)
+        rename(source, target, *seconds)
 
-    atomic._rename = refuse
+    atomic.rename = refuse
     try:
         yield
     finally:
-        atomic._rename = rename
+        atomic.rename = rename

@@ -69,12 +69,14 @@ def be_rank(monkeypatch):
         ("base", "/no/such/model", "model.base '/no/such/model': no such folder or file"),
         ("cache_dir", "/dev/null", "cache_dir '/dev/null' can't be used: /dev/null is a file"),
         ("workspace_dir", "/dev/null/run", "workspace_dir '/dev/null/run' can't be used"),
+        ("resolution", 30, "data.resolution 30"),
     ],
 )
 def test_what_the_dry_run_refuses_no_start_begins(setting, value, sentence, ranks, by_torchrun, config, started):
     config.enable_multi_gpu, config.world_size, config.use_torchrun = ranks > 1, ranks, by_torchrun
     config.concepts, config.distributed_backend = [ConceptConfig(path="pictures")], "gloo"
-    setattr(config.model if setting == "base" else config, setting, value)
+    config.model.base = "org/model"
+    setattr({"base": config.model, "resolution": config.data}.get(setting, config), setting, value)
     for begin in (
         lambda: start_training(config),
         lambda: start_training(config, supervise=True),
