@@ -20,13 +20,15 @@ ON, OFF = "expandable_segments:True", "expandable_segments:False"
 def grow_segments(device: torch.device) -> None:
     """Lets the allocator extend what it has from the driver, so that buckets of other shapes leave no gaps in it.
 
-    Only where it works, which is tried: not on Windows and WSL, nor on virtual GPUs that were not given the driver's
-    functions for it. To be called before anything is on the device. What the environment says of the allocator stays.
+    Only where it works, which is tried: not on Windows, WSL and ROCm, nor on virtual GPUs that were not given the
+    driver's functions for it. To be called before anything is on the device. What the environment says of the
+    allocator stays.
     """
     import torch
 
     in_wsl = "microsoft" in platform.release().lower()
-    if sys.platform != "linux" or in_wsl or any(os.environ.get(name) for name in VARIABLES):
+    can_grow = sys.platform == "linux" and not in_wsl and not torch.version.hip
+    if not can_grow or any(os.environ.get(name) for name in VARIABLES):
         return
     # at run time, for by PYTORCH_ALLOC_CONF there is no way back where it does not work
     torch._C._accelerator_setAllocatorSettings(ON)
