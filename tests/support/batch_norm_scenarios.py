@@ -1,7 +1,8 @@
-"""What the tests of BatchNorm and of buffers run on every rank; see RankPool."""
+"""What the tests of BatchNorm run on every rank; see RankPool."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from modules.config.files import load_config
-from modules.config.OptimizerConfig import OptimizerConfig
 from modules.distributed.errors import RanksError
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.EngineSettings import EngineSettings
@@ -138,7 +138,9 @@ def train_frozen(make_runtime: MakeRuntime) -> dict[str, int]:
     engine = TrainingEngine(EngineSettings(optimizer=ADAMW), runtime=make_runtime())
     engine.setup(norm_net().eval(), squared_error, total_steps=1)
     counts = {"all_reduce": 0, "all_gather": 0, "broadcast": 0}
-    with counted(torch.distributed, "all_reduce", counts), counted(torch.distributed, "all_gather", counts):
+    with contextlib.ExitStack() as stack:
+        for name in counts:
+            stack.enter_context(counted(torch.distributed, name, counts))
         engine.train_step(Step([torch.ones(2, 3, 7, 6).double()]))
     return counts
 
@@ -166,42 +168,3 @@ def train_diffusion(make_runtime: MakeRuntime, config: str) -> dict[str, Any]:
         "digest": digest(trainer.trainable),
         "statistics": [norm.running_mean.tolist(), norm.running_var.tolist(), norm.num_batches_tracked.item()],
     }
-
-
-class Counting(nn.Module):
-    """Changes buffers in each pass: `seen` as every rank does, `average` and `values` by what the rank has seen."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(2, 1)
-        self.register_buffer("drawn", torch.randn(2))
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("average", torch.zeros(2))
-        self.register_buffer("values", torch.zeros(2, 3, dtype=torch.complex64).t())
-        self.register_buffer("late", torch.zeros((), dtype=torch.int16))
-        self.register_buffer("scratch", torch.zeros(2), persistent=False)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.seen += 1
-        self.average = 0.9 * self.average + 0.1 * inputs.mean(0)
-        self.values.data[1:] += inputs.sum()
-        self.scratch.copy_(inputs[0])
-        if self.seen > 5:
-            self.late += int(inputs.sum())
-        return self.linear(inputs * self.drawn)
-
-
-def train_counting(make_runtime: MakeRuntime, steps: int) -> list[dict[str, Any]]:
-    """The buffers after each step, and the broadcasts in it; rank r trains on inputs of r + 1."""
-    runtime = make_runtime()
-    torch.manual_seed(runtime.rank)
-    engine = TrainingEngine(EngineSettings(optimizer=OptimizerConfig()), runtime=runtime)
-    engine.setup(Counting(), squared_error, total_steps=steps)
-    found = [{"drawn": engine.model.drawn.tolist()}]
-    for _ in range(steps):
-        counts = {"broadcast": 0}
-        with counted(torch.distributed, "broadcast", counts):
-            engine.train_step(Step([torch.full((2, 2), runtime.rank + 1.0)]))
-        buffers = {name: torch.view_as_real(b + 0j).tolist() for name, b in engine.model.named_buffers()}
-        found.append(buffers | counts)
-    return found
