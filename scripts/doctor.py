@@ -25,11 +25,11 @@ if __name__ == "__main__":  # before the imports that take long
 
     prepare_terminal()
 
-from modules.session.crash_report import redact
 from modules.session.doctor.CheckResult import CheckResult
 from modules.session.doctor.packages import check_packages, check_python
 from modules.session.doctor.report import as_values, can_train, result_lines, verdict
 from modules.session.printing import print_line
+from modules.session.redaction import redact
 from scripts.terminal import show
 
 # Where no settings are given: a run on everything that there is.

@@ -13,7 +13,7 @@ from typing import TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from modules.session.crash_report import redact
+from modules.session.redaction import redact
 from scripts.terminal import show
 
 ROOT = Path(__file__).resolve().parents[1]

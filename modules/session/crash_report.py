@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import platform
-import re
-import socket
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.config.errors import UserError
 from modules.config.files import load_values
 from modules.config.visible_text import visible_text
 from modules.session.following import read_tail
+from modules.session.redaction import redact
 from modules.session.RunFolder import RunFolder
 
 LOG_LINES = 40
@@ -36,21 +33,6 @@ TOLD_SETTINGS = (
     "data.resolution",
     "optimizer.name",
 )
-
-_SECRETS = (
-    (re.compile(r"\b(hf_|sk-|ghp_|github_pat_|xox[a-z]-|AKIA)[A-Za-z0-9_\-]{8,}"), "<secret>"),
-    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/._~=\-]{8,}"), r"\1 <secret>"),
-    (re.compile(r"""(?i)\b([\w-]*(?:token|passw(?:or)?d|secret|api[_-]?key)\w*["']?\s*[=:]\s*["']?)[^\s"',;&]+"""),
-     r"\1<secret>"),
-    (re.compile(r"(\w+://)[^\s/@:]+(?::[^\s/@]*)?@"), r"\1<secret>@"),
-    (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "<mail>"),
-    (re.compile(r"\b(?!127\.0\.0\.1\b)(?:\d{1,3}\.){3}\d{1,3}\b(?!\.\d)"), "<address>"),
-)  # fmt: skip
-_HOMES = re.compile(r"""(?i)(/home/|/Users/)[^/\\\s'":]+""")
-# Names of people and companies have spaces there: they go up to the next separator, if there is one.
-_WINDOWS_HOMES = re.compile(r"""(?i)(\b[a-z]:[\\/]+Users[\\/]+)(?:[^\\/":\r\n]+(?=[\\/])|[^\\/\s'":]+)""")
-_COMPANIES = re.compile(r"""(OneDrive - )[^\\/'":\r\n]+""")
-
 
 def crash_report(path: str | os.PathLike) -> str:
     """What happened to the run in the folder at `path`: rank, exception, signal, last lines and what to do.
@@ -91,21 +73,6 @@ def suggestion(record: Mapping[str, Any]) -> str:
     }.get(kind, "Resume from the last backup; if it happens again, report it with this text.")
 
 
-def redact(text: str) -> str:
-    """`text` without secrets, mail and network addresses, and the names of the user, the machine and home folders."""
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
-    home = re.split(r"[\\/]+", str(Path.home()))
-    if len(home) > 1 and home[-1]:  # Windows takes it in any case and with either slash, and messages double them
-        text = re.sub(r"[\\/]+".join(map(re.escape, home)) + r"(?![\w-])", "~", text, flags=re.IGNORECASE)
-    text = _WINDOWS_HOMES.sub(r"\1<user>", _HOMES.sub(r"\1<user>", text))
-    text = _COMPANIES.sub(r"\1<company>", text)
-    for name, stand_in in ((_user(), "<user>"), (socket.gethostname(), "<machine>")):
-        if len(name) > 2 and name != "root":  # of shorter ones and root every log is full
-            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", stand_in, text)
-    return text
-
-
 def _facts(record: Mapping[str, Any]) -> list[str]:
     if not record:
         return ["The run has left no record of its end."]
@@ -139,13 +106,6 @@ def _versions() -> list[str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container's user without a name, or Windows without the variables
-        return ""
 
 
 def _section(title: str, lines: list[str]) -> str:

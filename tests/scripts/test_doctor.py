@@ -58,6 +58,14 @@ def test_a_broken_torch_is_a_line_of_the_report_and_fails(tmp_path, broken_torch
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def test_missing_packages_are_a_line_of_the_report_and_no_traceback(tmp_path):
+    done = subprocess.run([sys.executable, "-S", SCRIPT], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "torch is missing" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("Training would fail: packages")
+    assert done.stderr == ""
+
+
 def test_settings_that_can_not_be_used_fail_and_the_machine_is_examined_all_the_same(capsys, monkeypatch, tmp_path):
     examined = []
     monkeypatch.setattr("modules.session.doctor.examine.examine", lambda *arguments: examined.append(arguments) or [])

@@ -17,9 +17,10 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
-from modules.session import crash_report as crash_report_module
-from modules.session.crash_report import crash_report, redact
+from modules.session import redaction
+from modules.session.crash_report import crash_report
 from modules.session.following import event_files, find_runs, is_running
+from modules.session.redaction import redact
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.ui import RunModel as run_model_module
@@ -515,8 +516,8 @@ class TestCrashReport:
         assert redact(text) == expected
 
     def test_the_names_of_the_user_and_the_machine_are_left_out(self, monkeypatch):
-        monkeypatch.setattr(crash_report_module.getpass, "getuser", lambda: "janedoe")
-        monkeypatch.setattr(crash_report_module.socket, "gethostname", lambda: "janes-pc")
+        monkeypatch.setattr(redaction.getpass, "getuser", lambda: "janedoe")
+        monkeypatch.setattr(redaction.socket, "gethostname", lambda: "janes-pc")
         assert redact("janedoe on janes-pc") == "<user> on <machine>"
 
     @pytest.mark.parametrize(
@@ -524,14 +525,14 @@ class TestCrashReport:
         [r"C:\Users\Jane Doe\run", r"c:\users\jane doe\run", r"C:\\Users\\Jane Doe\\run", "C:/Users/Jane Doe/run"],
     )
     def test_the_home_folder_of_windows_is_known_however_it_is_written(self, path, monkeypatch):
-        monkeypatch.setattr(crash_report_module.Path, "home", lambda: PureWindowsPath(r"C:\Users\Jane Doe"))
+        monkeypatch.setattr(redaction.Path, "home", lambda: PureWindowsPath(r"C:\Users\Jane Doe"))
         assert redact(f"in {path}").startswith("in ~")
 
     def test_a_user_whom_the_system_can_not_name_stops_no_report(self, monkeypatch):
         def getuser():
             raise ModuleNotFoundError("No module named 'pwd'")
 
-        monkeypatch.setattr(crash_report_module.getpass, "getuser", getuser)
+        monkeypatch.setattr(redaction.getpass, "getuser", getuser)
         assert redact("text") == "text"
 
     def test_a_run_without_any_record_has_a_report(self, tmp_path):
