@@ -25,6 +25,7 @@ CARDS = (
         (
             "model.weight_dtype",
             "model.mixed_precision",
+            "model.tf32",
             "model.gradient_checkpointing",
             "model.compile",
             "model.channels_last",

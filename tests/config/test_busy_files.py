@@ -15,8 +15,8 @@ from modules.config.TrainConfig import TrainConfig
 from modules.data import TensorCache
 from modules.session import atomic
 from modules.session.backups import go_back_to, list_backups
-from modules.session.manifest import write_manifest
 from modules.session.RunFolder import RunFolder
+from tests.support.backup_files import write_backup
 
 
 def busy(times: int, action: Callable) -> Callable:
@@ -85,8 +85,7 @@ def forget_the_end(folder: Path) -> None:
 def go_back(folder: Path) -> None:
     run = RunFolder(folder)
     for step in (1, 2):
-        (run.backup_dir / f"step-{step}").mkdir(parents=True)
-        write_manifest(run.backup_dir / f"step-{step}")
+        write_backup(run.backup_dir, step)
     go_back_to(run, 1)
     assert [(info.step, info.is_aside) for info in list_backups(run)] == [(2, True), (1, False)]
 

@@ -55,12 +55,12 @@ def live(way: str, rank: int) -> NoReturn:
     config = TrainConfig(distributed_backend="gloo")
     setup_distributed(config, tell=None)
     runtime = create_runtime(config)
-    runtime.sum(torch.ones(1))
+    runtime.sum(torch.ones(1), torch.ones(()))
     if way in FAILURES:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         if rank == FAILURES[way]:
             raise RuntimeError("for a test")
-        runtime.sum(torch.ones(1))
+        runtime.sum(torch.ones(1), torch.ones(()))
     if rank == 1:  # it still needs the store when rank 0, which holds it, is about to end
         dist.PrefixStore("runtime", run_store()).wait(["left/0"])
     WAYS[way](runtime)
