@@ -80,7 +80,8 @@ class DataParallelRuntime(Runtime):
         """`module` in DDP. Of parameters, only what requires a gradient now is broadcast and reduced."""
         self._add_batch_norms(module, unused_parameters)
         frozen = [name for name, param in module.named_parameters() if not param.requires_grad]
-        # DDP would broadcast frozen parameters and buffers from rank 0 at the start and all buffers in each forward
+        # DDP would broadcast frozen parameters and buffers from rank 0 at the start and all buffers in each forward;
+        # SharedBuffers sends those that need it
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
             module, frozen + [name for name, _ in module.named_buffers()]
         )
@@ -105,8 +106,8 @@ class DataParallelRuntime(Runtime):
         training = [name for name, layer in layers.items() if layer.training]
         if training and unused_parameters:
             raise RanksError(
-                f"BatchNorm layers in training mode (such as {training[0]}) need every rank in every pass, but a step "
-                "may leave some layers of this model unused: put them into evaluation mode, or train on one rank."
+                f"BatchNorm layers in training mode (such as {training[0]}) must run on every rank in every pass, but "
+                "a step may leave layers of this model unused: put them in evaluation mode, or train on one rank."
             )
         self._batch_norms += layers.values()
 
@@ -117,7 +118,7 @@ class DataParallelRuntime(Runtime):
     def num_passes(self, num_micro_batches: int) -> int:
         if not self._normalizes_together:
             return num_micro_batches
-        if self._host_group is None:  # NCCL's numbers are on the device, which would have to be waited for
+        if self._host_group is None:  # with NCCL the host would have to wait for the device to learn the number
             self._host_group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
         most = torch.tensor(num_micro_batches)
         dist.all_reduce(most, dist.ReduceOp.MAX, self._host_group)

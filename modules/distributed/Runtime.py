@@ -62,17 +62,17 @@ class Runtime:
     def prepare(self, module: nn.Module, unused_parameters: bool = False) -> nn.Module:
         """The module as training must call it.
 
-        Its buffers are kept equal on all ranks, and its BatchNorm layers normalize what all ranks run in the same pass,
-        as long as they are in training mode. The module itself stays as it is.
+        Its buffers are kept equal on all ranks. Its BatchNorm layers, while in training mode, normalize over the
+        micro-batches of all ranks in a pass. The module itself is not changed.
         unused_parameters: whether a step may leave some of what trains without a gradient on some rank.
-        Raises RanksError for a module whose BatchNorm layers some rank may leave out of a pass.
+        Raises RanksError where that may concern BatchNorm layers in training mode.
         """
         return module
 
     def num_passes(self, num_micro_batches: int) -> int:
-        """How many forward and backward passes this rank makes in a step for which it has so many micro-batches.
+        """How many forward and backward passes this rank makes in a step that has `num_micro_batches` for it.
 
-        As many; or, where BatchNorm layers need all ranks in each pass, as the rank with the most.
+        More than those if BatchNorm layers normalize over all ranks and another rank has more micro-batches.
         """
         return num_micro_batches
 
@@ -80,7 +80,7 @@ class Runtime:
     def accumulate(self, last: bool, counts: bool = True) -> Iterator[None]:
         """Around the forward and backward pass of a micro-batch; gradients are exchanged in the last one only.
 
-        counts: whether its samples count. Those that do not leave no trace in the statistics of BatchNorm layers.
+        counts: whether its samples count; the statistics of BatchNorm layers leave out those that do not.
         """
         yield
 

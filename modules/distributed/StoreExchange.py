@@ -40,10 +40,10 @@ class StoreExchange:
         self._has_left = False
         self._store.set(f"alive/{rank}", "0")
         closed = threading.Event()
-        # knows the store, not this object, which may then be given up without `close`
+        # it holds the store, not this object, so that an exchange can be dropped without `close`
         thread = threading.Thread(target=_show_life, args=(store, rank, closed), name="alive", daemon=True)
         thread.start()
-        # At the latest when the interpreter ends: it would stop the thread inside the store, which aborts the process.
+        # Also runs when the interpreter ends: a thread that is inside the store's C++ code then aborts the process.
         self._end_signs = weakref.finalize(self, _end_signs, closed, thread)
 
     def gather(self, value: T, why: str) -> list[T]:
@@ -56,7 +56,7 @@ class StoreExchange:
     def close(self) -> None:
         """Ends the signs of life. Rank 0, whose process may hold the store, waits until the others have left it.
 
-        A second call does nothing. Where the store is gone, nobody waits for this rank.
+        A second call does nothing. Where the store is gone already, nobody is left to wait for.
         """
         if self._has_left:
             return
@@ -113,5 +113,5 @@ def _show_life(store: Store, rank: int, closed: threading.Event) -> None:
 
 def _end_signs(closed: threading.Event, thread: threading.Thread) -> None:
     closed.set()
-    if thread is not threading.current_thread():  # the garbage collector may run in any
+    if thread is not threading.current_thread():  # the garbage collector may call this in any thread
         thread.join(LEAVE_SECONDS)

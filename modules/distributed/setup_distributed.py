@@ -86,10 +86,10 @@ def setup_distributed(config: TrainConfig, tell: Tell | None = print, warn: Tell
 
 
 def cleanup_distributed() -> None:
-    """Leaves the ranks after a clean end, and closes the runtimes that still are open; a second call does nothing.
+    """Leaves the ranks after a clean end and closes the runtimes that are still open. A second call does nothing.
 
-    A program that ends without it leaves the ranks too. After an error the process should end by os._exit: others may
-    hang.
+    A program that forgets it leaves the ranks when the interpreter ends. After an error the process should end by
+    os._exit: others may hang.
     """
     global _membership
     if _membership is not None and _membership.environment is not None:
@@ -195,10 +195,11 @@ def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
 
 
 def _leave_at_exit() -> None:
-    """For a program that ends without `cleanup_distributed`: the store ends with rank 0, which others may still read.
+    """Closes the runtimes of a program that ends without `cleanup_distributed`.
 
-    After an error nobody is waited for: the others learn of it when this process is gone. The process group is left to
-    the end of the process, since with NCCL an operation that never completes would keep it from being destroyed.
+    The store ends with the process of rank 0, and others may still read from it: rank 0 waits for them. After an
+    uncaught error it does not, so that the others notice at once. The process group is not destroyed here, because with
+    NCCL that can wait for a collective that never completes.
     """
     if _membership is not None and not hasattr(sys, "last_type"):
         _close_runtimes(_membership)

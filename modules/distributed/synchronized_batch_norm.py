@@ -27,7 +27,7 @@ def synchronized_batch_norm(layers: Iterable[nn.Module], counts: bool = True) ->
     The layers' calls of `torch.nn.functional.batch_norm` are redirected, no layer is replaced: the model keeps its
     classes, keys and hooks, a BatchNorm class with a forward of its own is synchronized too, and outside, where a rank
     may call the model alone, nothing communicates. torch.nn.SyncBatchNorm computes the same, but is another class,
-    refuses the CPU, waits for the GPU in every layer and knows no batch that does not count.
+    refuses CPU tensors, makes the host wait for the GPU in every layer and cannot leave out a batch.
     Source: Ioffe & Szegedy 2015, arXiv 1502.03167.
     """
     own = {layer: vars(layer).get("forward") for layer in layers if layer.training}  # None: that of its class

@@ -268,7 +268,7 @@ class TrainingEngine:
         last = self.runtime.num_passes(len(step.micro_batches)) - 1
         for index in range(last + 1):
             batch = step.micro_batches[min(index, len(step.micro_batches) - 1)]
-            counts = index < len(step.micro_batches) and not step.padding
+            counts = index < len(step.micro_batches) and not step.padding  # or is made for the other ranks' sake
             # dropout inside a model draws from torch's generator: seeded so that a resumed run draws the same
             torch.manual_seed(torch_seed(self.settings.seed, self.step, index, self.runtime.rank, "dropout"))
             with self.runtime.accumulate(index == last, counts):
@@ -297,7 +297,7 @@ class TrainingEngine:
         self.runtime.heartbeat.beat(max(self.slowest_step_seconds, usual))
 
     def _warm_up(self, step: Step) -> None:
-        """A forward and backward pass that leaves no trace in gradients and buffers."""
+        """A forward and backward pass that leaves no trace in gradients or buffers."""
         self._needs_warm_up = False
         with buffers_kept(self.model), self.runtime.accumulate(last=True, counts=not step.padding):
             with self._autocast():

@@ -1,4 +1,4 @@
-"""A pass through a module of which its buffers keep no trace."""
+"""Forward passes that leave no trace in the buffers of a module."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import nn
 
 @contextmanager
 def buffers_kept(module: nn.Module) -> Iterator[None]:
-    """Afterwards every buffer has the value from before, whatever the forward passes inside have done to it."""
-    # on the host: the device may be as good as full
+    """Afterwards every buffer has the value from before, whatever forward passes inside have done to it."""
+    # on the host: the device's memory may be nearly full
     values = {name: buffer.to("cpu", copy=True) for name, buffer in module.named_buffers()}
     yield
     with torch.no_grad():
