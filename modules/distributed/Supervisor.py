@@ -15,6 +15,7 @@ from modules.distributed.lifeline import LifelineServer
 from modules.distributed.RankWatch import LOOK_SECONDS, Failure, RankWatch
 from modules.distributed.stacks import with_stacks
 from modules.session.atomic import write_json
+from modules.session.backups import stopped_at_once
 from modules.session.FolderCommands import send_command
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import HANGUP_SIGNALS, STOP_SIGNALS, signals_answered, signals_blocked, stop_signals
@@ -119,7 +120,7 @@ class Supervisor:
             if failure is not None:
                 return failure
             if sum(number in STOP_SIGNALS for number in self._stops) > 1:
-                self._callbacks.on_status("Stopped at once, without a backup")
+                self._callbacks.on_status(stopped_at_once(self._folder))
                 return "stopped"
             self._pass_on_stop()
             self._pass_on_requeue(ranks)

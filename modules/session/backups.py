@@ -69,8 +69,15 @@ def resume_advice(folder: RunFolder) -> str:
     """What to do when a failure is mended, as the end of a sentence. It names no backup that is not there."""
     backup = newest_usable(folder)
     if backup is None:
-        return "then start again, for there is no backup to resume from"
-    return f"then resume from the backup of step {backup.step}"
+        return "start again, for there is no backup to resume from"
+    return f"resume from the backup of step {backup.step}"
+
+
+def stopped_at_once(folder: RunFolder) -> str:
+    """What a run that ended without backing up says, with the backup that a resume then goes on from."""
+    backup = newest_usable(folder)
+    kept = "there is no backup to resume from" if backup is None else f"the last backup is of step {backup.step}"
+    return f"Stopped at once; {kept}"
 
 
 def damage(path: Path, contents: bool = True) -> str | None:

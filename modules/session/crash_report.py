@@ -10,6 +10,7 @@ from typing import Any
 from modules.config.errors import UserError
 from modules.config.files import load_values
 from modules.config.visible_text import visible_text
+from modules.session.backups import resume_advice
 from modules.session.following import read_tail
 from modules.session.redaction import redact
 from modules.session.RunFolder import RunFolder
@@ -47,7 +48,7 @@ def crash_report(path: str | os.PathLike) -> str:
     rank = record.get("rank") if isinstance(record.get("rank"), int) else 0
     parts = [
         _section("What happened", _facts(record)),
-        _section("What to do", [suggestion(record)]),
+        _section("What to do", [suggestion(record, folder)]),
         _section("Traceback", str(record.get("traceback") or "").splitlines()),
         _section(f"Last lines of log/rank-{rank}.log", read_tail(folder.log_path(rank), LOG_LINES)),
         _section("Last lines of log/supervisor.log", read_tail(folder.supervisor_log_path, LOG_LINES // 2)),
@@ -58,19 +59,23 @@ def crash_report(path: str | os.PathLike) -> str:
     return redact(visible_text("\n\n".join(part for part in parts if part))) + "\n"
 
 
-def suggestion(record: Mapping[str, Any]) -> str:
-    """One sentence on what to try after a run has ended as `record` (exit.json) says."""
+def suggestion(record: Mapping[str, Any], folder: RunFolder) -> str:
+    """One sentence on what to try after the run in `folder` has ended as `record` (exit.json) says."""
     kind, text = record.get("kind"), str(record.get("text") or "")
+    if kind == "user_error":
+        return "Change what the message names, then start again."
+    advice = resume_advice(folder)
     if "out of memory" in text.lower() or "memory is full" in text.lower():
-        return "Lower batch_size, or switch model.gradient_checkpointing on, then resume from the last backup."
-    return {
-        "user_error": "Change what the message names, then start again.",
-        "killed": "Close what else needs memory or lower batch_size, then resume from the last backup.",
-        "hung": "Look at the stacks beside the log; test the communication of the GPUs, then resume from the last "
-        "backup.",
-        "ended": "Look at the end of the log for who ended it, then resume from the last backup.",
-        "lost": "Look at the end of the log for who ended it, then resume from the last backup.",
-    }.get(kind, "Resume from the last backup; if it happens again, report it with this text.")
+        return f"Lower batch_size, or switch model.gradient_checkpointing on, then {advice}."
+    first = {
+        "killed": "Close what else needs memory or lower batch_size",
+        "hung": "Look at the stacks beside the log; test the communication of the GPUs",
+        "ended": "Look at the end of the log for who ended it",
+        "lost": "Look at the end of the log for who ended it",
+    }.get(kind)
+    if first is None:
+        return f"{advice[0].upper()}{advice[1:]}; if it happens again, report it with this text."
+    return f"{first}, then {advice}."
 
 
 def _facts(record: Mapping[str, Any]) -> list[str]:

@@ -84,7 +84,7 @@ class FallbackSaver:
             if save.place is None:
                 text = f"The {save.name} could not be written to {save.home} ({save.lack}){_nowhere(save)}"
                 if save.fails_run:
-                    raise TrainingError(f"{text}: free some space, {resume_advice(self._folder)}.")
+                    raise TrainingError(f"{text}: free some space, then {resume_advice(self._folder)}.")
                 self._callbacks.on_warning(f"{text}.")
 
     # --- attempts -------------------------------------------------------------------------------------------------

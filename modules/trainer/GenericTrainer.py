@@ -179,7 +179,7 @@ class GenericTrainer(TrainingEngine):
             if self.saver.has_away:
                 self.saver.finish()
                 text = str(error).rstrip(".")
-                raise TrainingError(f"{text}: free some space there, {resume_advice(self.run_folder)}.") from error
+                raise TrainingError(f"{text}: free some space there, then {resume_advice(self.run_folder)}.") from error
 
     def save(self) -> None:
         """Writes the model for other programs; with an average of the weights that, or both, as output.save_ema says.

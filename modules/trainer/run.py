@@ -20,6 +20,7 @@ from modules.config.visible_text import visible_text
 from modules.distributed.errors import RankLostError
 from modules.distributed.nccl_errors import explain_nccl_error, has_known_cause, is_nccl_error
 from modules.distributed.Supervisor import FAILED, FINISHED, STOPPED
+from modules.session.backups import stopped_at_once
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter
 from modules.session.FolderCommands import FolderCommands
@@ -144,7 +145,7 @@ def train_rank(
             outcome = _train(make_trainer, callbacks, commands)
         except (StopRequested, KeyboardInterrupt) as end:
             if rank == 0:
-                callbacks.on_status("Stopped at once, without a backup")
+                callbacks.on_status(stopped_at_once(folder))
             at_once = isinstance(end, KeyboardInterrupt)
             return Outcome("stopped", requeues=commands.requeues and rank == 0, at_once=at_once)
         except Exception as error:

@@ -38,8 +38,10 @@ class CrashReportWindow(TextWindow):
 
 def read_report(folder: Path) -> tuple[str, str]:
     """What happened and what to do, in sentences; and the whole report."""
-    record = RunFolder(folder).read_exit() or {}
+    run = RunFolder(folder)
+    record = run.read_exit() or {}
     happened = visible_line(str(record.get("text") or "The run has left no record of its end.").split("\n")[0])
     if record.get("status") in ("finished", "stopped"):
         happened = f"The run is {record['status']}; there is nothing to mend."
-    return f"{happened}\n{suggestion(record) if record.get('status') == 'failed' else ''}".strip(), crash_report(folder)
+    advice = suggestion(record, run) if record.get("status") == "failed" else ""
+    return f"{happened}\n{advice}".strip(), crash_report(folder)

@@ -17,6 +17,7 @@ from typing import Any
 from modules.config.errors import UserError
 from modules.config.visible_text import visible_line, visible_text
 from modules.session.atomic import is_alive
+from modules.session.backups import stopped_at_once
 from modules.session.FolderCommands import send_command
 from modules.session.following import RunFollower, is_running, read_tail
 from modules.session.RunFolder import RunFolder
@@ -111,7 +112,7 @@ class RunReader:
         with contextlib.suppress(OSError):
             record = self.folder.read_exit()
             if (record is None or _time_of(record) < self._started) and not is_running(self.folder):
-                self.folder.write_exit("stopped", rank=0, text="Stopped at once, without a backup")
+                self.folder.write_exit("stopped", rank=0, text=stopped_at_once(self.folder))
 
     def _publish(self) -> None:
         self._note_speed()

@@ -1,0 +1,41 @@
+import pytest
+
+from modules.session.backups import stopped_at_once
+from modules.session.crash_report import crash_report, suggestion
+from modules.session.RunFolder import RunFolder
+from tests.support.backup_files import write_backup
+
+KINDS = ("killed", "hung", "ended", "lost", "error")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder(tmp_path / "run")
+
+
+@pytest.mark.parametrize("record", [*({"kind": kind} for kind in KINDS), {"text": "CUDA out of memory"}])
+def test_what_to_do_names_the_backup_that_a_resume_goes_on_from(folder, record):
+    write_backup(folder.backup_dir, 40)
+    write_backup(folder.backup_dir, 60, without=("optimizer.safetensors",))  # no resume goes on from it
+    assert "esume from the backup of step 40" in suggestion(record, folder)
+
+
+@pytest.mark.parametrize("record", [*({"kind": kind} for kind in KINDS), {"text": "CUDA out of memory"}])
+def test_what_to_do_names_no_backup_where_there_is_none(folder, record):
+    assert "tart again, for there is no backup to resume from" in suggestion(record, folder)
+
+
+def test_a_mistake_in_the_settings_is_changed_before_the_run_starts_again(folder):
+    assert suggestion({"kind": "user_error"}, folder) == "Change what the message names, then start again."
+
+
+def test_the_report_says_what_to_do(folder):
+    write_backup(folder.backup_dir, 40)
+    folder.write_exit("failed", rank=0, kind="killed", text="Rank 0 was killed")
+    assert "then resume from the backup of step 40." in crash_report(folder.path)
+
+
+def test_a_run_that_ends_at_once_says_which_backup_is_there(folder):
+    assert stopped_at_once(folder) == "Stopped at once; there is no backup to resume from"
+    write_backup(folder.backup_dir, 40)
+    assert stopped_at_once(folder) == "Stopped at once; the last backup is of step 40"
