@@ -50,7 +50,9 @@ def model_bytes(base: BaseModel, output: OutputConfig) -> int:
     import torch
 
     modules = (base.outline(name) for name in base.component_names)
-    numbers = sum(param.numel() for module in modules if hasattr(module, "parameters") for param in module.parameters())
+    states = [module.state_dict(keep_vars=True) for module in modules if hasattr(module, "state_dict")]
+    written = {id(tensor): tensor for state in states for tensor in state.values()}  # tied weights are written once
+    numbers = sum(tensor.numel() for tensor in written.values())
     num_formats = 2 if output.format == "both" and base.family.single_file is not None else 1
     return num_formats * numbers * getattr(torch, output.dtype).itemsize
 

@@ -15,6 +15,7 @@ from modules.methods.registry import METHODS
 from modules.trainer.sampling import PictureRequest
 from modules.weights.embedding_files import add_embedding
 from modules.weights.lora_files import load_lora
+from modules.weights.safe import load_tensors
 from tests.support.short_training import our_picture, plain_picture
 
 WORD = "number"  # of the default captions
@@ -34,6 +35,11 @@ def load(folder: Path) -> DiffusionPipeline:
     return pipe
 
 
+def tensor_bytes(saved: Path) -> int:
+    files = saved.rglob("*.safetensors") if saved.is_dir() else [saved]
+    return sum(tensor.nbytes for path in files for tensor in load_tensors(path).values())
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", METHODS)
 def test_five_steps_train_and_the_saved_files_make_the_same_picture(method, family, make_config, train, request):
@@ -43,6 +49,7 @@ def test_five_steps_train_and_the_saved_files_make_the_same_picture(method, fami
     assert trainer.step == 5
     assert np.isfinite(trainer.callbacks.losses).all()
     (saved,) = trainer.callbacks.saved
+    assert trainer.method.saved_bytes(trainer.base, trainer.config) == pytest.approx(tensor_bytes(saved), rel=0.01)
     plain = load(saved if method in ("full", "vae") else folder)
     if method == "lora":
         load_lora(plain, saved)
