@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 FIRST_POLL_SECONDS, SLOWEST_POLL_SECONDS = 0.001, 0.2
 ALIVE_SECONDS = 5.0  # between two signs of life
-LEAVE_SECONDS = 10.0  # for the others to leave after the last meeting
+LEAVE_SECONDS = 15.0  # without a sign of life while rank 0 waits for the others to leave
 SILENT_SECONDS = 60.0  # without one a rank counts as lost, on whatever machine it is
 
 
@@ -64,10 +64,16 @@ class StoreExchange:
         self._end_signs()
         with contextlib.suppress(RuntimeError):  # torch's DistError
             self._store.set(f"left/{self._rank}", "1")
-            deadline = time.monotonic() + LEAVE_SECONDS
-            others = [f"left/{rank}" for rank in self._ranks] if self._rank == 0 else []
-            while others and not self._store.check(others) and time.monotonic() < deadline:
-                time.sleep(0.01)
+            if self._rank == 0:
+                self._wait_until_left()
+
+    def _wait_until_left(self) -> None:
+        """Until every other rank has left or seems dead: one that still loads a model leaves late."""
+        seen: dict[int, tuple[bytes, float]] = {}
+        others = list(self._ranks[1:])
+        while others := [rank for rank in others if not self._store.check([f"left/{rank}"])]:
+            others = [rank for rank in others if self._silence(rank, seen) <= LEAVE_SECONDS]
+            time.sleep(0.01)
 
     def _begin(self) -> None:
         """All ranks that have written a number have read the one before it: the second last can go."""
@@ -89,16 +95,20 @@ class StoreExchange:
             pause = min(2 * pause, SLOWEST_POLL_SECONDS)
 
     def _check_alive(self, ranks: list[int], seen: dict[int, tuple[bytes, float]], why: str) -> None:
-        now = time.monotonic()
         for rank in ranks:
-            sign = self._store.get(f"alive/{rank}") if self._store.check([f"alive/{rank}"]) else b""
-            if rank not in seen or seen[rank][0] != sign:
-                seen[rank] = (sign, now)
-            elif now - seen[rank][1] > SILENT_SECONDS:
+            if self._silence(rank, seen) > SILENT_SECONDS:
                 raise RankLostError(
                     f"Rank {rank} has not been heard of for {SILENT_SECONDS:g} s while the others waited for it "
                     f"({why}): look at its machine and its log."
                 )
+
+    def _silence(self, rank: int, seen: dict[int, tuple[bytes, float]]) -> float:
+        """Seconds since the last sign of life of `rank`, as far as it was watched. seen: earlier looks, by rank."""
+        now = time.monotonic()
+        sign = self._store.get(f"alive/{rank}") if self._store.check([f"alive/{rank}"]) else b""
+        if rank not in seen or seen[rank][0] != sign:
+            seen[rank] = (sign, now)
+        return now - seen[rank][1]
 
 
 def _show_life(store: Store, rank: int, closed: threading.Event) -> None:

@@ -131,6 +131,21 @@ def test_what_is_called_while_waiting_may_end_the_wait(server):
     exchange.close()
 
 
+def test_rank_0_waits_for_a_rank_that_leaves_late_as_long_as_it_lives(server, monkeypatch):
+    monkeypatch.setattr(module, "LEAVE_SECONDS", 1.0)
+    monkeypatch.setattr(module, "ALIVE_SECONDS", 0.05)
+    pair = [StoreExchange(client(server), rank, 2) for rank in range(2)]
+
+    def body(exchange, rank):
+        time.sleep(2.0 * rank)  # as when it loads a model
+        left = time.monotonic()
+        exchange.close()
+        return left, time.monotonic()
+
+    (_, first_end), (second_left, _) = on_all_ranks(body, pair)
+    assert first_end >= second_left
+
+
 def test_rank_0_leaves_last_but_does_not_wait_for_ever(server, monkeypatch):
     pair = [StoreExchange(client(server), rank, 2) for rank in range(2)]
     leave = []
@@ -143,7 +158,6 @@ def test_rank_0_leaves_last_but_does_not_wait_for_ever(server, monkeypatch):
         if rank == 0:
             leave.append(0)
 
-    monkeypatch.setattr(module, "LEAVE_SECONDS", PATIENCE_SECONDS)
     on_all_ranks(body, pair)
     assert leave == [1, 0]
     monkeypatch.setattr(module, "LEAVE_SECONDS", 0.3)
