@@ -162,7 +162,7 @@ def _concept(app: TrainUI) -> tkinter.Misc:
 
 
 def _crash_report(app: TrainUI) -> tkinter.Misc:
-    from modules.ui.CrashReportWindow import CrashReportWindow
+    from modules.ui.windows.CrashReportWindow import CrashReportWindow
 
     return CrashReportWindow(app, Path("workspace/larger-batch"))
 

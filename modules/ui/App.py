@@ -24,12 +24,12 @@ from customtkinter.windows.widgets.core_rendering import CTkCanvas
 
 from modules.session.printing import print_text
 from modules.ui import keyboard
-from modules.ui.BackgroundChecks import BackgroundChecks
-from modules.ui.DeviceModel import DeviceModel
-from modules.ui.LaunchModel import LaunchModel
-from modules.ui.Preferences import Preferences
-from modules.ui.RunModel import RunModel
-from modules.ui.SettingsModel import SettingsModel
+from modules.ui.models.BackgroundChecks import BackgroundChecks
+from modules.ui.models.DeviceModel import DeviceModel
+from modules.ui.models.LaunchModel import LaunchModel
+from modules.ui.models.Preferences import Preferences
+from modules.ui.models.RunModel import RunModel
+from modules.ui.models.SettingsModel import SettingsModel
 from modules.ui.theme import Theme
 from modules.ui.Views import Views
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.ui.fitting import FittedButton, FittedLabel
+from modules.ui.models.RunState import RunState
 from modules.ui.RunControl import RunControl
-from modules.ui.RunState import RunState
 from modules.ui.theme import Theme
-from modules.ui.Tooltip import Tooltip
+from modules.ui.widgets.fitting import FittedButton, FittedLabel
+from modules.ui.widgets.Tooltip import Tooltip
 
 if TYPE_CHECKING:
     from modules.ui.App import App

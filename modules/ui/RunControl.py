@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
 from modules.session.RunFolder import RunFolder
-from modules.ui.dialogs import ask, open_window
-from modules.ui.ScriptRun import ScriptRun
+from modules.ui.models.ScriptRun import ScriptRun
+from modules.ui.widgets.dialogs import ask, open_window
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -91,7 +91,7 @@ class RunControl:
 
     def show_loss(self) -> None:
         """Open the curve of the loss in a window of its own."""
-        from modules.ui.LossWindow import LossWindow
+        from modules.ui.windows.LossWindow import LossWindow
 
         open_window(self.app, LossWindow)
 
@@ -144,7 +144,7 @@ class RunControl:
     def _show_summary(
         self, summary: str, usage: list[GpuUsage], config: TrainConfig, start: Callable[[], None] | None
     ) -> None:
-        from modules.ui.RunSummaryWindow import RunSummaryWindow
+        from modules.ui.windows.RunSummaryWindow import RunSummaryWindow
 
         self.app.devices.take_usage(usage)
         lines = [*summary.splitlines(), *device_lines(self.app.devices.problems(config))]

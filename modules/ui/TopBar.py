@@ -12,14 +12,14 @@ import customtkinter as ctk
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import load_config
 from modules.config.show_value import show_value
-from modules.ui.ChangesWindow import Changes, ChangesWindow
-from modules.ui.dialogs import ask_path, open_window
-from modules.ui.fitting import FittedButton, FittedMenu
-from modules.ui.kept_settings import KEPT
-from modules.ui.PresetWindow import PresetWindow
-from modules.ui.SettingsSearch import SettingsSearch
+from modules.ui.models.kept_settings import KEPT
 from modules.ui.theme import Theme
-from modules.ui.Tooltip import Tooltip
+from modules.ui.widgets.dialogs import ask_path, open_window
+from modules.ui.widgets.fitting import FittedButton, FittedMenu
+from modules.ui.widgets.SettingsSearch import SettingsSearch
+from modules.ui.widgets.Tooltip import Tooltip
+from modules.ui.windows.ChangesWindow import Changes, ChangesWindow
+from modules.ui.windows.PresetWindow import PresetWindow
 
 if TYPE_CHECKING:
     from modules.ui.App import App

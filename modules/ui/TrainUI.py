@@ -21,13 +21,13 @@ from modules.session.RunLock import RunLock
 from modules.ui import keyboard
 from modules.ui.App import App
 from modules.ui.BottomBar import BottomBar
-from modules.ui.dialogs import ask, open_window, set_size
-from modules.ui.fitting import wrap_to
-from modules.ui.form import find_field
-from modules.ui.RunState import RunState
-from modules.ui.TabBar import TabBar
+from modules.ui.models.RunState import RunState
 from modules.ui.theme import Pair, Theme
 from modules.ui.TopBar import TopBar
+from modules.ui.widgets.dialogs import ask, open_window, set_size
+from modules.ui.widgets.fitting import wrap_to
+from modules.ui.widgets.form import find_field
+from modules.ui.widgets.TabBar import TabBar
 from modules.ui.window_system import close_on_quit
 
 TABS = {
@@ -337,7 +337,7 @@ class TrainUI(App):
         is_new, self._told_run = self.run.history is not self._told_run, self.run.history
         status, text = state.exit.get("status"), str(state.exit.get("text", ""))
         if was_running and status == "failed":
-            from modules.ui.CrashReportWindow import CrashReportWindow
+            from modules.ui.windows.CrashReportWindow import CrashReportWindow
 
             self.show_message(f"The run failed: {text}", "error")
             open_window(self, CrashReportWindow, state.folder)
@@ -360,4 +360,4 @@ def tab_of(path: str) -> str:
 
 
 def _module_of(tab: str) -> ModuleType:
-    return importlib.import_module(f"modules.ui.{TABS[tab]}")
+    return importlib.import_module(f"modules.ui.tabs.{TABS[tab]}")

@@ -6,7 +6,7 @@ import tkinter
 import weakref
 from collections.abc import Callable
 
-from modules.ui.SettingsModel import SettingsModel
+from modules.ui.models.SettingsModel import SettingsModel
 
 Refresh = Callable[[set[str] | None], object]
 

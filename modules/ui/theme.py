@@ -12,13 +12,12 @@ from typing import Literal
 import customtkinter as ctk
 import darkdetect
 
-from modules.ui.Listeners import Listeners
+from modules.ui.models.Listeners import Listeners
+from modules.ui.models.Preferences import MAX_SCALE, MIN_SCALE
 
 Pair = tuple[str, str]
 """A colour in light and in dark, in the order CustomTkinter takes them."""
 
-APPEARANCES = ("system", "light", "dark")
-MIN_SCALE, MAX_SCALE = 0.8, 2.0
 BORDER = 1.3  # pixels: a line of 1 is none at scale 0.8
 
 SANS = ("Inter", "Segoe UI", "SF Pro Text", "Roboto", "Noto Sans", "DejaVu Sans", "Helvetica")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from modules.ui.App import App
-    from modules.ui.LossChart import LossChart
-    from modules.ui.Thumbnails import Thumbnails
+    from modules.ui.widgets.LossChart import LossChart
+    from modules.ui.widgets.Thumbnails import Thumbnails
 
 TICK_MS = 10
 REST_SECONDS = 1.0  # without anything being built: then a tab is there, with what is read in the background for it
@@ -93,8 +93,8 @@ def pulse(state_dir: Path, run_folder: str, seconds: str) -> dict[str, float]:
 
 def scroll(state_dir: Path, folder: str) -> dict[str, Any]:
     """Scrolls through all pictures of the folder and back, twice; MiB of memory before, between and after."""
-    from modules.ui.Thumbnails import Thumbnails
     from modules.ui.TrainUI import TrainUI
+    from modules.ui.widgets.Thumbnails import Thumbnails
 
     app = TrainUI(state_dir)
     window = tkinter.Toplevel(app)
@@ -194,7 +194,7 @@ def _time_calls() -> type[Any]:
 
 def _open_run(app: App, run_folder: str | None) -> LossChart:
     """The chart of the losses, in its window; run_folder: shows this run."""
-    from modules.ui.LossChart import LossChart
+    from modules.ui.widgets.LossChart import LossChart
 
     if run_folder is not None:
         app.run.attach(run_folder)

@@ -17,9 +17,9 @@ from modules.data.run_summary import picture_warnings, summarize
 from modules.data.RunPlan import samples_digest
 from modules.families.registry import FAMILIES
 from modules.session.RunFolder import RunFolder
-from modules.ui.concept_preview import find_pictures
-from modules.ui.ConceptCards import ConceptCard
-from modules.ui.picture_count import count_pictures, scan_key
+from modules.ui.cards.ConceptCards import ConceptCard
+from modules.ui.models.concept_preview import find_pictures
+from modules.ui.models.picture_count import count_pictures, scan_key
 
 
 @pytest.fixture

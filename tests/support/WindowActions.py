@@ -11,12 +11,12 @@ from modules.config.describe import settings_by_path
 from modules.config.files import config_from_values, save_config
 from modules.config.presets import list_presets, load_preset
 from modules.session.RunFolder import RunFolder
-from modules.ui import dialogs
-from modules.ui.ChangesWindow import ChangesWindow
-from modules.ui.fields import ChoiceField, EntryField, Field, SwitchField, TypedField
-from modules.ui.form import SettingsForm
-from modules.ui.MultiNodeWindow import MultiNodeWindow
 from modules.ui.TrainUI import TABS, TrainUI
+from modules.ui.widgets import dialogs
+from modules.ui.widgets.fields import ChoiceField, EntryField, Field, SwitchField, TypedField
+from modules.ui.widgets.form import SettingsForm
+from modules.ui.windows.ChangesWindow import ChangesWindow
+from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 
 TEXTS = {
     "int": ("1", "3", "12", "1000", "many"),

@@ -12,16 +12,16 @@ from typing import Any
 from modules.config.errors import UserError
 from modules.session.command_text import bash_line, commands_text
 from modules.session.run_shape import shape_lines
-from modules.ui.ChangesWindow import ChangesWindow
-from modules.ui.ConceptsTab import ConceptsTab
-from modules.ui.families import load_families
-from modules.ui.fields import ChoiceField, Field, SwitchField, TextField, value_text
-from modules.ui.form import SettingsForm
-from modules.ui.ModelTab import ModelTab, describe_parts
-from modules.ui.MultiGpuTab import MultiGpuTab
-from modules.ui.MultiNodeWindow import MultiNodeWindow
-from modules.ui.PromptList import COLUMNS, PromptList
+from modules.ui.models.families import load_families
+from modules.ui.tabs.ConceptsTab import ConceptsTab
+from modules.ui.tabs.ModelTab import ModelTab, describe_parts
+from modules.ui.tabs.MultiGpuTab import MultiGpuTab
 from modules.ui.TrainUI import TrainUI
+from modules.ui.widgets.fields import ChoiceField, Field, SwitchField, TextField, value_text
+from modules.ui.widgets.form import SettingsForm
+from modules.ui.widgets.PromptList import COLUMNS, PromptList
+from modules.ui.windows.ChangesWindow import ChangesWindow
+from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 
 Seen = Iterator[tuple[str, Any, Any]]
 

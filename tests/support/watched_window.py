@@ -150,7 +150,7 @@ def _words(widget: tkinter.Misc) -> Iterator[tuple[str, int, int]]:
 
 
 def _fields(window: Any) -> Iterator[tuple[str, Any]]:
-    from modules.ui.form import SettingsForm
+    from modules.ui.widgets.form import SettingsForm
 
     for widget in _widgets(window):
         if isinstance(widget, SettingsForm):
@@ -178,7 +178,7 @@ def _focus(window: Any, fields: dict[str, Any]) -> str:
 
 
 def _num_points(widget: tkinter.Misc) -> int:
-    from modules.ui.LossChart import LossChart
+    from modules.ui.widgets.LossChart import LossChart
 
     chart = widget.master
     if not isinstance(chart, LossChart) or chart.canvas is not widget:

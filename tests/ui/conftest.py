@@ -47,7 +47,7 @@ def screen() -> Iterator[str]:
 def no_gpu(monkeypatch) -> None:
     """A machine without a GPU and with two cores, whatever this one has. Before the window, which looks at it."""
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND))
-    monkeypatch.setattr("modules.ui.DeviceModel.num_cores", lambda: 2)
+    monkeypatch.setattr("modules.ui.models.DeviceModel.num_cores", lambda: 2)
 
 
 @pytest.fixture
@@ -65,11 +65,12 @@ def make_app(display, tmp_path, monkeypatch, faults) -> Iterator[Callable]:
     from modules.ui.TrainUI import TrainUI
 
     monkeypatch.chdir(tmp_path)  # the run folders of the demo are relative
-    monkeypatch.setattr("modules.ui.SettingsModel.load_preset", load_preset_once)
+    monkeypatch.setattr("modules.ui.models.SettingsModel.load_preset", load_preset_once)
     # Round corners as one shape each, and not of characters, are not as smooth but drawn in two thirds of the time.
     monkeypatch.setattr(DrawEngine, "preferred_drawing_method", "polygon_shapes")
     monkeypatch.setattr("modules.ui.App.PUMP_MS", 5)  # tests wait for what it brings
-    monkeypatch.setattr("modules.ui.BackgroundChecks.look_at_port", lambda *place: [])  # other tests train meanwhile
+    # other tests train meanwhile
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.look_at_port", lambda *place: [])
     windows = []
 
     def report(window, kind, error, trace) -> None:

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from modules.config.TrainConfig import TrainConfig
-from modules.ui.BackgroundChecks import look_at_port
-from modules.ui.form import find_field
-from modules.ui.picture_count import count_key, count_pictures
+from modules.ui.models.BackgroundChecks import look_at_port
+from modules.ui.models.picture_count import count_key, count_pictures
+from modules.ui.widgets.form import find_field
 from tests.support.fake_nvml import eight_gpus
 from tests.support.ports import free_port
 
@@ -60,7 +60,7 @@ def test_what_was_found_at_a_base_is_not_said_of_the_next_one(app, wait_for):
 
 
 def test_a_base_model_that_comes_later_is_found(make_app, tmp_path, wait_for, monkeypatch):
-    monkeypatch.setattr("modules.ui.BackgroundChecks.LOOK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.LOOK_AGAIN_SECONDS", 0.05)
     app = make_app()
     path = tmp_path / "model.safetensors"
     app.settings.set("model.base", str(path))
@@ -77,7 +77,7 @@ def busy_port():
 
 
 def test_a_port_in_use_is_told_and_the_next_free_one_is_a_click_away(app, busy_port, wait_for, monkeypatch):
-    monkeypatch.setattr("modules.ui.BackgroundChecks.look_at_port", look_at_port)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.look_at_port", look_at_port)
     port = busy_port.getsockname()[1]
     app.settings.set("initial_port", str(port))
     app.settings.set("enable_multi_gpu", True)
@@ -94,9 +94,9 @@ def test_a_port_in_use_is_told_and_the_next_free_one_is_a_click_away(app, busy_p
 
 
 def test_a_port_that_is_left_is_free_again(make_app, busy_port, wait_for, monkeypatch):
-    monkeypatch.setattr("modules.ui.BackgroundChecks.LOOK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.LOOK_AGAIN_SECONDS", 0.05)
     app = make_app()
-    monkeypatch.setattr("modules.ui.BackgroundChecks.look_at_port", look_at_port)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.look_at_port", look_at_port)
     app.settings.set("initial_port", str(busy_port.getsockname()[1]))
     app.settings.set("enable_multi_gpu", True)
     wait_for(app, lambda: app.settings.warning("initial_port"))
@@ -119,8 +119,8 @@ def counts(app, monkeypatch):
         made.append(config)
         return int(config.concepts[0].repeats)
 
-    monkeypatch.setattr("modules.ui.BackgroundChecks.count_pictures", count)
-    monkeypatch.setattr("modules.ui.BackgroundChecks.COUNT_MS", 10)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.count_pictures", count)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.COUNT_MS", 10)
     return made
 
 
@@ -150,7 +150,7 @@ def test_pictures_are_counted_once_for_all_that_is_typed_and_not_for_what_does_n
 def test_a_count_that_a_change_has_overtaken_is_given_up_as_is_that_of_a_closed_window(app, monkeypatch):
     jobs = []
     monkeypatch.setattr(app, "in_background", lambda work, then: jobs.append((work, then)))
-    monkeypatch.setattr("modules.ui.BackgroundChecks.count_pictures", lambda config, is_wanted: is_wanted)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.count_pictures", lambda config, is_wanted: is_wanted)
     for repeats in (2, 3):
         app.settings.set("concepts.0.repeats", repeats)
         app.checks._count()

@@ -5,8 +5,8 @@ import pytest
 
 from modules.config.files import config_from_values
 from modules.session.RunFolder import RunFolder
-from modules.ui import BackupTab as module
-from modules.ui.BackupTab import size_text
+from modules.ui.tabs import BackupTab as module
+from modules.ui.tabs.BackupTab import size_text
 from tests.support.backup_files import write_backup
 
 
@@ -183,7 +183,7 @@ def test_the_running_run_can_be_asked(tab, app, monkeypatch):
 
 
 def test_the_schedule_can_be_edited(tab, app):
-    from modules.ui.form import find_field
+    from modules.ui.widgets.form import find_field
 
     for name in ("every", "unit", "keep", "at_end"):
         assert find_field(tab, f"backup.{name}") is not None

@@ -20,17 +20,17 @@ from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions, scan
 from modules.data.pictures import colour_picture, fit_picture, load_picture
 from modules.data.views import look_of, with_views
-from modules.ui.concept_preview import (
+from modules.ui.cards.ConceptCards import BAR_HEIGHT
+from modules.ui.models.concept_preview import (
     ConceptPictures,
     find_pictures,
     preview_captions,
     preview_looks,
     samples_per_epoch,
 )
-from modules.ui.ConceptCards import BAR_HEIGHT
-from modules.ui.DataCheck import DataCheck, DataReport, _read_report
-from modules.ui.DeviceModel import read_machine
-from modules.ui.HealthWindow import HealthWindow
+from modules.ui.models.DataCheck import DataCheck, DataReport, _read_report
+from modules.ui.models.DeviceModel import read_machine
+from modules.ui.windows.HealthWindow import HealthWindow
 from tests.support.fake_nvml import eight_gpus
 from tests.support.waiting import wait_until
 
@@ -152,8 +152,8 @@ def test_a_cancelled_check_gives_nothing(folder):
 
 def test_what_the_window_imports_for_the_data_is_free_of_torch():
     code = (
-        "import sys, json, modules.ui.concept_preview, modules.ui.decoding, modules.ui.DataCheck, "
-        "modules.ui.SampleTable; print(json.dumps(sorted(sys.modules)))"
+        "import sys, json, modules.ui.models.concept_preview, modules.ui.models.decoding, modules.ui.models.DataCheck, "
+        "modules.ui.models.SampleTable; print(json.dumps(sorted(sys.modules)))"
     )
     output = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True).stdout
     assert not {"torch", "diffusers", "transformers", "matplotlib", "tkinter"} & set(json.loads(output))
@@ -286,7 +286,7 @@ def test_a_folder_that_fails_keeps_no_other_from_being_read(app, tab, folder, wa
             raise RuntimeError("broken")
         return find_pictures(concept, number)
 
-    monkeypatch.setattr("modules.ui.ConceptsTab.find_pictures", fail_at_first)
+    monkeypatch.setattr("modules.ui.tabs.ConceptsTab.find_pictures", fail_at_first)
     app.settings.set("concepts.1.include_subfolders", False)
     tab.refresh()
     wait_for(app, lambda: all(card.found for card in tab.cards.cards))
@@ -311,8 +311,8 @@ class SlowSearch:
 
 def test_a_path_is_looked_at_when_the_typing_has_stopped_and_keeps_no_other_waiting(app, tab, wait_for, monkeypatch):
     search = SlowSearch()
-    monkeypatch.setattr("modules.ui.ConceptsTab.find_pictures", search)
-    monkeypatch.setattr("modules.ui.ConceptsTab.TYPING_MS", 3_600_000)
+    monkeypatch.setattr("modules.ui.tabs.ConceptsTab.find_pictures", search)
+    monkeypatch.setattr("modules.ui.tabs.ConceptsTab.TYPING_MS", 3_600_000)
     for path in ("s", "sl", "slo", "slow"):
         app.settings.set("concepts.0.path", path)
         app.update()
@@ -320,7 +320,7 @@ def test_a_path_is_looked_at_when_the_typing_has_stopped_and_keeps_no_other_wait
     assert search.started == []
     tab._read_in(0)
     wait_for(app, lambda: search.started)
-    monkeypatch.setattr("modules.ui.ConceptsTab.TYPING_MS", 5)
+    monkeypatch.setattr("modules.ui.tabs.ConceptsTab.TYPING_MS", 5)
     app.settings.set("concepts.0.path", "fast")
     wait_for(app, lambda: tab.cards.cards[0].found == ConceptPictures(error="looked at fast"))
     wait_for(app, lambda: search.given_up)
@@ -329,14 +329,14 @@ def test_a_path_is_looked_at_when_the_typing_has_stopped_and_keeps_no_other_wait
 
 def test_the_window_of_a_concept_looks_at_a_path_when_the_typing_has_stopped(app, window, wait_for, monkeypatch):
     search = SlowSearch()
-    monkeypatch.setattr("modules.ui.ConceptsTab.TYPING_MS", 3_600_000)
-    monkeypatch.setattr("modules.ui.ConceptWindow.find_pictures", search)
-    monkeypatch.setattr("modules.ui.ConceptWindow.TYPING_MS", 3_600_000)
+    monkeypatch.setattr("modules.ui.tabs.ConceptsTab.TYPING_MS", 3_600_000)
+    monkeypatch.setattr("modules.ui.windows.ConceptWindow.find_pictures", search)
+    monkeypatch.setattr("modules.ui.windows.ConceptWindow.TYPING_MS", 3_600_000)
     for path in ("s", "sl", "slo"):
         app.settings.set("concepts.0.path", path)
         app.update()
     assert window._state.cget("text") == "Looking at the pictures …"
-    monkeypatch.setattr("modules.ui.ConceptWindow.TYPING_MS", 5)
+    monkeypatch.setattr("modules.ui.windows.ConceptWindow.TYPING_MS", 5)
     app.settings.set("concepts.0.path", "slow")
     wait_for(app, lambda: search.started)
     app.settings.set("concepts.0.path", "fast")
@@ -367,7 +367,7 @@ def test_what_was_read_before_a_refresh_is_read_again(app, tab, folder, wait_for
         assert is_refreshed.wait(120)
         return found
 
-    monkeypatch.setattr("modules.ui.ConceptsTab.find_pictures", find_slowly)
+    monkeypatch.setattr("modules.ui.tabs.ConceptsTab.find_pictures", find_slowly)
     tab.refresh()
     wait_for(app, has_read.is_set)
     Image.new("RGB", (64, 64)).save(folder / "new.png")
@@ -396,7 +396,7 @@ def window(app, tab, wait_for):
 
 
 def test_the_window_of_a_concept_has_all_its_settings(app, window):
-    from modules.ui.part_paths import part_paths
+    from modules.ui.models.part_paths import part_paths
 
     shown = [path for card in window._cards for path in card.form.paths]
     assert sorted(shown) == sorted(part_paths("concepts", 0))
@@ -463,7 +463,7 @@ def test_the_check_counts_all_gpus_where_none_is_named(app, tab, monkeypatch):
             seen.append(num_ranks)
             self.run, self.cancel = lambda: DataReport(True, 0, ()), lambda: None
 
-    monkeypatch.setattr("modules.ui.HealthWindow.DataCheck", Check)
+    monkeypatch.setattr("modules.ui.windows.HealthWindow.DataCheck", Check)
     monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())
     app.devices.take_machine(read_machine())
     app.settings.set("enable_multi_gpu", True)
@@ -486,7 +486,7 @@ def test_a_check_that_is_closed_and_opened_again_is_made_anew(app, tab, wait_for
         def cancel(self) -> None:
             self.is_cancelled = True
 
-    monkeypatch.setattr("modules.ui.HealthWindow.DataCheck", Check)
+    monkeypatch.setattr("modules.ui.windows.HealthWindow.DataCheck", Check)
     tab.check_data()
     tab.check_data()
     assert len(checks) == 1
@@ -515,7 +515,7 @@ def test_a_long_sentence_about_a_failed_check_is_seen_whole(app, tab, wait_for, 
     def fail(*arguments):
         raise UserError(sentence)
 
-    monkeypatch.setattr("modules.ui.HealthWindow.DataCheck.run", fail)
+    monkeypatch.setattr("modules.ui.windows.HealthWindow.DataCheck.run", fail)
     tab.check_data()
     health = find_health(app)
     state = health._state

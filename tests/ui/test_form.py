@@ -7,10 +7,10 @@ import pytest
 
 from modules.config.describe import settings_by_path
 from modules.ui import keyboard
-from modules.ui.fields import ChoiceField, EntryField, PathField, SwitchField, TextField
-from modules.ui.form import COLUMN_WIDTH, CardSpec, SettingsForm, SettingsPage
-from modules.ui.PartList import PartList
 from modules.ui.theme import Theme
+from modules.ui.widgets.fields import ChoiceField, EntryField, PathField, SwitchField, TextField
+from modules.ui.widgets.form import COLUMN_WIDTH, CardSpec, SettingsForm, SettingsPage
+from modules.ui.widgets.PartList import PartList
 
 
 @pytest.fixture
@@ -358,7 +358,7 @@ def test_some_advanced_settings_can_be_shown_always(app, make_form):
 def test_the_entry_of_a_path_has_the_menu_and_the_help_of_its_field(app, make_form, wait_for, monkeypatch, path):
     menus, shown = [], []
     monkeypatch.setattr(tkinter.Menu, "tk_popup", lambda menu, x, y: menus.append(menu))
-    monkeypatch.setattr("modules.ui.Tooltip.Tooltip.show", lambda tooltip: shown.append(tooltip._text()))
+    monkeypatch.setattr("modules.ui.widgets.Tooltip.Tooltip.show", lambda tooltip: shown.append(tooltip._text()))
     field = make_form(path).fields[path]
     field.entry._entry.event_generate("<Button-3>")
     assert len(menus) == 1

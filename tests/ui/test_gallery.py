@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from modules.ui.RunState import SamplePicture
-from modules.ui.SampleTable import SampleRow, arrange_samples
+from modules.ui.models.RunState import SamplePicture
+from modules.ui.models.SampleTable import SampleRow, arrange_samples
 
 PROMPTS = ("a red fox", "a blue bird")
 
@@ -61,8 +61,8 @@ def test_a_file_with_another_name_is_shown_without_a_seed(tmp_path):
 
 @pytest.fixture
 def gallery(app, settle, monkeypatch):
-    from modules.ui import Gallery as module
-    from modules.ui.Gallery import Gallery
+    from modules.ui.widgets import Gallery as module
+    from modules.ui.widgets.Gallery import Gallery
 
     monkeypatch.setattr(module, "UPDATE_SECONDS", 0.1)
     window = tkinter.Toplevel(app)

@@ -5,14 +5,14 @@ import tkinter
 import customtkinter as ctk
 import pytest
 
-from modules.ui.dialogs import open_window
-from modules.ui.form import SettingsForm
-from modules.ui.HealthWindow import HealthWindow
-from modules.ui.LinksCard import LinksCard
-from modules.ui.MultiNodeWindow import MultiNodeWindow
-from modules.ui.NodeCheckCard import NodeCheckCard
-from modules.ui.RunModel import RunModel
+from modules.ui.cards.LinksCard import LinksCard
+from modules.ui.cards.NodeCheckCard import NodeCheckCard
+from modules.ui.models.RunModel import RunModel
 from modules.ui.TopBar import TopBar
+from modules.ui.widgets.dialogs import open_window
+from modules.ui.widgets.form import SettingsForm
+from modules.ui.windows.HealthWindow import HealthWindow
+from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 
 ENTRY, PROMPT = "output.name", "sampling.samples.0.prompt"
 STATES = {"Shift": 1, "Lock": 2, "Control": 4}

@@ -12,12 +12,12 @@ from tkinter import ttk
 import customtkinter as ctk
 import pytest
 
-from modules.ui.CrashReportWindow import CrashReportWindow
-from modules.ui.dialogs import open_window, set_size
-from modules.ui.fitting import cut_text
-from modules.ui.LossWindow import LossWindow
-from modules.ui.MultiNodeWindow import MultiNodeWindow
 from modules.ui.TrainUI import MIN_SIZE, TABS
+from modules.ui.widgets.dialogs import open_window, set_size
+from modules.ui.widgets.fitting import cut_text
+from modules.ui.windows.CrashReportWindow import CrashReportWindow
+from modules.ui.windows.LossWindow import LossWindow
+from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 from tests.support import shown_run
 
 SLACK = 3  # pixels that rounding at a scale may take

@@ -6,12 +6,12 @@ import tkinter
 
 import pytest
 
-from modules.ui.LossHistory import LossHistory
+from modules.ui.models.LossHistory import LossHistory
 
 
 @pytest.fixture
 def chart(app, settle):
-    from modules.ui.LossChart import LossChart
+    from modules.ui.widgets.LossChart import LossChart
 
     app.run._history = LossHistory()
     window = tkinter.Toplevel(app)
@@ -145,7 +145,7 @@ def test_the_range_shows_the_last_steps_only(app, chart):
 
 
 def test_ticks_are_round_numbers(app, chart):
-    from modules.ui.LossChart import NUM_TICKS, _log_ticks, _ticks
+    from modules.ui.widgets.LossChart import NUM_TICKS, _log_ticks, _ticks
 
     assert _ticks(0.013, 0.0871) == pytest.approx([0.02, 0.04, 0.06, 0.08])
     assert _log_ticks(-2.1, 0.2) == pytest.approx([0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])

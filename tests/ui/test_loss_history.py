@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from modules.ui.LossHistory import LossHistory
+from modules.ui.models.LossHistory import LossHistory
 
 
 def history_of(losses, first=1):

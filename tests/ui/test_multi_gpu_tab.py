@@ -14,11 +14,11 @@ from modules.config.errors import UserError
 from modules.config.files import load_config
 from modules.config.TrainConfig import TrainConfig
 from modules.session.command_text import Places
-from modules.ui.base_model import base_bytes
-from modules.ui.CommunicationTest import CommunicationTest, Measured
-from modules.ui.launch_files import write_settings
-from modules.ui.LinksCard import LinksCard
-from modules.ui.RunState import RankRow, RunState
+from modules.ui.cards.LinksCard import LinksCard
+from modules.ui.models.base_model import base_bytes
+from modules.ui.models.CommunicationTest import CommunicationTest, Measured
+from modules.ui.models.launch_files import write_settings
+from modules.ui.models.RunState import RankRow, RunState
 from tests.support.fake_nvml import GIB, eight_gpus
 
 
@@ -34,8 +34,8 @@ def nvml(monkeypatch):
 @pytest.fixture
 def open_tab(app, wait_for, monkeypatch):
     """`open_tab()`: the tab, with the machine read and everything counted."""
-    monkeypatch.setattr("modules.ui.MultiGpuTab.USAGE_SECONDS", 0.2)
-    monkeypatch.setattr("modules.ui.BackgroundChecks.COUNT_MS", 10)  # nobody types here
+    monkeypatch.setattr("modules.ui.tabs.MultiGpuTab.USAGE_SECONDS", 0.2)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.COUNT_MS", 10)  # nobody types here
 
     def make(**settings):
         for path, value in {"enable_multi_gpu": True, "distributed_backend": "auto", **settings}.items():
@@ -114,8 +114,8 @@ def test_a_test_of_the_links_that_fails_can_be_made_again(app, wait_for, faults,
     def fail(test):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("modules.ui.LinksCard.CommunicationTest.start", lambda *arguments: None)
-    monkeypatch.setattr("modules.ui.LinksCard.CommunicationTest.wait", fail)
+    monkeypatch.setattr("modules.ui.cards.LinksCard.CommunicationTest.start", lambda *arguments: None)
+    monkeypatch.setattr("modules.ui.cards.LinksCard.CommunicationTest.wait", fail)
     wait_for(app, lambda: app.devices.machine is not None)
     card = LinksCard(app, app, app.devices)
     card.toggle()
@@ -127,7 +127,8 @@ def test_a_test_of_the_links_that_fails_can_be_made_again(app, wait_for, faults,
 def test_what_a_test_of_the_links_says_is_read_as_it_was_written(monkeypatch):
     said = "import sys; sys.exit('Gerät 測試 steht')"
     monkeypatch.setenv("PYTHONIOENCODING", "ascii:backslashreplace")
-    monkeypatch.setattr("modules.ui.CommunicationTest.probe_command", lambda python, *others: [python, "-c", said])
+    command = "modules.ui.models.CommunicationTest.probe_command"
+    monkeypatch.setattr(command, lambda python, *others: [python, "-c", said])
     test = CommunicationTest()
     test.start(TrainConfig(), None)
     assert test.wait() == Measured({}, "Gerät 測試 steht", failed=True)

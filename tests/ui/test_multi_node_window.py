@@ -14,8 +14,8 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.session.node_check import check_nodes
-from modules.ui import dialogs
-from modules.ui.MultiNodeWindow import MultiNodeWindow
+from modules.ui.widgets import dialogs
+from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 from tests.support.fake_nvml import eight_gpus
 from tests.support.ports import free_port
 

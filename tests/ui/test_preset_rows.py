@@ -5,7 +5,7 @@ import pytest
 from modules.config.presets import list_presets
 from modules.session.devices import Gpu
 from modules.session.memory_estimate import GIB
-from modules.ui.preset_rows import file_rows, preset_rows, suggested
+from modules.ui.models.preset_rows import file_rows, preset_rows, suggested
 
 
 def cells(name: str, memory: int | None = None, num_gpus: int = 1) -> tuple[str, ...]:

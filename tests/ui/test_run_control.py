@@ -8,8 +8,8 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.ui import RunControl as run_control
-from modules.ui import RunSummaryWindow as summary_module
-from modules.ui.DeviceModel import read_machine
+from modules.ui.models.DeviceModel import read_machine
+from modules.ui.windows import RunSummaryWindow as summary_module
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml
 
 

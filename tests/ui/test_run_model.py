@@ -23,9 +23,9 @@ from modules.session.following import event_files, find_runs, is_running
 from modules.session.redaction import redact
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
-from modules.ui import RunModel as run_model_module
-from modules.ui.RunModel import RunModel
-from modules.ui.RunReader import GONE, NO_RECORD, RunReader
+from modules.ui.models import RunModel as run_model_module
+from modules.ui.models.RunModel import RunModel
+from modules.ui.models.RunReader import GONE, NO_RECORD, RunReader
 from tests.support.run_processes import pid_of_rank
 from tests.support.StartedRun import MARK, find_processes
 from tests.support.toy_run import make_toy_chorus
@@ -299,7 +299,7 @@ class TestReading:
             folder.path.rename(tmp_path / "away")
             return is_running(folder)
 
-        monkeypatch.setattr("modules.ui.RunReader.is_running", look_too_late)
+        monkeypatch.setattr("modules.ui.models.RunReader.is_running", look_too_late)
         reader._look_around()
         assert (reader.state.message, reader.state.exit) == (GONE.format(running.path), None)
         assert reader.state.is_running
@@ -319,7 +319,7 @@ class TestReading:
         self, running, tmp_path, monkeypatch
     ):
         alive = {os.getpid()}
-        monkeypatch.setattr("modules.ui.RunReader.is_alive", alive.__contains__)
+        monkeypatch.setattr("modules.ui.models.RunReader.is_alive", alive.__contains__)
         step(running, 3)
         reader = read(running)
         running.path.rename(tmp_path / "away")
@@ -377,7 +377,7 @@ class TestReading:
         assert [line.text for line in reader.log_since(count)[0]] == ["Stopping"]
 
     def test_each_rank_has_steps_in_the_log_which_push_nothing_else_out_of_it(self, running, monkeypatch):
-        monkeypatch.setattr("modules.ui.RunReader.MAX_LOG_LINES", 10)
+        monkeypatch.setattr("modules.ui.models.RunReader.MAX_LOG_LINES", 10)
         tell(running, "status", text="Training")
         reader = RunReader(running)
         for number in range(1, 41):
@@ -541,7 +541,7 @@ class TestCrashReport:
 
 def test_the_run_model_needs_neither_tk_nor_torch():
     code = (
-        "import sys, modules.ui.RunModel, modules.session.crash_report;"
+        "import sys, modules.ui.models.RunModel, modules.session.crash_report;"
         "print({'torch', 'tkinter', 'diffusers', 'matplotlib'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,8 +12,8 @@ from modules.config.files import config_from_values, load_config, save_config, t
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem
-from modules.ui.setting_values import put_value, value_in
-from modules.ui.SettingsModel import SettingsModel
+from modules.ui.models.setting_values import put_value, value_in
+from modules.ui.models.SettingsModel import SettingsModel
 
 
 @pytest.fixture
@@ -478,7 +478,7 @@ def test_a_setting_for_several_text_encoders_is_hidden_where_there_is_one(model)
 
 def test_the_models_of_the_window_load_neither_tk_nor_torch():
     code = (
-        "import sys; import modules.ui.SettingsModel, modules.ui.RunModel;"
+        "import sys; import modules.ui.models.SettingsModel, modules.ui.models.RunModel;"
         "unwanted = {'torch', 'diffusers', 'transformers', 'matplotlib', 'tkinter', 'customtkinter'};"
         "print(sorted(unwanted & set(sys.modules)))"
     )

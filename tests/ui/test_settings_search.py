@@ -4,8 +4,8 @@ import customtkinter as ctk
 import pytest
 
 from modules.config.describe import settings_by_path
-from modules.ui.form import SettingsForm, find_field
 from modules.ui.TrainUI import tab_of
+from modules.ui.widgets.form import SettingsForm, find_field
 
 OF_PARTS = [path for path in settings_by_path() if "[]" in path]
 

@@ -14,7 +14,7 @@ load_toolkit()
 from modules.ui.TrainUI import TABS, TrainUI
 
 def loaded():
-    tabs = [name for name, module in TABS.items() if f"modules.ui.{module}" in sys.modules]
+    tabs = [name for name, module in TABS.items() if f"modules.ui.tabs.{module}" in sys.modules]
     return {"numpy": "numpy" in sys.modules, "tabs": tabs}
 
 window = TrainUI()

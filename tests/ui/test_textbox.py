@@ -8,7 +8,7 @@ def timers(app) -> set[str]:
 
 
 def test_a_destroyed_text_box_has_no_timer_left(app):
-    from modules.ui.Textbox import Textbox
+    from modules.ui.widgets.Textbox import Textbox
 
     for wait in (False, True):
         before = timers(app)
@@ -22,7 +22,7 @@ def test_a_destroyed_text_box_has_no_timer_left(app):
 
 
 def test_scrollbars_come_with_the_text(app, wait_for):
-    from modules.ui.Textbox import Textbox
+    from modules.ui.widgets.Textbox import Textbox
 
     box = Textbox(app, height=60)
     box.place(x=0, y=0)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modules.ui.decoding import decode_pictures, fit_inside
-from modules.ui.PictureCanvas import PictureCanvas
+from modules.ui.models.decoding import decode_pictures, fit_inside
+from modules.ui.widgets.PictureCanvas import PictureCanvas
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -26,7 +26,7 @@ def pictures(tmp_path) -> list[str]:
 
 @pytest.fixture
 def thumbnails(app, settle):
-    from modules.ui.Thumbnails import Thumbnails
+    from modules.ui.widgets.Thumbnails import Thumbnails
 
     window = tkinter.Toplevel(app)
     window.geometry("500x400")
@@ -88,7 +88,7 @@ def test_scrolling_to_the_end_shows_the_last_pictures(app, thumbnails, pictures,
 
 
 def test_the_memory_of_five_thousand_pictures_stays_flat(app, thumbnails, pictures, monkeypatch):
-    from modules.ui import PictureCanvas
+    from modules.ui.widgets import PictureCanvas
 
     monkeypatch.setattr(PictureCanvas, "CACHE_BYTES", 30 * 100 * 100 * 4)
     thumbnails.show([f"{number}.png" for number in range(5000)])
@@ -156,7 +156,7 @@ def test_a_gallery_that_is_destroyed_while_it_decodes_raises_nothing(
         assert is_gone.wait(PATIENCE_SECONDS)
         return decode_pictures(keys)
 
-    monkeypatch.setattr("modules.ui.PictureCanvas.decode_pictures", decode_late)
+    monkeypatch.setattr("modules.ui.widgets.PictureCanvas.decode_pictures", decode_late)
     monkeypatch.setattr(PictureCanvas, "_take", lambda *decoded: (came.append(decoded), take(*decoded)))
     thumbnails.show(pictures)
     app.update()
@@ -176,7 +176,7 @@ def test_a_picture_that_was_decoded_before_a_refresh_is_read_again(app, thumbnai
         assert is_refreshed.wait(120)
         return decoded
 
-    monkeypatch.setattr("modules.ui.PictureCanvas.decode_pictures", decode_slowly)
+    monkeypatch.setattr("modules.ui.widgets.PictureCanvas.decode_pictures", decode_slowly)
     thumbnails.show(pictures[:1])
     wait_for(app, has_read.is_set)
     Path(pictures[0]).write_bytes(b"no picture")

@@ -8,12 +8,12 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.session.RunFolder import RunFolder
-from modules.ui import DoctorWindow as doctor_module
-from modules.ui import ToolsTab as module
-from modules.ui.CrashReportWindow import CrashReportWindow
-from modules.ui.LogPane import ALL, MAX_LINES, SUPERVISOR
-from modules.ui.RunSummaryWindow import RunSummaryWindow
-from modules.ui.TensorBoard import TensorBoard
+from modules.ui.models.TensorBoard import TensorBoard
+from modules.ui.tabs import ToolsTab as module
+from modules.ui.widgets.LogPane import ALL, MAX_LINES, SUPERVISOR
+from modules.ui.windows import DoctorWindow as doctor_module
+from modules.ui.windows.CrashReportWindow import CrashReportWindow
+from modules.ui.windows.RunSummaryWindow import RunSummaryWindow
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 SERVER = """

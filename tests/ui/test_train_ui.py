@@ -23,20 +23,20 @@ from modules.session.following import run_info
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.ui import RunControl as run_control
-from modules.ui import dialogs
 from modules.ui.BottomBar import describe_progress, describe_seconds
-from modules.ui.ChangesWindow import ChangesWindow
-from modules.ui.CrashReportWindow import CrashReportWindow
-from modules.ui.DeviceModel import read_machine
-from modules.ui.form import find_field
-from modules.ui.GeneralTab import LookCard
-from modules.ui.ResumeCard import ResumeCard
+from modules.ui.cards.ResumeCard import ResumeCard
+from modules.ui.models.DeviceModel import read_machine
+from modules.ui.models.RunState import RunState
 from modules.ui.RunControl import check_of, next_free_folder, run_check
-from modules.ui.RunState import RunState
-from modules.ui.RunSummaryWindow import RunSummaryWindow
-from modules.ui.SettingsSearch import find_settings
+from modules.ui.tabs.GeneralTab import LookCard
 from modules.ui.theme import Theme
 from modules.ui.TrainUI import MIN_SIZE, TABS, tab_of
+from modules.ui.widgets import dialogs
+from modules.ui.widgets.form import find_field
+from modules.ui.widgets.SettingsSearch import find_settings
+from modules.ui.windows.ChangesWindow import ChangesWindow
+from modules.ui.windows.CrashReportWindow import CrashReportWindow
+from modules.ui.windows.RunSummaryWindow import RunSummaryWindow
 from tests.support.backup_files import write_backup
 from tests.support.fake_nvml import FakeGpu, FakeNvml
 
@@ -126,7 +126,7 @@ def test_a_searched_field_stays_in_sight_while_a_long_table_of_gpus_is_made(
     if are_known:
         app.devices.take_machine(machine)
     asked = []
-    monkeypatch.setattr("modules.ui.MultiGpuTab.read_machine", lambda: asked.append(1) or machine)
+    monkeypatch.setattr("modules.ui.tabs.MultiGpuTab.read_machine", lambda: asked.append(1) or machine)
     app.flash("distributed_backend")
     tab = app.tabs["multi-GPU"]
     wait_for(app, lambda: asked and len(tab.device_table.boxes) == 64)
@@ -214,7 +214,7 @@ def test_start_is_refused_with_a_problem_and_leads_to_it(app, monkeypatch):
 
 
 def test_f5_shows_the_summary_and_start_in_it_starts_the_run(app, wait_for, monkeypatch):
-    from modules.ui import RunSummaryWindow as module
+    from modules.ui.windows import RunSummaryWindow as module
 
     shown, started, seen = [], [], threading.Event()
 
@@ -252,7 +252,7 @@ def test_f5_shows_the_summary_and_start_in_it_starts_the_run(app, wait_for, monk
 
 
 def test_closing_the_window_ends_a_check(make_app, wait_for, monkeypatch):
-    from modules.ui import ScriptRun as module
+    from modules.ui.models import ScriptRun as module
 
     monkeypatch.setattr(module, "ROOT", Path("sleeper").absolute())
     script = module.ROOT / "scripts" / "train.py"
@@ -267,7 +267,7 @@ def test_closing_the_window_ends_a_check(make_app, wait_for, monkeypatch):
 
 
 def test_check_shows_the_summary_without_a_start(app, wait_for, monkeypatch):
-    from modules.ui import RunSummaryWindow as module
+    from modules.ui.windows import RunSummaryWindow as module
 
     shown = []
     monkeypatch.setattr(run_control, "run_check", lambda check: "fine")
@@ -302,7 +302,7 @@ def test_a_folder_that_holds_a_run_is_asked_about(app, wait_for, monkeypatch, tm
 
 
 def test_two_fast_presses_of_start_or_of_check_make_one_check(app, wait_for, monkeypatch):
-    from modules.ui import RunSummaryWindow as module
+    from modules.ui.windows import RunSummaryWindow as module
 
     checks, shown = [], []
     monkeypatch.setattr(run_control, "run_check", lambda check: checks.append(check) or "fine")
@@ -553,9 +553,9 @@ def test_a_preset_says_what_it_has_kept_and_one_undo_brings_all_back(app, wait_f
 
 
 def test_an_added_concept_is_not_offered_to_go_back_to_what_the_preset_does_not_have(app, settle, monkeypatch):
-    from modules.ui.form import SettingsForm
+    from modules.ui.widgets.form import SettingsForm
 
-    monkeypatch.setattr("modules.ui.fields.tkinter.Menu.tk_popup", lambda *arguments: None)
+    monkeypatch.setattr("modules.ui.widgets.fields.tkinter.Menu.tk_popup", lambda *arguments: None)
     app.settings.add("concepts", {"repeats": 3.0})
     form = SettingsForm(app, app, ["concepts.0.repeats", "concepts.2.repeats"])
     form.finish()
@@ -564,9 +564,9 @@ def test_an_added_concept_is_not_offered_to_go_back_to_what_the_preset_does_not_
 
 
 def test_menus_of_fields_take_the_place_of_each_other(app, settle, monkeypatch):
-    from modules.ui.form import SettingsForm
+    from modules.ui.widgets.form import SettingsForm
 
-    monkeypatch.setattr("modules.ui.fields.tkinter.Menu.tk_popup", lambda *arguments: None)
+    monkeypatch.setattr("modules.ui.widgets.fields.tkinter.Menu.tk_popup", lambda *arguments: None)
     form = SettingsForm(app, app, ["seed", "batch_size"])
     form.finish()
     for path in ("seed", "batch_size", "seed"):
@@ -689,7 +689,7 @@ def test_how_a_person_likes_the_window_is_on_the_disk_before_it_closes(make_app,
 
 
 def test_the_newest_backup_of_the_run_folder_is_offered_to_go_on_from(make_app, tmp_path, wait_for, monkeypatch):
-    monkeypatch.setattr("modules.ui.ResumeCard.LOOK_SECONDS", 1000.0)  # it looks when another folder is named
+    monkeypatch.setattr("modules.ui.cards.ResumeCard.LOOK_SECONDS", 1000.0)  # it looks when another folder is named
     app = make_app()
     backups = tmp_path / "run" / "backup"
     for step in (40, 1200, 2000):
@@ -728,8 +728,8 @@ def test_a_home_that_nobody_has_is_a_problem_of_the_settings_and_no_fault(app, w
 def test_a_working_folder_that_goes_is_told_where_something_is_asked_and_the_window_closes(
     app, wait_for, settle, tmp_path, monkeypatch
 ):
-    from modules.ui.dialogs import open_window
-    from modules.ui.MultiNodeWindow import MultiNodeWindow
+    from modules.ui.widgets.dialogs import open_window
+    from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -760,7 +760,7 @@ def test_a_window_that_could_not_be_made_does_not_keep_the_others_open(app, monk
         raise RuntimeError("half made")
 
     for name, method in HALF_MADE.items():
-        kind = getattr(importlib.import_module(f"modules.ui.{name}"), name)
+        kind = getattr(importlib.import_module(f"modules.ui.windows.{name}"), name)
         monkeypatch.setattr(kind, method, fail)
         with pytest.raises(RuntimeError, match="half made"):
             kind(app, app) if name == "ConceptWindow" else kind(app)

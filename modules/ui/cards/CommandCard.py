@@ -1,0 +1,148 @@
+"""The commands that start the same run from terminals, to read, to copy or to save."""
+
+from __future__ import annotations
+
+import os
+import tkinter
+from collections.abc import Callable, Sequence
+from tkinter import filedialog
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.errors import UserError
+from modules.config.TrainConfig import TrainConfig
+from modules.session.command_text import Command, Places, bash_line, commands_text, powershell_line
+from modules.ui.cards.Card import Card
+from modules.ui.models.launch_files import write_script, write_settings
+from modules.ui.theme import Theme
+from modules.ui.widgets.dialogs import ask_path
+from modules.ui.widgets.Textbox import Textbox
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+SHELLS = ("bash", "PowerShell")
+
+
+class CommandCard(Card):
+    """shows_all: one below the other with the machine of each, or only that of this machine.
+
+    extra: a further button, of (text, command). Copy and Save also write the settings file that the commands name.
+    """
+
+    def __init__(
+        self,
+        parent: tkinter.Misc,
+        app: App,
+        title: str,
+        shows_all: bool = False,
+        height: int = 96,
+        extra: tuple[str, Callable[[], None]] | None = None,
+    ):
+        super().__init__(parent, app, title)
+        self._shows_all = shows_all
+        self._config: TrainConfig | None = None
+        self._commands: Sequence[Command] = ()
+        self._places: Places | None = None
+        self._shell = ctk.CTkSegmentedButton(self, values=list(SHELLS), height=24, command=lambda name: self._show())
+        self._shell.set(SHELLS[os.name == "nt"])
+        self._shell.grid(row=0, column=0, sticky="e", padx=12, pady=(8, 2))
+        font = app.theme.font(12, mono=True)
+        self.box = Textbox(self, height=height, wrap="char", font=font, fg_color=Theme.code, border_width=0)
+        self.box.grid(row=1, column=0, sticky="ew", padx=12, pady=(4, 2))
+        _make_read_only(self.box)
+        self._note = self.add_note(2)
+        buttons = [("Copy all" if shows_all else "Copy", self.copy)]
+        buttons += [("Save .sh", lambda: self.ask_and_save(".sh")), ("Save .ps1", lambda: self.ask_and_save(".ps1"))]
+        self.add_buttons(3, *buttons, *([extra] if extra else []))
+
+    def show(self, config: TrainConfig, commands: Sequence[Command], places: Places, note: str) -> None:
+        """The commands for `config`; note: what to know about them."""
+        self._config, self._commands, self._places = config, commands, places
+        self._note.configure(text=note, text_color=Theme.muted)
+        self._show()
+
+    def refuse(self, reason: str) -> None:
+        """There is no command, for this reason."""
+        self._commands = ()
+        _show_text(self.box, "")
+        self._note.configure(text=reason, text_color=Theme.error)
+
+    def copy(self) -> None:
+        """Put what is shown into the clipboard, and write the settings that it names."""
+        text = self.box.get("1.0", "end-1c")
+
+        def take(settings: str) -> None:
+            self.app.clipboard_clear()
+            self.app.clipboard_append(text)
+            self.app.show_message(f"Copied. {settings}")
+
+        self._in_background(lambda config, places: write_settings(config, places), take)
+
+    def ask_and_save(self, ending: str) -> None:
+        """ending: ".sh" or ".ps1"."""
+        title = "Save the commands" if self._shows_all else "Save the command"
+        options = {"title": title, "defaultextension": ending, "initialfile": f"train{ending}"}
+        if path := ask_path(self.app, filedialog.asksaveasfilename, parent=self, **options):
+            self.save_script(path)
+
+    def save_script(self, path: str) -> None:
+        """Write a file with the commands of all machines, for PowerShell if its name ends in .ps1."""
+        commands = list(self._commands)
+
+        def work(config: TrainConfig, places: Places) -> str:
+            settings = write_settings(config, places)
+            write_script(path, commands)
+            return settings
+
+        self._in_background(work, lambda settings: self.app.show_message(f"Saved as {path}. {settings}"))
+
+    def _in_background(self, work: Callable[[TrainConfig, Places], str], then: Callable[[str], None]) -> None:
+        if not self._commands:
+            self.app.show_message(self._note.cget("text"), "error")
+            return
+        config, places = self._config, self._places
+        self.app.in_background(lambda: work(config, places), then, self._fail)
+
+    def _fail(self, error: Exception) -> None:
+        if not isinstance(error, UserError):
+            raise error
+        self.app.show_message(str(error), "error")
+
+    def _show(self) -> None:
+        if not self._commands:
+            return
+        line = powershell_line if self._shell.get() == "PowerShell" else bash_line
+        try:
+            if self._shows_all:
+                text = commands_text(self._commands, self._config.master_addr, line)
+            else:
+                text = line(self._commands[min(self._config.node_rank, len(self._commands) - 1)])
+        except UserError as error:
+            self.refuse(str(error))
+            return
+        _show_text(self.box, text)
+
+
+def _make_read_only(box: ctk.CTkTextbox) -> None:
+    """A text that can be selected and copied, but not changed; Tab leaves it."""
+    box.configure(state="disabled")
+    box.bind("<Tab>", lambda event: _go_to(box._textbox.tk_focusNext()))
+    box.bind("<Shift-Tab>", lambda event: _go_to(box._textbox.tk_focusPrev()))
+
+
+def _show_text(box: ctk.CTkTextbox, text: str) -> None:
+    """What is shown already stays, with its selection."""
+    if box.get("1.0", "end-1c") == text:
+        return
+    box.configure(state="normal")
+    box.delete("1.0", "end")
+    box.insert("1.0", text)
+    box.configure(state="disabled")
+
+
+def _go_to(widget: tkinter.Misc | None) -> str:
+    if widget is not None:
+        widget.focus_set()
+    return "break"

@@ -1,0 +1,201 @@
+"""The concepts as cards: pictures, counts, and how much of an epoch each fills."""
+
+from __future__ import annotations
+
+import os
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modules.ui.widgets.PictureCanvas import PictureCanvas
+
+if TYPE_CHECKING:
+    from modules.config.ConceptConfig import ConceptConfig
+    from modules.ui.App import App
+    from modules.ui.models.concept_preview import ConceptPictures
+
+CARD_WIDTH = 400  # unscaled pixels; cards grow to fill the width
+HEAD_HEIGHT, SIDE, BAR_HEIGHT = 42, 80, 6  # of title and path, of a picture, of the balance's bar
+GAP, PAD, BOX = 8, 12, 18
+NUM_PICTURES = 4
+
+
+@dataclass(frozen=True)
+class ConceptCard:
+    """What a card shows. found: None while the folder is read. samples: of an epoch; share: of all samples of one."""
+
+    concept: ConceptConfig
+    found: ConceptPictures | None
+    samples: float = 0.0
+    share: float = 0.0
+
+    @property
+    def title(self) -> str:
+        return self.concept.name or os.path.basename(os.path.normpath(self.concept.path)) or "no folder yet"
+
+    @property
+    def counts(self) -> str:
+        """What is in the folder, in words."""
+        if self.found is None:
+            return "Looking at the pictures …"
+        parts = [_number_of(len(self.found.paths), "picture")]
+        if self.found.num_without_caption:
+            parts.append(f"{self.found.num_without_caption:,} without a caption")
+        if self.found.num_unreadable:
+            parts.append(f"{self.found.num_unreadable:,} can't be read")
+        if self.found.num_of_runs:
+            parts.append(f"{self.found.num_of_runs:,} of a run are left out")
+        return ", ".join(parts)
+
+    @property
+    def balance(self) -> str:
+        """What it gives to an epoch, in words."""
+        if not self.concept.enabled:
+            return "not trained"
+        if self.concept.validation:
+            return "for validation only"
+        role = " to keep what the model knows" if self.concept.regularisation else ""
+        return f"{self.samples:,.0f} samples an epoch, {self.share:.0%}{role}"
+
+
+class ConceptCards(PictureCanvas):
+    """Cards of all concepts; however many there are, only those in sight are drawn.
+
+    Space or a click on the box enables a concept, Delete removes it, Return or a double click opens it, Alt+Up and
+    Alt+Down move it.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        app: App,
+        on_choose: Callable[[int], None],
+        on_open: Callable[[int], None],
+        on_toggle: Callable[[int], None],
+        on_remove: Callable[[int], None],
+        on_move: Callable[[int, int], None],
+    ):
+        self.cards: Sequence[ConceptCard] = ()
+        self._on_toggle, self._on_remove = on_toggle, on_remove
+        self._text_heights: tuple[tuple, int] | None = None
+        super().__init__(parent, app, on_choose, on_open)
+        self.canvas.bind("<space>", lambda event: self._act(self._on_toggle))
+        self.canvas.bind("<Delete>", lambda event: self._act(self._on_remove))
+        for key, by in (("<Alt-Up>", -1), ("<Alt-Down>", 1)):
+            self.canvas.bind(key, lambda event, by=by: self._act(lambda number: on_move(number, by)))
+
+    def show(self, cards: Sequence[ConceptCard]) -> None:
+        self.cards = cards
+        self._text_heights = None
+        self.show_count(len(cards))
+
+    def empty_text(self) -> str:
+        return "No concepts yet. Add a folder of pictures to train on."
+
+    def num_columns(self) -> int:
+        return max(1, self.canvas.winfo_width() // self.app.theme.scaled(CARD_WIDTH))
+
+    def cell_size(self) -> tuple[int, int]:
+        scaled = self.app.theme.scaled
+        width = max(1, self.canvas.winfo_width() // self.num_columns())
+        fixed = scaled(HEAD_HEIGHT) + scaled(SIDE) + scaled(BAR_HEIGHT) + 2 * scaled(PAD) + scaled(GAP) + scaled(16)
+        return width, fixed + self._height_of_texts(width - scaled(GAP) - 2 * scaled(PAD))
+
+    def _height_of_texts(self, width: int) -> int:
+        """Of the lines that the longest counts and balance take, at this width and with the font that there is."""
+        depends_on = width, self.app.theme.scaled(100)
+        if self._text_heights is None or self._text_heights[0] != depends_on:
+            heights = []
+            for size, texts in ((12, {card.counts for card in self.cards}), (11, {one.balance for one in self.cards})):
+                font = self.font_of(self.app.theme.plain_font(size))
+                lines = max((_num_lines(text, width, font.measure) for text in texts), default=1)
+                heights.append(lines * font.metrics("linespace"))
+            self._text_heights = depends_on, sum(heights)
+        return self._text_heights[1]
+
+    def draw_cell(self, number: int, x: int, y: int) -> None:
+        card, theme, scaled = self.cards[number], self.app.theme, self.app.theme.scaled
+        width, height = self.cell_size()
+        left, top = x + scaled(GAP) // 2, y + scaled(GAP) // 2
+        width, height = width - scaled(GAP), height - scaled(GAP)
+        self.canvas.create_rectangle(
+            left, top, left + width, top + height, fill=theme.now(theme.page), outline=theme.now(theme.line)
+        )
+        self.draw_choice(number, left, top, width, height)
+        left, top, width = left + scaled(PAD), top + scaled(PAD), width - 2 * scaled(PAD)
+        self._draw_box(card.concept.enabled, left, top)
+        text_left = left + scaled(BOX + 10)
+        text_width = width - scaled(BOX + 10)
+        colour = theme.text if card.concept.enabled else theme.muted
+        self.draw_text(text_left, top, card.title, text_width, 14, colour, "bold")
+        self.draw_text(text_left, top + scaled(20), card.concept.path, text_width, 11, theme.muted)
+        top += scaled(HEAD_HEIGHT)
+        if card.found is not None and card.found.error:
+            font = theme.plain_font(12)
+            self.canvas.create_text(
+                left, top, text=card.found.error[:240], anchor="nw", width=width, fill=theme.now(theme.error), font=font
+            )
+            return
+        top = self._draw_pictures(card, left, top, width)
+        top = self.draw_lines(left, top, card.counts, width, 12, theme.text)
+        top = self.draw_lines(left, top, card.balance, width, 11, theme.muted)
+        self._draw_bar(card, left, top + scaled(4), width)
+
+    def _draw_pictures(self, card: ConceptCard, left: int, top: int, width: int) -> int:
+        """The first pictures beside each other. Returns where to go on below them."""
+        side = self.app.theme.scaled(SIDE)
+        room = width // NUM_PICTURES
+        for place, path in enumerate(card.found.paths[:NUM_PICTURES] if card.found else ()):
+            self.draw_picture(path, left + place * room, top, min(side, room - 4), side)
+        return top + side + self.app.theme.scaled(6)
+
+    def _draw_box(self, is_on: bool, left: int, top: int) -> None:
+        theme, side = self.app.theme, self.app.theme.scaled(BOX)
+        fill, outline = (theme.selected, theme.selected) if is_on else (theme.field, theme.border)
+        self.canvas.create_rectangle(
+            left, top, left + side, top + side, fill=theme.now(fill), outline=theme.now(outline), width=2
+        )
+        if is_on:
+            tick = [left + side * 0.22, top + side * 0.52, left + side * 0.42, top + side * 0.74]
+            tick += [left + side * 0.8, top + side * 0.28]
+            self.canvas.create_line(*tick, fill=theme.now(theme.on_accent), width=max(2, theme.scaled(2)))
+
+    def _draw_bar(self, card: ConceptCard, left: int, top: int, width: int) -> None:
+        theme, height = self.app.theme, self.app.theme.scaled(BAR_HEIGHT)
+        self.canvas.create_rectangle(left, top, left + width, top + height, fill=theme.now(theme.line), width=0)
+        filled = round(width * min(1.0, card.share))
+        if filled and card.concept.enabled:
+            self.canvas.create_rectangle(
+                left, top, left + filled, top + height, fill=theme.now(theme.selected), width=0
+            )
+
+    def _on_click(self, event: tk.Event) -> None:
+        super()._on_click(event)
+        number = self.cell_at(event.x, event.y)
+        if number is None:
+            return
+        x, y = self.corner_of(number)
+        edge = self.app.theme.scaled(GAP) // 2 + self.app.theme.scaled(PAD + BOX + 4)
+        if event.x - x <= edge and event.y - y <= edge:
+            self._on_toggle(number)
+
+    def _act(self, action: Callable[[int], None]) -> str:
+        if self.chosen is not None:
+            action(self.chosen)
+        return "break"
+
+
+def _num_lines(text: str, width: int, measure: Callable[[str], int]) -> int:
+    """How many lines a Canvas makes of a text."""
+    count, line = 1, ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if line and measure(longer) > width:
+            count, longer = count + 1, word
+        line = longer
+    return count + max(0, measure(line) - 1) // max(1, width)  # a word that is too long for a line is broken
+
+
+def _number_of(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

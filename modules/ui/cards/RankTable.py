@@ -1,0 +1,127 @@
+"""The ranks of a run, live: what each does, how fast, and whether it is still there."""
+
+from __future__ import annotations
+
+import statistics
+import tkinter
+from collections.abc import Callable, Sequence
+from tkinter import ttk
+from typing import TYPE_CHECKING
+
+from modules.ui.models.RunState import RankRow
+from modules.ui.widgets.fitting import fit_columns
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+GIB = 2**30
+MIN_ROWS, MAX_ROWS = 2, 12
+SLOWER = 0.03  # differences below are noise
+
+ENDED_WELL = ("finished", "stopped")
+ENDED_BADLY = ("failed", "killed", "hung", "ended", "lost")
+
+# (name, title, width)
+COLUMNS = (
+    ("rank", "Rank", 50),
+    ("device", "Device", 100),
+    ("state", "State", 90),
+    ("step", "Step", 70),
+    ("steps", "it/s", 70),
+    ("samples", "img/s", 70),
+    ("loss", "Loss", 80),
+    ("memory", "Memory (peak), GiB", 140),
+    ("wait", "Data wait", 80),
+    ("heartbeat", "Heartbeat", 80),
+)
+
+
+class RankTable(ttk.Treeview):
+    """chosen: called with the rank of the row that a person chooses, None when none is chosen any more."""
+
+    def __init__(self, parent: tkinter.Misc, app: App, chosen: Callable[[int | None], None]):
+        names = [name for name, _, _ in COLUMNS]
+        super().__init__(parent, columns=names, show="headings", height=MIN_ROWS, selectmode="browse")
+        self._app, self._chosen = app, chosen
+        for name, title, _ in COLUMNS:
+            self.heading(name, text=title, anchor="w")
+        self._fit_columns = fit_columns(self, {name: width for name, _, width in COLUMNS}, app.theme)
+        self._style()
+        self._end_theme = app.theme.on_change(self._style)
+        self.bind("<<TreeviewSelect>>", lambda event: self._tell())
+        self.bind("<Escape>", lambda event: self.selection_set(()))
+
+    def destroy(self) -> None:
+        self._end_theme()
+        super().destroy()
+
+    def show(self, ranks: Sequence[RankRow]) -> None:
+        """The rows as they are now; only what has changed is written, and the chosen row stays chosen."""
+        wanted = {str(row.rank): row for row in ranks}
+        for item in set(self.get_children()) - wanted.keys():
+            self.delete(item)
+        for item, row in wanted.items():
+            values, tags = row_texts(row), ("bad",) if row.state in ENDED_BADLY else ()
+            if not self.exists(item):
+                self.insert("", "end", iid=item, values=values, tags=tags)
+            elif tuple(map(str, self.item(item, "values"))) != values or tuple(self.item(item, "tags")) != tags:
+                self.item(item, values=values, tags=tags)
+        rows = max(MIN_ROWS, min(MAX_ROWS, len(wanted)))
+        if int(str(self.cget("height"))) != rows:
+            self.configure(height=rows)
+
+    def _tell(self) -> None:
+        selected = self.selection()
+        self._chosen(int(selected[0]) if selected else None)
+
+    def _style(self) -> None:
+        self._fit_columns()
+        self.tag_configure("bad", foreground=self._app.theme.now(self._app.theme.error))
+
+
+def row_texts(row: RankRow) -> tuple[str, ...]:
+    """What the table says of a rank; a dash for what nobody has told."""
+    wait = None
+    if row.data_seconds is not None and row.steps_per_second:
+        wait = f"{min(1.0, row.data_seconds * row.steps_per_second):.0%}".replace("%", " %")
+    memory = None if row.memory_bytes is None else f"{row.memory_bytes / GIB:.1f}"
+    if memory and row.peak_memory_bytes is not None:
+        memory += f" ({row.peak_memory_bytes / GIB:.1f})"
+    texts = (
+        str(row.rank),
+        row.device,
+        row.state,
+        str(row.step) if row.step else None,
+        _figure(row.steps_per_second, "{:.2f}"),
+        _figure(row.samples_per_second, "{:.1f}"),
+        _figure(row.loss, "{:.4f}"),
+        memory,
+        wait,
+        _figure(row.heartbeat_seconds, "{:.1f} s"),
+    )
+    return tuple(text or "-" for text in texts)
+
+
+def summary(ranks: Sequence[RankRow]) -> str:
+    """ "8 of 8 alive, slowest rank 5 (+12 %)"; what has happened to those that are not alive."""
+    if not ranks:
+        return "none: no run is shown"
+    ended = [row for row in ranks if row.state in ENDED_WELL]
+    if len(ended) == len(ranks):
+        return f"all {len(ranks)} {ranks[0].state}" if len({row.state for row in ranks}) == 1 else "all ended"
+    bad = [f"rank {row.rank} {row.state}" for row in ranks if row.state in ENDED_BADLY]
+    alive = len(ranks) - len(bad) - len(ended)
+    return ", ".join([f"{alive} of {len(ranks)} alive", *bad[:3], *_slowest(ranks)])
+
+
+def _slowest(ranks: Sequence[RankRow]) -> list[str]:
+    speeds = {row.rank: row.steps_per_second for row in ranks if row.steps_per_second}
+    if len(speeds) < 2:
+        return []
+    slowest = min(speeds, key=speeds.__getitem__)
+    excess = statistics.median(speeds.values()) / speeds[slowest] - 1
+    return [f"slowest rank {slowest} (+{excess:.0%})".replace("%", " %")] if excess > SLOWER else []
+
+
+def _figure(value: float | None, form: str) -> str | None:
+    return None if value is None else form.format(value)

@@ -1,0 +1,1 @@
+"""Titled parts of a page."""

@@ -1,0 +1,99 @@
+"""A communication test in a process of its own, so that no driver can hang the window. No Tk."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.config.presets import ROOT
+from modules.config.TrainConfig import TrainConfig
+from modules.ui.models.DeviceModel import Machine, probe_command
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a test found. pairs: the devices of two ranks -> GB/s. text: a sentence for people. failed: whether a rank
+    died or hung, or nothing could be measured.
+    """
+
+    pairs: dict[frozenset[int | str], float]
+    text: str
+    failed: bool = False
+
+
+class CommunicationTest:
+    """One test, from `start` to the end of `wait`; `cancel` ends it and all its ranks before."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._cancelled = False
+
+    def start(self, config: TrainConfig, machine: Machine, python: str = sys.executable) -> None:
+        """Raises OSError if the process can't be started."""
+        self._folder = tempfile.TemporaryDirectory()
+        command = probe_command(python, config, machine, Path(self._folder.name) / "probe.json")
+        group = {"creationflags": subprocess.CREATE_NO_WINDOW} if os.name == "nt" else {"start_new_session": True}
+        self._process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+            **group,
+        )
+
+    def wait(self) -> Measured:
+        """For a thread: the result, once there is one. The ranks end with the process that started them."""
+        _, told = self._process.communicate()
+        path = Path(self._folder.name) / "probe.json"
+        try:
+            result = json.loads(path.read_bytes())
+        except (FileNotFoundError, ValueError):
+            result = None
+        self._folder.cleanup()
+        if self._cancelled:
+            return Measured({}, "Cancelled.", failed=True)
+        if result is None:
+            return Measured({}, _last_line(told) or "The test ended without a word.", failed=True)
+        return read_result(result)
+
+    def cancel(self) -> None:
+        """Ends the test; nothing if it has ended."""
+        self._cancelled = True
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+
+
+def read_result(result: dict) -> Measured:
+    """What the JSON of modules.distributed.probe says."""
+    devices = result["devices"]
+    is_gpu = devices[0] != "cpu"
+    pairs = {}
+    for speed in result["pairs"]:
+        first, second = speed["ranks"]
+        pairs[frozenset((devices[first], devices[second]) if is_gpu else (first, second))] = speed["gb_per_s"]
+    if result["failed"]:
+        return Measured(pairs, result["failed"]["text"], failed=True)
+    figures = ", ".join(f"{_spoken(pair, is_gpu)} {speed:.2f}" for pair, speed in pairs.items() if not is_gpu)
+    overall = result["all"]["gb_per_s"]
+    what = f"{len(devices)} {'GPUs' if is_gpu else 'CPU ranks'} with {result['backend']}"
+    text = f"All {what}: {overall:.2f} GB/s" + (f" ({figures})." if figures and len(pairs) > 1 else ".")
+    return Measured(pairs, text)
+
+
+def _spoken(pair: frozenset[int | str], is_gpu: bool) -> str:
+    first, second = sorted(pair)
+    return f"{'GPUs' if is_gpu else 'ranks'} {first}-{second}"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

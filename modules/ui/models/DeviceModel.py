@@ -1,0 +1,205 @@
+"""What the window knows of this machine's GPUs, which of them train, and what that makes of the run. No Tk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from modules.config.errors import UserError
+from modules.config.TrainConfig import TrainConfig
+from modules.config.validation import Problem
+from modules.session.backend import choose_backend
+from modules.session.devices import (
+    UNKNOWN_USAGE,
+    Gpu,
+    GpuUsage,
+    Link,
+    link_matrix,
+    list_gpus,
+    no_gpu_reason,
+    num_cores,
+    read_usage,
+)
+from modules.session.machine_memory import memory_bytes
+from modules.session.memory_estimate import GIB, estimate_memory
+from modules.session.run_shape import (
+    RunShape,
+    chosen_gpus,
+    find_device_problems,
+    ranks_here,
+    run_shape,
+)
+from modules.ui.models.families import load_families
+from modules.ui.models.Listeners import Listeners
+from modules.ui.models.typed_text import NO_GPU
+
+IDLE_PERCENT = 5
+IDLE_SHARE = 0.1  # of the memory: a desktop and the driver keep some
+
+
+@dataclass(frozen=True)
+class Machine:
+    """no_gpu_reason: "" if there is a GPU. memory_bytes: as of `machine_memory`."""
+
+    gpus: tuple[Gpu, ...]
+    links: Sequence[Sequence[Link | None]]
+    no_gpu_reason: str
+    cores: int
+    memory_bytes: int | None = None
+
+
+def read_machine() -> Machine:
+    """Asks the driver; for a thread, as it may take seconds."""
+    gpus = tuple(list_gpus())
+    return Machine(gpus, link_matrix(gpus), "" if gpus else no_gpu_reason(), num_cores(), memory_bytes())
+
+
+class DeviceModel:
+    """The machine and its usage as they were read last, and what follows for the settings.
+
+    machine: None until it is read. usage: of its GPUs, empty until it is read. num_samples: of an epoch; None until
+    counted. base_bytes: of the base model's files on this disk; None where there are none, or until they are found.
+    """
+
+    def __init__(self) -> None:
+        self.machine: Machine | None = None
+        self.usage: list[GpuUsage] = []
+        self.num_samples: int | None = None
+        self.base_bytes: int | None = None
+        self._listeners: Listeners[[str]] = Listeners()
+
+    def subscribe(self, changed: Callable[[str], None]) -> Callable[[], None]:
+        """Call `changed` with what has: "machine", "usage" or "files". Returns a function that ends it."""
+        return self._listeners.add(changed)
+
+    def take_machine(self, machine: Machine) -> None:
+        if self.machine is None or machine.gpus != self.machine.gpus:
+            self.usage = []
+        self.machine = machine
+        self._listeners.tell("machine")
+
+    def take_usage(self, usage: Sequence[GpuUsage]) -> None:
+        """Usage that was read of other GPUs, before they changed, is passed over."""
+        if self.machine is not None and len(usage) == len(self.machine.gpus):
+            self.usage = list(usage)
+            self._listeners.tell("usage")
+
+    def take_pictures(self, num_samples: int | None) -> None:
+        if num_samples != self.num_samples:
+            self.num_samples = num_samples
+            self._listeners.tell("files")
+
+    def take_base(self, base_bytes: int | None) -> None:
+        if base_bytes != self.base_bytes:
+            self.base_bytes = base_bytes
+            self._listeners.tell("files")
+
+    def read_usage(self) -> Callable[[], list[GpuUsage]]:
+        """What reads the usage of the GPUs as they are now, to be called in any thread."""
+        gpus = self.gpus
+        return lambda: read_usage(gpus)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self.machine.gpus if self.machine else ()
+
+    @property
+    def usage_so_far(self) -> list[GpuUsage]:
+        """Of each GPU; unknown before the first reading."""
+        return self.usage or [UNKNOWN_USAGE] * len(self.gpus)
+
+    def ticked(self, device_indexes: Sequence[int]) -> set[int]:
+        """Indexes of the GPUs that the setting chooses; an empty one means all."""
+        return set(device_indexes) & set(self._indexes()) if device_indexes else set(self._indexes())
+
+    def setting_for(self, indexes: set[int]) -> list[int] | str:
+        """What device_indexes is to be for a choice of GPUs. For none a text that the setting refuses: the window keeps
+        it until others are chosen, by hand, by undo or by a preset."""
+        if not indexes:
+            return NO_GPU
+        return [] if indexes == set(self._indexes()) else sorted(indexes)
+
+    def idle(self) -> set[int]:
+        """GPUs that nobody seems to use; those of which nothing is known count as idle."""
+        return {gpu.index for gpu, usage in zip(self.gpus, self.usage_so_far, strict=True) if _is_idle(gpu, usage)}
+
+    def shape(self, config: TrainConfig) -> RunShape | None:
+        """None while the machine is not read, or where it can't run the settings: `problems` says why."""
+        if self.machine is None:
+            return None
+        try:
+            ranks = ranks_here(config, self.gpus, self.machine.cores)
+        except UserError:
+            return None
+        return run_shape(config, ranks, self.num_samples)
+
+    def needed_bytes(self, config: TrainConfig) -> float:
+        """About what the run takes on each device; of a base that is smaller than its family's model, a share of it."""
+        typical = load_families()[config.family].typical_bytes
+        # what was saved in half precision is twice as large in float32
+        share = min(1.0, 2 * self.base_bytes / typical) if self.base_bytes else 1.0
+        shape = self.shape(config)
+        return share * estimate_memory(config, shape.num_ranks if shape else None).peak
+
+    def memory_text(self, config: TrainConfig) -> str:
+        """What the run needs on each device against the least that one of the chosen has free."""
+        size = self.needed_bytes(config) / GIB
+        needed = f"{f'about {size:.1f} GiB' if size >= 0.1 else 'less than 0.1 GiB'} by estimate"
+        free = [
+            (gpu.memory_bytes - self.usage[gpu.index].memory_used_bytes, gpu.index)
+            for gpu in chosen_gpus(config, self.gpus)
+            if self.usage and gpu.memory_bytes is not None and self.usage[gpu.index].memory_used_bytes is not None
+        ]
+        if not free:
+            return needed
+        least, index = min(free)
+        return f"{needed}; GPU {index} has {least / GIB:.1f} free"
+
+    def choice_note(self, config: TrainConfig) -> str:
+        """Why not all GPUs train that are ticked, "" where all do."""
+        if config.enable_multi_gpu or len(self.ticked(config.device_indexes)) < 2:
+            return ""
+        return f"Multi-GPU is off: GPU {chosen_gpus(config, self.gpus)[0].index} trains."
+
+    def problems(self, config: TrainConfig, with_memory: bool = True) -> list[Problem]:
+        """What is wrong with the settings on this machine. with_memory: whether the model fits at this moment too."""
+        if self.machine is None:
+            return []
+        return find_device_problems(
+            config,
+            self.shape(config),
+            self.gpus,
+            self.machine.cores,
+            self.usage if with_memory else (),
+            self.machine.links,
+            self.needed_bytes(config),
+            self.machine.memory_bytes,
+            self.base_bytes,
+        )
+
+    def _indexes(self) -> list[int]:
+        return [gpu.index for gpu in self.gpus]
+
+
+def worst_link(links: Sequence[Sequence[Link | None]], index: int, others: set[int]) -> Link | None:
+    """The slowest way from a GPU to any of the others that train; None without others."""
+    order: list[Link] = ["none", "unknown", "pcie", "nvlink"]
+    found = [links[index][other] for other in others if other != index and other < len(links)]
+    return min(found, key=order.index) if found else None
+
+
+def probe_command(python: str, config: TrainConfig, machine: Machine, json_path: str | os.PathLike) -> list[str]:
+    """The argument list of a communication test between the devices that train."""
+    command = [python, "-m", "modules.distributed.probe", f"--json={os.fspath(json_path)}"]
+    if not machine.gpus:
+        ranks = config.world_size or min(4, max(2, machine.cores))
+        return [*command, "--backend=gloo", f"--world-size={max(2, ranks)}", "--megabytes=16", "--seconds=0.5"]
+    indexes = ",".join(str(gpu.index) for gpu in chosen_gpus(config, machine.gpus))
+    backend, _ = choose_backend(config.distributed_backend, has_gpu=True)
+    return [*command, f"--backend={backend}", f"--devices={indexes}", "--seconds=1"]
+
+
+def _is_idle(gpu: Gpu, usage: GpuUsage) -> bool:
+    is_busy = (usage.utilisation or 0) > IDLE_PERCENT
+    return not is_busy and (usage.memory_used_bytes or 0) <= IDLE_SHARE * (gpu.memory_bytes or float("inf"))

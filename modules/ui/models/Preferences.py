@@ -1,0 +1,61 @@
+"""How a person likes the window: what belongs to no run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.ui.models.StateFile import StateFile
+
+APPEARANCES = ("system", "light", "dark")
+MIN_SCALE, MAX_SCALE = 0.8, 2.0
+
+
+@dataclass
+class Preferences:
+    """appearance: "system", "light" or "dark". scale: 0.8 to 2.0; None: as the screen says. geometry: as Tk writes it,
+    without the scale. show_all: advanced settings too. recent: settings files opened last, newest first.
+    """
+
+    appearance: str = "system"
+    scale: float | None = None
+    geometry: str = "1280x800"
+    show_all: bool = False
+    tab: str = "general"
+    recent: list[str] = dataclasses.field(default_factory=list)
+    path: Path | None = None
+
+    def __post_init__(self):
+        self._file = StateFile(self.path)
+
+    @classmethod
+    def load(cls, path: Path | None) -> Preferences:
+        """What was kept at `path`; a missing or damaged file, or a value out of range, gives the default."""
+        kept = cls(path=path)
+        try:
+            values = json.loads(path.read_bytes()) if path else {}
+        except (OSError, ValueError):
+            return kept
+        if not isinstance(values, dict):
+            return kept
+        scale, appearance, recent = values.get("scale"), values.get("appearance"), values.get("recent")
+        if isinstance(scale, (int, float)) and MIN_SCALE <= scale <= MAX_SCALE:
+            kept.scale = float(scale)
+        if appearance in APPEARANCES:
+            kept.appearance = appearance
+        if isinstance(recent, list):
+            kept.recent = [entry for entry in recent if isinstance(entry, str)][:10]
+        kept.show_all = values.get("show_all") is True
+        for name in ("geometry", "tab"):
+            if isinstance(values.get(name), str):
+                setattr(kept, name, values[name])
+        return kept
+
+    def pending_save(self) -> Callable[[], None] | None:
+        """What writes the preferences as they are now, in any thread, as StateFile.pending_save says."""
+        values = dataclasses.asdict(self)
+        del values["path"]
+        return self._file.pending_save(values)

@@ -1,0 +1,371 @@
+"""Makes of a run folder what the window shows of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import math
+import subprocess
+import threading
+import time
+from collections import deque
+from operator import itemgetter
+from pathlib import Path, PurePath
+from typing import Any
+
+from modules.config.errors import UserError
+from modules.config.visible_text import visible_line, visible_text
+from modules.session.atomic import is_alive
+from modules.session.backups import stopped_at_once
+from modules.session.FolderCommands import send_command
+from modules.session.following import RunFollower, is_running, read_tail
+from modules.session.RunFolder import RunFolder
+from modules.session.RunLock import holder_here
+from modules.ui.models.LossHistory import LossHistory
+from modules.ui.models.RunState import LogLine, RankRow, RunState, SamplePicture
+
+WARM_UP_STEPS = 3  # after loading: they compile kernels and fill caches
+RECENT_STEPS = 50  # that tell how fast it goes
+LOOK_AROUND_SECONDS = 0.5  # between two looks at what is no event: lock, record of the end, heartbeats
+STEP_LINE_SECONDS = 5.0  # between two steps of a rank in the log
+MAX_LOG_LINES = 20_000  # and as many steps of ranks other than 0
+REFUSED = 2  # the exit code of scripts/train.py for settings that can't be trained
+REFUSAL_LINES = 10
+MAX_WARNINGS = 1000
+DAMAGED = (KeyError, TypeError, ValueError, OverflowError)  # raised where a field is missing or of another kind
+FIGURES = ("loss", "smooth_loss", "lr", "memory_bytes", "peak_memory_bytes", "data_seconds")  # of a step, as shown
+END_OF_TIME = 2**33  # Unix seconds, in 2242: calendars refuse what is far behind it
+
+GONE = "The run folder {} is gone: connect its disk again, or open another run."
+NO_RECORD = "The run has ended and left no record of why: look at the end of log/rank-0.log and log/supervisor.log."
+
+
+class RunReader:
+    """What there is to know of the run in `folder`, from its beginning.
+
+    `look` reads on; one thread calls it again and again. All else may be used by any thread, and never waits for it.
+    process: what has just been started in the folder; a record of how a run has ended before that is an earlier run's.
+    is_running: whether a run goes on there, as far as is known before the first look.
+    state: as it was read last. It is replaced, not changed.
+    """
+
+    def __init__(self, folder: RunFolder, process: subprocess.Popen | None = None, is_running: bool = False):
+        self.folder = folder
+        self.history = LossHistory()
+        self.state = RunState(folder=folder.path, is_running=is_running or process is not None)
+        self._process = process
+        self._started = time.time() if process is not None else 0.0
+        self._follower = RunFollower(folder)
+        self._log_lock = threading.Lock()
+        self._state = dataclasses.replace(self.state)
+        self._rows: dict[int, RankRow] = {}
+        self._last_event: dict[int, float] = {}
+        self._last_steps: dict[int, dict[str, Any]] = {}  # events that have not got into the rows yet, by rank
+        # With their numbers. Steps of ranks other than 0 are kept apart: those of 64 ranks would push all else out.
+        self._lines: deque[tuple[int, LogLine]] = deque(maxlen=MAX_LOG_LINES)
+        self._other_steps: deque[tuple[int, LogLine]] = deque(maxlen=MAX_LOG_LINES)
+        self._num_lines = 0
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_STEPS)
+        self._steps_since_status = 0
+        self._warm_up_left = WARM_UP_STEPS
+        self._last_step_line: dict[int, float] = {}  # by rank
+        self._holder: int | None = None  # the process of the run, if it is on this machine
+        self._next_look_around = 0.0
+        self._told_traceback: Any = None
+
+    def log_since(self, number: int) -> tuple[list[LogLine], int]:
+        """The lines of the log after the first `number`, as far as they are still kept, and how many there are."""
+        with self._log_lock:
+            found: list[tuple[int, LogLine]] = []
+            for kept in (self._lines, self._other_steps):
+                found += itertools.takewhile(lambda entry: entry[0] >= number, reversed(kept))
+            return [line for _, line in sorted(found, key=itemgetter(0))], self._num_lines
+
+    def look(self) -> bool:
+        """Reads a piece of what is new; whether there is more to be read at once. Never raises for what a disk does."""
+        try:
+            events, has_more = self._follower.read()
+        except OSError as error:
+            self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): look after its disk.")
+            return False
+        for event in events:
+            self._take(event)
+        self._note_last_steps()
+        looks_around = not has_more and (bool(events) or time.monotonic() >= self._next_look_around)
+        if looks_around:
+            self._look_around()
+        if events or looks_around:
+            self._publish()
+        return has_more
+
+    def starting_pid(self) -> int | None:
+        """The process that was started, while it is there."""
+        return self._process.pid if self._process_runs() else None
+
+    def repeat_stop(self) -> None:
+        with contextlib.suppress(OSError, UserError):  # a folder that is gone shows by itself
+            send_command(self.folder, "stop")
+
+    def note_forced_end(self) -> None:
+        """Puts down in the folder that the run was ended, if it is gone and could not say so itself."""
+        with contextlib.suppress(OSError):
+            record = self.folder.read_exit()
+            if (record is None or _time_of(record) < self._started) and not is_running(self.folder):
+                self.folder.write_exit("stopped", rank=0, text=stopped_at_once(self.folder))
+
+    def _publish(self) -> None:
+        self._note_speed()
+        rows = [self._rows[rank] for rank in sorted(self._rows)]
+        copies = {name: list(getattr(self._state, name)) for name in ("warnings", "samples", "backups", "saved")}
+        self.state = dataclasses.replace(self._state, ranks=rows, **copies)
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def _take(self, event: dict[str, Any]) -> None:
+        """One event. What a damaged line has in the place of a field is passed over."""
+        rank, when, kind = event.get("rank"), event.get("time"), event["type"]
+        if not _is_time(when) or not (rank is None or isinstance(rank, int)):
+            return
+        if rank is not None:
+            self._last_event[rank] = when
+            self._rows.setdefault(rank, RankRow(rank))
+        try:
+            if kind == "step":
+                self._take_step(event, rank, when)
+            else:
+                self._take_other(event, kind, rank, when)
+        except DAMAGED:
+            return
+
+    def _take_step(self, event: dict[str, Any], rank: int, when: float) -> None:
+        event = event | {name: _figure(event[name]) for name in FIGURES if name in event}
+        step, seconds, samples, loss = int(event["step"]), float(event["seconds"]), int(event["samples"]), event["loss"]
+        self._last_steps[rank] = event
+        if rank == 0:
+            self.history.add(step, loss, event.get("smooth_loss"))
+            self._steps_since_status += 1
+            if self._warm_up_left:
+                self._warm_up_left -= 1
+            elif 0 < seconds < math.inf:
+                self._recent.append((seconds, samples))
+            self._note_progress(event, step)
+        if when - self._last_step_line.get(rank, 0.0) >= STEP_LINE_SECONDS or step == self._state.total:
+            self._last_step_line[rank] = when
+            self._log(when, rank, "step", _step_text(event, self._state.total))
+
+    def _note_progress(self, event: dict[str, Any], step: int) -> None:
+        state = self._state
+        state.step, state.epoch, state.lr = step, int(event["epoch"]), event.get("lr")
+        state.total = int(event.get("steps_total") or 0)
+        state.loss, state.smooth = event["loss"], event.get("smooth_loss")
+
+    def _note_last_steps(self) -> None:
+        """Once for all that was read together, like the speed: in a long run most time would go into them."""
+        for rank, event in self._last_steps.items():
+            with contextlib.suppress(*DAMAGED):
+                self._rows[rank] = self._with_step(self._rows[rank], event)
+        self._last_steps.clear()
+
+    def _with_step(self, row: RankRow, event: dict[str, Any]) -> RankRow:
+        seconds = float(event["seconds"])
+        own_speed = 1 / seconds if seconds > 0 else None
+        return dataclasses.replace(
+            row,
+            device=str(event.get("device") or ""),
+            step=int(event["step"]),
+            loss=event["loss"],
+            steps_per_second=own_speed,
+            samples_per_second=own_speed and own_speed * int(event["samples"]) / max(1, len(self._rows)),
+            memory_bytes=event.get("memory_bytes"),
+            peak_memory_bytes=event.get("peak_memory_bytes"),
+            data_seconds=event.get("data_seconds"),
+        )
+
+    def _note_speed(self) -> None:
+        state = self._state
+        state.steps_per_second = state.samples_per_second = state.eta_seconds = None
+        if self._recent:
+            seconds = sum(one for one, _ in self._recent)
+            state.steps_per_second = len(self._recent) / seconds
+            state.samples_per_second = sum(samples for _, samples in self._recent) / seconds
+            if state.total and state.exit is None:
+                state.eta_seconds = max(0, state.total - state.step) / state.steps_per_second
+
+    def _take_other(self, event: dict[str, Any], kind: str, rank: int | None, when: float) -> None:
+        state = self._state
+        if kind == "status":
+            self._take_status(_text(event), rank)
+        elif kind == "warning":
+            if len(state.warnings) < MAX_WARNINGS:
+                state.warnings.append(LogLine(when, rank, kind, _text(event)))
+        elif kind == "sample":
+            path = self._here(event["path"], self.folder.samples_dir)
+            state.samples.append(SamplePicture(int(event["step"]), str(event["prompt"]), path))
+        elif kind == "backup":
+            state.backups.append(self._here(event["path"], self.folder.backup_dir))
+        elif kind == "saved":
+            state.saved.append(self._here(event["path"], self.folder.models_dir))
+        elif kind == "validation" and rank == 0:
+            self.history.add_validation(int(event["step"]), _figure(event["loss"]), _figure(event.get("ema_loss")))
+        self._log(when, rank, kind, _text(event))
+
+    def _take_status(self, text: str, rank: int | None) -> None:
+        if rank in (0, None):
+            self._state.phase = text
+        if rank != 0:
+            return
+        if not self._steps_since_status:  # two in a row: it loads, and how fast the steps before went says nothing now
+            self._recent.clear()
+            self._warm_up_left = WARM_UP_STEPS
+        self._steps_since_status = 0
+
+    def _log(self, when: float, rank: int | None, kind: str, text: str) -> None:
+        kept = self._other_steps if kind == "step" and rank != 0 else self._lines
+        with self._log_lock:
+            kept.append((self._num_lines, LogLine(when, rank, kind, text)))
+            self._num_lines += 1
+
+    def _here(self, path: str, folder: Path) -> Path:
+        """A path that the run has written, also where its folder has been moved, or is seen from another machine."""
+        if not isinstance(path, str):
+            raise TypeError("no path")
+        parts = PurePath(path.replace("\\", "/")).parts
+        if folder.name not in parts:
+            return Path(path)
+        last = len(parts) - 1 - parts[::-1].index(folder.name)
+        return folder.joinpath(*parts[last + 1 :])
+
+    # --- what is no event ---------------------------------------------------------------------------------------------
+
+    def _look_around(self) -> None:
+        self._next_look_around = time.monotonic() + LOOK_AROUND_SECONDS
+        try:
+            running = self._process_runs() or is_running(self.folder)
+            record = self.folder.read_exit()
+            if record is not None and _time_of(record) < self._started:
+                record = None
+            if record is None and not running:
+                record = self._without_record()
+            heartbeats = self._follower.heartbeats() if running else {}
+            is_gone = not self.folder.path.is_dir()  # asked last: a run seems to have ended in a folder that goes
+        except OSError as error:
+            self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): look after its disk.")
+            return
+        if is_gone:
+            self._state.is_running = self._runs_without_folder()
+            self._say(GONE.format(self.folder.path))
+            return
+        self._holder = (self._holder or holder_here(self.folder.lock_path)) if running else None
+        self._note_end(running, record)
+        for rank in heartbeats.keys() | self._rows.keys():
+            row = self._rows.get(rank, RankRow(rank))
+            self._rows[rank] = self._with_signs(row, running, record, heartbeats.get(rank))
+        self._state.message = ""
+
+    def _process_runs(self) -> bool:
+        """Whether what was started is there; it takes a second to the lock of the folder."""
+        return self._process is not None and self._process.poll() is None
+
+    def _runs_without_folder(self) -> bool:
+        """Whether the run goes on although its folder is gone. Of one on another machine that can't be told."""
+        if self._process is not None:
+            return self._process_runs()
+        return self._state.is_running if self._holder is None else is_alive(self._holder)
+
+    def _without_record(self) -> dict[str, Any] | None:
+        """How a run has ended that has not said so: refused before it was one, or killed with its supervisor."""
+        if self._process is not None:
+            words = read_tail(self.folder.window_log_path, REFUSAL_LINES)
+            refused = self._process.returncode == REFUSED and words
+            text = " ".join(words) if refused else NO_RECORD
+            return {"status": "failed", "kind": "user_error" if refused else "lost", "text": text}
+        return {"status": "failed", "kind": "lost", "text": NO_RECORD} if self._last_event else None
+
+    def _note_end(self, running: bool, record: dict[str, Any] | None) -> None:
+        state = self._state
+        state.is_running, state.exit = running, record
+        if record is None:
+            return
+        state.phase = _ending(record, state.step)
+        traceback = record.get("traceback")
+        if traceback and traceback != self._told_traceback:
+            self._told_traceback = traceback
+            self._log(_time_of(record), record.get("rank"), "traceback", visible_text(str(traceback)))
+
+    def _with_signs(
+        self, row: RankRow, running: bool, record: dict[str, Any] | None, beat: dict[str, Any] | None
+    ) -> RankRow:
+        """`row` with its state and its last sign of life."""
+        if record is not None:
+            is_cause = record.get("status") == "failed" and record.get("rank") == row.rank
+            word = record.get("kind") if is_cause else record.get("status")
+            words = {"user_error": "failed", "error": "failed", "lost": "ended"}
+            word = "ended" if record.get("status") == "failed" and not is_cause else words.get(word, word)
+            return dataclasses.replace(row, state=str(word), heartbeat_seconds=None)
+        if not running:
+            return dataclasses.replace(row, state="ended", heartbeat_seconds=None)
+        last_event = self._last_event.get(row.rank)
+        silent = [] if last_event is None else [max(0.0, time.time() - last_event)]
+        state = "training" if row.step else "loading"
+        if beat is not None:
+            silent.append(beat["silent_seconds"])
+            state = str(beat.get("done") or beat.get("phase") or state)
+        return dataclasses.replace(row, state=state, heartbeat_seconds=min(silent, default=None))
+
+    def _say(self, message: str) -> None:
+        if self._state.message != message:
+            self._state.message = message
+            self._publish()
+
+
+def _ending(record: dict[str, Any], step: int) -> str:
+    status = record.get("status")
+    elsewhere = visible_text(f". {record.get('text')}") if record.get("elsewhere") else ""
+    if status == "finished":
+        return f"Finished after {step:,} steps{elsewhere}"
+    if status == "stopped":
+        return f"Stopped at step {step:,}{elsewhere}"
+    return visible_text(f"Failed: {record.get('text') or 'the run left no reason'}")
+
+
+def _step_text(event: dict[str, Any], total: int) -> str:
+    loss = event.get("smooth_loss") if event.get("smooth_loss") is not None else event["loss"]
+    return f"step {event['step']}/{total or '?'}, epoch {event['epoch']}, loss {_loss_text(loss)}"
+
+
+def _text(event: dict[str, Any]) -> str:
+    """An event that is no step, for people; of several lines only where the text of an error has them."""
+    kind = event["type"]
+    if kind == "failed":
+        return visible_text(str(event["text"]))
+    if kind in ("status", "warning"):
+        return visible_line(str(event["text"]))
+    if kind == "finished":
+        return f"Finished after {event['step']} steps"
+    if kind == "validation":
+        return f"Validation at step {event['step']}: loss {_loss_text(event['loss'])} ({event['samples']} samples)"
+    words = {"sample": "Sample", "samples": "All samples", "backup": "Backup", "saved": "Model saved"}
+    return visible_line(f"{words.get(kind, kind)} at step {event.get('step')}: {event.get('path', '')}")
+
+
+def _loss_text(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:.4f}"
+
+
+def _figure(value: Any) -> float | None:
+    """A number as it was written; None for none, and for one that is not finite. TypeError for anything else."""
+    if value is None:
+        return None
+    if not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return value if math.isfinite(value) else None
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value < END_OF_TIME
+
+
+def _time_of(record: dict[str, Any]) -> float:
+    """Unix seconds; 0 where there is none."""
+    return float(record["time"]) if _is_time(record.get("time")) else 0.0

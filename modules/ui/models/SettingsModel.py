@@ -1,0 +1,457 @@
+"""The settings that the window edits: what was typed, what is wrong with it, undo, presets and the last state."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from modules.config.describe import SettingInfo, settings_by_path, value_at
+from modules.config.describe import is_visible as is_visible_in
+from modules.config.errors import ConfigError
+from modules.config.explain import generic_path
+from modules.config.files import config_from_values, load_values, save_config, to_values
+from modules.config.presets import load_preset
+from modules.config.TrainConfig import TrainConfig
+from modules.config.validation import Problem, find_problems
+from modules.session.atomic import rename
+from modules.session.working_folder import absolute_path
+from modules.ui.models.families import load_families
+from modules.ui.models.kept_settings import is_within, kept_settings
+from modules.ui.models.Listeners import Listeners
+from modules.ui.models.setting_values import Length, copied, flatten, plain, put_value, value_in
+from modules.ui.models.StateFile import StateFile
+from modules.ui.models.typed_text import read_text, refusal_of
+
+FIRST_PRESET = "demo"
+MAX_UNDO = 200
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """All that undo brings back. baseline: the values as they were loaded, which changes are counted from.
+
+    One and the same baseline means one and the same loading.
+    """
+
+    values: dict
+    typed: dict[str, Any]
+    preset_name: str
+    source_file: str
+    baseline: dict
+
+
+class SettingsModel:
+    """The settings of the next run, one path each ("optimizer.learning_rate", "concepts.0.path").
+
+    `config` always holds values that are allowed, each on its own; what a person typed and its setting refuses is kept
+    in `typed` beside it, and is a problem until it is mended.
+    `source_file` is the file that they were opened from or saved to, as an absolute path; "" where it was a preset.
+    state_path: a JSON file that the state is kept in; without one, or with a damaged one, the demo is loaded.
+    `restored` says whether the last state came back; `notice` is a sentence where it could not.
+    """
+
+    def __init__(self, state_path: Path | None = None):
+        self.typed: dict[str, Any] = {}
+        self._refusals: dict[str, str] = {}
+        self.preset_name = self.source_file = ""
+        self.notice = ""
+        self._state_file = StateFile(state_path)
+        self._listeners: Listeners[[set[str]]] = Listeners()
+        self._undo: list[_Snapshot] = []
+        self._redo: list[_Snapshot] = []
+        self._last_path = ""
+        self._reported: dict[str, list[Problem]] = {}
+        self._problems: list[Problem] | None = None
+        self.restored = self._restore()
+        if not self.restored:
+            self._take(config_from_values(load_preset(FIRST_PRESET)), FIRST_PRESET)
+
+    # one setting
+
+    def get(self, path: str) -> Any:
+        """The value in force. KeyError, AttributeError or IndexError if the path names no setting."""
+        return value_at(self._config, path)
+
+    def shown(self, path: str) -> Any:
+        """What a field shows: what was typed where it was refused, else the value."""
+        return self.typed[path] if path in self.typed else self.get(path)
+
+    def set(self, path: str, value: Any) -> str | None:
+        """Give a setting a value, or text that a person typed; None, or the sentence why it is refused.
+
+        What is typed into one setting, letter by letter, is undone together.
+        """
+        info = self.info(path)
+        before = self._snapshot()
+        refusal = self._assign(path, info, value)
+        self.typed.pop(path, None)
+        self._refusals.pop(path, None)
+        if refusal is not None:
+            self.typed[path], self._refusals[path] = value, refusal
+        is_typing = isinstance(value, str) and info.type != "choice"
+        self._commit(before, {path}, same_as=path if is_typing else "")
+        return refusal
+
+    def info(self, path: str) -> SettingInfo:
+        """The declaration of a setting. Raises KeyError if the path names none."""
+        return settings_by_path()[generic_path(path)]
+
+    def error(self, path: str) -> str | None:
+        """Why a run can't start with this setting as it is, in a sentence."""
+        return next((one.message for one in self.problems() if one.path == path and one.blocking), None)
+
+    def warning(self, path: str) -> str | None:
+        """What a person should know about this setting as it is, in a sentence."""
+        return next((one.message for one in self.problems() if one.path == path and not one.blocking), None)
+
+    def offer(self, path: str) -> str:
+        """A value with which what is wrong with this setting would be gone; "" where nobody knows one."""
+        return next((one.offer for one in self.problems() if one.path == path and one.offer), "")
+
+    def reset(self, path: str) -> None:
+        """Give a setting its default, or a list no parts."""
+        self.set(path, copied(self.info(path).default))
+
+    def is_visible(self, path: str) -> bool:
+        """Whether a setting matters, given the values of the others and the model family."""
+        info = self.info(path)
+        if path == "text_encoder.only" and len(load_families()[self._config.family].text_encoders) < 2:
+            return False
+        if "[]" not in info.path:
+            return is_visible_in(info, self._config)
+        item_path = re.match(r"(.*?\.[0-9]+)(\.|$)", path)[1]
+        return is_visible_in(info, self._config, self.get(item_path))
+
+    def differs_from_default(self, path: str) -> bool:
+        return path in self.typed or self.get(path) != self.info(path).default
+
+    def differs_from_preset(self, path: str) -> bool:
+        """Of a part that the preset does not have, whether the setting differs from its default."""
+        if path not in self._flat_baseline:
+            return self.differs_from_default(path)
+        return path in self.typed or self._flat.get(path) != self._flat_baseline[path]
+
+    # all settings
+
+    def config(self) -> TrainConfig | None:
+        """A copy of the settings for a run; None while some field holds what is refused."""
+        return None if self._refused() else config_from_values(to_values(self._config))
+
+    @property
+    def values(self) -> dict:
+        """The values in force, as in a settings file."""
+        return to_values(self._config)
+
+    def problems(self) -> list[Problem]:
+        """What is wrong with the settings, the blocking problems first."""
+        if self._problems is None:
+            refused = [Problem(path, message) for path, message in self._refused().items()]
+            reported = [problem for problems in self._reported.values() for problem in problems]
+            found = [*refused, *find_problems(self._config), *reported]
+            self._problems = sorted(dict.fromkeys(found), key=lambda problem: not problem.blocking)
+        return self._problems
+
+    def report(self, source: str, problems: Sequence[Problem]) -> None:
+        """Add what someone found who knows more than the settings, such as the machine's GPUs.
+
+        source: who says so; the problems take the place of those reported by the same source before.
+        """
+        before = self._reported.get(source, [])
+        if list(problems) == before:
+            return
+        self._reported[source] = list(problems)
+        self._notify({problem.path for problem in [*before, *problems]})
+
+    def modified_paths(self) -> list[str]:
+        """The settings that differ from the preset or file they were loaded from, in the order of their paths' parts.
+
+        A list whose length changed is named as a whole.
+        """
+        return self._differing(self._flat_baseline)
+
+    def is_in_preset(self, path: str) -> bool:
+        """Whether the preset or file has the setting: it has none of a part that was added."""
+        return path in self._flat_baseline
+
+    def preset_value(self, path: str) -> Any:
+        """The value in the preset or file that the settings were loaded from; None where it has no such entry."""
+        return plain(self._flat_baseline.get(path))
+
+    def compare(self, other: TrainConfig) -> list[tuple[str, Any, Any]]:
+        """(path, value now, value there) of each setting that is another one there, as `modified_paths` names them."""
+        flat = flatten(to_values(other))
+        shown = {path: plain(value) for path, value in self._flat.items()} | self.typed
+        return [(path, shown.get(path), plain(flat.get(path))) for path in self._differing(flat)]
+
+    def compare_preset(self, name: str) -> list[tuple[str, Any, Any]]:
+        """As `compare`, what `load_preset` would change. Raises ConfigError if the preset can't be used."""
+        config, _, kept = self._with_preset(name)
+        return [change for change in self.compare(config) if not is_within(change[0], kept)]
+
+    def reset_to_preset(self, paths: Sequence[str]) -> None:
+        """Give settings back the values of the preset. A list is given back as a whole; a part that the preset does
+        not have, or the list no longer, stays as it is."""
+        before = self._snapshot()
+        values = to_values(self._config)
+        for path in paths:
+            if path not in self._flat or not self.is_in_preset(path):
+                continue
+            self._drop_typed(path)
+            put_value(values, path, copied(value_in(self._baseline, path)))
+        self._config = config_from_values(values)
+        self._commit(before, set(paths))
+
+    # undo
+
+    def undo(self) -> bool:
+        """Take the last change back; False if there is none."""
+        return self._step(self._undo, self._redo)
+
+    def redo(self) -> bool:
+        """Make the change again that was taken back last; False if there is none."""
+        return self._step(self._redo, self._undo)
+
+    # presets and files
+
+    def load_preset(self, name: str) -> list[str]:
+        """Start from a preset. What the person has put in about their data and places stays: the paths of that.
+
+        Raises ConfigError, with everything as before, if it can't be used.
+        """
+        config, baseline, kept = self._with_preset(name)
+        before = self._snapshot()
+        typed = {path: text for path, text in self.typed.items() if is_within(path, kept)}
+        self._take(config, name, baseline=baseline, typed=typed)
+        self._commit(before, set())
+        modified = self.modified_paths()  # what the preset has too is not worth a word
+        return [path for path in kept if any(is_within(one, [path]) for one in modified)]
+
+    def load_file(self, path: str | Path) -> None:
+        """Take the settings of a file. Raises ConfigError, with everything as before, if it can't be used."""
+        config = config_from_values(load_values(path), str(path))
+        before = self._snapshot()
+        self._take(config, Path(path).name, absolute_path(path))
+        self._commit(before, set())
+
+    def save(self, path: str | Path) -> None:
+        """Write the settings to a file, which they count as loaded from then on.
+
+        Raises ConfigError if it can't be written, or if a field holds what its setting refuses.
+        """
+        if refused := self._refused():
+            raise ConfigError(f"the settings can't be saved: {next(iter(refused.values()))}")
+        save_config(self._config, path)
+        loaded, baseline = self._baseline, to_values(self._config)
+        self.preset_name, self.source_file = Path(path).name, absolute_path(path)
+        self._baseline, self._flat_baseline = baseline, flatten(baseline)
+        origin = {"preset_name": self.preset_name, "source_file": self.source_file, "baseline": baseline}
+        # What is undone later counts from the file too, as far back as it has the same start.
+        for steps in (self._undo, self._redo):
+            steps[:] = [dataclasses.replace(one, **origin) if one.baseline is loaded else one for one in steps]
+        self._last_path = ""  # what is typed on is a step of its own: undo leads to what was saved
+        self._notify(set())
+
+    # parts of a list
+
+    def add(self, path: str, values: dict | None = None) -> int:
+        """Put a part behind the last one of a list ("concepts"); its index. Raises ConfigError for wrong values."""
+        before = self._snapshot()
+        parts = value_in(to_values(self._config), path)
+        self._replace_list(path, [*parts, dict(values or {})])
+        self._commit(before, {path})
+        return len(parts)
+
+    def remove(self, path: str, index: int) -> None:
+        """Take a part out of a list."""
+        order = [number for number in range(len(self.get(path))) if number != index]
+        self._reorder(path, order)
+
+    def duplicate(self, path: str, index: int) -> None:
+        """Put a copy of a part behind it."""
+        order = list(range(len(self.get(path))))
+        self._reorder(path, [*order[: index + 1], *order[index:]])
+
+    def move(self, path: str, source: int, target: int) -> None:
+        """Move the part at `source` so that it is at `target` then."""
+        order = list(range(len(self.get(path))))
+        order.insert(target, order.pop(source))
+        self._reorder(path, order)
+
+    # listeners and the last state
+
+    def subscribe(self, changed: Callable[[set[str]], None]) -> Callable[[], None]:
+        """Call `changed` with the paths that have, after every change; others' errors and visibility may have too.
+
+        A list is named itself ("concepts") when its length changes. Returns a function that ends it.
+        """
+        return self._listeners.add(changed)
+
+    def pending_save(self) -> Callable[[], None] | None:
+        """What writes the state as it is now, to be called in any thread; None if it is written already.
+
+        The function raises OSError if the file can't be written. Where a later one was faster it does nothing.
+        """
+        return self._state_file.pending_save(vars(self._snapshot()))
+
+    def _restore(self) -> bool:
+        path = self._state_file.path
+        if path is None or not path.exists():
+            return False
+        try:
+            state = json.loads(path.read_bytes())
+            config = config_from_values(state["values"], "the last settings")
+            baseline = to_values(config_from_values(state["baseline"], "the last preset"))
+            typed = {path: text for path, text in state["typed"].items() if self._is_path(config, path)}
+            source_file = str(state.get("source_file", ""))  # older versions kept none
+            self._take(config, str(state["preset_name"]), source_file, baseline, typed)
+        except ConfigError as error:
+            self.notice = f"The last settings can't be used: {error.problems[0]} The demo is loaded instead."
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            self.notice = f"{path} can't be read: the demo is loaded instead of the last settings."
+        else:
+            return True
+        self._set_aside(path)
+        return False
+
+    def _set_aside(self, path: Path) -> None:
+        """Move a last state that can't be used out of the way of the next one: a newer Chorus can read it, or a
+        person mend it."""
+        aside = path.with_suffix(".unreadable.json")
+        with contextlib.suppress(OSError):  # then the next state can't be written there either
+            rename(path, aside)
+            self.notice += f" They are kept in {aside}."
+
+    def _is_path(self, config: TrainConfig, path: str) -> bool:
+        try:
+            value_at(config, path)
+        except (AttributeError, IndexError, ValueError, TypeError):
+            return False
+        return generic_path(path) in settings_by_path()
+
+    def _with_preset(self, name: str) -> tuple[TrainConfig, dict, list[str]]:
+        """The settings as a preset would make them, the preset's own values, and the paths of what would be kept."""
+        preset = to_values(config_from_values(load_preset(name), f"preset {name}"))
+        now, values = to_values(self._config), copied(preset)
+        start = flatten(to_values(TrainConfig())) if self.source_file else self._flat_baseline  # a file is the person's
+        kept = kept_settings(self._differing(start), now, preset)
+        for path in kept:
+            put_value(values, path, value_in(now, path))
+        return config_from_values(values), preset, kept
+
+    def _take(
+        self,
+        config: TrainConfig,
+        name: str,
+        source_file: str = "",
+        baseline: dict | None = None,
+        typed: dict[str, Any] | None = None,
+    ) -> None:
+        self._config = config
+        self._flat = flatten(to_values(config))
+        self._baseline = to_values(config) if baseline is None else baseline
+        self._flat_baseline = flatten(self._baseline)
+        self.preset_name, self.source_file = name, source_file
+        self._keep_typed(typed or {})
+        self._problems = None
+
+    def _assign(self, path: str, info: SettingInfo, value: Any) -> str | None:
+        try:
+            read = read_text(info, value) if isinstance(value, str) else value
+            parent, _, name = path.rpartition(".")
+            setattr(self.get(parent) if parent else self._config, name, read)
+        except ValidationError as error:
+            return refusal_of(path, info, value, error)
+        except ValueError as error:
+            return f"{info.label}: {error}."
+        return None
+
+    def _keep_typed(self, typed: dict[str, Any]) -> None:
+        """Take over refused texts, and find out again why each is."""
+        self.typed, self._refusals = {}, {}
+        for path, text in typed.items():
+            value = self.get(path)
+            refusal = self._assign(path, self.info(path), text)
+            self._assign(path, self.info(path), value)
+            if refusal is not None:
+                self.typed[path], self._refusals[path] = text, refusal
+
+    def _refused(self) -> dict[str, str]:
+        """Path -> sentence, of the fields whose text is refused and that matter."""
+        return {path: sentence for path, sentence in self._refusals.items() if self.is_visible(path)}
+
+    def _replace_list(self, path: str, parts: list[dict]) -> None:
+        values = to_values(self._config)
+        put_value(values, path, parts)
+        self._config = config_from_values(values)
+
+    def _reorder(self, path: str, order: list[int]) -> None:
+        before = self._snapshot()
+        parts = value_in(to_values(self._config), path)
+        self._replace_list(path, [parts[number] for number in order])
+        places = {old: new for new, old in reversed(list(enumerate(order)))}  # of a part and its copy, the part's
+        typed = {}
+        for one, text in self.typed.items():
+            if match := re.fullmatch(rf"{re.escape(path)}\.([0-9]+)\.(.*)", one):
+                if int(match[1]) in places:
+                    typed[f"{path}.{places[int(match[1])]}.{match[2]}"] = text
+            else:
+                typed[one] = text
+        self._keep_typed(typed)
+        self._commit(before, {path})
+
+    def _drop_typed(self, path: str) -> None:
+        for other in [one for one in self.typed if one == path or one.startswith(f"{path}.")]:
+            del self.typed[other], self._refusals[other]
+
+    def _differing(self, then: dict[str, Any]) -> list[str]:
+        now = self._flat
+        changed = {path for path in now.keys() | then.keys() if now.get(path) != then.get(path)} | set(self._refused())
+        resized = {path for path in changed if isinstance(now.get(path, then.get(path)), Length)}
+        changed = {path for path in changed if not any(path.startswith(f"{other}.") for other in resized)}
+        order = {path: number for number, path in enumerate(settings_by_path())}
+        return sorted(changed, key=lambda path: (order.get(generic_path(path), 0), path))
+
+    def _snapshot(self) -> _Snapshot:
+        values = to_values(self._config)
+        return _Snapshot(values, dict(self.typed), self.preset_name, self.source_file, self._baseline)
+
+    def _commit(self, before: _Snapshot, touched: set[str], same_as: str = "") -> None:
+        """After a change: remember how it was before, and tell who listens.
+
+        same_as: changes of one name that follow each other are undone in one step.
+        """
+        if self._snapshot() == before:
+            return
+        if not (same_as and same_as == self._last_path and self._undo):
+            self._undo = [*self._undo[1 - MAX_UNDO :], before]
+        self._redo.clear()
+        self._last_path = same_as
+        self._notify(touched | self._changed_since(before))
+
+    def _step(self, source: list[_Snapshot], target: list[_Snapshot]) -> bool:
+        if not source:
+            return False
+        now, then = self._snapshot(), source.pop()
+        target.append(now)
+        self._take(config_from_values(then.values), then.preset_name, then.source_file, then.baseline, then.typed)
+        self._last_path = ""
+        self._notify(self._changed_since(now))
+        return True
+
+    def _changed_since(self, before: _Snapshot) -> set[str]:
+        self._flat, old = flatten(to_values(self._config)), flatten(before.values)
+        values = {path for path in self._flat.keys() | old.keys() if self._flat.get(path) != old.get(path)}
+        texts = {path for path in self.typed.keys() | before.typed if self.typed.get(path) != before.typed.get(path)}
+        return values | texts
+
+    def _notify(self, paths: set[str]) -> None:
+        self._problems = None
+        self._listeners.tell(paths)

@@ -1,0 +1,146 @@
+"""What a concept gives to the training, for people to look at: its counts, its share, its looks and its captions.
+
+No Tk and no torch, so that it may run in a thread of the window. The functions are those of the training itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from modules.config.errors import UserError
+from modules.data.buckets import assign_buckets
+from modules.data.caption_tables import read_table
+from modules.data.captions import read_captions
+from modules.data.CaptionSource import CaptionSource
+from modules.data.concepts import Dataset, scan
+from modules.data.folder_walk import NO_OUTPUTS, Outputs
+from modules.data.Look import PLAIN, draw_look
+from modules.data.pictures import colour_picture, fit_picture, load_picture, read_size
+from modules.data.views import resolutions_of
+from modules.ui.models.decoding import fit_inside
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from modules.config.ConceptConfig import ConceptConfig
+    from modules.config.TrainConfig import TrainConfig
+
+NUM_READERS = 1  # of headers: each more keeps the window waiting for the interpreter, a millisecond at each call of Tk
+MAX_SHOWN = 12  # looks or captions of one picture
+
+
+@dataclass(frozen=True)
+class ConceptPictures:
+    """What is found in a concept's folder.
+
+    paths: of the readable pictures, by name. num_unreadable, num_without_caption: how many. num_of_runs: images that
+    runs have written there, which are left out.
+    error: the sentence why there is nothing, empty if all is well.
+    """
+
+    paths: tuple[str, ...] = ()
+    num_unreadable: int = 0
+    num_without_caption: int = 0
+    num_of_runs: int = 0
+    error: str = ""
+
+
+def find_pictures(
+    concept: ConceptConfig,
+    number: int,
+    is_wanted: Callable[[], bool] = lambda: True,
+    outputs: Outputs = NO_OUTPUTS,
+) -> ConceptPictures:
+    """The pictures of one concept, whether it is enabled or not; reads every header, so not for the Tk thread.
+
+    number: N in "concepts.N", for the message of `error`. is_wanted, outputs: as for `scan`; once it is not wanted the
+    answer is worthless.
+    """
+    # The others stand for the concepts before it, so that messages name the right one; disabled, they are not walked.
+    others = [replace(concept, enabled=False)] * number
+    try:
+        dataset = scan([*others, replace(concept, enabled=True)], NUM_READERS, is_wanted, outputs)
+    except UserError as error:
+        return ConceptPictures(error=str(error))
+    num_of_runs = sum(dataset.run_images.values())
+    return ConceptPictures(tuple(dataset.paths), len(dataset.unreadable), dataset.missing_captions, num_of_runs)
+
+
+def samples_per_epoch(concepts: Sequence[ConceptConfig], num_pictures: Sequence[int]) -> list[float]:
+    """How many samples of an epoch each concept gives, with repeats, shares and regularisation as in the training.
+
+    num_pictures: of each concept; those of disabled ones don't count. What is held out of all by
+    data.validation_share is not taken off.
+    """
+    counts = [number if concept.enabled else 0 for concept, number in zip(concepts, num_pictures, strict=True)]
+    index = np.repeat(np.arange(len(concepts), dtype=np.int32), counts)
+    if not len(index):
+        return [0.0] * len(concepts)
+    held_out = np.array([concept.validation for concept in concepts], bool)[index]
+    if held_out.all():
+        return [0.0] * len(concepts)
+    ones = np.ones(len(index), np.int32)
+    paths = [""] * len(index)
+    dataset = Dataset(concepts, paths, index, ones, ones, [], 0, held_out=held_out)
+    return np.bincount(index, dataset.repeats, len(concepts)).tolist()
+
+
+@dataclass(frozen=True)
+class PreviewLook:
+    """image: as it is trained. title: what it is."""
+
+    image: Image.Image
+    title: str
+
+
+def preview_looks(config: TrainConfig, number: int, path: str, side: int) -> list[PreviewLook]:
+    """The picture at `path` in each look in which concept `number` trains it, the plain one first.
+
+    side: pixels that a preview has to fit in.
+    Raises PictureError if the picture can't be read.
+    """
+    concept = config.concepts[number]
+    width, height = _trained_size(config, concept, read_size(path))
+    picture = load_picture(path, at_least=(width, height))
+    augmentation = concept.augmentation
+    looks = [("as it is", PLAIN)]
+    if augmentation.is_on and not concept.validation:
+        # those of the training: drawn by the same seed and the file's name
+        name, num_variants = os.path.basename(path), min(config.data.augmentation_variants, MAX_SHOWN)
+        looks += [(f"variant {n + 1}", draw_look(augmentation, config.seed, name, n)) for n in range(num_variants)]
+    shown = []
+    for title, look in looks:
+        image = colour_picture(fit_picture(picture, width, height, look), look)
+        shown.append(PreviewLook(fit_inside(image, side, side), f"{title}, {width} x {height}"))
+    return shown
+
+
+def preview_captions(config: TrainConfig, number: int, path: str) -> list[str]:
+    """The captions with which concept `number` shows the picture at `path` in the first epochs, each once.
+
+    Raises UserError if the caption can't be read.
+    """
+    concept = replace(config.concepts[number], enabled=True)
+    table = read_table(concept, f"concepts.{number}") if concept.captions == "table" else None
+    options = read_captions(path, concept, table) or ("",)
+    one = np.ones(1, np.int32)
+    dataset = Dataset([concept], [path], np.zeros(1, np.int32), one, one, [], 0)
+    # While a text encoder trains, nothing is cached and each showing has an order of its own.
+    text_trains = config.method == "embedding" or (config.method in ("lora", "full") and config.text_encoder.train)
+    variants = None if text_trains else config.data.caption_variants
+    source = CaptionSource(dataset, [options], config.seed, variants)
+    drawn = dict.fromkeys(source.draw(0, epoch, 0) for epoch in range(4 * MAX_SHOWN))
+    return list(drawn)[:MAX_SHOWN]
+
+
+def _trained_size(config: TrainConfig, concept: ConceptConfig, size: tuple[int, int]) -> tuple[int, int]:
+    """Width and height, in pixels, in which a picture of this size is trained, in the concept's first resolution."""
+    data = config.data
+    width, height = np.array([size[0]]), np.array([size[1]])
+    resolution = resolutions_of(concept, data)[0]
+    return assign_buckets(width, height, resolution, data.bucket_step, data.max_aspect, data.bucketing).shapes[0]

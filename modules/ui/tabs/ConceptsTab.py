@@ -1,0 +1,275 @@
+"""The concepts tab: the folders of pictures, what is in them, and how they share an epoch."""
+
+from __future__ import annotations
+
+import copy
+import re
+import threading
+import tkinter as tk
+from collections.abc import Iterator
+from tkinter import filedialog
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.data.folder_walk import Outputs
+from modules.ui.cards.ConceptCards import ConceptCard, ConceptCards
+from modules.ui.models.concept_preview import ConceptPictures, find_pictures, samples_per_epoch
+from modules.ui.models.part_paths import part_paths
+from modules.ui.models.picture_count import scan_key
+from modules.ui.widgets.dialogs import ask_path, open_window
+from modules.ui.widgets.fitting import lay_in_rows, share_width, wrap_to
+from modules.ui.widgets.form import SettingsForm
+from modules.ui.widgets.scrolling import quiet_page
+from modules.ui.windows.ConceptWindow import TYPING_MS, ConceptWindow
+from modules.ui.windows.HealthWindow import HealthWindow
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+SIDE_WIDTH = 370
+OUTPUTS = ("workspace_dir", "cache_dir")  # the settings that an Outputs is made of
+TYPED = re.compile(rf"concepts\.\d+\.path|{'|'.join(OUTPUTS)}")  # settings whose values are paths
+READ_MS = 150  # by then the tab is laid out: while threads read, each call of Tk may wait a millisecond
+
+
+class ConceptsTab(ctk.CTkFrame):
+    """Cards of the concepts, and the settings of the chosen one."""
+
+    def __init__(self, parent: tk.Misc, app: App):
+        super().__init__(parent, fg_color="transparent")
+        self.app = app
+        self._found: dict[tuple, ConceptPictures] = {}  # by what the search depends on
+        self._reading: tuple[tuple, threading.Event] | None = None  # what the search depends on, and what ends it
+        self._form: SettingsForm | None = None
+        self._form_number: int | None = None
+        self._window: ConceptWindow | None = None
+        self._read_job: str | None = None
+        self.grid_columnconfigure(0, weight=1)
+        self.grid_rowconfigure(1, weight=1)
+        self.cards = ConceptCards(self, app, self._on_choose, self.edit, self.toggle, self.remove, self.move)
+        self.cards.grid(row=1, column=0, sticky="nsew", padx=(8, 4), pady=(0, 8))
+        self._on_chosen: list[ctk.CTkButton] = []
+        self._is_built = False
+        self._ends = [
+            app.settings.subscribe(self._drop_form_of_no_concept),
+            app.views.add(self, self._on_settings).end,
+        ]
+        self._steps = self._build()
+        app.in_slices(self._steps)
+
+    # --- what a person does ------------------------------------------------------------------------------------------
+
+    def add_folder(self, path: str | None = None) -> None:
+        """A new concept of a folder, which is asked for unless it is given."""
+        options = {"title": "A folder of pictures", "mustexist": True}
+        path = path or ask_path(self.app, filedialog.askdirectory, parent=self, **options)
+        if path:
+            self.cards.choose(self.app.settings.add("concepts", {"path": path}))
+
+    def edit(self, number: int) -> None:
+        """Open the window of a concept, with its pictures."""
+        if not self._is_there(number):
+            return
+        if self._window is None:
+            self._window = ConceptWindow(self, self.app)
+        self._window.show(number)
+
+    @property
+    def chosen_part(self) -> int | None:
+        return self._form_number
+
+    def show_setting(self, path: str) -> None:
+        """Choose the concept that the setting at `path`, "concepts.2.repeats", belongs to: its field is made. For
+        "concepts" itself the button that adds one gets the focus."""
+        for _ in self._steps:  # to the end of the tab
+            pass
+        if path == "concepts":
+            self._add._canvas.focus_set()
+        number = path.split(".")[1:2]
+        if number and int(number[0]) < len(self.cards.cards):
+            self.cards.choose(int(number[0]))
+
+    def duplicate(self, number: int) -> None:
+        if self._is_there(number):
+            self.app.settings.duplicate("concepts", number)
+            self.cards.choose(number + 1)
+
+    def remove(self, number: int) -> None:
+        self.app.settings.remove("concepts", number)
+
+    def toggle(self, number: int) -> None:
+        if self._is_there(number):
+            path = f"concepts.{number}.enabled"
+            self.app.settings.set(path, not self.app.settings.get(path))
+
+    def refresh(self) -> None:
+        """Look into the folders again."""
+        self._found = {}
+        self.cards.forget_pictures()
+        self.show_concepts()
+
+    def move(self, number: int, by: int) -> None:
+        """Change the order; nothing at its ends."""
+        target = number + by
+        if self._is_there(number) and self._is_there(target):
+            self.app.settings.move("concepts", number, target)
+            self.cards.choose(target)
+
+    def check_data(self) -> None:
+        open_window(self.app, HealthWindow).check()
+
+    # --- what is shown -----------------------------------------------------------------------------------------------
+
+    def show_concepts(self) -> None:
+        """Bring the cards to the settings, and look into folders that are not known yet."""
+        concepts, outputs = self.app.settings.get("concepts"), self._outputs()
+        found = [self._found.get(scan_key(concept, outputs)) for concept in concepts]
+        samples = samples_per_epoch(concepts, [len(one.paths) if one else 0 for one in found])
+        total = sum(samples)
+        self.cards.show(
+            [
+                ConceptCard(copy.deepcopy(concept), pictures, number, number / total if total else 0.0)
+                for concept, pictures, number in zip(concepts, found, samples, strict=True)
+            ]
+        )
+        enabled = sum(concept.enabled for concept in concepts)
+        self._summary.configure(text=f"{enabled} of {len(concepts)} concepts enabled, {total:,.0f} samples an epoch")
+        for button in self._on_chosen:
+            button.configure(state="normal" if self.cards.chosen is not None else "disabled")
+        self._show_form()
+        if self._read_job is None:
+            self._read_in(READ_MS)
+
+    def _is_there(self, number: int) -> bool:
+        """Whether there is a concept of this number: a card is drawn a little longer."""
+        return 0 <= number < len(self.app.settings.get("concepts"))
+
+    def _read_in(self, milliseconds: int | None) -> None:
+        """Look into the folders then; None: not for now."""
+        if self._read_job is not None:
+            self.after_cancel(self._read_job)
+        self._read_job = None if milliseconds is None else self.after(milliseconds, self._read_next)
+
+    def _read_next(self) -> None:
+        """Look into one folder after the other; no further into one that no concept has any more."""
+        self._read_in(None)
+        concepts, outputs = copy.deepcopy(self.app.settings.get("concepts")), self._outputs()
+        keys = [scan_key(concept, outputs) for concept in concepts]
+        if self._reading is not None and self._reading[0] not in keys:
+            self._give_up_reading()
+        todo = [number for number, key in enumerate(keys) if key not in self._found]
+        if self._reading is not None or not todo:
+            return
+        number, concept = todo[0], concepts[todo[0]]
+        key, given_up = self._reading = keys[number], threading.Event()
+        known = self._found  # another one after a refresh, which what was read before is not for
+
+        def take(found: ConceptPictures) -> None:
+            if given_up.is_set():
+                return
+            self._reading = None
+            known[key] = found
+            is_to_be_read = self._read_job is not None  # when the typing has stopped
+            self.show_concepts()
+            if not is_to_be_read:
+                self._read_next()  # at once: by now the tab is laid out
+
+        def fail(error: Exception) -> None:
+            take(ConceptPictures(error=f"concepts.{number}.path can't be read."))  # and the next folder
+            raise error
+
+        self.app.in_background(
+            lambda: find_pictures(concept, number, lambda: not given_up.is_set(), outputs), take, fail
+        )
+
+    def _outputs(self) -> Outputs:
+        return Outputs(*map(self.app.settings.get, OUTPUTS))
+
+    def _give_up_reading(self) -> None:
+        if self._reading is not None:
+            self._reading[1].set()
+            self._reading = None
+
+    def _drop_form_of_no_concept(self, paths: set[str]) -> None:
+        """At once, also on a hidden tab: the form may still be built, and would not find its settings."""
+        if self._form_number is not None and self._form_number >= len(self.app.settings.get("concepts")):
+            self._drop_form()
+
+    def _on_settings(self, paths: set[str] | None) -> None:
+        if not self._is_built:
+            return
+        if not paths or any(path.partition(".")[0] in ("concepts", *OUTPUTS) for path in paths):
+            self.show_concepts()
+        if paths and "concepts" not in paths and any(TYPED.fullmatch(path) for path in paths):
+            self._read_in(TYPING_MS)
+
+    def _on_choose(self, number: int) -> None:
+        self._show_form()
+        for button in self._on_chosen:
+            button.configure(state="normal")
+
+    def _show_form(self) -> None:
+        number = self.cards.chosen
+        if number == self._form_number:
+            return
+        self._drop_form()
+        if number is None:
+            self._hint.grid()
+            return
+        self._hint.grid_remove()
+        self._form, self._form_number = SettingsForm(self._side, self.app, part_paths("concepts", number)), number
+        self._form.grid(row=1, column=0, sticky="new")
+
+    def _drop_form(self) -> None:
+        if self._form is not None:
+            self._form.destroy()
+        self._form = self._form_number = None
+
+    # --- widgets -----------------------------------------------------------------------------------------------------
+
+    def _build(self) -> Iterator[None]:
+        """In slices, so that opening the tab never stalls the window."""
+        bar = ctk.CTkFrame(self, fg_color="transparent")
+        bar.grid(row=0, column=0, columnspan=2, sticky="ew", padx=8, pady=8)
+        font = self.app.theme.font()
+        actions = (
+            ("Add folder …", self.add_folder, False),
+            ("Edit …", lambda: self.edit(self.cards.chosen), True),
+            ("Duplicate", lambda: self.duplicate(self.cards.chosen), True),
+            ("Remove", lambda: self.remove(self.cards.chosen), True),
+            ("Move up", lambda: self.move(self.cards.chosen, -1), True),
+            ("Move down", lambda: self.move(self.cards.chosen, 1), True),
+            ("Refresh", self.refresh, False),
+            ("Check data …", self.check_data, False),
+        )
+        made: list[ctk.CTkBaseClass] = []
+        for text, command, needs_choice in actions:
+            made.append(ctk.CTkButton(bar, text=text, width=70, font=font, command=command))
+            if needs_choice:
+                self._on_chosen.append(made[-1])
+            yield
+        self._add = made[0]
+        self._summary = ctk.CTkLabel(bar, text="", font=font, text_color=self.app.theme.muted)
+        lay_in_rows(bar, [*made, self._summary], self.app.theme)
+        yield
+        self._side = ctk.CTkScrollableFrame(self, width=SIDE_WIDTH, fg_color=self.app.theme.card)
+        self._side.grid(row=1, column=1, sticky="nsew", padx=(4, 8), pady=(0, 8))
+        self._side.grid_columnconfigure(0, weight=1)
+        quiet_page(self._side)
+        share_width(self, SIDE_WIDTH, self.app.theme, lambda width: self._side.configure(width=width))
+        hint = "Choose a concept to see its settings."
+        self._hint = ctk.CTkLabel(self._side, text=hint, font=font, text_color=self.app.theme.muted)
+        wrap_to(self._side, self._hint, self.app.theme)
+        self._hint.grid(row=0, column=0, padx=10, pady=20)
+        yield
+        self._is_built = True
+        self.show_concepts()
+
+    def destroy(self) -> None:
+        for end in self._ends:
+            end()
+        self._steps.close()
+        self._give_up_reading()
+        self._read_in(None)
+        super().destroy()

@@ -1,0 +1,31 @@
+"""How pictures and captions are prepared; the folders themselves are on the tab of the concepts."""
+
+from __future__ import annotations
+
+import tkinter
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.ui.widgets.form import CardSpec, SettingsPage
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+CARDS = (
+    CardSpec(
+        "Size and shape",
+        ("data.resolution", "data.resolutions", "data.bucketing", "data.bucket_step", "data.max_aspect"),
+    ),
+    CardSpec("Captions", ("data.caption_dropout", "data.caption_variants")),
+    CardSpec("Variants of pictures", ("data.augmentation_variants",)),
+    CardSpec("Held out and left out", ("data.validation_share", "data.max_unreadable_share")),
+    CardSpec("Loading", ("data.prefetch_steps",)),
+)
+
+
+class DataTab(ctk.CTkFrame):
+    def __init__(self, parent: tkinter.Misc, app: App):
+        super().__init__(parent, fg_color="transparent")
+        self.page = SettingsPage(self, app, CARDS)
+        self.page.pack(fill="both", expand=True)

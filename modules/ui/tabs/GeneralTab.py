@@ -1,0 +1,69 @@
+"""The folders of a run, the runs there are, and how the window looks."""
+
+from __future__ import annotations
+
+import tkinter
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.ui.cards.ResumeCard import ResumeCard
+from modules.ui.models.Preferences import APPEARANCES, MAX_SCALE, MIN_SCALE
+from modules.ui.theme import Theme
+from modules.ui.widgets.form import CardSpec, SettingsPage
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+CARDS = (CardSpec("Run", ("workspace_dir", "cache_dir", "output.name", "seed", "tensorboard", "keep_awake")),)
+SCALES = ("As the screen", "80 %", "90 %", "100 %", "110 %", "125 %", "150 %", "175 %", "200 %")
+
+
+class GeneralTab(ctk.CTkFrame):
+    def __init__(self, parent: tkinter.Misc, app: App):
+        super().__init__(parent, fg_color="transparent")
+        page = SettingsPage(self, app, CARDS)
+        page.pack(fill="both", expand=True)
+        page.add_card(lambda: ResumeCard(page, app, app.resume_run))
+        page.add_card(lambda: LookCard(page, app))
+
+
+class LookCard(ctk.CTkFrame):
+    """Dark or light, and how large."""
+
+    def __init__(self, parent: tkinter.Misc, app: App):
+        super().__init__(parent, fg_color=Theme.card, corner_radius=8)
+        self.app = app
+        self.grid_columnconfigure(1, weight=1)
+        font = app.theme.font()
+        title = ctk.CTkLabel(self, text="Window", font=app.theme.font(15, "bold"), anchor="w")
+        title.grid(row=0, column=0, columnspan=2, sticky="ew", padx=12, pady=(8, 2))
+        self.appearance = ctk.CTkOptionMenu(
+            self, values=[name.capitalize() for name in APPEARANCES], font=font, command=self._set_appearance
+        )
+        self.appearance.set(app.preferences.appearance.capitalize())
+        self.scale = ctk.CTkOptionMenu(self, values=list(SCALES), font=font, command=self._set_scale)
+        self.scale.set(_scale_text(app.preferences.scale))
+        for row, (text, widget) in enumerate((("Colours", self.appearance), ("Size", self.scale)), start=1):
+            ctk.CTkLabel(self, text=text, font=font, anchor="w").grid(row=row, column=0, sticky="w", padx=(26, 8))
+            widget.grid(row=row, column=1, sticky="ew", padx=(0, 12), pady=4)
+        keys = "Ctrl+S save   Ctrl+Z undo   Ctrl+F search\nF5 start   Ctrl+Tab next tab   Space or Return press"
+        hint = ctk.CTkLabel(self, text=keys, font=app.theme.font(12), text_color=Theme.muted, justify="left")
+        hint.grid(row=3, column=0, columnspan=2, sticky="w", padx=26, pady=(4, 12))
+
+    def weight(self) -> float:
+        """Its length in rows."""
+        return 5
+
+    def _set_appearance(self, label: str) -> None:
+        self.app.preferences.appearance = label.lower()
+        self.app.theme.set_appearance(label.lower())
+
+    def _set_scale(self, label: str) -> None:
+        scale = None if label == SCALES[0] else int(label.removesuffix(" %")) / 100
+        self.app.preferences.scale = scale
+        self.app.after_idle(lambda: self.app.theme.set_scale(scale))  # not while the menu that was used is redrawn
+
+
+def _scale_text(scale: float | None) -> str:
+    return SCALES[0] if scale is None else f"{round(min(max(scale, MIN_SCALE), MAX_SCALE) * 100)} %"

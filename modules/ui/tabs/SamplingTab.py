@@ -1,0 +1,110 @@
+"""The sampling tab: when samples are made, of which prompts, and the gallery of the run."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.describe import settings_by_path
+from modules.config.errors import UserError
+from modules.ui.keyboard import pressed_once
+from modules.ui.models.part_paths import part_paths
+from modules.ui.widgets.fitting import share_width
+from modules.ui.widgets.form import CardSpec, SettingsCard
+from modules.ui.widgets.Gallery import Gallery
+from modules.ui.widgets.PromptList import PATH, PromptList
+from modules.ui.widgets.scrolling import quiet_page
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+    from modules.ui.models.RunState import RunState
+
+SIDE_WIDTH = 440
+
+
+class SamplingTab(ctk.CTkFrame):
+    """Settings on the left, what they gave on the right."""
+
+    def __init__(self, parent: tk.Misc, app: App):
+        super().__init__(parent, fg_color="transparent")
+        self.app = app
+        self._edited: SettingsCard | None = None
+        self._edited_number: int | None = None
+        self.sample_now: ctk.CTkButton | None = None
+        self.grid_columnconfigure(1, weight=1)
+        self.grid_rowconfigure(0, weight=1)
+        self._unsubscribe = app.run.subscribe(self._on_run)
+        self._steps = self._build()
+        app.in_slices(self._steps)
+
+    @property
+    def chosen_part(self) -> int | None:
+        return self._edited_number
+
+    def show_setting(self, path: str) -> None:
+        """Choose the prompt that the setting at `path`, such as "sampling.samples.2.seed", belongs to: its field is
+        made. For "sampling.samples" itself the button that adds one gets the focus."""
+        for _ in self._steps:  # to the end of the tab
+            pass
+        if path == PATH:
+            self.prompts.focus_add()
+        if path.startswith(f"{PATH}."):
+            number = int(path.split(".")[2])
+            self.prompts.choose(number)
+            self._edit(number)
+
+    def _edit(self, number: int | None) -> None:
+        """Show the settings of a prompt below the list."""
+        if number == self._edited_number:
+            return
+        if self._edited is not None:
+            self._edited.destroy()
+        self._edited, self._edited_number = None, number
+        if number is not None:
+            spec = CardSpec(f"Prompt {number + 1}", part_paths(PATH, number))
+            self._edited = SettingsCard(self._side, self.app, spec, lambda: None)
+            self._edited.pack(fill="x", padx=4, pady=4)
+
+    def _sample_now(self) -> None:
+        try:
+            self.app.run.command("sample")
+        except UserError as error:
+            self.app.show_message(str(error), "error")
+        else:
+            self.app.show_message("The samples are made after this step.", "info")
+
+    def _on_run(self, state: RunState) -> None:
+        if self.sample_now is None:
+            return
+        can_sample = state.is_running and not state.is_stopping
+        self.sample_now.configure(state="normal" if can_sample else "disabled")
+
+    def _build(self) -> Iterator[None]:
+        """In slices, so that opening the tab never stalls the window."""
+        self._side = ctk.CTkScrollableFrame(self, width=SIDE_WIDTH, fg_color="transparent")
+        self._side.grid(row=0, column=0, sticky="nsew", padx=(4, 0), pady=(0, 4))
+        quiet_page(self._side)
+        share_width(self, SIDE_WIDTH, self.app.theme, lambda width: self._side.configure(width=width))
+        yield
+        paths = [path for path in settings_by_path() if path.startswith("sampling.") and not path.startswith(PATH)]
+        when = SettingsCard(self._side, self.app, CardSpec("When", paths), lambda: None)
+        when.pack(fill="x", padx=4, pady=4)
+        yield
+        self.sample_now = ctk.CTkButton(when.footer, text="Sample now", command=pressed_once(self._sample_now))
+        self.sample_now.pack(anchor="w")
+        when.footer.grid()
+        self._on_run(self.app.run.state)
+        yield
+        self.prompts = PromptList(self._side, self.app, self._edit)
+        self.prompts.pack(fill="x", padx=4, pady=4)
+        yield
+        self.gallery = Gallery(self, self.app)
+        self.gallery.grid(row=0, column=1, sticky="nsew", padx=(4, 8), pady=(4, 8))
+
+    def destroy(self) -> None:
+        self._unsubscribe()
+        self._steps.close()
+        super().destroy()

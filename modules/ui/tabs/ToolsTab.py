@@ -1,0 +1,121 @@
+"""The tools tab: the log of the run, TensorBoard, the checks of the data and the machine, and the crash report."""
+
+from __future__ import annotations
+
+import tkinter
+import webbrowser
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.errors import UserError
+from modules.session.RunFolder import RunFolder
+from modules.ui.cards.Card import Card
+from modules.ui.models.TensorBoard import TensorBoard
+from modules.ui.widgets.dialogs import open_window
+from modules.ui.widgets.LogPane import LogPane
+from modules.ui.windows.CrashReportWindow import CrashReportWindow
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+    from modules.ui.models.RunState import RunState
+
+
+class ToolsTab(ctk.CTkFrame):
+    """TensorBoard ends with the window."""
+
+    def __init__(self, parent: tkinter.Misc, app: App):
+        super().__init__(parent, fg_color="transparent")
+        self.app = app
+        self.tensorboard = TensorBoard()
+        self.grid_columnconfigure((0, 1, 2, 3), weight=1, uniform="cards")
+        self.grid_rowconfigure(1, weight=1)
+        self.log = LogPane(self, app)
+        self.log.grid(row=1, column=0, columnspan=4, sticky="nsew", padx=8, pady=(4, 8))
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._steps = self._build()
+        app.in_slices(self._steps)
+
+    def destroy(self) -> None:
+        self._unsubscribe()
+        self._steps.close()
+        self.tensorboard.stop()
+        super().destroy()
+
+    def open_tensorboard(self) -> None:
+        """Show the curves of the run, or of the run folder of the settings, in the browser."""
+        try:
+            folder = RunFolder(self.app.run.state.folder or self.app.settings.get("workspace_dir"))
+        except UserError as error:
+            self.app.show_message(str(error), "error")
+            return
+        self._open.configure(state="disabled", text="Starting…")
+        tensorboard = self.tensorboard
+        self.app.in_background(
+            lambda: open_in_browser(tensorboard, folder.tensorboard_dir), self._opened, self._not_opened
+        )
+
+    def check_data(self) -> None:
+        """Look for what is wrong with the pictures and captions of the settings."""
+        from modules.ui.windows.HealthWindow import HealthWindow
+
+        open_window(self.app, HealthWindow).check()
+
+    def open_doctor(self) -> None:
+        """Look for what would keep this machine from training the settings."""
+        from modules.ui.windows.DoctorWindow import DoctorWindow
+
+        open_window(self.app, DoctorWindow).check()
+
+    def show_report(self) -> CrashReportWindow | None:
+        """The report of the run that is shown; None if there is none."""
+        folder = self.app.run.state.folder
+        return None if folder is None else open_window(self.app, CrashReportWindow, folder)
+
+    def _opened(self, url: str) -> None:
+        if self.winfo_exists():
+            self._open.configure(state="normal", text="Open TensorBoard")
+            self.app.show_message(f"TensorBoard is at {url} as long as this window is open.", "info")
+
+    def _not_opened(self, error: Exception) -> None:
+        if self.winfo_exists():
+            self._open.configure(state="normal", text="Open TensorBoard")
+        if not isinstance(error, UserError):
+            raise error
+        if self.winfo_exists():
+            self.app.show_message(str(error), "error")
+
+    def _on_run(self, state: RunState) -> None:
+        wanted = "normal" if state.exit is not None else "disabled"
+        if self._report.cget("state") != wanted:
+            self._report.configure(state=wanted)
+
+    def _build(self) -> Iterator[None]:
+        """In slices, so that opening the tab never stalls the window."""
+        curves = self._add_card(0, "Curves", "Loss, learning rate and speed of this run in the browser.")
+        (self._open,) = curves.add_buttons(2, ("Open TensorBoard", self.open_tensorboard))
+        yield
+        data = self._add_card(1, "Data", "Missing captions, damaged, tiny and doubled pictures, empty buckets.")
+        data.add_buttons(2, ("Check data", self.check_data))
+        yield
+        machine = self._add_card(2, "Machine", "Whether PyTorch, GPUs, links, disks and network are fit to train.")
+        machine.add_buttons(2, ("Doctor", self.open_doctor))
+        yield
+        report = self._add_card(3, "Report", "Why a run has ended, without names and secrets, to be passed on.")
+        (self._report,) = report.add_buttons(2, ("Crash report", self.show_report))
+        self._unsubscribe = self.app.run.subscribe(self._on_run)
+        self._on_run(self.app.run.state)
+
+    def _add_card(self, column: int, title: str, text: str) -> Card:
+        card = Card(self, self.app, title)
+        card.grid(row=0, column=column, sticky="nsew", padx=(8 if column == 0 else 4, 8 if column == 3 else 4), pady=4)
+        card.add_note(1).configure(text=text)
+        return card
+
+
+def open_in_browser(tensorboard: TensorBoard, folder: Path) -> str:
+    url = tensorboard.start(folder)
+    webbrowser.open(url)
+    return url

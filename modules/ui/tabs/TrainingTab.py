@@ -1,0 +1,90 @@
+"""What is trained and how: method, loop, optimizer, noise and loss, and the switch for several GPUs."""
+
+from __future__ import annotations
+
+import tkinter
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.describe import settings_by_path
+from modules.ui.widgets.dialogs import open_window
+from modules.ui.widgets.form import CardSpec, SettingsPage
+from modules.ui.widgets.PartList import PartList
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+
+def paths_below(prefix: str) -> tuple[str, ...]:
+    """The settings of a section, in the order they are declared."""
+    return tuple(path for path in settings_by_path() if path.startswith(f"{prefix}.") and "[]" not in path)
+
+
+LOOP = ("epochs", "max_steps", "batch_size", "batch_size_mode", "gradient_accumulation_steps")
+MULTI_GPU = (
+    "enable_multi_gpu",
+    "distributed_data_loading",
+    "distributed_backend",
+    "use_torchrun",
+    "world_size",
+    "lr_scaling",
+)
+MULTI_GPU_LABELS = {
+    "enable_multi_gpu": "Enable Multi-GPU Training",
+    "distributed_data_loading": "Distributed data loading",
+}
+
+
+class TrainingTab(ctk.CTkFrame):
+    def __init__(self, parent: tkinter.Misc, app: App):
+        super().__init__(parent, fg_color="transparent")
+        self.app = app
+        self.page = SettingsPage(self, app, cards(), {"Multi-GPU": self._add_buttons})
+        self.page.pack(fill="both", expand=True)
+        self.page.add_card(self._make_embeddings)
+
+    def show_setting(self, path: str) -> None:
+        """For "embeddings" the button that adds one gets the focus; all other settings of the tab have a field."""
+        if path == "embeddings":
+            self.page.finish()
+            self.embeddings.focus_add()
+
+    def _make_embeddings(self) -> PartList:
+        self.embeddings = PartList(self.page, self.app, "embeddings", "Embeddings", "embedding")
+        return self.embeddings
+
+    def _add_buttons(self, footer: ctk.CTkFrame) -> None:
+        font = self.app.theme.font()
+        configure = ctk.CTkButton(footer, text="Configure several machines…", font=font, command=self._configure_nodes)
+        configure.pack(side="left")
+        devices = ctk.CTkButton(
+            footer, text="Devices…", width=80, font=font, command=lambda: self.app.open_tab("multi-GPU")
+        )
+        devices.pack(side="left", padx=(8, 0))
+
+    def _configure_nodes(self) -> None:
+        from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
+
+        open_window(self.app, MultiNodeWindow)
+
+
+def cards() -> list[CardSpec]:
+    """The cards of the tab, the most used ones first."""
+    return [
+        CardSpec("Method", ("method", *paths_below("lora"), *paths_below("vae"))),
+        CardSpec("Loop", LOOP),
+        CardSpec("Multi-GPU", MULTI_GPU, MULTI_GPU_LABELS, all_importances=True),
+        CardSpec("Optimizer", paths_below("optimizer")),
+        CardSpec("Schedule", paths_below("schedule")),
+        CardSpec("Denoiser", paths_below("denoiser")),
+        CardSpec("Text encoder", paths_below("text_encoder")),
+        CardSpec("Noise", paths_below("diffusion")),
+        CardSpec("Loss", paths_below("loss")),
+        CardSpec("Average of the weights", paths_below("ema")),
+        CardSpec(
+            "Validation",
+            ("validation.unit", "validation.every", "validation.timesteps"),
+            {"validation.unit": "Validate while training"},
+        ),
+    ]

@@ -1,0 +1,84 @@
+"""A list of parts, such as the embeddings to train: a form for each, and buttons to add and remove."""
+
+from __future__ import annotations
+
+import tkinter
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.describe import settings_by_path
+from modules.ui.theme import Theme
+from modules.ui.widgets.fitting import wrap_to
+from modules.ui.widgets.form import SettingsForm
+from modules.ui.widgets.scrolling import bring_into_sight
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+
+class PartList(ctk.CTkFrame):
+    """The parts of the list at `path`. noun: what one is called, in lower case. It is a card of a SettingsPage."""
+
+    def __init__(self, parent: tkinter.Misc, app: App, path: str, title: str, noun: str):
+        super().__init__(parent, fg_color=Theme.card, corner_radius=8)
+        self.app, self._path, self._noun = app, path, noun
+        self._names = [one.removeprefix(f"{path}[].") for one in settings_by_path() if one.startswith(f"{path}[].")]
+        self._parts: list[ctk.CTkFrame] = []
+        self.grid_columnconfigure(0, weight=1)
+        label = ctk.CTkLabel(self, text=title, font=app.theme.font(15, "bold"), anchor="w")
+        label.grid(row=0, column=0, sticky="ew", padx=12, pady=(8, 2))
+        self._problem = ctk.CTkLabel(self, text="", font=app.theme.font(12), text_color=Theme.error, justify="left")
+        wrap_to(self, self._problem, app.theme)
+        self._add = ctk.CTkButton(self, text=f"Add {noun}", command=lambda: app.settings.add(path))
+        self._unsubscribe = app.settings.subscribe(self._changed)
+        self._rebuild()
+
+    def weight(self) -> float:
+        """Its length in rows; 0 while the list does not matter."""
+        if not self.app.settings.is_visible(self._path):
+            return 0
+        return 2.5 + len(self._parts) * (len(self._names) + 1)
+
+    def focus_add(self) -> None:
+        """Bring the button that adds a part into sight and give it the focus."""
+        bring_into_sight(self.app, self._add)
+        self._add._canvas.focus_set()
+
+    def destroy(self) -> None:
+        self._unsubscribe()
+        super().destroy()
+
+    def _changed(self, paths: set[str]) -> None:
+        if len(self.app.settings.get(self._path)) != len(self._parts):
+            self._rebuild()
+        self._show_problem()
+
+    def _rebuild(self) -> None:
+        for part in self._parts:
+            part.destroy()
+        count = len(self.app.settings.get(self._path))
+        self._parts = [self._make_part(index) for index in range(count)]
+        self._problem.grid(row=count + 1, column=0, sticky="w", padx=12)
+        self._add.grid(row=count + 2, column=0, sticky="w", padx=12, pady=(4, 12))
+        self._show_problem()
+
+    def _show_problem(self) -> None:
+        text = self.app.settings.error(self._path) or ""
+        self._problem.configure(text=text)
+        if text:
+            self._problem.grid()
+        else:
+            self._problem.grid_remove()
+
+    def _make_part(self, index: int) -> ctk.CTkFrame:
+        part = ctk.CTkFrame(self, fg_color="transparent", border_width=1, border_color=Theme.line)
+        part.grid(row=index + 1, column=0, sticky="ew", padx=12, pady=4)
+        part.grid_columnconfigure(0, weight=1)
+        form = SettingsForm(part, self.app, [f"{self._path}.{index}.{name}" for name in self._names])
+        form.grid(row=0, column=0, sticky="ew", padx=2, pady=2)
+        remove = ctk.CTkButton(
+            part, text=f"Remove {self._noun}", command=lambda: self.app.settings.remove(self._path, index)
+        )
+        remove.grid(row=1, column=0, sticky="w", padx=10, pady=(0, 8))
+        return part

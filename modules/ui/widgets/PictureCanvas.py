@@ -1,0 +1,364 @@
+"""A scrolled canvas of equal cells with pictures in them, however many there are.
+
+Only cells in sight are drawn, and only their pictures are decoded: by Pillow in a thread, a few at a time and always
+those that are in sight by then. Tk images are made and dropped on the Tk thread alone.
+"""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from tkinter import font as tkfont
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+from PIL import ImageTk
+
+from modules.config.visible_text import visible_line
+from modules.ui.models.decoding import PictureKey, decode_pictures
+from modules.ui.widgets.fitting import cut_text
+from modules.ui.window_system import wheel_notches
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from modules.ui.App import App
+    from modules.ui.theme import Pair
+
+CACHE_BYTES = 32 * 2**20
+WHEEL_PIXELS = 60
+
+
+class PictureCanvas(ctk.CTkFrame):
+    """Base of the window's galleries: a subclass says how large a cell is and draws it.
+
+    Keys: arrows, Page up and down, Home and End move the choice; Return or a double click opens; Tab goes on.
+    on_choose, on_open: called with the number of a cell.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        app: App,
+        on_choose: Callable[[int], None] | None = None,
+        on_open: Callable[[int], None] | None = None,
+    ):
+        super().__init__(parent, fg_color="transparent")
+        self.app = app
+        self.on_choose, self.on_open = on_choose, on_open
+        self.count = 0
+        self.chosen: int | None = None
+        self._offset = [0, 0]  # pixels scrolled to the right and down
+        self._photos: OrderedDict[PictureKey, ImageTk.PhotoImage | str] = OrderedDict()  # str: why there is none
+        self._in_sight: dict[PictureKey, None] = {}
+        self._is_loading = False
+        self._draw_job: str | None = None
+        self._fonts: dict[tuple, tkfont.Font] = {}
+        self._build()
+
+    # --- what a subclass says ----------------------------------------------------------------------------------------
+
+    def cell_size(self) -> tuple[int, int]:
+        """Width and height of a cell, in pixels of the screen."""
+        raise NotImplementedError
+
+    def draw_cell(self, number: int, x: int, y: int) -> None:
+        """Draw cell `number`, whose upper left corner is at x, y."""
+        raise NotImplementedError
+
+    def num_columns(self) -> int:
+        """As many as fit beside each other, unless a subclass has columns of its own."""
+        return max(1, (self.canvas.winfo_width() - self.margins()[0]) // self.cell_size()[0])
+
+    def margins(self) -> tuple[int, int]:
+        """Pixels left of and above the cells, which are not scrolled away."""
+        return 0, 0
+
+    def draw_headers(self) -> None:
+        """Draw what stands in the margins, over the cells."""
+
+    def empty_text(self) -> str:
+        """What is said where there is no cell."""
+        return "No pictures"
+
+    # --- for others --------------------------------------------------------------------------------------------------
+
+    def show_count(self, count: int) -> None:
+        """Show `count` cells; the scrolled place stays, as far as it exists."""
+        self.count = count
+        if self.chosen is not None and self.chosen >= count:
+            self.chosen = None
+        self.redraw()
+
+    def choose(self, number: int | None) -> None:
+        """Mark a cell, bring it into sight and tell of it."""
+        self.chosen = number
+        if number is not None:
+            self._bring_into_sight(number)
+            if self.on_choose:
+                self.on_choose(number)
+        self.redraw()
+
+    def forget_pictures(self) -> None:
+        """Read the pictures from their files again."""
+        self._photos.clear()  # here: the thread that decodes must not be the last to hold a picture of Tk
+        self._photos = OrderedDict()  # another one: what is being decoded now is not for it
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw once, when other events are done."""
+        if self._draw_job is None:
+            self._draw_job = self.canvas.after_idle(self._paint)
+
+    def draw_picture(self, path: str, x: int, y: int, width: int, height: int) -> None:
+        """The picture at `path` in the middle of this place, a plain one until it is decoded."""
+        key = (path, width, height)
+        self._in_sight[key] = None
+        theme = self.app.theme
+        photo = self._photos.get(key)
+        middle = x + width // 2, y + height // 2
+        if isinstance(photo, ImageTk.PhotoImage):
+            self.canvas.create_image(*middle, image=photo)
+            left, top = middle[0] - photo.width() // 2, middle[1] - photo.height() // 2
+            edge = left - 1, top - 1, left + photo.width(), top + photo.height()
+            self.canvas.create_rectangle(*edge, outline=theme.now(theme.line))  # a white picture shows where it ends
+            return
+        self.canvas.create_rectangle(x, y, x + width, y + height, fill=theme.now(theme.control), width=0)
+        if photo is not None:
+            reason = f"can't be read: {photo}"[:100]
+            colour, font = theme.now(theme.error), theme.plain_font(11)
+            self.canvas.create_text(*middle, text=reason, width=width - 8, justify="center", fill=colour, font=font)
+
+    def draw_text(
+        self, x: int, y: int, text: str, width: int, size: int = 12, colour: Pair | None = None, weight: str = "normal"
+    ) -> None:
+        """One line of text, cut to `width` pixels, below and right of x, y."""
+        theme = self.app.theme
+        fill, font = theme.now(colour or theme.text), theme.plain_font(size, weight)
+        text = self._cut(visible_line(text), width, font)
+        self.canvas.create_text(x, y, text=text, anchor="nw", fill=fill, font=font)
+
+    def draw_lines(self, x: int, y: int, text: str, width: int, size: int, colour: Pair) -> int:
+        """A text in as many lines as it needs, below and right of x, y. Returns where it ends."""
+        fill, font = self.app.theme.now(colour), self.app.theme.plain_font(size)
+        item = self.canvas.create_text(x, y, text=text, width=width, anchor="nw", fill=fill, font=font)
+        return self.canvas.bbox(item)[3]
+
+    def draw_choice(self, number: int, x: int, y: int, width: int, height: int) -> None:
+        """The frame around the chosen cell."""
+        if number == self.chosen:
+            line = max(2, self.app.theme.scaled(2))
+            colour = self.app.theme.now(self.app.theme.focus)
+            self.canvas.create_rectangle(x, y, x + width, y + height, outline=colour, width=line)
+
+    def cell_at(self, x: int, y: int) -> int | None:
+        """The number of the cell under a point of the canvas."""
+        left, top = self.margins()
+        width, height = self.cell_size()
+        if x < left or y < top:
+            return None
+        column, row = (x - left + self._offset[0]) // width, (y - top + self._offset[1]) // height
+        number = row * self.num_columns() + column
+        return number if column < self.num_columns() and number < self.count else None
+
+    def corner_of(self, number: int) -> tuple[int, int]:
+        """Where the upper left corner of a cell is on the canvas."""
+        width, height = self.cell_size()
+        row, column = divmod(number, self.num_columns())
+        left, top = self.margins()
+        return left + column * width - self._offset[0], top + row * height - self._offset[1]
+
+    # --- drawing -----------------------------------------------------------------------------------------------------
+
+    def _paint(self) -> None:
+        self._draw_job = None
+        self.canvas.delete("all")
+        self.canvas.configure(bg=self.app.theme.now(self.app.theme.card))
+        self._in_sight = {}
+        self._keep_inside()
+        for number in self._numbers_in_sight():
+            self.draw_cell(number, *self.corner_of(number))
+        if self.count:
+            self.draw_headers()
+        else:
+            middle = self.canvas.winfo_width() // 2, self.canvas.winfo_height() // 2
+            theme = self.app.theme
+            self.canvas.create_text(
+                *middle, text=self.empty_text(), fill=theme.now(theme.muted), font=theme.plain_font(13),
+                width=max(40, self.canvas.winfo_width() - 40), justify="center",
+            )  # fmt: skip
+        self._move_scrollbars()
+        self._load()
+
+    def _numbers_in_sight(self) -> Sequence[int]:
+        width, height = self.cell_size()
+        left, top = self.margins()
+        columns = self.num_columns()
+        first_row = self._offset[1] // height
+        last_row = (self._offset[1] + self.canvas.winfo_height() - top - 1) // height
+        first_column = self._offset[0] // width
+        last_column = min(columns - 1, (self._offset[0] + self.canvas.winfo_width() - left - 1) // width)
+        rows = range(first_row, last_row + 1)
+        numbers = (row * columns + column for row in rows for column in range(first_column, last_column + 1))
+        return [number for number in numbers if number < self.count]
+
+    def _load(self) -> None:
+        """Have a thread decode what is in sight and missing; one at a time, so that scrolling never makes a queue."""
+        wanted = [key for key in self._in_sight if key not in self._photos]
+        if wanted and not self._is_loading:
+            self._is_loading = True
+            photos = self._photos
+            self.app.in_background(
+                lambda: decode_pictures(wanted),
+                lambda decoded: self._take(decoded if photos is self._photos else ()),
+                self._take_failure,
+            )
+
+    def _take(self, decoded: Sequence[tuple[PictureKey, Image.Image | str]]) -> None:
+        self._is_loading = False
+        if not self.winfo_exists():
+            return
+        for key, picture in decoded:
+            self._photos[key] = picture if isinstance(picture, str) else ImageTk.PhotoImage(picture, master=self.canvas)
+        self._drop_old()
+        self.redraw()
+
+    def _take_failure(self, error: Exception) -> None:
+        self._is_loading = False
+        self.app.show_message(f"The pictures can't be shown: {error}", "error")
+
+    def _drop_old(self) -> None:
+        """Never more than CACHE_BYTES of pictures that are out of sight."""
+        for key in self._in_sight:
+            if key in self._photos:
+                self._photos.move_to_end(key)
+        spare = CACHE_BYTES - sum(width * height * 4 for _, width, height in self._photos)
+        for key in list(self._photos):
+            if spare >= 0 or key in self._in_sight:
+                break
+            del self._photos[key]
+            spare += key[1] * key[2] * 4
+
+    def font_of(self, font: tuple) -> tkfont.Font:
+        """To measure texts with. font: as Theme.plain_font gives it."""
+        if font not in self._fonts:
+            self._fonts[font] = tkfont.Font(self.canvas, font=font)
+        return self._fonts[font]
+
+    def _cut(self, text: str, width: int, font: tuple) -> str:
+        return cut_text(" ".join(text[:300].split()), width, self.font_of(font).measure)
+
+    # --- scrolling ---------------------------------------------------------------------------------------------------
+
+    def _content(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """(width, height) of all cells, and of the part of the canvas that shows them."""
+        width, height = self.cell_size()
+        columns = self.num_columns()
+        left, top = self.margins()
+        shown = max(1, self.canvas.winfo_width() - left), max(1, self.canvas.winfo_height() - top)
+        return (columns * width, -(-self.count // columns) * height), shown
+
+    def _keep_inside(self) -> None:
+        content, shown = self._content()
+        for axis in (0, 1):
+            self._offset[axis] = min(max(0, self._offset[axis]), max(0, content[axis] - shown[axis]))
+
+    def _move_scrollbars(self) -> None:
+        content, shown = self._content()
+        for axis, scrollbar in enumerate((self._across, self._down)):
+            if content[axis] <= shown[axis]:
+                scrollbar.grid_remove()
+                continue
+            scrollbar.grid()
+            start = self._offset[axis] / content[axis]
+            place = start, start + shown[axis] / content[axis]
+            if scrollbar.get() != place:  # drawing one takes some ms
+                scrollbar.set(*place)
+
+    def _scroll(self, axis: int, *how: str) -> None:
+        """how: what a scrollbar hands to its command."""
+        content, shown = self._content()
+        if how[0] == "moveto":
+            self._offset[axis] = int(float(how[1]) * content[axis])
+        else:
+            step = shown[axis] if how[2].startswith("page") else self.app.theme.scaled(WHEEL_PIXELS)
+            self._offset[axis] += int(float(how[1]) * step)
+        self.redraw()
+
+    def _bring_into_sight(self, number: int) -> None:
+        row, column = divmod(number, self.num_columns())
+        _, shown = self._content()
+        for axis, (place, size) in enumerate(zip((column, row), self.cell_size(), strict=True)):
+            lowest = (place + 1) * size - shown[axis]
+            self._offset[axis] = min(max(self._offset[axis], lowest), place * size)
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        self.grid_rowconfigure(0, weight=1)
+        self.grid_columnconfigure(0, weight=1)
+        self.canvas = tk.Canvas(self, width=10, height=10, bd=0, highlightthickness=2, takefocus=True)
+        self.canvas.grid(row=0, column=0, sticky="nsew")
+        self._down = ctk.CTkScrollbar(self, command=lambda *how: self._scroll(1, *how))
+        self._down.grid(row=0, column=1, sticky="ns")
+        self._across = ctk.CTkScrollbar(self, orientation="horizontal", command=lambda *how: self._scroll(0, *how))
+        self._across.grid(row=1, column=0, sticky="ew")
+        self._down.grid_remove()
+        self._across.grid_remove()
+        self._stop_listening = self.app.theme.on_change(self._restyle)
+        self._restyle()
+        bind = self.canvas.bind
+        bind("<Configure>", lambda event: self.redraw())
+        bind("<Button-1>", self._on_click)
+        bind("<Double-Button-1>", lambda event: self._on_return())
+        bind("<MouseWheel>", lambda event: self._on_wheel(event, -wheel_notches(event)))
+        bind("<Button-4>", lambda event: self._on_wheel(event, -1))
+        bind("<Button-5>", lambda event: self._on_wheel(event, 1))
+        for key in ("Left", "Right", "Up", "Down", "Prior", "Next", "Home", "End"):
+            bind(f"<{key}>", self._on_key)
+        bind("<Return>", lambda event: self._on_return())
+
+    def _restyle(self) -> None:
+        theme = self.app.theme
+        self.canvas.configure(highlightcolor=theme.now(theme.focus), highlightbackground=theme.now(theme.card))
+        self._fonts.clear()
+        self.redraw()
+
+    def _on_click(self, event: tk.Event) -> None:
+        self.canvas.focus_set()
+        number = self.cell_at(event.x, event.y)
+        if number is not None:
+            self.choose(number)
+
+    def _on_return(self) -> str:
+        if self.chosen is not None and self.on_open:
+            self.on_open(self.chosen)
+        return "break"
+
+    def _on_wheel(self, event: tk.Event, notches: float) -> str:
+        across = bool(event.state & 0x1)  # with Shift
+        self._scroll(0 if across else 1, "scroll", str(notches), "units")
+        return "break"
+
+    def _on_key(self, event: tk.Event) -> str:
+        if not self.count:
+            return "break"
+        columns = self.num_columns()
+        rows_shown = max(1, self._content()[1][1] // self.cell_size()[1])
+        steps = {
+            "Left": -1, "Right": 1, "Up": -columns, "Down": columns, "Prior": -columns * rows_shown,
+            "Next": columns * rows_shown, "Home": -self.count, "End": self.count,
+        }  # fmt: skip
+        number = 0 if self.chosen is None else self.chosen + steps[event.keysym]
+        self.choose(min(max(0, number), self.count - 1))
+        return "break"
+
+    def destroy(self) -> None:
+        self._stop_listening()
+        if self._draw_job is not None:
+            self.canvas.after_cancel(self._draw_job)
+        super().destroy()
+        # A widget is part of cycles that Python's collector may free in any thread, and a Tk image that is freed in
+        # another than Tk's raises there.
+        self._photos.clear()

@@ -1,0 +1,1 @@
+"""What pages are made of: fields and forms, lists, charts and pictures, questions."""

@@ -1,0 +1,453 @@
+"""One setting in a form: its label, a widget to edit it, and what is wrong with it.
+
+A field knows its setting's declaration and the model of the settings, and nothing of the form around it.
+"""
+
+from __future__ import annotations
+
+import tkinter
+from tkinter import filedialog
+from typing import TYPE_CHECKING, Any
+
+import customtkinter as ctk
+
+from modules.config.describe import range_text
+from modules.ui.theme import Theme
+from modules.ui.widgets.dialogs import ask_path
+from modules.ui.widgets.fitting import FittedMenu
+from modules.ui.widgets.scrolling import bring_into_sight
+from modules.ui.widgets.Textbox import Textbox
+from modules.ui.widgets.Tooltip import Tooltip
+from modules.ui.window_system import bind_menu
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+LABEL_WIDTH = 165  # longer labels take two lines
+EDITOR_WIDTH = 150
+EDITOR_HEIGHT = 28
+WRAP = 250
+FLASHES, FLASH_MS = 6, 220
+MENU_NAME = "field_menu"
+
+FOLDERS = ("workspace_dir", "cache_dir", "model.config_folder", "concepts[].path", "output.fallback_dir")
+FILES = ("lora.start_from", "concepts[].caption_table")
+FILES_OR_FOLDERS = ("model.base",)
+EMPTY_MEANS = {"device_indexes": "all", "output.fallback_dir": "temporary folder"}  # path -> what an empty field says
+LONG_TEXTS = ("concepts[].prompt", "sampling.samples[].prompt", "sampling.samples[].negative_prompt")
+
+
+def make_field(parent: tkinter.Misc, app: App, path: str, row: int, label: str = "") -> Field:
+    """The field for the setting at `path`, in rows `row` and `row + 1` of the parent's grid. label: in place of the
+    setting's own. Raises KeyError for a path that names no setting, ValueError for a list of parts."""
+    info = app.settings.info(path)
+    if info.type == "list":
+        raise ValueError(f"{path} is a list of parts, which has no field of its own")
+    kinds: dict[str, type[Field]] = {"bool": SwitchField, "choice": ChoiceField}
+    kind = kinds.get(info.type, EntryField)
+    if info.path in LONG_TEXTS:
+        kind = TextField
+    elif info.path in FOLDERS + FILES + FILES_OR_FOLDERS:
+        kind = PathField
+    return kind(parent, app, path, row, label)
+
+
+class Field:
+    """Base of all fields. Subclasses make `editor` and show values in it."""
+
+    def __init__(self, parent: tkinter.Misc, app: App, path: str, row: int, label: str = ""):
+        self.app, self.path, self.row = app, path, row
+        self.parent = parent
+        self.info = app.settings.info(path)
+        self.is_shown = True
+        self._is_setting = False
+        self._problem: ctk.CTkLabel | None = None
+        self._dot: ctk.CTkLabel | None = None
+        self._use: ctk.CTkButton | None = None
+        self._state: tuple = ()
+        title = label or self.info.label
+        self.label = ctk.CTkLabel(
+            parent, text=title, font=app.theme.font(), anchor="w", justify="left", height=20, wraplength=LABEL_WIDTH
+        )
+        self.label.grid(row=row, column=1, sticky="w", padx=(0, 8), pady=3)
+        self.editor = self.make_editor()
+        self.editor.grid(row=row, column=2, sticky=self.sticky, pady=3, padx=(0, 10))
+        for widget in (self.label, *self.pointed_at()):
+            Tooltip(widget, app.theme, self.help_text)
+            bind_menu(widget, self._open_menu)
+        self.focus_widget().bind("<Shift-F10>", self._open_menu, add="+")
+        self.refresh()
+
+    sticky = "ew"
+
+    def make_editor(self) -> tkinter.Misc:
+        raise NotImplementedError
+
+    def pointed_at(self) -> tuple[tkinter.Misc, ...]:
+        """The widgets beside the label that have the help and the menu."""
+        return (self.editor,)
+
+    def show_value(self, value: Any) -> None:
+        raise NotImplementedError
+
+    def show_border(self, colour: Any) -> None:
+        """Colour the editor's border, where it has one."""
+
+    def focus_widget(self) -> tkinter.Misc:
+        """The widget that takes the keys."""
+        return self.editor._canvas
+
+    def focus(self) -> None:
+        self.focus_widget().focus_set()
+
+    def commit(self, value: Any) -> None:
+        """Give the setting what the person has chosen or typed."""
+        self._is_setting = True
+        try:
+            self.app.settings.set(self.path, value)
+        finally:
+            self._is_setting = False
+        self.refresh(with_value=False)
+
+    def refresh(self, with_value: bool = True) -> None:
+        """Show the setting as it is now: value, problem, and whether it differs from the preset and the default."""
+        settings = self.app.settings
+        if with_value and not self._is_setting:
+            self.show_value(settings.shown(self.path))
+        error, warning = settings.error(self.path), settings.warning(self.path)
+        mark = "preset" if settings.differs_from_preset(self.path) else ""
+        mark = mark or ("default" if settings.differs_from_default(self.path) else "")
+        offer = settings.offer(self.path)
+        if (error, warning, mark, offer) != self._state:
+            self._state = (error, warning, mark, offer)
+            self._show_problem(error or warning or "", Theme.error if error else Theme.warning)
+            self.show_border(Theme.error if error else Theme.warning if warning else Theme.border)
+            self._show_mark(mark)
+            self._show_offer(offer)
+
+    def set_shown(self, is_shown: bool) -> None:
+        if is_shown == self.is_shown:
+            return
+        self.is_shown = is_shown
+        for widget in (self.label, self.editor, self._dot, self._problem, self._use):
+            if widget is not None and is_shown:
+                widget.grid()
+            elif widget is not None:
+                widget.grid_remove()
+        if is_shown and self._problem is not None and not self._problem.cget("text"):
+            self._problem.grid_remove()
+        if is_shown and self._dot is not None and not self._state[2]:
+            self._dot.grid_remove()
+        if is_shown and self._use is not None and not self._state[3]:
+            self._use.grid_remove()
+
+    def flash(self) -> None:
+        """Scroll to the field, give it the focus and let its label blink."""
+        bring_into_sight(self.app, self.label)
+        self.focus()
+        self._blink(FLASHES)
+
+    def help_text(self) -> str:
+        """What the tooltip says: what the setting does, its unit, range, default, preset value and name."""
+        info, settings = self.info, self.app.settings
+        facts = []
+        if info.unit:
+            facts.append(f"Unit: {info.unit}")
+        if limits := range_text(info):
+            facts.append(f"Range: {limits}")
+        facts.append(f"Default: {self.in_words(info.default)}")
+        if settings.differs_from_preset(self.path) and settings.preset_value(self.path) is not None:
+            facts.append(f"In {settings.preset_name}: {self.in_words(settings.preset_value(self.path))}")
+        return f"{info.help}\n\n" + "\n".join([*facts, f"Name: {self.path}"])
+
+    def in_words(self, value: Any) -> str:
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        label = self.info.choice_labels.get(value, "") if isinstance(value, str) else ""
+        return label or value_text(value) or "empty"
+
+    def _show_problem(self, text: str, colour: Any) -> None:
+        if self._problem is None:
+            if not text:
+                return
+            font = self.app.theme.font(12)
+            self._problem = ctk.CTkLabel(self.parent, text="", font=font, anchor="w", justify="left", wraplength=WRAP)
+            self._problem._canvas.bind("<Configure>", self._wrap_problem, add="+")
+            self._problem.grid(row=self.row + 1, column=2, sticky="ew", padx=(0, 10), pady=(0, 4))
+        self._problem.configure(text=text, text_color=colour)
+        if text and self.is_shown:
+            self._problem.grid()
+        else:
+            self._problem.grid_remove()
+
+    def _wrap_problem(self, event: tkinter.Event) -> None:
+        """Sentences are as wide as the editor, whose width the window decides."""
+        width = event.width * 100 // self.app.theme.scaled(100) - 2
+        if width > 50 and abs(width - self._problem.cget("wraplength")) > 2:
+            self._problem.configure(wraplength=width)
+
+    def _show_offer(self, value: str) -> None:
+        """Beside the sentence of what is wrong, a button that gives the setting the value without it."""
+        if self._use is None:
+            if not value:
+                return
+            self._use = ctk.CTkButton(self.parent, text="Use", width=44, height=22, font=self.app.theme.font(12))
+            self._use.grid(row=self.row + 1, column=1, sticky="ne", padx=(0, 8), pady=(0, 4))
+        self._use.configure(command=lambda: self.app.settings.set(self.path, value))
+        if value and self.is_shown:
+            self._use.grid()
+        else:
+            self._use.grid_remove()
+
+    def _show_mark(self, mark: str) -> None:
+        """A full dot: differs from the preset; a ring: the preset differs from the default."""
+        if self._dot is None:
+            if not mark:
+                return
+            font = self.app.theme.font(11)
+            self._dot = ctk.CTkLabel(self.parent, text="", width=12, height=20, font=font)
+            self._dot.grid(row=self.row, column=0, padx=(6, 2))
+            Tooltip(self._dot, self.app.theme, self._mark_text)
+        full = mark == "preset"
+        self._dot.configure(text="●" if full else "○", text_color=Theme.accent if full else Theme.muted)
+        if mark and self.is_shown:
+            self._dot.grid()
+        else:
+            self._dot.grid_remove()
+
+    def _mark_text(self) -> str:
+        return f"Differs from {'the preset' if self._state[2] == 'preset' else 'the default'}. Right click to reset."
+
+    def _open_menu(self, event: tkinter.Event) -> str:
+        settings, path = self.app.settings, self.path
+        menu = tkinter.Menu(self.app, name=MENU_NAME)  # in the place of the last one: only X11 tells when a menu goes
+        self.app.theme.style_menu(menu)
+        menu.add_command(
+            label=f"Reset to the default ({self.in_words(self.info.default)[:40]})",
+            command=lambda: settings.reset(path),
+            state="normal" if settings.differs_from_default(path) else "disabled",
+        )
+        if settings.is_in_preset(path):
+            menu.add_command(
+                label=f"Back to {settings.preset_name} ({self.in_words(settings.preset_value(path))[:40]})",
+                command=lambda: settings.reset_to_preset([path]),
+                state="normal" if settings.differs_from_preset(path) else "disabled",
+            )
+        menu.add_command(label=f"Copy the name {path}", command=self._copy_name)
+        place = self.label
+        menu.tk_popup(event.x_root or place.winfo_rootx(), event.y_root or place.winfo_rooty())
+        return "break"
+
+    def _copy_name(self) -> None:
+        self.app.clipboard_clear()
+        self.app.clipboard_append(self.path)
+
+    def _blink(self, left: int) -> None:
+        if not self.label.winfo_exists():
+            return
+        lit = left % 2 == 0 and left > 0
+        self.label.configure(
+            fg_color=Theme.selected if lit else "transparent", text_color=Theme.on_accent if lit else Theme.text
+        )
+        if left > 0:
+            self.app.after(FLASH_MS, lambda: self._blink(left - 1))
+
+
+class SwitchField(Field):
+    sticky = "w"
+
+    def make_editor(self) -> tkinter.Misc:
+        return ctk.CTkSwitch(
+            self.parent, text="", width=44, height=EDITOR_HEIGHT, command=lambda: self.commit(bool(self.editor.get()))
+        )
+
+    def show_value(self, value: Any) -> None:
+        if bool(self.editor.get()) != bool(value):
+            (self.editor.select if value else self.editor.deselect)()
+
+
+class ChoiceField(Field):
+    def make_editor(self) -> tkinter.Misc:
+        self._choices = {label: choice for choice, label in self.info.choice_labels.items()}
+        return FittedMenu(
+            self.parent,
+            values=list(self._choices),
+            width=EDITOR_WIDTH,
+            height=EDITOR_HEIGHT,
+            font=self.app.theme.font(),
+            dropdown_font=self.app.theme.font(),
+            command=lambda label: self.commit(self._choices[label]),
+        )
+
+    def show_value(self, value: Any) -> None:
+        self.editor.set(self.info.choice_labels.get(value, value_text(value)))
+
+    def help_text(self) -> str:
+        return f"{self.editor.get()}\n\n{super().help_text()}" if self.editor.is_cut else super().help_text()
+
+
+class TypedField(Field):
+    """A field that is typed into. Keys may come faster than the window follows: what is typed on meanwhile is not taken
+    away, and what an undo has just changed is not taken for typed because the key goes up."""
+
+    _text = ""  # in the editor, when it was last shown or typed
+    _is_typed = False  # by the person, who has not left the field yet
+    _typed_value: Any = None  # what that means: 1e-4, which is 0.0001, is not rewritten under the person's hands
+
+    def read(self) -> str:
+        raise NotImplementedError
+
+    def write(self, text: str) -> None:
+        raise NotImplementedError
+
+    def show_value(self, value: Any) -> None:
+        if self._is_typed and value == self._typed_value:
+            return
+        self._is_typed = False
+        self._text = value_text(value)
+        if self.read() != self._text:
+            self.write(self._text)
+
+    def _typed(self, event: tkinter.Event | None = None) -> None:
+        text = self.read()
+        if text == self._text:
+            return
+        self._text = text
+        if text != value_text(self.app.settings.shown(self.path)):
+            self.commit(text)
+        self._is_typed, self._typed_value = True, self.app.settings.shown(self.path)
+
+
+class EntryField(TypedField):
+    def make_editor(self) -> tkinter.Misc:
+        self.entry = ctk.CTkEntry(
+            self.parent,
+            width=EDITOR_WIDTH,
+            height=EDITOR_HEIGHT,
+            font=self.app.theme.font(),
+            placeholder_text=self._placeholder(),
+        )
+        self._bind_entry()
+        return self.entry
+
+    def read(self) -> str:
+        return self.entry.get()
+
+    def write(self, text: str) -> None:
+        self.entry.delete(0, "end")
+        if text:  # an insertion, even of nothing, would keep the placeholder away
+            self.entry.insert(0, text)
+
+    def show_border(self, colour: Any) -> None:
+        self._border = colour
+        self.entry.configure(border_color=Theme.focus if self._has_focus() and colour == Theme.border else colour)
+
+    def focus_widget(self) -> tkinter.Misc:
+        return self.entry._entry
+
+    def focus(self) -> None:
+        super().focus()
+        self.entry.select_range(0, "end")
+
+    def help_text(self) -> str:
+        text, help_text = self.read(), super().help_text()
+        is_cut = text and self.entry._entry.xview() != (0.0, 1.0)
+        return f"{text}\n\n{help_text}" if is_cut else help_text
+
+    def _placeholder(self) -> str:
+        if self.info.unit:
+            return self.info.unit
+        return EMPTY_MEANS.get(self.path, "empty" if self.info.optional else "")
+
+    def _bind_entry(self) -> None:
+        self._border: Any = Theme.border
+        self.entry.bind("<KeyRelease>", self._typed, add="+")
+        for change in ("<<Paste>>", "<<PasteSelection>>", "<<Cut>>"):
+            self.entry.bind(change, lambda event: self.app.after_idle(self._typed), add="+")
+        self.entry.bind("<FocusIn>", lambda event: self.show_border(self._border), add="+")
+        self.entry.bind("<FocusOut>", lambda event: self._leave(), add="+")
+
+    def _leave(self) -> None:
+        """What was typed is shown as the value it has become: 1e-4 as 0.0001."""
+        self._typed()
+        self._is_typed = False
+        self.refresh()
+        self.show_border(self._border)
+
+    def _has_focus(self) -> bool:
+        return self.app.tk.call("focus") == str(self.entry._entry)
+
+
+class PathField(EntryField):
+    """An entry with a button that opens the system's dialog; where that may be a file or a folder, two below it."""
+
+    def make_editor(self) -> tkinter.Misc:
+        frame = ctk.CTkFrame(self.parent, fg_color="transparent")
+        frame.grid_columnconfigure(0, weight=1)
+        self.entry = ctk.CTkEntry(frame, width=EDITOR_WIDTH - 36, height=EDITOR_HEIGHT, font=self.app.theme.font())
+        if self.info.path in FILES_OR_FOLDERS:
+            self.entry.grid(row=0, column=0, columnspan=2, sticky="ew")
+            for column, (text, is_file) in enumerate((("Folder…", False), ("File…", True))):
+                button = ctk.CTkButton(frame, text=text, width=64, height=EDITOR_HEIGHT)
+                button.configure(command=lambda is_file=is_file: self._browse(is_file))
+                button.grid(row=1, column=column, sticky="e", padx=(0, 0 if is_file else 6), pady=(6, 0))
+        else:
+            self.entry.grid(row=0, column=0, sticky="ew")
+            button = ctk.CTkButton(frame, text="…", width=30, height=EDITOR_HEIGHT, command=self._browse)
+            button.grid(row=0, column=1, padx=(6, 0))
+        self._bind_entry()
+        return frame
+
+    def pointed_at(self) -> tuple[tkinter.Misc, ...]:
+        return (self.editor, self.entry)  # the frame does not hear what its entry does
+
+    def _browse(self, file: bool = False) -> None:
+        title = f"Choose: {self.info.label}"
+        if file or self.info.path in FILES:
+            chosen = ask_path(self.app, filedialog.askopenfilename, parent=self.app, title=title)
+        else:
+            chosen = ask_path(self.app, filedialog.askdirectory, parent=self.app, title=title, mustexist=False)
+        if chosen:
+            self.commit(chosen)
+            self.refresh()
+
+
+class TextField(TypedField):
+    """Text of several lines. Tab leaves it, as in the other fields."""
+
+    def make_editor(self) -> tkinter.Misc:
+        box = Textbox(self.parent, width=EDITOR_WIDTH, height=72, font=self.app.theme.font(), wrap="word")
+        box.bind("<KeyRelease>", self._typed, add="+")
+        for change in ("<<Paste>>", "<<PasteSelection>>", "<<Cut>>"):
+            box.bind(change, lambda event: self.app.after_idle(self._typed), add="+")
+        box.bind("<FocusOut>", self._typed, add="+")
+        box.bind("<Tab>", lambda event: self._move_on(box._textbox.tk_focusNext()))
+        box.bind("<Shift-Tab>", lambda event: self._move_on(box._textbox.tk_focusPrev()))
+        return box
+
+    def read(self) -> str:
+        return self.editor.get("1.0", "end-1c")
+
+    def write(self, text: str) -> None:
+        self.editor.delete("1.0", "end")
+        self.editor.insert("1.0", text)
+
+    def show_border(self, colour: Any) -> None:
+        self.editor.configure(border_color=colour)
+
+    def focus_widget(self) -> tkinter.Misc:
+        return self.editor._textbox
+
+    def _move_on(self, widget: tkinter.Misc | None) -> str:
+        if widget is not None:
+            widget.focus_set()
+        return "break"
+
+
+def value_text(value: Any) -> str:
+    """A value as an entry shows it."""
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ", ".join(str(entry) for entry in value)
+    return str(value)

@@ -1,0 +1,255 @@
+"""Forms made out of the settings' own declarations.
+
+A form is built in slices, follows the model of the settings, and shows only what matters: what the family and the
+method use, and advanced settings only where the person asked for all, or where they differ from the default.
+"""
+
+from __future__ import annotations
+
+import tkinter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.ui.theme import Theme
+from modules.ui.widgets.fields import LABEL_WIDTH, Field, make_field
+from modules.ui.widgets.scrolling import quiet_page
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+COLUMN_WIDTH = 370
+MAX_COLUMNS = 3
+
+
+class SettingsForm(ctk.CTkFrame):
+    """Fields for settings, one below the other.
+
+    paths: of settings, such as "optimizer.beta1" or "sampling.samples.0.seed"; lists of parts have no field.
+    labels: path -> label, where the form needs another one than the setting's own.
+    all_importances: show advanced settings too, whatever the person asked for in general. always: only these of them.
+    on_change: called with the number of fields shown, whenever it changes.
+    """
+
+    def __init__(
+        self,
+        parent: tkinter.Misc,
+        app: App,
+        paths: Sequence[str],
+        labels: Mapping[str, str] | None = None,
+        all_importances: bool = False,
+        on_change: Callable[[int], None] | None = None,
+        always: Collection[str] = (),
+    ):
+        super().__init__(parent, fg_color="transparent")
+        self.app = app
+        self.paths = list(paths)
+        self.fields: dict[str, Field] = {}
+        self._labels = dict(labels or {})
+        self._always = self.paths if all_importances else always
+        self._on_change = on_change
+        self._num_shown = -1
+        self.grid_columnconfigure(0, minsize=app.theme.scaled(20))
+        self.grid_columnconfigure(1, minsize=app.theme.scaled(LABEL_WIDTH + 8))
+        self.grid_columnconfigure(2, weight=1)
+        self._view = app.views.add(self, self.refresh)
+        self._stop_rescaling = app.theme.on_change(self._rescale)
+        self._steps = self._build()
+        app.in_slices(self._steps)
+
+    def finish(self) -> None:
+        """Build the rest of the form at once."""
+        for _ in self._steps:
+            pass
+
+    def refresh(self, paths: set[str] | None = None) -> None:
+        """Show the settings as they are now. paths: whose values have changed; None: all may have."""
+        for path, one in self.fields.items():
+            one.set_shown(self.is_field_shown(path))
+            one.refresh(with_value=paths is None or path in paths)
+        self._count()
+
+    def is_field_shown(self, path: str) -> bool:
+        """Whether the field of a setting is to be seen now."""
+        settings = self.app.settings
+        if not settings.is_visible(path):
+            return False
+        if path in self._always or self.app.preferences.show_all or settings.info(path).importance == "basic":
+            return True
+        if path in self.app.sought:
+            return True
+        return settings.differs_from_default(path) or settings.error(path) is not None or bool(settings.offer(path))
+
+    def num_shown(self) -> int:
+        """How many fields are to be seen now, built or not."""
+        return sum(self.is_field_shown(path) for path in self.paths)
+
+    def destroy(self) -> None:
+        self._view.end()
+        self._stop_rescaling()
+        self._steps.close()
+        super().destroy()
+
+    def _build(self) -> Iterator[None]:
+        for number, path in enumerate(self.paths):
+            self.fields[path] = make_field(self, self.app, path, 2 * number, self._labels.get(path, ""))
+            self.fields[path].set_shown(self.is_field_shown(path))
+            yield
+        self._count()
+
+    def _count(self) -> None:
+        shown = self.num_shown()
+        if shown != self._num_shown:
+            self._num_shown = shown
+            if self._on_change is not None:
+                self._on_change(shown)
+
+    def _rescale(self) -> None:
+        self.grid_columnconfigure(0, minsize=self.app.theme.scaled(20))
+        self.grid_columnconfigure(1, minsize=self.app.theme.scaled(LABEL_WIDTH + 8))
+
+
+@dataclass(frozen=True)
+class CardSpec:
+    """A card of a page: its title and settings; labels and all_importances as in SettingsForm."""
+
+    title: str
+    paths: Sequence[str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    all_importances: bool = False
+
+
+class SettingsCard(ctk.CTkFrame):
+    """A titled form on a card. Below it there is room for more: `footer`."""
+
+    def __init__(self, parent: tkinter.Misc, app: App, spec: CardSpec, on_change: Callable[[], None]):
+        super().__init__(parent, fg_color=Theme.card, corner_radius=8)
+        self.grid_columnconfigure(0, weight=1)
+        title = ctk.CTkLabel(self, text=spec.title, font=app.theme.font(15, "bold"), anchor="w")
+        title.grid(row=0, column=0, sticky="ew", padx=12, pady=(8, 2))
+        self.form = SettingsForm(
+            self, app, spec.paths, spec.labels, spec.all_importances, on_change=lambda shown: on_change()
+        )
+        self.form.grid(row=1, column=0, sticky="ew", padx=(0, 2), pady=(0, 8))
+        self.title = spec.title
+        self.footer = ctk.CTkFrame(self, fg_color="transparent", height=0)
+        self.footer.grid(row=2, column=0, sticky="ew", padx=12, pady=(0, 10))
+        self.footer.grid_remove()
+
+    def weight(self) -> float:
+        """How long the card is, in rows; 0: there is nothing to see on it."""
+        footer = len(self.footer.winfo_children())
+        shown = self.form.num_shown()
+        return shown + footer + 1.5 if shown or footer else 0
+
+
+class SettingsPage(ctk.CTkScrollableFrame):
+    """Cards in as many columns as there is room for, built in slices.
+
+    footers: title of a card -> what puts more below its form, into the frame that it gets.
+    """
+
+    def __init__(
+        self,
+        parent: tkinter.Misc,
+        app: App,
+        specs: Sequence[CardSpec],
+        footers: Mapping[str, Callable[[ctk.CTkFrame], None]] | None = None,
+    ):
+        super().__init__(parent, fg_color="transparent")
+        self.app = app
+        self._num_columns = 0
+        self._layout: list[tuple[SettingsCard, ...]] = []
+        self._further: list[Callable[[], ctk.CTkFrame]] = []
+        self._is_due = False
+        # Made before the cards: what is packed into a frame has to be above it.
+        self._columns = [ctk.CTkFrame(self, fg_color="transparent") for _ in range(MAX_COLUMNS)]
+        self.cards: dict[str, SettingsCard] = {}
+        self._parent_canvas.bind("<Configure>", lambda event: self.arrange_soon(), add="+")
+        quiet_page(self)
+        self._steps = self._build(specs, footers or {})
+        app.in_slices(self._steps)
+
+    def finish(self) -> None:
+        """Build the rest of the cards at once; their forms are built on in slices."""
+        for _ in self._steps:
+            pass
+
+    def add_card(self, make: Callable[[], ctk.CTkFrame]) -> None:
+        """Put a card of another kind behind the others, made by `make`: it has `weight()`, its length in rows, and is
+        this page's child."""
+        self._further.append(make)
+
+    def destroy(self) -> None:
+        self._steps.close()
+        super().destroy()
+
+    def _build(
+        self, specs: Sequence[CardSpec], footers: Mapping[str, Callable[[ctk.CTkFrame], None]]
+    ) -> Iterator[None]:
+        for spec in specs:
+            card = SettingsCard(self, self.app, spec, self.arrange_soon)
+            self.cards[spec.title] = card
+            if spec.title in footers:
+                footers[spec.title](card.footer)
+                card.footer.grid()
+            yield
+        for make in self._further:
+            card = make()
+            self.cards[str(card)] = card
+            yield
+        self.arrange_soon()
+
+    def arrange_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self.app.after_idle(self.arrange)
+
+    def arrange(self) -> None:
+        """Share the cards out among the columns: each to the shortest one."""
+        self._is_due = False
+        if not self.winfo_exists():
+            return
+        width = self._parent_canvas.winfo_width()
+        count = max(1, min(MAX_COLUMNS, width // self.app.theme.scaled(COLUMN_WIDTH))) if width > 1 else MAX_COLUMNS
+        shown = [card for card in self.cards.values() if card.weight() > 0]
+        if count == self._num_columns and set(shown) == {card for column in self._layout for card in column}:
+            return  # cards that grow or shrink a little stay where the person has found them
+        self._num_columns = count
+        columns: list[list[SettingsCard]] = [[] for _ in range(count)]
+        lengths = [0.0] * count
+        for card in shown:
+            shortest = lengths.index(min(lengths))
+            columns[shortest].append(card)
+            lengths[shortest] += card.weight()
+        self._show(columns)
+
+    def _show(self, columns: list[list[SettingsCard]]) -> None:
+        for card in self.cards.values():
+            card.pack_forget()
+        for number, column in enumerate(self._columns):
+            used = number < len(columns)
+            self.grid_columnconfigure(number, weight=1 if used else 0, uniform="columns" if used else "")
+            if not used:
+                column.grid_remove()
+                continue
+            column.grid(row=0, column=number, sticky="new")
+            for card in columns[number]:
+                card.pack(in_=column, fill="x", padx=6, pady=6)
+        self._layout = [tuple(column) for column in columns]
+
+
+def find_field(widget: tkinter.Misc, path: str) -> Field | None:
+    """The field of a setting somewhere inside a widget; the form that holds it is built to its end."""
+    if isinstance(widget, SettingsPage):
+        widget.finish()
+    for child in widget.winfo_children():
+        if isinstance(child, SettingsForm) and path in child.paths:
+            child.finish()
+            return child.fields[path]
+        found = find_field(child, path)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,60 @@
+"""The window that lists settings with two values each: those of the preset and those of now, or those of now and of
+another preset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modules.config.errors import ConfigError
+from modules.ui.windows.TableWindow import Row, TableWindow
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+COLUMNS = {"Setting": 270, "First": 210, "Second": 210}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What the window shows. headings: of the two columns of values."""
+
+    title: str
+    headings: tuple[str, str]
+    rows: Sequence[Row]
+
+
+class ChangesWindow(TableWindow):
+    """find: gives what is listed, again after each change of the settings. If it raises ConfigError then, the window
+    closes with that message."""
+
+    def __init__(
+        self,
+        app: App,
+        find: Callable[[], Changes],
+        actions: Sequence[tuple[str, Callable[[list[str]], None]]],
+        many: bool = False,
+    ):
+        self._find, changes = find, find()
+        self._end_view: Callable[[], None] = lambda: None  # before what may fail: `destroy` wants it
+        super().__init__(app, changes.title, COLUMNS, (), actions, many)
+        self._show(changes)
+        self._end_view = app.views.add(self, lambda paths: self._follow()).end
+
+    def destroy(self) -> None:
+        self._end_view()
+        super().destroy()
+
+    def _follow(self) -> None:
+        try:
+            self._show(self._find())
+        except ConfigError as error:
+            self.app.show_message(str(error), "error")
+            self.destroy()
+
+    def _show(self, changes: Changes) -> None:
+        self.title(changes.title)
+        for column, heading in zip(list(COLUMNS)[1:], changes.headings, strict=True):
+            self.table.heading(column, text=heading)
+        self.take_rows(changes.rows)

@@ -1,0 +1,284 @@
+"""The window of one concept: its settings, its pictures, and live what the training will see of a picture."""
+
+from __future__ import annotations
+
+import os
+import threading
+import tkinter as tk
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+from PIL import ImageTk
+
+from modules.config.errors import UserError
+from modules.config.files import config_from_values
+from modules.config.visible_text import visible_line
+from modules.data.folder_walk import Outputs
+from modules.ui.models.concept_preview import (
+    ConceptPictures,
+    PreviewLook,
+    find_pictures,
+    preview_captions,
+    preview_looks,
+)
+from modules.ui.models.part_paths import part_paths
+from modules.ui.models.picture_count import scan_key
+from modules.ui.widgets.dialogs import set_size
+from modules.ui.widgets.fitting import wrap_to
+from modules.ui.widgets.form import CardSpec, SettingsCard
+from modules.ui.widgets.scrolling import make_scrollbar, quiet_page
+from modules.ui.widgets.Textbox import Textbox
+from modules.ui.widgets.Thumbnails import Thumbnails
+
+if TYPE_CHECKING:
+    from modules.config.ConceptConfig import ConceptConfig
+    from modules.ui.App import App
+
+CARDS = {
+    "Folder": ("name", "path", "enabled", "include_subfolders", "include", "exclude"),
+    "Captions": (
+        "captions", "caption_per_line", "caption_table", "caption_column", "prompt", "shuffle_tags", "tag_separator",
+        "keep_tags", "tag_dropout",
+    ),
+    "Augmentation": (),  # and all else that is named augmentation.*
+    "Use": (),  # and what has no other card
+}  # fmt: skip
+WIDTH, HEIGHT = 1160, 760
+LOOK_SIDE = 132
+TYPING_MS = 600  # after the last letter of a path, so that no folder is walked whose name is half typed
+PREVIEW_DELAY_MS = 150  # after the last change, so that typing a number makes one preview
+
+
+class ConceptWindow(ctk.CTkToplevel):
+    """The settings and pictures of one concept. It is hidden when it is closed, and when concepts come, go or move.
+
+    It is made once: CustomTkinter never frees all of a window or of a frame that scrolls.
+    """
+
+    def __init__(self, parent: tk.Misc, app: App):
+        super().__init__(parent, fg_color=app.theme.page)
+        self.app = app
+        self.number: int | None = None  # of the concept that is shown
+        self._cards: list[SettingsCard] = []
+        self._scan_key: tuple | None = None
+        self._scan_job: str | None = None
+        self._given_up = threading.Event()  # ends the search for pictures that goes on
+        self._preview_job: str | None = None
+        self._version = 0  # of the preview: an older one that is ready late is not shown
+        self._unsubscribe = app.settings.subscribe(self._on_settings)
+        set_size(self, f"{WIDTH}x{HEIGHT}", (640, 480))
+        self.grid_rowconfigure(0, weight=1)
+        self.grid_columnconfigure(0, weight=2, uniform="concept")
+        self.grid_columnconfigure(1, weight=3, uniform="concept")
+        self._settings = ctk.CTkScrollableFrame(self, fg_color="transparent")
+        self._settings.grid(row=0, column=0, sticky="nsew", padx=(8, 2), pady=8)
+        quiet_page(self._settings)
+        self._build_pictures()
+        self.bind("<Escape>", lambda event: self.hide())
+        app.serve_settings_keys(self)
+        self.protocol("WM_DELETE_WINDOW", self.hide)
+        self.withdraw()
+
+    def show(self, number: int) -> None:
+        """Show `concepts.<number>`."""
+        self.hide()
+        self.number = number
+        names = [path.removeprefix(f"concepts.{number}.") for path in part_paths("concepts", number)]
+        for title, wanted in card_names(names).items():
+            paths = [f"concepts.{number}.{name}" for name in wanted]
+            card = SettingsCard(self._settings, self.app, CardSpec(title, paths, all_importances=True), lambda: None)
+            card.pack(fill="x", padx=4, pady=4)
+            self._cards.append(card)
+        self._show_concept()
+        self.deiconify()
+        self.lift()
+        self.thumbnails.canvas.focus_set()
+
+    def hide(self) -> None:
+        self.withdraw()
+        self.number = self._scan_key = None
+        self._cancel_scan()
+        self._cancel_preview()
+        for card in self._cards:
+            card.destroy()
+        self._cards.clear()
+        self.thumbnails.show(())
+        self.looks.show(())
+
+    # --- live --------------------------------------------------------------------------------------------------------
+
+    def _on_settings(self, paths: set[str]) -> None:
+        if self.number is None:
+            return
+        if "concepts" in paths:
+            self.hide()
+        else:
+            self._show_concept()
+
+    def _show_concept(self) -> None:
+        """Bring everything to the settings of this moment."""
+        number = self.number
+        config = config_from_values(self.app.settings.values)
+        concept, outputs = config.concepts[number], Outputs.of(config)
+        name = concept.name or os.path.basename(os.path.normpath(concept.path)) or "new"
+        self.title(visible_line(f"Concept: {name}"))
+        if scan_key(concept, outputs) != self._scan_key:
+            delay = 0 if self._scan_key is None else TYPING_MS
+            self._cancel_scan()
+            self._scan_key = scan_key(concept, outputs)
+            self._state.configure(text="Looking at the pictures …")
+            self._scan_job = self.after(delay, lambda: self._scan(concept, number, outputs))
+        self._cancel_preview()
+        self._preview_job = self.after(PREVIEW_DELAY_MS, self._make_preview)
+
+    def _scan(self, concept: ConceptConfig, number: int, outputs: Outputs) -> None:
+        """Have a thread look for the pictures."""
+        self._scan_job = None
+        given_up = self._given_up = threading.Event()
+        self.app.in_background(
+            lambda: find_pictures(concept, number, lambda: not given_up.is_set(), outputs),
+            lambda found: None if given_up.is_set() else self._take_pictures(found),
+        )
+
+    def _cancel_scan(self) -> None:
+        self._given_up.set()
+        if self._scan_job is not None:
+            self.after_cancel(self._scan_job)
+            self._scan_job = None
+
+    def _take_pictures(self, found: ConceptPictures) -> None:
+        text = found.error or f"{len(found.paths):,} pictures, {found.num_without_caption:,} without a caption"
+        text += f", {found.num_of_runs:,} of a run are left out" if found.num_of_runs else ""
+        self._state.configure(text=text, text_color=self.app.theme.error if found.error else self.app.theme.muted)
+        self.thumbnails.show(found.paths)
+        if found.paths and self.thumbnails.chosen is None:
+            self.thumbnails.choose(0)
+
+    def _cancel_preview(self) -> None:
+        self._version += 1
+        if self._preview_job is not None:
+            self.after_cancel(self._preview_job)
+            self._preview_job = None
+
+    def _make_preview(self) -> None:
+        """Have a thread make the looks and captions of the chosen picture."""
+        self._cancel_preview()
+        path = self.thumbnails.chosen_path
+        if path is None:
+            self.looks.show(())
+            self._show_captions(())
+            return
+        config = config_from_values(self.app.settings.values)
+        number, side = self.number, self.app.theme.scaled(LOOK_SIDE)
+        version = self._version
+
+        def make() -> tuple[list[PreviewLook], list[str]]:
+            return preview_looks(config, number, path, side), preview_captions(config, number, path)
+
+        def show(made: tuple[list[PreviewLook], list[str]]) -> None:
+            if version == self._version and self.winfo_exists():
+                self.looks.show(made[0])
+                self._show_captions([text or "(no caption)" for text in made[1]])
+
+        def tell(error: Exception) -> None:
+            if not isinstance(error, UserError):
+                raise error
+            if version == self._version and self.winfo_exists():
+                self.looks.show(())
+                self._show_captions([str(error)])
+
+        self.app.in_background(make, show, tell)
+
+    def _show_captions(self, captions: Sequence[str]) -> None:
+        self.captions.configure(state="normal")
+        self.captions.delete("1.0", "end")
+        self.captions.insert("1.0", "\n".join(map(visible_line, captions)))
+        self.captions.configure(state="disabled")
+
+    # --- widgets -----------------------------------------------------------------------------------------------------
+
+    def _build_pictures(self) -> None:
+        theme = self.app.theme
+        side = ctk.CTkFrame(self)
+        side.grid(row=0, column=1, sticky="nsew", padx=(4, 10), pady=10)
+        side.grid_columnconfigure(0, weight=1)
+        side.grid_rowconfigure((1, 3), weight=3)
+        side.grid_rowconfigure(5, weight=1)
+        self._state = ctk.CTkLabel(side, text="", anchor="w", justify="left", text_color=theme.muted)
+        self._state.grid(row=0, column=0, sticky="ew", padx=12, pady=(8, 2))
+        wrap_to(side, self._state, theme)
+        self.thumbnails = Thumbnails(side, self.app, side=88, on_choose=lambda number: self._make_preview())
+        self.looks = LooksView(side, self.app)
+        self.captions = Textbox(side, height=60, wrap="word", state="disabled")
+        below = (
+            ("As the training sees the chosen picture", self.looks),
+            ("Captions it is shown with", self.captions),
+        )
+        self.thumbnails.grid(row=1, column=0, sticky="nsew", padx=8)
+        for row, (text, widget) in enumerate(below):
+            label = ctk.CTkLabel(side, text=text, anchor="w", font=theme.font(13, "bold"))
+            label.grid(row=2 * row + 2, column=0, sticky="ew", padx=12, pady=(8, 2))
+            widget.grid(row=2 * row + 3, column=0, sticky="nsew", padx=8, pady=(0, 8))
+
+    def destroy(self) -> None:
+        self._unsubscribe()
+        self._cancel_scan()
+        self._cancel_preview()
+        super().destroy()
+
+
+def card_names(names: Sequence[str]) -> dict[str, list[str]]:
+    """The title of each card -> the names of a concept's settings on it; every name is on one."""
+    cards: dict[str, list[str]] = {title: [] for title in CARDS}
+    for name in names:
+        section = "Augmentation" if name.startswith("augmentation.") else "Use"
+        cards[next((title for title, wanted in CARDS.items() if name in wanted), section)].append(name)
+    return cards
+
+
+class LooksView(ctk.CTkFrame):
+    """A few images beside each other with their titles, in as many rows as they need; the wheel scrolls."""
+
+    def __init__(self, parent: tk.Misc, app: App):
+        super().__init__(parent, fg_color="transparent")
+        self.app = app
+        self._looks: Sequence[PreviewLook] = ()
+        self._photos: list[ImageTk.PhotoImage] = []
+        self.grid_rowconfigure(0, weight=1)
+        self.grid_columnconfigure(0, weight=1)
+        self.canvas = tk.Canvas(self, width=10, height=10, bd=0, highlightthickness=2, takefocus=True)
+        self.canvas.grid(row=0, column=0, sticky="nsew")
+        make_scrollbar(self, self.canvas, row=0, column=1)
+        for event, units in (("<Button-4>", -1), ("<Button-5>", 1), ("<Up>", -1), ("<Down>", 1)):
+            self.canvas.bind(event, lambda event, units=units: self.canvas.yview_scroll(units, "units"))
+        self.canvas.bind("<MouseWheel>", lambda event: self.canvas.yview_scroll(-1 if event.delta > 0 else 1, "units"))
+        self.canvas.bind("<Configure>", lambda event: self._paint())
+        self._stop_listening = app.theme.on_change(self._paint)
+
+    def show(self, looks: Sequence[PreviewLook]) -> None:
+        self._looks = looks
+        self._photos = [ImageTk.PhotoImage(look.image, master=self.canvas) for look in looks]
+        self._paint()
+
+    def _paint(self) -> None:
+        theme, canvas, scaled = self.app.theme, self.canvas, self.app.theme.scaled
+        canvas.delete("all")
+        canvas.configure(
+            bg=theme.now(theme.card), highlightcolor=theme.now(theme.focus), highlightbackground=theme.now(theme.card)
+        )
+        width, height = scaled(LOOK_SIDE + 12), scaled(LOOK_SIDE + 26)
+        columns = max(1, canvas.winfo_width() // width)
+        for number, (look, photo) in enumerate(zip(self._looks, self._photos, strict=True)):
+            row, column = divmod(number, columns)
+            x, y = column * width + scaled(4), row * height + scaled(4)
+            canvas.create_image(x, y, image=photo, anchor="nw")
+            fill, font = theme.now(theme.muted), theme.plain_font(11)
+            canvas.create_text(x, y + scaled(LOOK_SIDE + 2), text=look.title, anchor="nw", fill=fill, font=font)
+        rows = -(-len(self._looks) // columns)
+        canvas.configure(scrollregion=(0, 0, columns * width, rows * height))
+
+    def destroy(self) -> None:
+        self._stop_listening()
+        super().destroy()
+        self._photos = []  # here, on the Tk thread

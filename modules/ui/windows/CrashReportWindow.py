@@ -1,0 +1,47 @@
+"""Why a run has failed, and what to do: to read, and to pass on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.config.visible_text import visible_line
+from modules.session.crash_report import crash_report, suggestion
+from modules.session.RunFolder import RunFolder
+from modules.ui.windows.TextWindow import TextWindow
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+
+class CrashReportWindow(TextWindow):
+    """The report of the run in `folder`. Names, addresses and secrets are left out, so that it can be passed on."""
+
+    def __init__(self, app: App, folder: Path):
+        super().__init__(app, "Crash report", "Reading what the run has left …", "", size="860x600")
+        self.add_button("Copy", self.copy)
+        self.add_button("Close", self.destroy, is_main=True)
+        app.in_background(lambda: read_report(folder), self._show, self._fail)
+
+    def _show(self, found: tuple[str, str]) -> None:
+        if self.winfo_exists():
+            heading, text = found
+            self.heading.configure(text=heading)
+            self.show_text(text)
+
+    def _fail(self, error: Exception) -> None:
+        if not isinstance(error, OSError):
+            raise error
+        if self.winfo_exists():
+            self.heading.configure(text=f"The run folder can't be read ({error.strerror}).")
+
+
+def read_report(folder: Path) -> tuple[str, str]:
+    """What happened and what to do, in sentences; and the whole report."""
+    run = RunFolder(folder)
+    record = run.read_exit() or {}
+    happened = visible_line(str(record.get("text") or "The run has left no record of its end.").split("\n")[0])
+    if record.get("status") in ("finished", "stopped"):
+        happened = f"The run is {record['status']}; there is nothing to mend."
+    advice = suggestion(record, run) if record.get("status") == "failed" else ""
+    return f"{happened}\n{advice}".strip(), crash_report(folder)

@@ -1,0 +1,166 @@
+"""The health check of the data: what is wrong or unusual about the pictures and captions, with the pictures."""
+
+from __future__ import annotations
+
+import os
+from tkinter import ttk
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.errors import UserError
+from modules.data.pictures import EXTENSIONS
+from modules.ui.keyboard import pressed_once
+from modules.ui.models.DataCheck import DataCheck, DataFinding, DataReport
+from modules.ui.models.typed_text import WRONG_SETTING
+from modules.ui.widgets.dialogs import set_size
+from modules.ui.widgets.fitting import fit_columns, wrap_to
+from modules.ui.widgets.scrolling import make_scrollbar
+from modules.ui.widgets.Thumbnails import Thumbnails
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+LEVELS = {"error": "must be mended", "warning": "worth a look", "note": "good to know"}
+
+
+class HealthWindow(ctk.CTkToplevel):
+    """`check` makes a check; it can be made again, with every picture read to its end, or cancelled.
+
+    Closing hides the window: CustomTkinter never frees all of one.
+    """
+
+    def __init__(self, app: App):
+        super().__init__(app, fg_color=app.theme.page)
+        self.app = app
+        self.report: DataReport | None = None
+        self._check: DataCheck | None = None
+        self._stop_listening = app.theme.on_change(self._restyle)
+        self.title("Check of the data")
+        set_size(self, "980x640", (600, 400))
+        self.grid_columnconfigure(0, weight=1)
+        self.grid_rowconfigure((1, 2), weight=1)
+        self._build_bar()
+        self._build_findings()
+        self.thumbnails = Thumbnails(self, app, side=96)
+        self.thumbnails.grid(row=2, column=0, sticky="nsew", padx=10, pady=(0, 10))
+        self.bind("<Escape>", lambda event: self.hide())
+        self.protocol("WM_DELETE_WINDOW", self.hide)
+
+    def check(self) -> None:
+        """Make a check, unless one is going on."""
+        if self._check is None:
+            self.start()
+
+    def hide(self) -> None:
+        self._cancel()
+        self.withdraw()
+
+    def start(self) -> None:
+        """Check the settings as they are now."""
+        config = self.app.settings.config()
+        if config is None:
+            self._state.configure(text=WRONG_SETTING)
+            return
+        shape = self.app.devices.shape(config)
+        num_ranks = shape.num_ranks if shape else 1  # unknown while the GPUs are, or where they can't train this
+        self._check = check = DataCheck(config, num_ranks, bool(self._decode.get()))
+        self._state.configure(text="Looking at the pictures and captions …")
+        self._button.configure(text="Cancel")
+        self.app.in_background(
+            check.run, lambda report: self._show(check, report), lambda error: self._tell_failure(check, error)
+        )
+
+    def _toggle(self) -> None:
+        if self._check is None:
+            self.start()
+        else:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        """At once: the check may take a while to end, and nobody waits for it."""
+        if self._check is not None:
+            self._check.cancel()
+            self._end_check("The check was cancelled.")
+
+    def _show(self, check: DataCheck, report: DataReport | None) -> None:
+        if check is not self._check:  # it was cancelled
+            return
+        self.report = report
+        found = len(report.findings)
+        verdict = f"{found} thing{'' if found == 1 else 's'} found" if found else "nothing unusual"
+        if not report.can_train:
+            verdict = "the training could not start"
+        self._end_check(f"{report.num_pictures:,} pictures: {verdict}.")
+        self.tree.delete(*self.tree.get_children())
+        for number, finding in enumerate(report.findings):
+            values = LEVELS.get(finding.level, finding.level), finding.message
+            self.tree.insert("", "end", iid=str(number), values=values, tags=(finding.level,))
+        self.thumbnails.show(())
+        if report.findings:
+            self.tree.selection_set("0")
+            self.tree.focus("0")
+
+    def _tell_failure(self, check: DataCheck, error: Exception) -> None:
+        if check is self._check:
+            self._end_check(str(error) if isinstance(error, UserError) else "The check has failed.")
+        if not isinstance(error, UserError):
+            raise error
+
+    def _end_check(self, text: str) -> None:
+        self._check = None
+        self._state.configure(text=text)
+        self._button.configure(text="Check again")
+
+    def _show_finding(self, finding: DataFinding) -> None:
+        """Its pictures below, and all it says above."""
+        self._detail.configure(text=finding.message)
+        self.thumbnails.show([path for path in finding.paths if os.path.splitext(path)[1].lower() in EXTENSIONS])
+
+    # --- widgets -----------------------------------------------------------------------------------------------------
+
+    def _build_bar(self) -> None:
+        bar = ctk.CTkFrame(self, fg_color="transparent")
+        bar.grid(row=0, column=0, sticky="ew", padx=10, pady=10)
+        bar.grid_columnconfigure(1, weight=1)
+        self._button = ctk.CTkButton(bar, text="Check", width=110, command=pressed_once(self._toggle))
+        self._button.grid(row=0, column=0)
+        self._decode = ctk.CTkCheckBox(bar, text="Read every picture to its end (slower)")
+        self._decode.grid(row=0, column=1, sticky="w", padx=12)
+        self._state = ctk.CTkLabel(bar, text="", text_color=self.app.theme.muted, anchor="w", justify="left")
+        wrap_to(bar, self._state, self.app.theme)
+        self._state.grid(row=1, column=0, columnspan=2, sticky="ew", pady=(6, 0))
+
+    def _build_findings(self) -> None:
+        card = ctk.CTkFrame(self)
+        card.grid(row=1, column=0, sticky="nsew", padx=10, pady=(0, 10))
+        card.grid_columnconfigure(0, weight=1)
+        card.grid_rowconfigure(0, weight=1)
+        self.tree = ttk.Treeview(card, columns=("level", "message"), show="headings", selectmode="browse", height=6)
+        self.tree.heading("level", text="How bad", anchor="w")
+        self.tree.heading("message", text="What", anchor="w")
+        widths = {"level": 130, "message": 400}
+        self._fit_columns = fit_columns(self.tree, widths, self.app.theme, stretched="message")
+        self.tree.grid(row=0, column=0, sticky="nsew", padx=(8, 0), pady=8)
+        make_scrollbar(card, self.tree, row=0, column=1)
+        self.tree.bind("<<TreeviewSelect>>", lambda event: self._on_select())
+        self._detail = ctk.CTkLabel(card, text="", anchor="w", justify="left")
+        wrap_to(card, self._detail, self.app.theme)
+        self._detail.grid(row=1, column=0, columnspan=2, sticky="ew", padx=12, pady=(0, 8))
+        self._restyle()
+
+    def _restyle(self) -> None:
+        theme = self.app.theme
+        self._fit_columns()
+        for level, colour in (("error", theme.error), ("warning", theme.warning), ("note", theme.text)):
+            self.tree.tag_configure(level, foreground=theme.now(colour))
+
+    def _on_select(self) -> None:
+        chosen = self.tree.selection()
+        if chosen and self.report is not None:
+            self._show_finding(self.report.findings[int(chosen[0])])
+
+    def destroy(self) -> None:
+        self._stop_listening()
+        self._cancel()
+        super().destroy()

@@ -1,0 +1,87 @@
+"""The window that a run's settings are started from: presets for the GPUs at hand, and the files used last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.presets import GPU_COUNTS, MEMORY_SIZES
+from modules.ui.models.preset_rows import COLUMNS, file_rows, preset_rows, suggested
+from modules.ui.widgets.fitting import wrap_to
+from modules.ui.widgets.Tooltip import Tooltip
+from modules.ui.windows.TableWindow import GRID_COLUMNS, Row, TableWindow
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+MEMORY_CHOICES = {"Any memory": None, **{f"{size} GB": size for size in MEMORY_SIZES}}
+GPU_CHOICES = {"1 GPU": 1, **{f"{count} GPUs": count for count in GPU_COUNTS}}
+
+
+class PresetWindow(TableWindow):
+    """use, compare: get the chosen row, "preset:NAME" or "file:PATH". recent: paths of files.
+
+    The memory and the number of GPUs are those of this machine until others are chosen.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        use: Callable[[list[str]], None],
+        compare: Callable[[list[str]], None],
+        open_file: Callable[[], None],
+        recent: Sequence[str],
+    ):
+        self._presets: list[Row] = []
+        self._files: list[Row] = []
+        self._memory, self._num_gpus = suggested(app.devices.gpus)
+        actions = [("Use", use), ("Compare…", compare), ("Open a file…", lambda names: open_file())]
+        super().__init__(app, "Start from", COLUMNS, (), actions, size="960x480", min_size=(640, 320))
+        memory_help = "Memory of each GPU. What a preset needs is estimated: the most in training, caching or sampling."
+        self.memory = self._add_menu(1, MEMORY_CHOICES, self._memory, memory_help)
+        gpus_help = "How many GPUs train together: what that makes of a step and of the learning rate is in the list."
+        self.num_gpus = self._add_menu(2, GPU_CHOICES, self._num_gpus, gpus_help)
+        self.detail = ctk.CTkLabel(self, text="", font=app.theme.font(), height=38, justify="left", anchor="nw")
+        self.detail.grid(row=2, column=0, columnspan=GRID_COLUMNS, sticky="ew", padx=18, pady=(8, 0))
+        wrap_to(self, self.detail, app.theme, 36)
+        self.table.bind("<<TreeviewSelect>>", lambda event: self._show_detail())
+        self._find_rows()
+        app.in_background(lambda: file_rows(recent), self._take_files)
+
+    def _add_menu(self, column: int, choices: dict, value: int | None, text: str) -> ctk.CTkOptionMenu:
+        font = self.app.theme.font()
+        menu = ctk.CTkOptionMenu(
+            self, values=list(choices), width=120, font=font, dropdown_font=font, command=lambda label: self._choose()
+        )
+        menu.set(next(label for label, choice in choices.items() if choice == value))
+        menu.grid(row=0, column=column, padx=(0, 14), pady=(14, 8))
+        Tooltip(menu, self.app.theme, lambda: text)
+        return menu
+
+    def _choose(self) -> None:
+        """Show the presets for other GPUs."""
+        self._memory, self._num_gpus = MEMORY_CHOICES[self.memory.get()], GPU_CHOICES[self.num_gpus.get()]
+        self._find_rows()
+
+    def _show_detail(self) -> None:
+        """Below the table, the whole of what its column may have no room for."""
+        chosen = set(self.table.selection())
+        self.detail.configure(text=next((cells[1] for name, cells in self._rows if name in chosen), ""))
+
+    def _find_rows(self) -> None:
+        """In a thread: an estimate for every preset takes longer than a window may stand still."""
+        wanted = self._memory, self._num_gpus
+        self.app.in_background(lambda: preset_rows(*wanted), lambda rows: self._take_rows(wanted, rows))
+
+    def _take_rows(self, wanted: tuple[int | None, int], rows: list[Row]) -> None:
+        if self.winfo_exists() and wanted == (self._memory, self._num_gpus):
+            self._presets = rows
+            self._rows = [*rows, *self._files]
+            self.show_rows()
+
+    def _take_files(self, rows: list[Row]) -> None:
+        if self.winfo_exists():
+            self._files = rows
+            self.take_rows([*self._presets, *rows])  # where the disk is slow, somebody has chosen meanwhile

@@ -1,0 +1,34 @@
+"""What a run will do, shown before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from modules.ui.theme import Theme
+from modules.ui.windows.TextWindow import TextWindow
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+
+class RunSummaryWindow(TextWindow):
+    """summary: as scripts/train.py --dry-run gives it. start: what the button Start does; None: there is none."""
+
+    def __init__(self, app: App, summary: str, start: Callable[[], None] | None = None):
+        heading = "This is what the run will do." if start else "This is what a run of these settings would do."
+        super().__init__(app, "Run summary", heading, summary)
+        self._start = start
+        self.add_button("Cancel" if start else "Close", self.destroy, is_main=start is None)
+        self.add_button("Copy", self.copy)
+        if start is not None:
+            button = self.add_button("Start", self.start, is_main=True)
+            button.configure(fg_color=Theme.start, hover_color=Theme.start_hover)
+            self.bind("<F5>", lambda event: self.start())
+
+    def start(self) -> None:
+        start = self._start
+        # Not where the keys were before: that may be the button that stops the run, and this one be pressed twice.
+        self.app.focus_set()
+        self.destroy()
+        start()

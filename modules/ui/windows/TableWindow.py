@@ -1,0 +1,121 @@
+"""A window with a list to choose from, and a search above it."""
+
+from __future__ import annotations
+
+import tkinter
+from collections.abc import Callable, Sequence
+from tkinter import ttk
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.visible_text import visible_line
+from modules.ui.theme import Theme
+from modules.ui.widgets.dialogs import focus_soon, place_over, set_size
+from modules.ui.widgets.fitting import fit_columns
+from modules.ui.widgets.scrolling import make_scrollbar
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+
+GRID_COLUMNS = 3  # beside the search there is room for what else decides on the rows, and a row below the table
+
+Row = tuple[str, tuple[str, ...]]
+"""Name of a row, which the buttons' functions get, and its cells."""
+
+
+class TableWindow(ctk.CTkToplevel):
+    """rows: what is listed; those in which every word of the search is found are shown.
+
+    columns: title -> width in pixels. actions: (text of a button, function), which gets the names of the rows chosen;
+    the first one is also what Return and a double click do. many: whether several rows can be chosen. size,
+    min_size: in unscaled pixels.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        title: str,
+        columns: dict[str, int],
+        rows: Sequence[Row],
+        actions: Sequence[tuple[str, Callable[[list[str]], None]]],
+        many: bool = False,
+        size: str = "760x460",
+        min_size: tuple[int, int] = (480, 320),
+    ):
+        super().__init__(app)
+        self.app, self._rows, self._actions = app, list(rows), list(actions)
+        self.title(title)
+        self.transient(app)
+        set_size(self, size, min_size)
+        self.grid_columnconfigure(0, weight=1)
+        self.grid_rowconfigure(1, weight=1)
+        self.search = ctk.CTkEntry(self, placeholder_text="Search", font=app.theme.font())
+        self.search.grid(row=0, column=0, sticky="ew", padx=14, pady=(14, 8))
+        self.table = self._make_table(columns, many)
+        bar = ctk.CTkFrame(self, fg_color="transparent")
+        bar.grid(row=3, column=0, columnspan=GRID_COLUMNS, sticky="e", padx=14, pady=(8, 14))
+        for number, (text, action) in enumerate(self._actions):
+            colours = {"fg_color": Theme.selected, "hover_color": Theme.selected_hover, "text_color": Theme.on_accent}
+            button = ctk.CTkButton(bar, text=text, font=app.theme.font(), command=lambda a=action: self._act(a))
+            button.configure(**(colours if number == 0 else {}))
+            button.grid(row=0, column=len(self._actions) - number, padx=(8, 0))
+        ctk.CTkButton(bar, text="Close", font=app.theme.font(), command=self.destroy).grid(row=0, column=0)
+        self._bind_keys()
+        self.show_rows()
+        place_over(app, self)
+        focus_soon(app, self.search)
+
+    def show_rows(self, event: object = None) -> None:
+        """List the rows that the search finds."""
+        words = self.search.get().lower().split()
+        self.table.delete(*self.table.get_children())
+        for name, cells in self._rows:
+            text = " ".join((name, *cells)).lower()
+            if all(word in text for word in words):
+                self.table.insert("", "end", iid=name, values=list(map(visible_line, cells)))
+        if found := self.table.get_children():
+            self.table.selection_set(found[0])
+            self.table.focus(found[0])
+
+    def take_rows(self, rows: Sequence[Row]) -> None:
+        """List other rows. Those that somebody has chosen stay chosen."""
+        chosen = self.table.selection()
+        self._rows = list(rows)
+        self.show_rows()
+        if still := [name for name in chosen if self.table.exists(name)]:
+            self.table.selection_set(still)
+            self.table.focus(still[0])
+
+    def _make_table(self, columns: dict[str, int], many: bool) -> ttk.Treeview:
+        frame = ctk.CTkFrame(self, fg_color=Theme.card)
+        frame.grid(row=1, column=0, columnspan=GRID_COLUMNS, sticky="nsew", padx=14)
+        frame.grid_columnconfigure(0, weight=1)
+        frame.grid_rowconfigure(0, weight=1)
+        mode = "extended" if many else "browse"
+        table = ttk.Treeview(frame, columns=list(columns), show="headings", selectmode=mode)
+        make_scrollbar(frame, table, row=0, column=1)
+        for title in columns:
+            table.heading(title, text=title, anchor="w")
+        fit_columns(table, columns, self.app.theme)
+        table.grid(row=0, column=0, sticky="nsew", padx=(6, 0), pady=6)
+        return table
+
+    def _bind_keys(self) -> None:
+        first = self._actions[0][1]
+        self.search.bind("<KeyRelease>", self._typed)
+        self.search.bind("<Return>", lambda event: self._act(first))
+        self.search.bind("<Down>", lambda event: self.table.focus_set())
+        self.table.bind("<Return>", lambda event: self._act(first))
+        self.table.bind("<Double-1>", lambda event: self._act(first))
+        self.bind("<Escape>", lambda event: self.destroy())
+
+    def _typed(self, event: tkinter.Event) -> None:
+        if event.keysym not in ("Return", "Down", "Up", "Escape"):
+            self.show_rows()
+
+    def _act(self, action: Callable[[list[str]], None]) -> None:
+        chosen = list(self.table.selection())
+        if chosen:
+            self.destroy()
+            action(chosen)
