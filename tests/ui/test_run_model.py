@@ -488,7 +488,7 @@ class TestCrashReport:
         folder.log_path(1).write_text("\n".join(f"line {number}" for number in range(100)))
         folder.write_exit("failed", rank=1, kind="killed", text="Rank 1 was killed by SIGKILL.", signal="SIGKILL")
         report = crash_report(folder.path)
-        for part in ("rank: 1", "signal: SIGKILL", "resume from the last backup", "line 99", "line 60"):
+        for part in ("rank: 1", "signal: SIGKILL", "then start again, for there is no backup", "line 99", "line 60"):
             assert part in report
         assert "line 59\n" not in report
 
@@ -724,7 +724,7 @@ def test_a_window_that_dies_leaves_the_run_to_the_next_one_which_can_end_it_by_f
     config = tmp_path / "config.json"
     config.write_text(json.dumps({**values, **ENDLESS}))
     code = (
-        "import pathlib, time; from modules.config.files import load_config; from modules.ui import RunModel as module;"
+        "import pathlib, time; from modules.config.files import load_config; from modules.ui.models import RunModel as module;"
         f"module.ROOT = pathlib.Path({str(toy_chorus)!r});"
         f"module.RunModel().start(load_config({str(config)!r})); print('started', flush=True); time.sleep(600)"
     )
