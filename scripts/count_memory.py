@@ -1,4 +1,4 @@
-"""Counts what modules/session/memory_estimate.py knows of the families' real architectures, and prints it.
+"""Counts what modules/machine/memory_estimate.py knows of the families' real architectures, and prints it.
 
     python scripts/count_memory.py
 

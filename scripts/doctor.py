@@ -25,9 +25,9 @@ if __name__ == "__main__":  # before the imports that take long
 
     prepare_terminal()
 
-from modules.session.doctor.CheckResult import CheckResult
-from modules.session.doctor.packages import check_packages, check_python
-from modules.session.doctor.report import as_values, can_train, result_lines, verdict
+from modules.machine.doctor.CheckResult import CheckResult
+from modules.machine.doctor.packages import check_packages, check_python
+from modules.machine.doctor.report import as_values, can_train, result_lines, verdict
 from modules.session.printing import print_line
 from modules.session.redaction import redact
 from scripts.terminal import show
@@ -77,7 +77,7 @@ def make_checks(args: argparse.Namespace) -> Iterator[CheckResult]:
             return
     from modules.config.errors import UserError
     from modules.config.TrainConfig import TrainConfig
-    from modules.session.doctor.examine import examine
+    from modules.machine.doctor.examine import examine
 
     arguments = train_arguments(args)
     try:

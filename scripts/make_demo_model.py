@@ -247,7 +247,7 @@ def scale_latents(model: Path, pictures: Path) -> None:
 
 def train(run: Path, base: Path, pictures: Path, steps: int, values: dict) -> Path:
     """Trains `base` on `pictures` in the run folder `run`, unless that is done; returns the trained model's folder."""
-    from modules.trainer.run import FINISHED, run_training
+    from modules.launch.run import FINISHED, run_training
 
     config = config_from_values(values, source="make_demo_model.py")
     config.workspace_dir, config.cache_dir = str(run), str(run / "cache")

@@ -20,7 +20,7 @@ from modules.config.files import apply_overrides, config_from_values, load_value
 from modules.config.presets import ROOT
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import check_settings
-from modules.session.command_text import (
+from modules.launch.command_text import (
     Places,
     bash_line,
     bash_script,
@@ -29,11 +29,11 @@ from modules.session.command_text import (
     powershell_line,
     powershell_script,
 )
-from modules.session.devices import default_num_ranks, list_gpus, num_cores
-from modules.session.machine_memory import memory_bytes
-from modules.session.node_check import WAIT_SECONDS, check_nodes, refused_together
+from modules.machine.devices import default_num_ranks, list_gpus, num_cores
+from modules.machine.machine_memory import memory_bytes
+from modules.machine.node_check import WAIT_SECONDS, check_nodes, refused_together
+from modules.machine.run_shape import find_device_problems
 from modules.session.printing import print_line, print_text
-from modules.session.run_shape import find_device_problems
 from scripts.terminal import show
 
 REFUSED = 2  # as of scripts/train.py

@@ -13,9 +13,9 @@ if __name__ == "__main__":  # before the imports that take long
     prepare_terminal()
 
 from modules.config.errors import UserError
-from modules.session.command_text import Places
+from modules.launch.command_text import Places
+from modules.launch.slurm_script import Job, job_script
 from modules.session.printing import print_text
-from modules.session.slurm_script import Job, job_script
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -18,16 +18,16 @@ if __name__ == "__main__":  # before the imports that take long
 
     prepare_terminal()
 elif __name__ == "__mp_main__":  # in a rank that this script has spawned
-    from modules.distributed.parent_watch import end_with_parent
+    from modules.launch.parent_watch import end_with_parent
 
     end_with_parent()
 
 from modules.config.errors import UserError
 from modules.config.presets import ROOT
-from modules.session.command_text import Command, bash_line, powershell_line
+from modules.launch.command_text import Command, bash_line, powershell_line
+from modules.machine.run_shape import ranks_here, run_shape, shape_lines
 from modules.session.printing import print_line, print_text
 from modules.session.Questions import Questions, load_answers, save_answers
-from modules.session.run_shape import ranks_here, run_shape, shape_lines
 from scripts import train
 from scripts.starting.devices_to_use import (
     Machine,
@@ -158,7 +158,7 @@ def start_demo(args: argparse.Namespace) -> int:
     machine = this_machine()
     given = {"gpus": fitting_ranks(read_config(arguments), machine)} | given_answers(args)
     config = read_config(arguments + device_arguments(given, arguments, machine))
-    from modules.trainer.demo import run_demo
+    from modules.launch.demo import run_demo
 
     return run_demo(config)
 

@@ -11,7 +11,7 @@ if __name__ == "__main__":  # before the imports that take long
 
     prepare_terminal()
 elif __name__ == "__mp_main__":  # in a rank that this script has spawned
-    from modules.distributed.parent_watch import end_with_parent
+    from modules.launch.parent_watch import end_with_parent
 
     end_with_parent()
 
@@ -30,14 +30,14 @@ def main(argv: list[str] | None = None) -> int:
         config = read_config(args)
         if args.dry_run:
             from modules.data.run_summary import summarize
-            from modules.session.run_shape import run_shape
+            from modules.machine.run_shape import run_shape
             from modules.trainer.checks import check_compiles, check_own_start
 
             num_ranks, warnings = check_own_start(config, args.resume)
             check_compiles(config)
             show(summarize(config, run_shape(config, num_ranks).num_ranks, warnings))
             return 0
-        from modules.trainer.start import start_training
+        from modules.launch.start import start_training
 
         return start_training(config, resume=args.resume, supervise=args.supervise)
     except UserError as error:

@@ -14,12 +14,12 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.errors import UserError
 from modules.config.presets import ROOT
 from modules.config.TrainConfig import TrainConfig
-from modules.distributed.launchers import SAVE_SECONDS
+from modules.launch.launchers import SAVE_SECONDS
+from modules.machine.devices import default_num_ranks, list_gpus, no_gpu_reason, num_cores
+from modules.machine.machine_memory import memory_bytes
+from modules.machine.run_shape import find_device_problems
 from modules.session.atomic import make_temporary_folder
-from modules.session.devices import default_num_ranks, list_gpus, no_gpu_reason, num_cores
-from modules.session.machine_memory import memory_bytes
 from modules.session.printing import print_text
-from modules.session.run_shape import find_device_problems
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import HANGUP_SIGNALS, stop_signals
 from scripts import train

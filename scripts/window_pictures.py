@@ -87,7 +87,7 @@ def take_all(args: argparse.Namespace, run: RunFolder, appearance: str, scale: f
 
 def open_main_window(run: RunFolder, looks: dict) -> TrainUI:
     """The window with the demo on eight GPUs, following the made-up run. looks: as in Preferences."""
-    from modules.session.command_text import Places
+    from modules.launch.command_text import Places
     from modules.ui.TrainUI import TrainUI
 
     with tempfile.TemporaryDirectory() as state:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.usable_gpus import check_gpus, take_device
-from modules.session.devices import check_device_indexes
+from modules.machine.devices import check_device_indexes
 
 if TYPE_CHECKING:
     import torch

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from modules.config.errors import UserError
 from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, spoken
-from modules.session.backend import Backend, choose_backend
+from modules.machine.backend import Backend, choose_backend
 from modules.session.printing import print_line, print_text
 
 DEFAULT_CPU_RANKS = 2
@@ -181,7 +181,7 @@ def _table(result: ProbeResult) -> Iterator[str]:
 
 
 def _gpu_indexes() -> list[int]:
-    from modules.session.devices import list_gpus
+    from modules.machine.devices import list_gpus
 
     return [gpu.index for gpu in list_gpus()]
 

@@ -26,11 +26,11 @@ from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.nccl_errors import explain_nccl_error, is_nccl_error
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.usable_gpus import check_gpus, take_device
-from modules.session.backend import Backend, backend_warning, choose_backend
-from modules.session.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
-from modules.session.interfaces import interface_towards
+from modules.machine.backend import Backend, backend_warning, choose_backend
+from modules.machine.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
+from modules.machine.interfaces import interface_towards
+from modules.machine.run_shape import crowded_warning
 from modules.session.out_of_memory import is_out_of_memory
-from modules.session.run_shape import crowded_warning
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig

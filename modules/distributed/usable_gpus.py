@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from modules.config.errors import UserError
 from modules.distributed.allocator import grow_segments
 from modules.distributed.torch_facts import no_cuda_reason
-from modules.session.devices import driver_fault, list_gpus, no_gpu_reason
+from modules.machine.devices import driver_fault, list_gpus, no_gpu_reason
 
 if TYPE_CHECKING:
     import torch

@@ -18,11 +18,11 @@ from modules.data.prepare import check_sizes
 from modules.distributed.Heartbeat import read_limits
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
+from modules.machine.devices import list_gpus, num_cores
+from modules.machine.machine_memory import memory_bytes
+from modules.machine.run_shape import find_device_problems, ranks_here, run_shape
 from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
-from modules.session.devices import list_gpus, num_cores
-from modules.session.machine_memory import memory_bytes
-from modules.session.run_shape import find_device_problems, ranks_here, run_shape
 from modules.session.RunFolder import RunFolder
 from modules.session.writable import check_writable
 from modules.trainer.compiling import check_compiler

@@ -14,7 +14,7 @@ from modules.ui.widgets.dialogs import ask, open_window
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.config.validation import Problem
-    from modules.session.devices import GpuUsage
+    from modules.machine.devices import GpuUsage
     from modules.ui.App import App
 
 CHECK_SECONDS = 600  # a folder of many pictures on a slow disk

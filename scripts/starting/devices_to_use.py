@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from modules.config.errors import UserError
 from modules.config.presets import GPU_COUNTS, fitting_memory, has_variants, variant_name, why_not_offered
 from modules.config.TrainConfig import TrainConfig
-from modules.session.backend import backend_warning
-from modules.session.devices import Gpu, list_gpus, no_gpu_reason, num_cores
-from modules.session.machine_memory import memory_bytes
+from modules.machine.backend import backend_warning
+from modules.machine.devices import Gpu, list_gpus, no_gpu_reason, num_cores
+from modules.machine.machine_memory import memory_bytes
+from modules.machine.run_shape import GIB, chosen_gpus, find_device_problems, ranks_here, run_shape
 from modules.session.printing import print_line
 from modules.session.Questions import Questions, read_choice
-from modules.session.run_shape import GIB, chosen_gpus, find_device_problems, ranks_here, run_shape
 from scripts.starting.what_to_train import read_config
 
 read_backend = read_choice("nccl", "gloo", "auto")

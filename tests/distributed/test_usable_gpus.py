@@ -10,7 +10,7 @@ import torch
 from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.usable_gpus import device_words, has_kernels
-from modules.session import devices
+from modules.machine import devices
 from tests.support.fake_nvml import FakeNvml, eight_gpus, real
 
 TOO_OLD = (

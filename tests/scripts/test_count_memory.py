@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from modules.session.memory_estimate import ARCHITECTURES
+from modules.machine.memory_estimate import ARCHITECTURES
 from scripts.count_memory import (
     add_adapters,
     build_denoiser,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.session.doctor.packages import check_packages
+from modules.machine.doctor.packages import check_packages
 from scripts import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +68,7 @@ def test_missing_packages_are_a_line_of_the_report_and_no_traceback(tmp_path):
 
 def test_settings_that_can_not_be_used_fail_and_the_machine_is_examined_all_the_same(capsys, monkeypatch, tmp_path):
     examined = []
-    monkeypatch.setattr("modules.session.doctor.examine.examine", lambda *arguments: examined.append(arguments) or [])
+    monkeypatch.setattr("modules.machine.doctor.examine.examine", lambda *arguments: examined.append(arguments) or [])
     path = tmp_path / "run.yaml"
     path.write_text("epochs: 0\nbatch_siez: 3\n")
     assert doctor.main(["--config", str(path), "--quick"]) == 1
@@ -80,7 +80,7 @@ def test_settings_that_can_not_be_used_fail_and_the_machine_is_examined_all_the_
 
 def test_what_the_command_line_says_of_machines_reaches_settings_and_dry_run(monkeypatch, capsys):
     examined = []
-    monkeypatch.setattr("modules.session.doctor.examine.examine", lambda *arguments: examined.append(arguments) or [])
+    monkeypatch.setattr("modules.machine.doctor.examine.examine", lambda *arguments: examined.append(arguments) or [])
     nodes = ["--nodes", "2", "--node-rank", "1", "--master-addr", "10.0.0.1", "--master-port", "29500"]
     assert doctor.main(["--preset", "sd15-lora", *nodes]) == 0
     assert doctor.main([*nodes, "--json"]) == 0
@@ -105,6 +105,6 @@ def test_a_missing_package_ends_the_checks_that_need_it(monkeypatch, capsys):
 
 
 def test_the_doctor_does_without_torch():
-    code = "import sys; sys.path.insert(0, '.'); import scripts.doctor, modules.session.doctor.examine;"
+    code = "import sys; sys.path.insert(0, '.'); import scripts.doctor, modules.machine.doctor.examine;"
     code += "sys.exit(bool({'torch', 'diffusers', 'transformers', 'tkinter'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -10,8 +10,8 @@ import pytest
 from modules.config.errors import UserError
 from modules.config.files import config_from_values, save_config
 from modules.config.presets import ROOT
-from modules.session.command_text import Places, bash_line, node_commands, powershell_script
-from modules.session.devices import Gpu
+from modules.launch.command_text import Places, bash_line, node_commands, powershell_script
+from modules.machine.devices import Gpu
 from scripts import multi_node
 
 SETTINGS = {

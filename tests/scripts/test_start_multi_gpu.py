@@ -16,7 +16,7 @@ import yaml
 from PIL import Image
 
 from modules.config.presets import ROOT
-from modules.session.devices import Gpu
+from modules.machine.devices import Gpu
 from scripts import start_multi_gpu, train
 from scripts.starting import devices_to_use
 from scripts.starting.devices_to_use import Machine

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from modules.machine.devices import Gpu
 from modules.session import atomic
 from modules.session.atomic import sweep_temporaries
-from modules.session.devices import Gpu
 from scripts import train_distributed
 
 FOUR = [Gpu(index, "NVIDIA Test", f"GPU-{index}", 24 << 30, index) for index in range(4)]

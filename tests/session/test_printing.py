@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from modules.config.presets import ROOT
+from modules.machine.doctor.CheckResult import CheckResult
+from modules.machine.doctor.report import result_lines
 from modules.session.crash_report import crash_report
-from modules.session.doctor.CheckResult import CheckResult
-from modules.session.doctor.report import result_lines
 from modules.session.OtherRankCallbacks import OtherRankCallbacks
 from modules.session.printing import print_line, print_text
 from modules.session.Questions import Questions
@@ -29,7 +29,7 @@ FOR_DEVELOPERS = {
     "scripts/generated_file.py",
     "scripts/window_pictures.py",
 }
-PASSES_ON = {"modules/distributed/launchers.py"}  # what the ranks under torchrun have printed
+PASSES_ON = {"modules/launch/launchers.py"}  # what the ranks under torchrun have printed
 PRINTS = (
     "print", "input", "tqdm.write", "sys.stdout.write", "sys.stderr.write", "traceback.print_exc",
     "traceback.print_exception",

@@ -13,7 +13,7 @@ import pytest
 from modules.config.errors import UserError
 from modules.config.files import load_config
 from modules.config.TrainConfig import TrainConfig
-from modules.session.command_text import Places
+from modules.launch.command_text import Places
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EVENT_TYPES, EventWriter, read_events
 from modules.session.manifest import write_manifest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 
-from modules.session.ports import next_free_port
+from modules.machine.ports import next_free_port
 
 # Below those that the system gives to connections (from 32768 on), so that none of these takes one meanwhile, and above
 # the one that a run takes unless told otherwise. Each process of tests begins somewhere else.

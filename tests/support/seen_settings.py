@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from modules.config.errors import UserError
-from modules.session.command_text import bash_line, commands_text
-from modules.session.run_shape import shape_lines
+from modules.launch.command_text import bash_line, commands_text
+from modules.machine.run_shape import shape_lines
 from modules.ui.models.families import load_families
 from modules.ui.tabs.ConceptsTab import ConceptsTab
 from modules.ui.tabs.ModelTab import ModelTab, describe_parts

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.files import load_config
-from modules.distributed.lifeline import Lifeline
-from modules.distributed.stacks import dump_stacks_on_request
+from modules.launch.lifeline import Lifeline
+from modules.launch.stacks import dump_stacks_on_request
 from modules.session.atomic import write_text
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EventWriter

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from modules.config.errors import UserError
 from modules.config.files import load_config, save_config
-from modules.distributed.Supervisor import Supervisor
+from modules.launch.Supervisor import Supervisor
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.session.TrainCallbacks import TrainCallbacks

@@ -9,7 +9,7 @@ from PIL import Image
 
 from modules.distributed.Runtime import Runtime
 from modules.families.registry import FAMILIES
-from modules.session.devices import list_gpus
+from modules.machine.devices import list_gpus
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.GenericTrainer import GenericTrainer
 from tests.support.Recorder import Recorder

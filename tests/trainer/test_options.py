@@ -278,7 +278,7 @@ def test_validation_without_held_out_pictures_is_a_warning(make_config, train):
 def test_tensorboard_gets_pictures_validation_and_every_metric(make_config, validation, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from modules.trainer.run import run_training
+    from modules.launch.run import run_training
 
     config = make_config(
         *validation, "tensorboard=true", "max_steps=2", "sampling.at_end=true", "ema.enabled=true",

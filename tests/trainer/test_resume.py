@@ -31,7 +31,7 @@ KILLED_IN_A_STEP = """
 import os, signal, sys
 from modules.config.files import load_config
 from modules.methods.DenoisingLoss import DenoisingLoss
-from modules.trainer.run import run_training
+from modules.launch.run import run_training
 
 forward = DenoisingLoss.forward
 calls = 0

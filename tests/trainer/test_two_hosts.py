@@ -14,7 +14,7 @@ import pytest
 
 from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
-from modules.session.command_text import Command, Places, bash_line, node_commands
+from modules.launch.command_text import Command, Places, bash_line, node_commands
 from modules.session.events import read_events
 from tests.support import rank_scenarios
 from tests.support.network_namespaces import Host

@@ -13,7 +13,7 @@ import pytest
 from modules.config.errors import UserError
 from modules.config.files import load_config
 from modules.config.TrainConfig import TrainConfig
-from modules.session.command_text import Places
+from modules.launch.command_text import Places
 from modules.ui.cards.LinksCard import LinksCard
 from modules.ui.models.base_model import base_bytes
 from modules.ui.models.CommunicationTest import CommunicationTest, Measured

@@ -3,8 +3,8 @@
 import pytest
 
 from modules.config.presets import list_presets
-from modules.session.devices import Gpu
-from modules.session.memory_estimate import GIB
+from modules.machine.devices import Gpu
+from modules.machine.memory_estimate import GIB
 from modules.ui.models.preset_rows import file_rows, preset_rows, suggested
 
 

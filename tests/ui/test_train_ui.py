@@ -18,7 +18,7 @@ import pytest
 from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.files import config_from_values, load_config, save_config
-from modules.session.command_text import Places
+from modules.launch.command_text import Places
 from modules.session.following import run_info
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock

@@ -12,7 +12,7 @@ import customtkinter as ctk
 
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
-from modules.session.command_text import Command, Places, bash_line, commands_text, powershell_line
+from modules.launch.command_text import Command, Places, bash_line, commands_text, powershell_line
 from modules.ui.cards.Card import Card
 from modules.ui.models.launch_files import write_script, write_settings
 from modules.ui.theme import Theme

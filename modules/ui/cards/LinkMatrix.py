@@ -11,7 +11,7 @@ from modules.ui.cards.DeviceTable import LINK_WORDS
 from modules.ui.models.DeviceModel import DeviceModel
 
 if TYPE_CHECKING:
-    from modules.session.devices import Gpu
+    from modules.machine.devices import Gpu
     from modules.ui.App import App
 
 CELL_WIDTH, CELL_HEIGHT, HEAD_WIDTH, HEAD_HEIGHT, MARGIN = 76, 36, 56, 24, 10

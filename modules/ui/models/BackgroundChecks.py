@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from modules.config.files import config_from_values
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem
-from modules.session.ports import LOOPBACK, next_free_port
+from modules.machine.ports import LOOPBACK, next_free_port
 from modules.ui.models.base_model import base_bytes, look_at_base
 from modules.ui.models.DeviceModel import read_machine
 from modules.ui.models.Listeners import Listeners

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem
-from modules.session.backend import choose_backend
-from modules.session.devices import (
+from modules.machine.backend import choose_backend
+from modules.machine.devices import (
     UNKNOWN_USAGE,
     Gpu,
     GpuUsage,
@@ -21,9 +21,9 @@ from modules.session.devices import (
     num_cores,
     read_usage,
 )
-from modules.session.machine_memory import memory_bytes
-from modules.session.memory_estimate import GIB, estimate_memory
-from modules.session.run_shape import (
+from modules.machine.machine_memory import memory_bytes
+from modules.machine.memory_estimate import GIB, estimate_memory
+from modules.machine.run_shape import (
     RunShape,
     chosen_gpus,
     find_device_problems,

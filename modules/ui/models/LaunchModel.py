@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
-from modules.session.command_text import Command, Places, launch_settings_path, node_commands
-from modules.session.run_shape import RunShape
+from modules.launch.command_text import Command, Places, launch_settings_path, node_commands
+from modules.machine.run_shape import RunShape
 from modules.ui.models.Listeners import Listeners
 
 

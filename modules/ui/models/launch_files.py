@@ -10,14 +10,14 @@ from pathlib import Path
 from modules.config.errors import UserError
 from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
-from modules.session.atomic import write_bytes
-from modules.session.command_text import (
+from modules.launch.command_text import (
     Command,
     Places,
     bash_script,
     launch_settings_path,
     powershell_script,
 )
+from modules.session.atomic import write_bytes
 
 
 def write_settings(config: TrainConfig, places: Places) -> str:

@@ -18,8 +18,8 @@ from modules.config.presets import (
     variant_name,
     why_not_offered,
 )
-from modules.session.devices import Gpu
-from modules.session.memory_estimate import GIB, estimate_memory
+from modules.machine.devices import Gpu
+from modules.machine.memory_estimate import GIB, estimate_memory
 
 COLUMNS = {"Preset or file": 190, "What it is for": 420, "Memory": 80, "A step": 90, "Learning rate": 115}
 """Title -> width in pixels."""

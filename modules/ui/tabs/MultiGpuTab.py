@@ -12,8 +12,8 @@ from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.TrainConfig import TrainConfig
-from modules.session.backend import choose_backend
-from modules.session.run_shape import RunShape, shape_lines, uses_torchrun
+from modules.machine.backend import choose_backend
+from modules.machine.run_shape import RunShape, shape_lines, uses_torchrun
 from modules.ui.cards.Card import Card
 from modules.ui.cards.CommandCard import CommandCard
 from modules.ui.cards.DeviceTable import DeviceTable

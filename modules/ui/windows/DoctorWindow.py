@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
-from modules.session.doctor.CheckResult import CheckResult
-from modules.session.doctor.report import can_train, result_lines, verdict
+from modules.machine.doctor.CheckResult import CheckResult
+from modules.machine.doctor.report import can_train, result_lines, verdict
 from modules.ui.models.ScriptRun import ScriptRun
 from modules.ui.models.typed_text import WRONG_SETTING
 from modules.ui.theme import Theme

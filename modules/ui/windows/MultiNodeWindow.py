@@ -9,7 +9,7 @@ import customtkinter as ctk
 
 from modules.config.errors import UserError
 from modules.config.presets import ROOT
-from modules.session.command_text import Places, launch_settings_path
+from modules.launch.command_text import Places, launch_settings_path
 from modules.ui.cards.Card import Card
 from modules.ui.cards.CommandCard import CommandCard
 from modules.ui.cards.NodeCheckCard import NodeCheckCard

@@ -1,0 +1,269 @@
+"""The process above the ranks of a node: starts them, watches them, ends them, and says how it went."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+from modules.distributed.environments import ATTEMPT_VARIABLE
+from modules.launch.launchers import Launcher, kill_processes
+from modules.launch.lifeline import LifelineServer
+from modules.launch.RankWatch import LOOK_SECONDS, Failure, RankWatch
+from modules.launch.stacks import with_stacks
+from modules.session.atomic import write_json
+from modules.session.backups import stopped_at_once
+from modules.session.FolderCommands import send_command
+from modules.session.RunFolder import RunFolder
+from modules.session.signals import HANGUP_SIGNALS, STOP_SIGNALS, signals_answered, signals_blocked, stop_signals
+from modules.session.slurm import REQUEUE_SIGNALS, REQUEUED, requeue_signals
+from modules.session.TrainCallbacks import TrainCallbacks
+
+FINISHED, FAILED, STOPPED = 0, 1, 130
+
+LINGER_SECONDS = 30.0  # for ranks that are done to end: libraries tear down threads and devices
+_HEARTBEATS_SECONDS = 1.0
+_EXIT_CODE_SECONDS = 3.0  # torchrun tells how a rank ended only when all its ranks have
+_REAP_SECONDS = 10.0  # a killed process that is still there is inside a driver; nothing more can be done
+
+Outcome = Literal["finished", "stopped", "requeued"] | Failure
+
+
+class Supervisor:
+    """Runs the ranks of this node to their end, and starts them again from the last backup where that is allowed.
+
+    make_launcher: called with the number of the attempt, from 0, and whether to resume; gives what starts the ranks.
+    callbacks: told of stops, restarts and failures; the ranks tell the rest themselves.
+    has_backup: whether there is a backup to start again from.
+    grace_seconds: from asking a rank to end to killing it.
+    first_rank: the rank of local rank 0. writes_exit: whether exit.json is for this node to write.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        make_launcher: Callable[[int, bool], Launcher],
+        callbacks: TrainCallbacks,
+        *,
+        resume: bool = False,
+        max_restarts: int = 0,
+        has_backup: Callable[[], bool] = lambda: False,
+        grace_seconds: float = 3.0,
+        first_rank: int = 0,
+        writes_exit: bool = True,
+    ):
+        self._folder = folder
+        self._make_launcher = make_launcher
+        self._callbacks = callbacks
+        self._resume = resume
+        self._max_restarts = max_restarts
+        self._has_backup = has_backup
+        self._grace_seconds = grace_seconds
+        self._first_rank = first_rank
+        self._writes_exit = writes_exit
+        self._stops: list[int] = []  # the signals that have asked for a stop
+        self._heartbeats_due = 0.0
+        self._has_passed_stop_on = False
+        self._requeue_asked = False
+        self._asked_to_requeue: set[int] = set()  # process ids of ranks
+
+    def run(self) -> int:
+        """The exit code: 0 finished, 1 failed, 130 stopped, 75 stopped for SLURM to run the job again.
+
+        In the last case the caller is to ask SLURM for that, and to write exit.json. Must be called from the main
+        thread, which spawns. None of the ranks is left when it returns or raises.
+        """
+        attempt = 0
+        with self._signals_answered():
+            while (outcome := self._run_ranks(attempt)) is None:
+                attempt += 1
+        if isinstance(outcome, Failure):
+            return FAILED
+        return {"finished": FINISHED, "stopped": STOPPED, "requeued": REQUEUED}[outcome]
+
+    def _run_ranks(self, attempt: int) -> Outcome | None:
+        """How the run has ended; None if it is to start again."""
+        launcher = self._make_launcher(attempt, self._resume)
+        server = LifelineServer()
+        watch = RankWatch(server, range(self._first_rank, self._first_rank + launcher.num_ranks))
+        ranks = _Ranks(launcher, server, watch)
+        try:
+            with signals_blocked((*HANGUP_SIGNALS, *requeue_signals())):  # they are for this process to answer
+                launcher.start({**server.variables(), ATTEMPT_VARIABLE: str(attempt)})
+            outcome = self._watch(ranks)
+            if isinstance(outcome, Failure):
+                outcome = self._with_details(outcome, ranks)
+                if self._starts_again_after(outcome, attempt):
+                    return None
+            # before the ranks are reaped: whoever follows the run learns of a failure while a stuck rank still lives
+            server.end_all()
+            self._tell(outcome)
+            return outcome
+        finally:
+            self._end(ranks)
+            server.close()
+
+    def _watch(self, ranks: _Ranks) -> Outcome:
+        """Returns when all ranks have ended well, when one of them has not, or when the user wants no more waiting."""
+        while True:
+            ranks.server.poll(LOOK_SECONDS)
+            self._note_exits(ranks)
+            self._show_heartbeats(ranks)
+            failure = ranks.watch.verdict(time.monotonic())
+            if failure is not None and self._stops and failure.rank not in ranks.server.ranks:
+                # by the same signal, sent to all processes, or by anything else: it had nothing to save yet
+                self._callbacks.on_status("Stopped before the training began")
+                return "stopped"
+            if failure is not None:
+                return failure
+            if sum(number in STOP_SIGNALS for number in self._stops) > 1:
+                self._callbacks.on_status(stopped_at_once(self._folder))
+                return "stopped"
+            self._pass_on_stop()
+            self._pass_on_requeue(ranks)
+            states = list(ranks.server.ranks.values())
+            if len(states) < ranks.launcher.num_ranks or not all(state.done for state in states):
+                continue
+            if not ranks.launcher.is_running() or self._lingers(ranks):
+                ends = {state.done for state in states}
+                return next(end for end in ("requeued", "stopped", "finished") if end in ends)
+
+    def _note_exits(self, ranks: _Ranks) -> None:
+        is_running = ranks.launcher.is_running()  # asked first: codes read later are then final
+        for local_rank, code in ranks.launcher.exit_codes().items():
+            if code is not None or not is_running:
+                ranks.watch.exited(self._first_rank + local_rank, code)
+
+    def _show_heartbeats(self, ranks: _Ranks) -> None:
+        """For who follows the run: a long phase writes no events, and only here is known that it goes on."""
+        now = time.monotonic()
+        if now < self._heartbeats_due:
+            return
+        self._heartbeats_due = now + _HEARTBEATS_SECONDS
+        seen = {
+            str(rank): {
+                "phase": state.phase,
+                "silent_seconds": round(max(0.0, now - state.last_beat), 3),
+                "limit_seconds": state.limit_seconds,
+                "done": state.done,
+            }
+            for rank, state in sorted(ranks.server.ranks.items())
+        }
+        with contextlib.suppress(OSError):  # on a full disk the ranks train on, unseen
+            write_json(self._folder.heartbeats_path(self._first_rank), {"time": time.time(), "ranks": seen})
+
+    def _lingers(self, ranks: _Ranks) -> bool:
+        """Ends ranks that are all done and should have ended long ago; False if it is too early for that."""
+        if time.monotonic() - max(state.done_at for state in ranks.server.ranks.values()) < LINGER_SECONDS:
+            return False
+        self._callbacks.on_warning(f"The training is done, but its ranks did not end within {LINGER_SECONDS:g} s.")
+        ranks.launcher.kill()
+        return True
+
+    def _with_details(self, failure: Failure, ranks: _Ranks) -> Failure:
+        """Ends the ranks by word, and adds what shows only then."""
+        if failure.kind == "hung":
+            failure = with_stacks(failure, self._folder, ranks.server.ranks.values())
+        ranks.server.end_all()
+        deadline = time.monotonic() + _EXIT_CODE_SECONDS
+        while failure.kind == "lost" and time.monotonic() < deadline:
+            ranks.server.poll(LOOK_SECONDS)
+            self._note_exits(ranks)
+            failure = ranks.watch.look_again(failure, time.monotonic())
+        if failure.traceback is None and ranks.launcher.last_lines:
+            failure = dataclasses.replace(failure, traceback="\n".join(ranks.launcher.last_lines))
+        return failure
+
+    def _starts_again_after(self, failure: Failure, attempt: int) -> bool:
+        if failure.kind == "user_error" or attempt >= self._max_restarts or self._stops or self._requeue_asked:
+            return False
+        self._resume = True  # also without a backup: models that were saved must not end the run as an earlier one's
+        start = "from the last backup" if self._has_backup() else "from the beginning"
+        self._callbacks.on_warning(f"{failure.text} Starting again {start} ({attempt + 1} of {self._max_restarts}).")
+        return True
+
+    def _tell(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Failure):
+            self._write_exit("failed", **outcome.record())
+            self._callbacks.on_failed(outcome.text)
+        elif outcome != "requeued":
+            self._write_exit(outcome, rank=self._first_rank)
+
+    def _write_exit(self, status: str, **details: Any) -> None:
+        if self._writes_exit:
+            try:
+                self._folder.write_exit(status, **details)
+            except OSError as error:
+                self._callbacks.on_warning(f"{self._folder.exit_path} can't be written ({error.strerror}).")
+
+    def _end(self, ranks: _Ranks) -> None:
+        """Ends every rank that is still there: by word, by SIGTERM, by SIGKILL."""
+        ranks.server.end_all()
+        if ranks.launcher.is_running():
+            ranks.launcher.terminate()
+        if not ranks.wait(self._grace_seconds):
+            ranks.launcher.kill()
+            # torchrun's ranks are no children of ours; a connection that is open shows that the process id is right
+            kill_processes(state.pid for state in ranks.server.ranks.values() if state.is_connected)
+            ranks.wait(_REAP_SECONDS)
+
+    def _pass_on_stop(self) -> None:
+        if not self._stops or self._has_passed_stop_on:
+            return
+        self._has_passed_stop_on = True
+        try:
+            send_command(self._folder, "stop")
+        except OSError as error:
+            self._callbacks.on_warning(
+                f"The stop can't be passed on ({error.strerror}); press Ctrl-C again to stop at once without saving."
+            )
+        else:
+            self._callbacks.on_status(
+                "The terminal was closed: stopping after this step"
+                if self._stops[0] in HANGUP_SIGNALS
+                else "Stopping after this step; press Ctrl-C again to stop at once without saving"
+            )
+
+    def _pass_on_requeue(self, ranks: _Ranks) -> None:
+        """By the signal itself, which ranks that are not ready for it have blocked."""
+        for state in ranks.server.ranks.values() if self._requeue_asked else ():
+            if state.is_connected and not state.done and state.pid not in self._asked_to_requeue:
+                self._asked_to_requeue.add(state.pid)
+                for number in REQUEUE_SIGNALS:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(state.pid, number)
+
+    def _signals_answered(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, the first signal asks the ranks to stop and save, a second one of STOP_SIGNALS ends them at once.
+
+        The one by which SLURM announces the end of the job's time has them back up for the job's next turn.
+        """
+
+        def stop(number: int, frame: object) -> None:
+            self._stops.append(number)
+
+        def requeue(number: int, frame: object) -> None:
+            self._requeue_asked = True
+
+        return signals_answered(dict.fromkeys(stop_signals(), stop) | dict.fromkeys(requeue_signals(), requeue))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ranks:
+    """The ranks of one attempt: who starts them, whom they tell, and who judges what they tell."""
+
+    launcher: Launcher
+    server: LifelineServer
+    watch: RankWatch
+
+    def wait(self, seconds: float) -> bool:
+        """Whether all have ended within `seconds`."""
+        deadline = time.monotonic() + seconds
+        while self.launcher.is_running() or any(state.is_connected for state in self.server.ranks.values()):
+            if time.monotonic() > deadline:
+                return False
+            self.server.poll(LOOK_SECONDS)
+        return True

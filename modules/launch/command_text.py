@@ -1,0 +1,243 @@
+"""The commands that start a run from terminals, one for each machine, and how they are written for bash and PowerShell.
+
+A command is made as an argument list and quoted afterwards, so that what a path or an address holds is never read by
+a shell. What no quoting makes safe to paste, such as a line break, is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING
+
+from modules.config.errors import UserError
+from modules.config.presets import ROOT
+from modules.config.visible_text import find_hidden
+from modules.machine.run_shape import uses_torchrun
+from modules.session.RunFolder import RunFolder
+from modules.session.working_folder import working_folder
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+# PowerShell takes each of these for a single quote (language specification, 2.3.5.2).
+_POWERSHELL_QUOTES = re.compile("['\u2018\u2019\u201a\u201b]")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where every machine finds what the command names.
+
+    config_path: the file of the settings. chorus: the folder of Chorus. folder: to run in, which relative paths in the
+    settings start from. interface: network interface for the traffic between machines, empty: the libraries choose.
+    """
+
+    config_path: str
+    python: str = sys.executable
+    chorus: str = str(ROOT)
+    folder: str = field(default_factory=working_folder)
+    interface: str = ""
+
+    def __post_init__(self) -> None:
+        for label, value in (
+            ("The settings file", self.config_path),
+            ("Python", self.python),
+            ("The folder of Chorus", self.chorus),
+            ("The working folder", self.folder),
+            ("The network interface", self.interface),
+        ):
+            check_text(label, value)
+            if not value.strip() and label != "The network interface":
+                raise UserError(f"{label} is empty: write where it is on every machine.")
+            if value.startswith("~"):
+                raise UserError(f"{label} {value!r}: shells leave a quoted ~ as it is; write the whole path.")
+        for label, value in (("The folder of Chorus", self.chorus), ("The working folder", self.folder)):
+            if not (PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute()):
+                raise UserError(f"{label} {value!r} is not a whole path: start it at the root, as in /opt/chorus.")
+
+
+@dataclass(frozen=True)
+class Command:
+    """What one machine runs. variables: for the environment. folder: to run in.
+
+    check: what it runs before, with success, if anything: torchrun would wait for other machines in silence.
+    """
+
+    node_rank: int
+    arguments: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...]
+    folder: str
+    check: tuple[str, ...] = ()
+
+
+def launch_settings_path(workspace_dir: str) -> str:
+    """Where the settings that a command names are written: beside the run folder, whose own copy is the run's.
+
+    Raises UserError if the folder has no name.
+    """
+    return f"{RunFolder(workspace_dir).path}.yaml"
+
+
+def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resume: bool = False) -> list[Command]:
+    """One command for each of the config's machines, that of machine 0 first.
+
+    Raises UserError for an address that can't stand in a command, or a missing one.
+    """
+    num_nodes = config.num_nodes if config.enable_multi_gpu else 1
+    check_text("master_addr", config.master_addr)
+    if num_nodes > 1 and not config.master_addr.strip():
+        raise UserError("master_addr is empty: write the address of machine 0, as the others reach it.")
+    variables = []
+    if config.enable_multi_gpu and config.device_indexes:
+        variables.append(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))  # so that the indexes mean the GPUs that were chosen
+    if places.interface.strip():
+        variables += [(f"{library}_SOCKET_IFNAME", places.interface.strip()) for library in ("NCCL", "GLOO")]
+    return [
+        Command(
+            rank,
+            tuple(_arguments(config, ranks_per_node, rank, places, resume)),
+            tuple(variables),
+            places.folder,
+            tuple(_check_arguments(config, ranks_per_node, rank, places, resume)),
+        )
+        for rank in range(num_nodes)
+    ]
+
+
+def commands_text(commands: Sequence[Command], master_addr: str, line: Callable[[Command], str]) -> str:
+    """All commands with a comment above each, for people. line: `bash_line` or `powershell_line`."""
+    address = f" ({master_addr})" if len(commands) > 1 else ""
+    headings = [f"# node {command.node_rank}{'' if command.node_rank else address}" for command in commands]
+    return "\n\n".join(f"{heading}\n{line(command)}" for heading, command in zip(headings, commands, strict=True))
+
+
+def bash_line(command: Command) -> str:
+    """One line for bash and other POSIX shells."""
+    variables = [f"{name}={shlex.quote(value)}" for name, value in command.variables]
+    parts = [f"cd -- {shlex.quote(command.folder)}"]
+    parts += [" ".join(_bash_words(command.check))] if command.check else []
+    return " && ".join([*parts, " ".join([*variables, *_bash_words(command.arguments)])])
+
+
+def powershell_line(command: Command) -> str:
+    """One line for PowerShell, 5.1 and later.
+
+    Raises UserError for what its versions hand over in different ways: double quotes, and a backslash at the end of a
+    text with spaces (about_Native_Command_Parsing, "PSNativeCommandArgumentPassing").
+    """
+    for argument in (*command.check, *command.arguments):
+        if '"' in argument or (argument.endswith("\\") and re.search(r"\s", argument)):
+            raise UserError(
+                f"{argument!r} can't be written for every PowerShell: leave out double quotes, and a backslash at the "
+                "end."
+            )
+    variables = [f"$env:{name} = {_powershell_quote(value)}" for name, value in command.variables]
+    run = _powershell_call(command.arguments)
+    folder = f"Set-Location -LiteralPath {_powershell_quote(command.folder)} -ErrorAction Stop"
+    if command.check:  # 5.1 has no &&
+        run = f"{_powershell_call(command.check)}; if ($LASTEXITCODE -eq 0) {{ {run} }}"
+    return "; ".join([folder, *variables, run])
+
+
+def bash_script(commands: Sequence[Command]) -> str:
+    """A file for bash: the command, or with several machines the one whose number is the first argument."""
+    lines = ["#!/usr/bin/env bash", "# Starts a training of Chorus.", "set -eu"]
+    if len(commands) == 1:
+        return "\n".join([*lines, bash_line(commands[0]), ""])
+    numbers = f"0 to {len(commands) - 1}"
+    lines += [f"# Its argument is the number of the machine it runs on: {numbers}.", 'case "${1-}" in']
+    lines += [f"{command.node_rank}) {bash_line(command)} ;;" for command in commands]
+    lines += [f'*) echo "usage: $0 NUMBER, of this machine: {numbers}" >&2; exit 2 ;;', "esac", ""]
+    return "\n".join(lines)
+
+
+def powershell_script(commands: Sequence[Command]) -> str:
+    """A file for PowerShell, as `bash_script`. To be saved with a byte order mark: 5.1 takes it for ANSI without."""
+    lines = ["# Starts a training of Chorus."]
+    if len(commands) == 1:
+        return "\n".join([*lines, powershell_line(commands[0]), "exit $LASTEXITCODE", ""])
+    numbers = f"0 to {len(commands) - 1}"
+    lines += [f"# Its argument is the number of the machine it runs on: {numbers}.", "switch ($args[0]) {"]
+    lines += [f"    {command.node_rank} {{ {powershell_line(command)}; exit $LASTEXITCODE }}" for command in commands]
+    lines += [f"    default {{ Write-Error 'Name the number of this machine: {numbers}.'; exit 2 }}", "}", ""]
+    return "\n".join(lines)
+
+
+def _arguments(config: TrainConfig, ranks_per_node: int, node_rank: int, places: Places, resume: bool) -> list[str]:
+    """Every option is written --name=value, so that no value is taken for an option."""
+    script = [f"{places.chorus.rstrip('/')}/scripts/train.py", f"--config={places.config_path}"]
+    script += ["--resume"] if resume else []
+    if not config.enable_multi_gpu or (config.num_nodes == 1 and ranks_per_node == 1):
+        return [places.python, *script]
+    if not uses_torchrun(config):
+        settings = {"enable_multi_gpu": "true", "use_torchrun": "false", "world_size": ranks_per_node}
+        if config.num_nodes > 1:
+            settings |= {"num_nodes": config.num_nodes, "node_rank": node_rank, "master_addr": config.master_addr}
+            settings |= {"initial_port": config.initial_port}
+        return [places.python, *script, *(f"--set={path}={value}" for path, value in settings.items())]
+    torchrun = [places.python, "-m", "torch.distributed.run"]
+    if config.num_nodes == 1:
+        return [*torchrun, "--standalone", f"--nproc-per-node={ranks_per_node}", *script]
+    # Not --rdzv-backend=c10d: with it the machine that happens to start first becomes rank 0, whatever its number is.
+    return [
+        *torchrun,
+        f"--nnodes={config.num_nodes}",
+        f"--node-rank={node_rank}",
+        f"--nproc-per-node={ranks_per_node}",
+        f"--master-addr={config.master_addr}",
+        f"--master-port={config.initial_port}",
+        *script,
+    ]
+
+
+def _check_arguments(
+    config: TrainConfig, ranks_per_node: int, node_rank: int, places: Places, resume: bool
+) -> list[str]:
+    """Without torchrun the training makes this check itself."""
+    if not (config.enable_multi_gpu and uses_torchrun(config) and config.num_nodes > 1):
+        return []
+    return [
+        places.python,
+        f"{places.chorus.rstrip('/')}/scripts/multi_node.py",
+        "--check",
+        f"--config={places.config_path}",
+        f"--nodes={config.num_nodes}",
+        f"--node-rank={node_rank}",
+        f"--processes-per-node={ranks_per_node}",
+        f"--master-addr={config.master_addr}",
+        f"--master-port={config.initial_port}",
+        *(["--resume"] if resume else []),
+    ]
+
+
+def check_text(label: str, value: str) -> None:
+    """Raises UserError for what has no place in a command, whatever its quoting: people paste what they have read."""
+    place = find_hidden(value)
+    if place is not None:
+        raise UserError(
+            f"{label} has a character that can't be seen (U+{ord(value[place]):04X}, after {value[:place][-20:]!r}), "
+            "which has no place in a command: remove it."
+        )
+
+
+def _bash_words(arguments: Sequence[str]) -> list[str]:
+    program, *others = arguments
+    # a program's name with = in it would be an assignment, unless it is quoted
+    return [_bash_quote(program) if "=" in program else shlex.quote(program), *map(shlex.quote, others)]
+
+
+def _bash_quote(text: str) -> str:
+    """In quotes even where shlex sees no need."""
+    return "'" + text.replace("'", "'\"'\"'") + "'"
+
+
+def _powershell_call(arguments: Sequence[str]) -> str:
+    return " ".join(["&", *map(_powershell_quote, arguments)])
+
+
+def _powershell_quote(text: str) -> str:
+    return "'" + _POWERSHELL_QUOTES.sub(lambda quote: quote[0] * 2, text) + "'"

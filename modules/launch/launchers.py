@@ -1,0 +1,243 @@
+"""Starting the ranks of this node: by torch.multiprocessing.spawn or by torchrun.
+
+Both launchers answer the same questions; the supervisor asks them. `Launcher` says which.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from modules.config.TrainConfig import TrainConfig
+from modules.launch.parent_watch import PARENT_VARIABLE
+
+SAVE_SECONDS = 600  # that torchrun gives ranks for backup and model after a signal; its own 30 s are too few
+
+_TAIL_LINES = 20
+
+
+class Launcher(Protocol):
+    """The ranks of one node, from their start to their end."""
+
+    num_ranks: int
+    last_lines: Sequence[str]  # the end of what the launcher itself had to say
+
+    def start(self, variables: dict[str, str]) -> None:
+        """Starts the ranks with `variables` added to their environment."""
+
+    def is_running(self) -> bool:
+        """Whether any process that was started here is still there."""
+
+    def exit_codes(self) -> dict[int, int | None]:
+        """By local rank: None while it runs, or if it is not known; minus the signal's number if a signal ended it."""
+
+    def terminate(self) -> None:
+        """Asks all to end (SIGTERM)."""
+
+    def kill(self) -> None:
+        """Ends what this launcher has started itself, whatever it is doing."""
+
+
+class SpawnLauncher:
+    """Starts `target(local_rank, variables, *args)` in `num_ranks` new processes.
+
+    target: a function at the top of a module. It puts `variables` into its environment itself.
+    `start` must be called from the main thread: when the *thread* that has spawned them ends, Linux sends the ranks
+    SIGINT (torch asks for it), and they were seen to exit with 0 in the middle of a training.
+    """
+
+    def __init__(self, target: Callable[..., None], args: Sequence[Any], num_ranks: int):
+        self.num_ranks = num_ranks
+        self.last_lines: Sequence[str] = ()
+        self._target, self._args = target, tuple(args)
+        self._processes: list[Any] = []
+
+    def start(self, variables: dict[str, str]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("ranks must be spawned by the main thread: they end with the thread that spawned them")
+        from torch import multiprocessing
+
+        os.environ[PARENT_VARIABLE] = str(os.getpid())
+        try:
+            # A Ctrl-C reaches all processes of a terminal, and a rank that takes it while it is importing is lost; what
+            # a Ctrl-C means is for the supervisor to say.
+            with _ctrl_c_ignored():
+                context = multiprocessing.spawn(self._target, (variables, *self._args), self.num_ranks, join=False)
+        finally:
+            del os.environ[PARENT_VARIABLE]
+        self._processes = list(context.processes)
+
+    def is_running(self) -> bool:
+        return any(process.exitcode is None for process in self._processes)
+
+    def exit_codes(self) -> dict[int, int | None]:
+        return {rank: process.exitcode for rank, process in enumerate(self._processes)}
+
+    def terminate(self) -> None:
+        for process in self._processes:
+            process.terminate()
+
+    def kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+
+class TorchrunLauncher:
+    """Runs `command`, such as that of `torchrun_command`, whose agent starts `num_ranks` ranks on this node.
+
+    The agent tells its own exit code, not those of its ranks; these are read from what it writes to stderr.
+    """
+
+    def __init__(self, command: Sequence[str], num_ranks: int):
+        self.num_ranks = num_ranks
+        self.last_lines: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._command = list(command)
+        self._agent: subprocess.Popen[bytes] | None = None
+        self._scan = _AgentScan()
+
+    def start(self, variables: dict[str, str]) -> None:
+        # A group of its own: a Ctrl-C in the terminal is for the supervisor, which passes it on as a stop command.
+        if os.name == "nt":
+            group = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+        else:
+            group = {"start_new_session": True}
+        self._agent = subprocess.Popen(
+            self._command,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            **group,
+        )
+        self._reader = threading.Thread(target=self._pass_on_stderr, name="torchrun's stderr", daemon=True)
+        self._reader.start()
+
+    def is_running(self) -> bool:
+        return self._agent is not None and self._agent.poll() is None
+
+    def exit_codes(self) -> dict[int, int | None]:
+        code = None if self._agent is None else self._agent.poll()
+        if code is not None:
+            self._reader.join(1.0)  # its last words may still be in the pipe, and a rank may hold that open
+        found = dict(self._scan.codes)
+        # Once it is gone without a word about any rank, what happened to it has happened to all.
+        of_others = None if found else code
+        return {rank: found.get(rank, of_others) for rank in range(self.num_ranks)}
+
+    def terminate(self) -> None:
+        if self._agent is not None:
+            self._agent.terminate()
+
+    def kill(self) -> None:
+        if self._agent is not None:
+            self._agent.kill()
+
+    def _pass_on_stderr(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        line = ""
+        with self._agent.stderr as pipe:
+            while data := pipe.read1(1 << 16):
+                text = decoder.decode(data)
+                with contextlib.suppress(OSError, ValueError):  # a terminal that was closed
+                    sys.stderr.write(text)
+                    sys.stderr.flush()
+                *lines, line = (line + text).split("\n")
+                for complete in lines:
+                    self.last_lines.append(complete.rstrip())
+                    self._scan.take(complete)
+
+
+def torchrun_command(
+    config: TrainConfig, script_args: Sequence[str], num_ranks: int, port: int, log_dir: str | os.PathLike
+) -> list[str]:
+    """The argument list that starts `num_ranks` ranks of this node by torchrun.
+
+    script_args: the script and its arguments. log_dir: where ranks tell torchrun of their errors; by default it makes a
+    folder for that in the system's temporary one, and leaves it there.
+    Without --rdzv-backend=c10d on purpose: with it the machine that happens to start first becomes rank 0, whatever
+    node_rank says.
+    """
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        str(config.num_nodes),
+        "--node-rank",
+        str(config.node_rank),
+        "--nproc-per-node",
+        str(num_ranks),
+        "--master-addr",
+        config.master_addr,
+        "--master-port",
+        str(port),
+        "--log-dir",
+        str(log_dir),
+        "--shutdown-timeout",
+        str(SAVE_SECONDS),
+        *script_args,
+    ]
+
+
+def kill_processes(pids: Iterable[int]) -> None:
+    """Ends processes of ours, whatever they are doing."""
+    for pid in pids:
+        # Windows has no SIGKILL; there SIGTERM ends a process at once. PermissionError: there, it is ending just now.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+@contextlib.contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Inside, this process ignores a Ctrl-C, and so do those that it starts here, to their end."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _hand_on_to_new_processes(True)
+    try:
+        yield
+    finally:
+        _hand_on_to_new_processes(False)
+        signal.signal(signal.SIGINT, before)
+
+
+def _hand_on_to_new_processes(ignored: bool) -> None:
+    """Whether they ignore a Ctrl-C on Windows; elsewhere they do if this process does."""
+    if sys.platform == "win32":
+        import ctypes
+
+        ctypes.WinDLL("kernel32").SetConsoleCtrlHandler(None, ignored)
+
+
+class _AgentScan:
+    """Finds the exit codes of ranks in what torchrun's agent writes (torch 2.13).
+
+    It names the first failure in one line, `failed (exitcode: -9) local_rank: 1 (pid: 123)`, and then all of them in a
+    table: a line with `(local_rank: 1)`, two lines later `exitcode  : -9 (pid: 123)`. In the table are also the ranks
+    that the agent itself has ended, by SIGTERM.
+    """
+
+    _FIRST = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")
+    _TABLE_RANK = re.compile(r"^\s*rank\s*: \d+ \(local_rank: (\d+)\)")
+    _TABLE_CODE = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: \d+\)")
+
+    def __init__(self) -> None:
+        self.codes: dict[int, int] = {}
+        self._rank: int | None = None
+
+    def take(self, line: str) -> None:
+        if match := self._FIRST.search(line):
+            self.codes[int(match[2])] = int(match[1])
+        elif match := self._TABLE_RANK.search(line):
+            self._rank = int(match[1])
+        elif (match := self._TABLE_CODE.search(line)) and self._rank is not None:
+            code = int(match[1])
+            if code != -signal.SIGTERM:
+                self.codes.setdefault(self._rank, code)
+            self._rank = None

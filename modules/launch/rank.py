@@ -1,0 +1,69 @@
+"""One of several ranks, however it was started: its trainer, and the last words of its process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+from tqdm import tqdm
+
+from modules.launch.run import FINISHED, STOPPED, Outcome, train_rank
+from modules.launch.stacks import dump_stacks_on_request
+from modules.session.RunFolder import RunFolder
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+    from modules.distributed.environments import RankEnvironment
+    from modules.launch.lifeline import Lifeline
+    from modules.session.TrainCallbacks import TrainCallbacks
+    from modules.session.TrainCommands import TrainCommands
+    from modules.trainer.DistributedTrainer import DistributedTrainer
+
+
+def train_as_rank(
+    config: TrainConfig,
+    environment: RankEnvironment,
+    lifeline: Lifeline,
+    resume: bool,
+    started: float,
+    signals: tuple[int, ...] = (),
+) -> Outcome:
+    """Trains as the rank that `environment` says, watched over `lifeline`, which hears how it ended.
+
+    started, signals: as of `train_rank`.
+    """
+    folder = RunFolder(config.workspace_dir)
+    tqdm.set_lock(threading.RLock())  # by default one for several processes, which would outlive os._exit
+    dump_stacks_on_request(folder.stacks_path(environment.rank))
+    trainers: list[DistributedTrainer] = []
+
+    def make_trainer(callbacks: TrainCallbacks, commands: TrainCommands) -> DistributedTrainer:
+        from modules.trainer.DistributedTrainer import DistributedTrainer
+
+        arguments = (config, callbacks, commands, environment.local_rank)
+        trainers.append(DistributedTrainer(*arguments, resume=resume, heartbeat=lifeline))
+        return trainers[0]
+
+    outcome = train_rank(
+        config, folder, make_trainer, started=started, rank=environment.rank, tells_failure=False, signals=signals
+    )
+    if outcome.status == "failed":
+        lifeline.failed(outcome.text, outcome.traceback, outcome.is_user_error, outcome.is_symptom)
+    else:
+        lifeline.done("requeued" if outcome.requeues else outcome.status, outcome.step)
+        if trainers:
+            trainers[0].leave()
+    return outcome
+
+
+def end_process(outcome: Outcome, lifeline: Lifeline) -> NoReturn:
+    """A stop that was asked for is a success: a launcher must not take it for a failure."""
+    lifeline.close()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # Not sys.exit: after an error a collective may be open, on which the exit would wait for the other ranks.
+    os._exit(FINISHED if outcome.exit_code == STOPPED else outcome.exit_code)

@@ -1,0 +1,227 @@
+"""A run on several ranks of this machine, from the process above them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modules.config.errors import UserError
+from modules.config.files import config_from_values, save_config, to_values
+from modules.config.presets import ROOT
+from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment, spawn_variables
+from modules.launch.launchers import Launcher, SpawnLauncher, TorchrunLauncher, torchrun_command
+from modules.launch.lifeline import Lifeline
+from modules.launch.rank import end_process, train_as_rank
+from modules.launch.run import STOPPED, Outcome, record_end
+from modules.launch.Supervisor import Supervisor
+from modules.machine.devices import num_cores
+from modules.machine.keep_awake import kept_awake
+from modules.machine.node_check import check_nodes, refused_together
+from modules.machine.ports import LOOPBACK, PORTS_TO_TRY, claim_free_port
+from modules.session.atomic import make_temporary_folder
+from modules.session.backups import newest_usable
+from modules.session.EventCallbacks import EventCallbacks
+from modules.session.events import EventWriter
+from modules.session.FolderCommands import STARTED_VARIABLE, FolderCommands
+from modules.session.log_file import log_file
+from modules.session.printing import print_line
+from modules.session.RunFolder import RunFolder
+from modules.session.RunLock import RunLock
+from modules.session.signals import (
+    HANGUP_SIGNALS,
+    STOP_SIGNALS,
+    remember_signals,
+    signals_answered,
+    signals_remembered,
+    stop_signals,
+)
+from modules.session.slurm import REQUEUED, requeue_signals
+from modules.session.standard_streams import outlast_readers
+from modules.session.TerminalCallbacks import TerminalCallbacks
+from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
+from modules.session.TrainCommands import TrainCommands
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+SETTINGS_NAME = "config.yaml"
+
+
+def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False, by_torchrun: bool = False) -> int:
+    """Starts `num_ranks` ranks on this machine, watches them and says how the run ended; returns the exit code.
+
+    To be called from the main thread: spawned ranks end with the thread that has started them.
+    Raises UserError for what can be said before a rank starts.
+    """
+    remember_signals(requeue_signals())
+    started = float(os.environ.get(STARTED_VARIABLE) or time.time())  # the window tells when it was asked to start
+    os.environ[STARTED_VARIABLE] = repr(started)
+    if by_torchrun:  # torchrun would give each rank one thread, whatever there is
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_ranks)))
+    machines = _machines(config)
+    folder = RunFolder(config.workspace_dir)
+    leads = machines.node_rank == 0  # the other machines may share its disk, and follow
+    with contextlib.ExitStack() as stack:
+        with refused_together(machines, lambda text: print_line(text, sys.stderr)):
+            if num_ranks * machines.num_nodes > 1:
+                _check_gloo(config)
+            _take_folder(folder, leads, resume, stack)
+        callbacks = _callbacks(folder, stack)
+        if config.keep_awake:
+            stack.enter_context(kept_awake(callbacks.on_status))
+        if machines.num_nodes > 1:
+            ranks = None if by_torchrun else num_ranks  # torchrun counts those of each machine
+            if not _meet_nodes(machines, folder, callbacks, started, resume, ranks):
+                if leads:
+                    folder.write_exit("stopped", rank=0)
+                return STOPPED
+        claims = stack.enter_context(contextlib.ExitStack())
+        launch_dir = _launch_dir(config, folder, stack) if by_torchrun else None
+
+        def make_launcher(attempt: int, resume: bool) -> Launcher:
+            claims.close()  # that of the attempt before
+            port = _free_port(machines, callbacks, claims)
+            if by_torchrun:
+                script = [str(ROOT / "scripts" / "train.py"), "--config", str(launch_dir / SETTINGS_NAME)]
+                script += ["--resume"] if resume else []
+                return TorchrunLauncher(torchrun_command(config, script, num_ranks, port, launch_dir), num_ranks)
+            # a name made here is known to this machine alone
+            run_id = secrets.token_hex(8) if machines.num_nodes == 1 else "run"
+            arguments = (to_values(config), resume, started, num_ranks, port, run_id)
+            return SpawnLauncher(run_distributed_training, arguments, num_ranks)
+
+        code = Supervisor(
+            folder,
+            make_launcher,
+            callbacks,
+            resume=resume,
+            max_restarts=machines.max_restarts if machines.num_nodes == 1 else 0,
+            has_backup=lambda: newest_usable(folder) is not None,
+            first_rank=machines.node_rank * num_ranks,
+            writes_exit=leads,
+        ).run()
+        if code == REQUEUED:
+            record_end(folder, Outcome("stopped", requeues=True))
+        return code
+
+
+def run_distributed_training(
+    local_rank: int,
+    variables: dict[str, str],
+    values: dict[str, Any],
+    resume: bool,
+    started: float,
+    num_ranks: int,
+    port: int,
+    run_id: str,
+) -> None:
+    """What each rank that the supervisor spawns runs.
+
+    variables: of the supervisor, for the environment. values: the settings. started: Unix time of the run's start.
+    num_ranks: on this machine. run_id: the same on all machines.
+    """
+    for number in (*STOP_SIGNALS, *HANGUP_SIGNALS):  # they may reach every process; the supervisor answers them
+        signal.signal(number, signal.SIG_IGN)
+    remember_signals(requeue_signals())
+    outlast_readers()
+    config = config_from_values(values)
+    attempt = int(variables[ATTEMPT_VARIABLE])
+    os.environ.update(variables)
+    os.environ.update(spawn_variables(local_rank, _machines(config), num_ranks, port, run_id, attempt))
+    environment = find_environment()
+    lifeline = Lifeline.from_environment(environment.rank)
+    outcome = train_as_rank(config, environment, lifeline, resume, started, (signal.SIGTERM, *requeue_signals()))
+    end_process(replace(outcome, requeues=False), lifeline)  # the supervisor sees to that
+
+
+def _machines(config: TrainConfig) -> TrainConfig:
+    """The settings that say which machines train, of no account while multi-GPU is off."""
+    return config if config.enable_multi_gpu else replace(config, num_nodes=1, node_rank=0, max_restarts=0)
+
+
+def _take_folder(folder: RunFolder, leads: bool, resume: bool, stack: contextlib.ExitStack) -> None:
+    """Raises UserError where it holds a run already, or one that goes on."""
+    if leads and not resume:
+        folder.refuse_earlier_run()
+    folder.create()
+    if leads:
+        stack.enter_context(RunLock(folder.lock_path))
+        # the run writes a new record of its end, which a signal before or after the training must not cost
+        stack.enter_context(signals_remembered(stop_signals()))
+        folder.clear_exit()
+
+
+def _launch_dir(config: TrainConfig, folder: RunFolder, stack: contextlib.ExitStack) -> Path:
+    """A folder for torchrun, with the settings of its ranks, until `stack` closes. Raises UserError on a full disk.
+
+    What a killed run leaves of it is swept at the next start. So may be that of another machine on a shared disk, which
+    looks the same, but only after the ranks have met: by then they have read their settings.
+    """
+    try:
+        launch_dir = make_temporary_folder(folder.path / "launch")
+        stack.callback(shutil.rmtree, launch_dir, ignore_errors=True)
+        save_config(config, launch_dir / SETTINGS_NAME)
+    except OSError as error:
+        raise UserError(
+            f"workspace_dir {str(folder.path)!r} can't be written ({error.strerror}): free some space there, or choose "
+            "another folder."
+        ) from error
+    return launch_dir
+
+
+def _callbacks(folder: RunFolder, stack: contextlib.ExitStack) -> TrainCallbacks:
+    log = stack.enter_context(log_file(folder.supervisor_log_path))
+    events = stack.enter_context(EventWriter(folder.supervisor_event_path, rank=None))
+    return CallbackList([TerminalCallbacks(sys.stderr), TerminalCallbacks(log), EventCallbacks(events)])
+
+
+def _check_gloo(config: TrainConfig) -> None:
+    """Before ranks are started for nothing."""
+    from modules.distributed.setup_distributed import gloo_problem
+
+    if sys.platform == "win32" and (problem := gloo_problem()):
+        raise UserError(f"distributed_backend {config.distributed_backend}: {problem}; switch enable_multi_gpu off.")
+
+
+def _meet_nodes(
+    config: TrainConfig,
+    folder: RunFolder,
+    callbacks: TrainCallbacks,
+    started: float,
+    resume: bool,
+    ranks: int | None,
+) -> bool:
+    """Waits for the other machines, which make the same check; False where a stop was asked for. Raises UserError.
+
+    ranks: of this machine, where all need as many.
+    """
+    # on a shared disk a stop is for machine 0 to take
+    commands = FolderCommands(folder, callbacks, started) if config.node_rank == 0 else TrainCommands()
+    with signals_answered(dict.fromkeys(stop_signals(), lambda *_: commands.stop())):
+        found = check_nodes(config, callbacks.on_status, lambda: commands.stopping, resume=resume, ranks=ranks)
+    for line in found:
+        callbacks.on_status(line)
+    return bool(found)
+
+
+def _free_port(config: TrainConfig, callbacks: TrainCallbacks, claims: contextlib.ExitStack) -> int:
+    """initial_port; where it is busy the next free one, if no other machine has to know it. Kept until `claims` end."""
+    wanted = int(config.initial_port)
+    if config.num_nodes > 1:  # the check of the machines has had it just now
+        return wanted
+    claimed = claim_free_port(wanted, LOOPBACK)
+    if claimed is None:
+        raise UserError(f"initial_port {wanted} and the {PORTS_TO_TRY} after it are busy: set another one.")
+    port, claim = claimed
+    claims.enter_context(claim)
+    if port != wanted:
+        callbacks.on_warning(f"Port {wanted} is busy: using {port}.")
+    return port

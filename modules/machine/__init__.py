@@ -1,0 +1,1 @@
+"""What this machine has and can do: devices, links, memory, ports, and the doctor. No torch, no Tk."""

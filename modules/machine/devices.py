@@ -1,0 +1,356 @@
+"""The GPUs and cores that a run can use, asked of the driver by NVML: no torch, no CUDA context, no memory taken."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PureWindowsPath
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from modules.config.errors import UserError
+from modules.machine.memory_estimate import GIB
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+T = TypeVar("T")
+Link = Literal["nvlink", "pcie", "none", "unknown"]
+
+HIDES_ALL = ("", "-1")  # values of CUDA_VISIBLE_DEVICES
+NO_DRIVER = "no NVIDIA driver is installed"
+DEVICE_FILES = "/dev/nvidia[0-9]*"  # of a driver for Linux that has GPUs; a container has those that it may use
+
+SMALL_SHARE = 0.5  # of the largest GPU's memory: with less, a GPU is more likely for a display than for training
+
+# nvmlGpuP2PCapsIndex_t. pynvml's own NVML_P2P_CAPS_INDEX_READ is a tuple, by a comma too many, and can't be passed.
+_P2P_READ, _P2P_NVLINK = 0, 2
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of this machine.
+
+    index: its number for CUDA in this process, which is what `device_indexes` means; nvml_index: its number in
+    nvidia-smi. memory_bytes: all of it, used or not; None where the driver does not say, as on chips that share the
+    CPU's memory.
+    """
+
+    index: int
+    name: str
+    uuid: str
+    memory_bytes: int | None
+    nvml_index: int
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A program that uses a GPU. name: of its file, empty where the driver does not say. pid: as the host counts.
+
+    memory_bytes: on this GPU; None where the driver does not say, as on Windows.
+    """
+
+    pid: int
+    name: str
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class GpuUsage:
+    """What a GPU is doing now; each figure is None where the driver does not say it.
+
+    utilisation: percent of the time in which it computed anything. processes: the one with the most memory first.
+    """
+
+    memory_used_bytes: int | None
+    utilisation: int | None
+    temperature_celsius: int | None
+    processes: tuple[GpuProcess, ...] = ()
+
+
+UNKNOWN_USAGE = GpuUsage(None, None, None)
+
+
+def list_gpus(env: Mapping[str, str] = os.environ) -> list[Gpu]:
+    """The GPUs that this process may use, in the order in which CUDA counts them.
+
+    CUDA_VISIBLE_DEVICES is read as torch and CUDA read it: numbers or UUIDs up to the first that does not exist,
+    nothing if one is named twice. Of MIG instances CUDA gives a process one, the first.
+    The order is that of the PCI bus, as in nvidia-smi. CUDA's own default (CUDA_DEVICE_ORDER=FASTEST_FIRST) puts the
+    fastest first by a rule that NVIDIA does not publish: it differs only where the GPUs do, and there ranks that count
+    as this list does need CUDA_DEVICE_ORDER=PCI_BUS_ID, which those that Chorus spawns get.
+    A GPU that the driver lists but does not open, such as one that is lost or denied to this process, is left out.
+    Returns an empty list without a GPU, a driver or its NVML library.
+    """
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    with open_nvml() as nvml:
+        if nvml is None:
+            return []
+        if visible is not None and visible.startswith("MIG-"):
+            return _list_mig_instance(nvml, visible.split(",")[0])
+        gpus = _list_all(nvml)
+    chosen = range(len(gpus)) if visible is None else _visible_indexes(visible, [gpu.uuid for gpu in gpus])
+    return [replace(gpus[place], index=index) for index, place in enumerate(chosen)]
+
+
+def no_gpu_reason(env: Mapping[str, str] = os.environ) -> str:
+    """Why `list_gpus` is empty: a clause for people, without a full stop."""
+    import pynvml
+
+    with open_nvml() as nvml:
+        if nvml is None:
+            return _no_nvml_reason(pynvml)
+        num_hidden = len(_list_all(nvml))
+        num_listed = ask(nvml, nvml.nvmlDeviceGetCount) or 0
+    if num_hidden:
+        return f"CUDA_VISIBLE_DEVICES is {env.get('CUDA_VISIBLE_DEVICES', '')!r} and hides the {num_hidden} that exist"
+    return f"the driver lists {num_listed} but opens none" if num_listed else "the NVIDIA driver finds none"
+
+
+def driver_fault(env: Mapping[str, str] = os.environ) -> str:
+    """Why a driver that is there does not answer, as after an update without a restart: a clause, without a full stop.
+
+    Empty without a driver, where it answers, and where CUDA_VISIBLE_DEVICES hides all GPUs on purpose.
+    """
+    import pynvml
+
+    with open_nvml() as nvml:
+        answers = nvml is not None
+    if answers or env.get("CUDA_VISIBLE_DEVICES") in HIDES_ALL or not glob.glob(DEVICE_FILES):
+        return ""
+    reason = _no_nvml_reason(pynvml)
+    return "" if reason == NO_DRIVER else reason
+
+
+def read_usage(gpus: Sequence[Gpu]) -> list[GpuUsage]:
+    """What each of the GPUs is doing now. Takes milliseconds, or a second where no process keeps the driver awake."""
+    with open_nvml() as nvml:
+        return [UNKNOWN_USAGE if nvml is None else _usage(nvml, gpu) for gpu in gpus]
+
+
+def link_between(a: Gpu, b: Gpu) -> Link:
+    """How the two reach each other's memory: by NVLink, directly over PCIe, or not at all ("none").
+
+    "unknown" where the driver does not answer: under WSL, for MIG instances, for a GPU that was lost meanwhile.
+    """
+    with open_nvml() as nvml:
+        return "unknown" if nvml is None else _link(nvml, a, b)
+
+
+def link_matrix(gpus: Sequence[Gpu]) -> list[list[Link | None]]:
+    """`link_between` for all pairs, symmetric; None on the diagonal."""
+    links: list[list[Link | None]] = [[None] * len(gpus) for _ in gpus]
+    with open_nvml() as nvml:
+        for a, b in itertools.combinations(range(len(gpus)), 2):
+            links[a][b] = links[b][a] = "unknown" if nvml is None else _link(nvml, gpus[a], gpus[b])
+    return links
+
+
+def slow_links_warning(gpus: Sequence[Gpu]) -> str | None:
+    """One sentence if two of the GPUs that will train certainly have no direct link, else None.
+
+    One that is named twice, as ranks with gloo may share it, counts once.
+    """
+    with open_nvml() as nvml:
+        if nvml is None:
+            return None
+        slow = [(a, b) for a, b in itertools.combinations(dict.fromkeys(gpus), 2) if _link(nvml, a, b) == "none"]
+    if not slow:
+        return None
+    a, b = slow[0]
+    others = f" (and {len(slow) - 1} more pairs)" if len(slow) > 2 else " (and 1 more pair)" if len(slow) == 2 else ""
+    return (
+        f"GPU {a.index} ({a.name}) and GPU {b.index} ({b.name}){others} have no direct link, so that gradients go "
+        "through the CPU's memory, which is slow: choose linked GPUs with device_indexes, or set "
+        "gradient_reduce_precision to bf16 to halve the traffic."
+    )
+
+
+def mixed_gpus_warning(gpus: Sequence[Gpu]) -> str | None:
+    """One sentence if the GPUs that will train are of several kinds, else None."""
+    names = sorted({gpu.name for gpu in gpus})
+    if len(names) < 2:
+        return None
+    known = [gpu for gpu in gpus if gpu.memory_bytes]
+    largest, smallest = (pick(known, key=lambda gpu: gpu.memory_bytes, default=None) for pick in (max, min))
+    if known and smallest.memory_bytes < SMALL_SHARE * largest.memory_bytes:
+        return (
+            f"Different devices ({', '.join(names)}): each holds the whole model, and GPU {smallest.index} has "
+            f"{smallest.memory_bytes / GIB:.0f} GiB of memory where GPU {largest.index} has "
+            f"{largest.memory_bytes / GIB:.0f}; leave the smaller ones out with device_indexes."
+        )
+    return (
+        f"Different devices ({', '.join(names)}): the slowest sets the pace; choose GPUs of one kind with "
+        "device_indexes."
+    )
+
+
+def driver_versions() -> tuple[str, tuple[int, int]] | None:
+    """(version of the driver, newest CUDA version that it knows); None without a driver that answers."""
+    with open_nvml() as nvml:
+        driver = ask(nvml, nvml.nvmlSystemGetDriverVersion) if nvml else None
+        cuda = ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2) if nvml else None
+    return None if driver is None or cuda is None else (driver, (cuda // 1000, cuda % 1000 // 10))
+
+
+def num_cores() -> int:
+    """The CPU cores that this process may use; fewer than the machine has, where a job scheduler confines it."""
+    if hasattr(os, "sched_getaffinity"):  # not on Windows and macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def default_num_ranks(config: TrainConfig, gpus: Sequence[Gpu], cores: int) -> int:
+    """Ranks that a multi-GPU run starts on this machine, one of `num_nodes`.
+
+    world_size if it is set; else one per chosen GPU, of all where none is chosen; without GPUs two, or one on one core.
+    Raises UserError for a chosen GPU that does not exist, and for more ranks than GPUs where the backend needs one for
+    each. On CPUs, and on GPUs with gloo, any number of ranks goes.
+    """
+    check_device_indexes(config.device_indexes, len(gpus))
+    num_gpus = len(config.device_indexes) or len(gpus)
+    if config.world_size is None:
+        return num_gpus or min(2, cores)
+    if 0 < num_gpus < config.world_size and config.distributed_backend != "gloo":
+        there = f"device_indexes names {num_gpus}" if config.device_indexes else f"this machine has {num_gpus}"
+        raise UserError(
+            f"world_size {config.world_size} with distributed_backend {config.distributed_backend}: each rank needs a "
+            f"GPU of its own and {there}; use {num_gpus} or less, or leave world_size empty."
+        )
+    return config.world_size
+
+
+def check_device_indexes(device_indexes: Sequence[int], num_gpus: int) -> None:
+    """Raises UserError for a chosen GPU that does not exist."""
+    for index in device_indexes:
+        if index >= num_gpus:
+            there = f"only 0 to {num_gpus - 1} exist" if num_gpus else "there is no GPU here"
+            raise UserError(f"device_indexes {list(device_indexes)}: {there}; choose others, or none for all.")
+
+
+@contextlib.contextmanager
+def open_nvml() -> Iterator[Any]:
+    """The module pynvml, ready for queries; None where the driver can't be asked, and CUDA can't be used either."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:  # no driver, no library, one that does not fit the kernel's module, no permission
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def ask(nvml: Any, query: Callable[..., T], *arguments: Any) -> T | None:
+    """The query's answer; None where the driver refuses it, as consumer cards and WSL do for many."""
+    try:
+        return query(*arguments)
+    except nvml.NVMLError:
+        return None
+
+
+def _list_all(nvml: Any) -> list[Gpu]:
+    gpus: list[Gpu] = []
+    for nvml_index in range(ask(nvml, nvml.nvmlDeviceGetCount) or 0):
+        handle = ask(nvml, nvml.nvmlDeviceGetHandleByIndex, nvml_index)
+        if handle is not None:
+            gpus.append(_describe(nvml, handle, len(gpus), nvml_index))
+    return gpus
+
+
+def _describe(nvml: Any, handle: Any, index: int, nvml_index: int) -> Gpu:
+    name = ask(nvml, nvml.nvmlDeviceGetName, handle) or "NVIDIA GPU"
+    uuid = ask(nvml, nvml.nvmlDeviceGetUUID, handle) or ""
+    memory = ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    return Gpu(index, name, uuid, memory.total if memory else None, nvml_index)
+
+
+def _no_nvml_reason(nvml: Any) -> str:
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        if error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            return NO_DRIVER
+        return f"the NVIDIA driver does not answer ({error})"
+    nvml.nvmlShutdown()
+    return "the NVIDIA driver answered just now: refresh"
+
+
+def _usage(nvml: Any, gpu: Gpu) -> GpuUsage:
+    handle = ask(nvml, nvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
+    if handle is None:
+        return UNKNOWN_USAGE
+    memory = ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    rates = ask(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+    temperature = ask(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+    running = {}  # by process: one that computes and draws is listed twice
+    for query in (nvml.nvmlDeviceGetGraphicsRunningProcesses, nvml.nvmlDeviceGetComputeRunningProcesses):
+        for process in ask(nvml, query, handle) or ():
+            running[process.pid] = GpuProcess(process.pid, _process_name(nvml, process.pid), process.usedGpuMemory)
+    processes = sorted(running.values(), key=lambda process: -(process.memory_bytes or 0))
+    return GpuUsage(
+        memory_used_bytes=memory.used if memory else None,
+        utilisation=rates.gpu if rates else None,
+        temperature_celsius=temperature,
+        processes=tuple(processes),
+    )
+
+
+def _process_name(nvml: Any, pid: int) -> str:
+    try:
+        path = ask(nvml, nvml.nvmlSystemGetProcessName, pid) or ""  # unknown for those outside a container
+    except UnicodeDecodeError:  # pynvml takes every name for UTF-8
+        return ""
+    return PureWindowsPath(path).name  # it splits at / too
+
+
+def _list_mig_instance(nvml: Any, uuid: str) -> list[Gpu]:
+    handle = ask(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
+    parent = ask(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) if handle is not None else None
+    nvml_index = ask(nvml, nvml.nvmlDeviceGetIndex, parent) if parent is not None else None
+    return [] if nvml_index is None else [_describe(nvml, handle, 0, nvml_index)]
+
+
+def _visible_indexes(visible: str, uuids: Sequence[str]) -> list[int]:
+    """The places in `uuids` that CUDA_VISIBLE_DEVICES names."""
+    entries = [entry.strip() for entry in visible.split(",")]
+    if entries[0].startswith("GPU-"):
+        places = [_place_of_uuid(entry, uuids) for entry in entries]
+    else:
+        places = [_leading_number(entry) for entry in entries]
+    chosen = list(itertools.takewhile(lambda place: place >= 0, places))
+    if len(set(chosen)) < len(chosen):
+        return []
+    return list(itertools.takewhile(lambda place: place < len(uuids), chosen))
+
+
+def _place_of_uuid(entry: str, uuids: Sequence[str]) -> int:
+    """-1 if none or more than one of the UUIDs begins so."""
+    matches = [place for place, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]
+    return matches[0] if len(matches) == 1 else -1
+
+
+def _leading_number(entry: str) -> int:
+    """CUDA reads numbers as C does: "1 " and "1st" are 1, what begins with no number ends the list."""
+    match = re.match("[+-]?[0-9]+", entry)
+    return int(match[0]) if match else -1
+
+
+def _link(nvml: Any, a: Gpu, b: Gpu) -> Link:
+    handles = [ask(nvml, nvml.nvmlDeviceGetHandleByUUID, gpu.uuid) for gpu in (a, b)]
+    if None in handles:
+        return "unknown"
+    if ask(nvml, nvml.nvmlDeviceGetP2PStatus, *handles, _P2P_NVLINK) == nvml.NVML_P2P_STATUS_OK:
+        return "nvlink"
+    status = ask(nvml, nvml.nvmlDeviceGetP2PStatus, *handles, _P2P_READ)
+    if status in (None, nvml.NVML_P2P_STATUS_UNKNOWN):
+        return "unknown"
+    return "pcie" if status == nvml.NVML_P2P_STATUS_OK else "none"

@@ -1,0 +1,147 @@
+"""All checks of a machine, in the order in which they are told."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from modules.config.errors import UserError
+from modules.machine.backend import choose_backend
+from modules.machine.devices import num_cores
+from modules.machine.doctor.CheckResult import CheckResult
+from modules.machine.doctor.communication import check_communication
+from modules.machine.doctor.disk import check_disk
+from modules.machine.doctor.hardware import (
+    Hardware,
+    check_driver,
+    check_gpus,
+    check_links,
+    check_torch,
+    read_hardware,
+    read_torch,
+)
+from modules.machine.doctor.known_problems import check_known_problems, read_situation
+from modules.machine.doctor.machine import check_machine
+from modules.machine.doctor.network import check_clock, check_loopback, check_port
+from modules.machine.doctor.nodes import check_other_nodes
+from modules.machine.doctor.settings import check_settings
+from modules.machine.interfaces import interface_towards
+from modules.machine.run_shape import chosen_gpus, ranks_here
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+T = TypeVar("T")
+SECONDS = 30  # for what asks a driver, a disk or a name server, each of which may never answer
+
+
+def examine(
+    config: TrainConfig,
+    arguments: Sequence[str] = (),
+    quick: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> Iterator[CheckResult]:
+    """Makes the checks one after the other and gives each result at once: some take a minute.
+
+    config: of the run to come. arguments: of scripts/train.py that give it; without any the settings themselves are not
+    looked at. quick: without measuring the communication. tell: told whom this machine waits for, to meet the others of
+    several; None: they are not asked.
+    """
+    yield check_machine()
+    everything = within(SECONDS, "GPUs", read_hardware)
+    if isinstance(everything, CheckResult):
+        yield everything
+        everything = Hardware(no_gpu_reason="the driver does not answer", cores=num_cores())
+    hardware = everything.choose([gpu.index for gpu in chosen_gpus(config, everything.gpus)])
+    answer = read_torch()
+    facts = None if isinstance(answer, CheckResult) else answer
+    yield check_torch(facts, everything) if facts else answer
+    yield from _check_devices(everything, hardware, facts)
+    for setting in ("workspace_dir", "cache_dir"):
+        yield within(SECONDS, setting, check_disk, setting, getattr(config, setting))
+    yield from _check_meeting(config)
+    if tell and _num_nodes(config) > 1:
+        yield check_other_nodes(config, tell)
+    ranks = _num_ranks(config, everything)
+    known = within(SECONDS, "known traps", _read_known_problems, config, hardware, facts, ranks, len(everything.gpus))
+    yield from [known] if isinstance(known, CheckResult) else known
+    if arguments:
+        yield check_settings(config, arguments, everything)
+    if facts and not quick:
+        backend, _ = choose_backend(_backend(config), bool(hardware.gpus), facts["has_nccl"])
+        yield check_communication(hardware, ranks, backend)
+
+
+def within(seconds: float, name: str, check: Callable[..., T], *arguments: Any) -> T | CheckResult:
+    """What `check(*arguments)` returns; a failed result, called `name`, where that takes longer.
+
+    It runs in a thread, which is left behind then: nothing ends a call into a driver that hangs.
+    """
+    answers: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answers.append(check(*arguments))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if answers:
+        return answers[0]
+    remedy = "Look for a lost GPU, disk or network share with `dmesg`, and restart the machine if it stays so."
+    return CheckResult(name, "fails", f"there was no answer within {seconds:g} s", remedy)
+
+
+def _check_devices(everything: Hardware, chosen: Hardware, facts: dict[str, Any] | None) -> Iterator[CheckResult]:
+    if driver := check_driver(everything, facts):
+        yield driver
+    yield check_gpus(chosen)
+    if len(chosen.gpus) > 1:
+        yield check_links(chosen)
+
+
+def _check_meeting(config: TrainConfig) -> Iterator[CheckResult]:
+    """Where the ranks of this machine, and those of the others, find each other."""
+    yield check_loopback()
+    yield check_port(int(config.initial_port), _num_nodes(config), config.node_rank)
+    yield check_clock()
+
+
+def _read_known_problems(
+    config: TrainConfig, hardware: Hardware, facts: dict[str, Any] | None, num_ranks: int, num_gpus: int
+) -> list[CheckResult]:
+    return check_known_problems(
+        read_situation(
+            hardware=hardware,
+            facts=facts,
+            num_gpus=num_gpus,
+            num_ranks=num_ranks,
+            num_nodes=_num_nodes(config),
+            towards_master=interface_towards(config.master_addr) if sys.platform == "linux" else None,
+            backend=_backend(config),
+            folders=(config.workspace_dir, config.cache_dir),
+        )
+    )
+
+
+def _num_ranks(config: TrainConfig, hardware: Hardware) -> int:
+    """On this machine; one where the settings can't work, which `check_settings` says."""
+    try:
+        return ranks_here(config, hardware.gpus, hardware.cores)
+    except UserError:
+        return 1
+
+
+def _num_nodes(config: TrainConfig) -> int:
+    return config.num_nodes if config.enable_multi_gpu else 1
+
+
+def _backend(config: TrainConfig) -> str:
+    return config.distributed_backend if config.enable_multi_gpu else "auto"

@@ -1,0 +1,81 @@
+"""What a report of a problem needs to say of the machine: system, processor, memory, Chorus, and what steers CUDA."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from modules.machine.devices import num_cores
+from modules.machine.doctor.CheckResult import CheckResult
+from modules.machine.doctor.child import ROOT, run_child
+
+GIB = 2**30
+GIT_SECONDS = 5.0
+
+# Names of environment variables, or their beginnings, that change how PyTorch, NCCL and the Hub behave.
+STEERING = (
+    "ACCELERATE_",
+    "CHORUS_",
+    "CUBLAS_",
+    "CUDA_",
+    "CUDNN_",
+    "DISABLE_ADDMM_CUDA_LT",
+    "GLOO_",
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+    "MKL_",
+    "NCCL_",
+    "NVIDIA_TF32_OVERRIDE",
+    "NVIDIA_VISIBLE_DEVICES",
+    "OMP_",
+    "PYTORCH_",
+    "TORCHINDUCTOR_",
+    "TORCH_",
+    "TRITON_",
+)
+
+
+def check_machine(env: Mapping[str, str] = os.environ) -> CheckResult:
+    """Never fails: it is there for whoever reads the report and has never seen this machine."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    processor, commit = _processor(), _commit()
+    variables = {name: env[name] for name in sorted(env) if name.startswith(STEERING)}
+    values = {
+        "platform": platform.platform(),
+        "processor": processor,
+        "cores": num_cores(),
+        "memory_bytes": memory.total,
+        "free_memory_bytes": memory.available,
+        "commit": commit,
+        "environment": variables,
+    }
+    text = (
+        f"{values['platform']}, {values['cores']} cores of {processor}, {memory.total / GIB:.1f} GiB of memory "
+        f"({memory.available / GIB:.1f} free), Chorus {commit or 'without git'}"
+    )
+    details = tuple(f"{name}={value}" for name, value in variables.items())
+    return CheckResult("machine", "ok", text, details=details, values=values)
+
+
+def _processor() -> str:
+    """Its name as people know it; on Linux `platform.processor` says at most x86_64."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # not Linux
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _commit(root: Path = ROOT) -> str:
+    """The commit that is checked out, with "+" where tracked files were changed; "" outside a git checkout."""
+    command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    try:
+        answer = run_child(command, GIT_SECONDS, root)
+    except OSError:  # git is not installed
+        return ""
+    return answer.output.strip() if answer.code == 0 else ""

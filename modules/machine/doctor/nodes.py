@@ -1,0 +1,32 @@
+"""The other machines of a run: whether they are reached, and have the same versions and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from modules.config.errors import UserError
+from modules.machine.doctor.CheckResult import CheckResult
+from modules.machine.node_check import check_nodes
+from modules.machine.NodeMeeting import CLOCK
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+WAIT_SECONDS = 120  # for a person to start the doctor on the other machines
+
+
+def check_other_nodes(
+    config: TrainConfig, tell: Callable[[str], None], wait_seconds: float = WAIT_SECONDS
+) -> CheckResult:
+    """tell: told whom this machine waits for; the doctor has to run on all of them."""
+    try:
+        found = check_nodes(config, tell, wait_seconds=wait_seconds)
+    except UserError as error:
+        remedy = "Then start the doctor on all machines again, within two minutes."
+        return CheckResult("machines", "fails", str(error).rstrip("."), remedy)
+    *lines, alike = found
+    if any(line.startswith(CLOCK) for line in lines):
+        remedy = "Set the clocks: commands, logs and backups go by them."
+        return CheckResult("machines", "warning", f"{alike}; their clocks differ", remedy, tuple(lines))
+    return CheckResult("machines", "ok", alike, details=tuple(lines))

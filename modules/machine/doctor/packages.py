@@ -1,0 +1,97 @@
+"""Python and the packages beside what Chorus names: requirements.txt and pyproject.toml hold the versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from modules.machine.doctor.CheckResult import CheckResult
+from modules.machine.doctor.child import ROOT
+
+REQUIREMENT = re.compile(r'([\w.-]+)==([^\s;]+)(?:\s*;\s*python_version\s*(>=|<)\s*"(\d+)\.(\d+)")?')
+
+# Without these Chorus trains; package -> what does not work then.
+OPTIONAL = {
+    "customtkinter": "there is no window",
+    "prodigyopt": "there is no optimizer prodigy",
+    "schedulefree": "there is no optimizer schedule_free",
+    "pytorch-optimizer": "there are no optimizers lion and came",
+}
+
+# Packages that Chorus or its libraries use where they are installed.
+EXTRAS = ("bitsandbytes", "triton", "triton-windows", "torchao", "torchvision", "xformers")
+
+
+def check_python(version: tuple[int, ...] = sys.version_info[:3], is_64_bit: bool = sys.maxsize > 2**32) -> CheckResult:
+    spoken = ".".join(map(str, version))
+    oldest = oldest_python()
+    values = {"version": spoken, "executable": sys.executable}
+    text = f"{spoken}, {sys.executable}"
+    if version[:2] < oldest:
+        remedy = f"Install Python {'.'.join(map(str, oldest))} or newer and run `python scripts/setup_env.py` with it."
+        return CheckResult("Python", "fails", f"{text} is too old for Chorus", remedy, values=values)
+    if not is_64_bit:
+        remedy = "Install a 64-bit Python; there is no PyTorch for this one."
+        return CheckResult("Python", "fails", f"{text} has 32 bits", remedy, values=values)
+    return CheckResult("Python", "ok", text, values=values)
+
+
+def check_packages(
+    pins: Mapping[str, str] | None = None, find_version: Callable[[str], str | None] | None = None
+) -> CheckResult:
+    """pins: package -> version, by default those of requirements.txt. find_version: of an installed package."""
+    pins = read_pins() if pins is None else pins
+    installed = {name: (find_version or installed_version)(name) for name in pins}
+    missing = [name for name, version in installed.items() if version is None]
+    # what follows a + is the build, such as cpu or cu130
+    other = [name for name, version in installed.items() if version and version.split("+")[0] != pins[name]]
+    details = [f"{name} is missing" + (f": {OPTIONAL[name]}" if name in OPTIONAL else "") for name in missing]
+    details += [f"{name} {installed[name]}, tested with {pins[name]}" for name in other]
+    extras = {name: version for name in EXTRAS if (version := (find_version or installed_version)(name))}
+    values = {"installed": installed, "pinned": dict(pins), "extras": extras}
+    if not details:
+        beside = ", ".join(f"{name} {version}" for name, version in extras.items())
+        text = f"all {len(pins)} as pinned in requirements.txt" + (f"; also {beside}" if beside else "")
+        return CheckResult("packages", "ok", text, values=values)
+    needed = [name for name in missing if name not in OPTIONAL]
+    state, more = ("fails", " The other checks need them, too.") if needed else ("warning", "")
+    text = f"{len(missing)} missing, {len(other)} of another version than pinned in requirements.txt"
+    return CheckResult("packages", state, text, _remedy() + more, tuple(details), values)
+
+
+def read_pins(requirements: Path = ROOT / "requirements.txt", python: tuple[int, ...] = sys.version_info) -> dict:
+    """Package -> version, of the lines that count for this Python."""
+    pins = {}
+    for line in requirements.read_text(encoding="utf-8").splitlines():
+        match = REQUIREMENT.match(line)
+        if not match:  # a comment
+            continue
+        name, version, sign, *of_python = match.groups()
+        if sign is None or (tuple(python[:2]) >= tuple(map(int, of_python))) == (sign == ">="):
+            pins[name] = version
+    return pins
+
+
+def oldest_python(pyproject: Path = ROOT / "pyproject.toml") -> tuple[int, int]:
+    """Of `requires-python`. Read as text: the library's reader of TOML is newer than the oldest Python."""
+    found = re.search(r'^requires-python = ">=(\d+)\.(\d+)"', pyproject.read_text(encoding="utf-8"), re.MULTILINE)
+    return int(found[1]), int(found[2])
+
+
+def installed_version(package: str) -> str | None:
+    """None where it is missing, or where what is left of it names no version."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _remedy() -> str:
+    python = ROOT / ".venv" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if python.exists() and Path(sys.prefix).resolve() != python.parents[1].resolve():
+        return f"This is not the environment of Chorus: start with {python}, or install requirements.txt into this one."
+    return "Run `python scripts/setup_env.py`, or install requirements.txt into this environment."

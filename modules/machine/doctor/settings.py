@@ -1,0 +1,55 @@
+"""The settings of a run beside the machine: what its start would say of them, without the start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from modules.config.errors import UserError
+from modules.machine.doctor.CheckResult import CheckResult
+from modules.machine.doctor.child import ROOT, ChildAnswer, run_child
+from modules.machine.doctor.hardware import Hardware
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+DRY_RUN_SECONDS = 300  # it looks at every picture
+REFUSED = 2  # exit code of scripts/train.py
+
+
+def check_settings(
+    config: TrainConfig, arguments: Sequence[str], hardware: Hardware, run: Callable[..., ChildAnswer] = run_child
+) -> CheckResult:
+    """arguments: of scripts/train.py, which give `config`. Names the settings that can't work on this machine."""
+    from modules.machine.run_shape import find_device_problems, ranks_here, run_shape
+
+    try:
+        shape = run_shape(config, ranks_here(config, hardware.gpus, hardware.cores))
+    except UserError:  # `find_device_problems` has it
+        shape = None
+    problems = find_device_problems(config, shape, hardware.gpus, hardware.cores)
+    # --resume: that the folder holds a run already is for the start to say
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *arguments, "--dry-run", "--resume"]
+    answer = run(command, DRY_RUN_SECONDS, os.getcwd())
+    refused = [problem.message for problem in problems if problem.blocking]
+    if answer.code == REFUSED:
+        refused += [line for line in answer.errors.strip().splitlines() if line not in refused]
+    elif answer.code is None:
+        refused.append(f"The dry run did not end within {DRY_RUN_SECONDS} s: see whether the pictures' disk answers.")
+    elif answer.code != 0:
+        refused.append(f"The dry run broke off: {answer.last_words}.")
+    warnings = [problem.message for problem in problems if not problem.blocking]
+    return _judge(refused, warnings, answer.output.strip().splitlines())
+
+
+def _judge(refused: list[str], warnings: list[str], summary: list[str]) -> CheckResult:
+    values = {"problems": refused, "warnings": warnings}
+    if refused:
+        text = f"the run would be refused for {len(refused)} reason{'s' * (len(refused) > 1)}"
+        return CheckResult("settings", "fails", text, "Mend what is named above.", tuple(refused + warnings), values)
+    if warnings:
+        text = "a run could start, with doubts"
+        return CheckResult("settings", "warning", text, "Look at what is named above.", tuple(warnings), values)
+    return CheckResult("settings", "ok", "a run could start", details=tuple(summary), values=values)

@@ -1,0 +1,68 @@
+"""What the links between GPUs should give, as the driver knows them: the figure to hold a measured one against."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from modules.machine.devices import Gpu, Link, ask, open_nvml
+
+# GB/s (10^9 bytes) of one lane in one direction, by PCIe generation: transfers a second less the line code's share.
+# Source: PCI-SIG's 2.5, 5, 8, 16, 32 and 64 GT/s; 8b/10b, 128b/130b from generation 3 on, flits of 236/256 in 6.
+PCIE_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.375}
+
+
+def link_speeds(gpus: Sequence[Gpu], links: Sequence[Sequence[Link | None]]) -> list[list[float | None]]:
+    """GB/s in one direction between all pairs, symmetric; None where it is not known, or where there is no direct link.
+
+    links: as `link_matrix` gives them. The bus bandwidth of an all-reduce over two GPUs can come near to it.
+    """
+    speeds: list[list[float | None]] = [[None] * len(gpus) for _ in gpus]
+    with open_nvml() as nvml:
+        if nvml is None:
+            return speeds
+        handles = [ask(nvml, nvml.nvmlDeviceGetHandleByUUID, gpu.uuid) for gpu in gpus]
+        for a, b in itertools.combinations(range(len(gpus)), 2):
+            if handles[a] is not None and handles[b] is not None:
+                speeds[a][b] = speeds[b][a] = _speed(nvml, handles[a], handles[b], links[a][b])
+    return speeds
+
+
+def _speed(nvml: Any, a: Any, b: Any, link: Link | None) -> float | None:
+    if link == "nvlink":
+        return _nvlink_speed(nvml, a, b)
+    if link == "pcie":
+        own = [_pcie_speed(nvml, handle) for handle in (a, b)]
+        return None if None in own else min(own)
+    return None
+
+
+def _pcie_speed(nvml: Any, handle: Any) -> float | None:
+    """Of the slot with this card: what runs now may be less, as idle cards slow their link down."""
+    generation = ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
+    lanes = ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
+    return PCIE_LANE[generation] * lanes if generation in PCIE_LANE and lanes else None
+
+
+def _nvlink_speed(nvml: Any, a: Any, b: Any) -> float | None:
+    """The links of `a` that end at `b`, or at a switch, which reaches everyone."""
+    target = ask(nvml, nvml.nvmlDeviceGetPciInfo, b)
+    total = 0.0
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        if ask(nvml, nvml.nvmlDeviceGetNvLinkState, a, link) != nvml.NVML_FEATURE_ENABLED:
+            continue
+        kind = ask(nvml, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, a, link)
+        far_end = ask(nvml, nvml.nvmlDeviceGetNvLinkRemotePciInfo, a, link)
+        is_direct = target is not None and far_end is not None and far_end.busId == target.busId
+        if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH or is_direct:
+            total += _speed_of_one(nvml, a, link)
+    return total or None
+
+
+def _speed_of_one(nvml: Any, handle: Any, link: int) -> float:
+    """0 where the driver does not say."""
+    values = ask(nvml, nvml.nvmlDeviceGetFieldValues, handle, [(nvml.NVML_FI_DEV_NVLINK_GET_SPEED, link)])
+    if not values or values[0].nvmlReturn != nvml.NVML_SUCCESS:
+        return 0.0
+    return values[0].value.uiVal / 1000  # NVML says MB/s

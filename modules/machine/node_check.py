@@ -1,0 +1,316 @@
+"""Whether the machines of a run reach each other and agree, before a start that would wait for minutes in silence.
+
+Node 0 listens at the port of the run, the others come to it: `check_nodes`, on each of them. What node 0 hears and
+says are lines of JSON. It greets whoever comes; a node answers with its number and what has to be alike; then node 0
+says whom it waits for, about twice a second, and at last the verdict, which is the same on all nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import platform
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from modules.config.errors import UserError
+from modules.config.presets import ROOT
+from modules.config.shared_settings import shared_values
+from modules.machine.backend import choose_backend
+from modules.machine.devices import list_gpus
+from modules.machine.NodeMeeting import LINGER_SECONDS, MARK, NodeMeeting, plain, read_message, say
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+PACKAGES = ("torch", "diffusers", "transformers", "peft")
+WAIT_SECONDS = 600.0  # for all nodes, which a person may start one after the other
+UNREACHABLE_SECONDS = 12.0  # for an address at which there is nobody
+REFUSING_SECONDS = 2 * LINGER_SECONDS  # for a node that can't train to find node 0, which it wants to tell
+PATIENCE_SECONDS = 25.0  # in which node 0 may be starting, while its machine refuses; then that is told
+CONNECT_SECONDS = 3.0  # for one attempt
+RETRY_SECONDS = 0.5
+SILENT_SECONDS = 10.0  # in which node 0 says a word
+TELL_SECONDS = 4.0  # between two lines for people who wait
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where node 0 listens."""
+
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+def check_nodes(
+    config: TrainConfig,
+    tell: Tell,
+    stopping: Callable[[], bool] = lambda: False,
+    wait_seconds: float = WAIT_SECONDS,
+    resume: bool | None = None,
+    ranks: int | None = None,
+) -> list[str]:
+    """Waits for all nodes of `config` and compares them. Returns what was found, for people; [] where it was stopped.
+
+    tell: told who is waited for, every few seconds. stopping: whether to wait no longer. resume, ranks: of the start
+    that follows, as `describe_node` takes them.
+    Raises UserError, one sentence: where a node can't be reached, can't train, is not like node 0, has the number of
+    another one, or does not come within `wait_seconds`.
+    """
+    if config.num_nodes == 1:
+        return ["There is one node, and nothing to compare"]
+    place = Place(config.master_addr, int(config.initial_port))
+    own = describe_node(config, resume, ranks)
+    waiting = _Waiting(tell, stopping, wait_seconds)
+    if config.node_rank == 0:
+        return _lead(own, place, waiting)
+    with _reach(place, own, waiting) as connection:
+        return [] if connection is None else _follow(connection, own, place, waiting)
+
+
+@contextlib.contextmanager
+def refused_together(config: TrainConfig, tell: Tell) -> Iterator[None]:
+    """What is refused inside, as a UserError, is told to the other nodes of `config` too: they would wait for this one.
+
+    Takes a few seconds then, in which the others may come. tell: as of `check_nodes`.
+    """
+    try:
+        yield
+    except UserError as error:
+        if config.enable_multi_gpu and config.num_nodes > 1:
+            # their answer, that they are not there, a broken network, or a Ctrl-C: this node has a reason of its own
+            with contextlib.suppress(UserError, OSError, KeyboardInterrupt):
+                _tell_refusal(config, str(error), tell)
+        raise
+
+
+def describe_node(config: TrainConfig, resume: bool | None = None, ranks: int | None = None) -> dict[str, Any]:
+    """What has to be alike on all machines, and the number of this one. Reads Chorus's own files and asks the driver.
+
+    resume: whether the start goes on from a backup. ranks: that it has on this node, where all need as many. None for
+    either: not known, and not compared.
+    """
+    return {
+        "mark": MARK,
+        "node_rank": config.node_rank,
+        "num_nodes": config.num_nodes,
+        "settings": {name: _hash(repr(value).encode()) for name, value in _leaves(shared_values(config))},
+        "Chorus": _hash(*(path.read_bytes() for path in sorted((ROOT / "modules").rglob("*.py")))),
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        **{name: _version(name) for name in PACKAGES},
+        "--resume": None if resume is None else "given" if resume else "not given",
+        "world_size": ranks,
+        "backend": choose_backend(config.distributed_backend, has_gpu=bool(list_gpus()))[0],
+    }
+
+
+class _Waiting:
+    """How long this node has waited, and what it says meanwhile."""
+
+    def __init__(self, tell: Tell, stopping: Callable[[], bool], limit_seconds: float):
+        self.stopping = stopping
+        self.limit_seconds = limit_seconds
+        self._tell = tell
+        self._started = time.monotonic()
+        self._due = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def tell(self, whom: str) -> None:
+        """Every few seconds; `whom`: such as "node 1"."""
+        if self.seconds >= self._due:
+            self._tell(f"waiting for {whom} ({self.seconds:.0f} s)")
+            self._due = (self.seconds // TELL_SECONDS + 1) * TELL_SECONDS
+
+
+# --- node 0 -----------------------------------------------------------------------------------------------------------
+
+
+def _lead(own: dict[str, Any], place: Place, waiting: _Waiting) -> list[str]:
+    with NodeMeeting(own, place.port, ":" in place.address, waiting.stopping) as meeting:
+        if not is_own_address(place.address):
+            _refuse_second_leader(own, place)
+        while not meeting.refusal:
+            if waiting.stopping():
+                return []
+            if not meeting.missing:
+                if meeting.all_are_here() and (found := meeting.end()):
+                    return found
+            elif waiting.seconds > waiting.limit_seconds:
+                meeting.refuse(
+                    f"{meeting.whom.capitalize()} did not come within {waiting.limit_seconds:g} s: start its command, "
+                    f"and see that it reaches master_addr and initial_port, {place}."
+                )
+            else:
+                waiting.tell(meeting.whom)
+                meeting.poll()
+        raise UserError(meeting.refusal)
+
+
+def _refuse_second_leader(own: dict[str, Any], place: Place) -> None:
+    """Another machine has the address; if that is node 0 already, both are told."""
+    with contextlib.suppress(OSError), socket.create_connection((place.address, place.port), CONNECT_SECONDS) as other:
+        stream = other.makefile("rb")
+        if read_message(stream).get("mark") == MARK:
+            say(other, own)
+            if refusal := read_message(stream).get("refusal"):
+                raise UserError(plain(refusal))
+    raise UserError(
+        f"master_addr {place.address!r} is not an address of this machine, which is node 0: write one that it has and "
+        "the others reach, or give it another node_rank."
+    )
+
+
+def is_own_address(address: str) -> bool:
+    """Whether `address` leads to this machine. Raises UserError where there is no such machine."""
+    for family, kind, protocol, _, found in _look_up(address):
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+            probe.bind((found[0], 0, *found[2:]))
+            return True
+    return False
+
+
+def _look_up(address: str) -> list[tuple]:
+    try:
+        return socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as error:
+        raise UserError(
+            f"master_addr {address!r}: there is no such machine ({error}); write its IP address."
+        ) from error
+
+
+# --- the others -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _reach(place: Place, own: dict[str, Any], waiting: _Waiting) -> Iterator[socket.socket | None]:
+    """A connection to node 0, as soon as it is there; None where the waiting was stopped. Raises UserError."""
+    is_own = is_own_address(place.address)
+    silent_since = None
+    while not waiting.stopping():
+        try:
+            connection = socket.create_connection((place.address, place.port), CONNECT_SECONDS)
+        except ConnectionRefusedError:  # the machine is there, and does not listen yet; this one will never be node 0
+            reason, is_there = "nothing listens there", not is_own
+        except OSError as error:
+            reason, is_there = error.strerror or str(error), False
+        else:
+            with connection:
+                yield connection
+            return
+        if is_there:
+            silent_since = None
+        elif silent_since is None:
+            silent_since = waiting.seconds
+        elif waiting.seconds - silent_since > UNREACHABLE_SECONDS:
+            if is_own:
+                _tell_that_nobody_leads(own, place, waiting.stopping)
+            raise UserError(_unreachable(place, own["node_rank"], reason, is_own))
+        if waiting.seconds > waiting.limit_seconds:
+            raise UserError(
+                f"Node 0 did not come to {place} within {waiting.limit_seconds:g} s: start its command, or correct "
+                "master_addr and initial_port."
+            )
+        refuses = is_there and waiting.seconds > PATIENCE_SECONDS
+        waiting.tell(f"node 0; something at {place.address} refuses" if refuses else "node 0")
+        time.sleep(RETRY_SECONDS)
+    yield None
+
+
+def _tell_that_nobody_leads(own: dict[str, Any], place: Place, stopping: Callable[[], bool]) -> None:
+    """The others come to this machine, and would wait for minutes; such as where two were given the same command."""
+    # UserError: the port is busy, so that they find somebody else. OSError: a broken network hides no reason
+    is_ipv6 = ":" in place.address
+    with contextlib.suppress(UserError, OSError), NodeMeeting(own, place.port, is_ipv6, stopping) as meeting:
+        meeting.refuse(
+            f"The machine that has master_addr, {place.address}, was started as node {own['node_rank']}: give it "
+            "node_rank 0, or write the address of node 0."
+        )
+
+
+def _unreachable(place: Place, node_rank: int, reason: str, is_own: bool) -> str:
+    if is_own:
+        return (
+            f"master_addr {place.address!r} is this machine itself, which is node {node_rank}, and {reason}: write the "
+            "address of node 0."
+        )
+    return (
+        f"Node 0 can't be reached at {place} from here ({reason}): correct master_addr, or see that the machine is on "
+        "and no firewall is in the way."
+    )
+
+
+def _tell_refusal(config: TrainConfig, reason: str, tell: Tell) -> None:
+    """Raises UserError with what the others answer, or because they are not there."""
+    place = Place(config.master_addr, int(config.initial_port))
+    own = {**describe_node(config), "refusal": reason}
+    if config.node_rank == 0:
+        with NodeMeeting(own, place.port, ":" in place.address) as meeting:
+            tell("telling the other nodes that there is no run")
+            meeting.refuse(f"Node 0 can't train: {reason}")
+        return
+    waiting = _Waiting(tell, lambda: False, REFUSING_SECONDS)
+    with _reach(place, own, waiting) as connection:
+        _follow(connection, own, place, waiting)
+
+
+def _follow(connection: socket.socket, own: dict[str, Any], place: Place, waiting: _Waiting) -> list[str]:
+    connection.settimeout(SILENT_SECONDS / 2)
+    stream = connection.makefile("rb")
+    if read_message(stream).get("mark") != MARK:
+        raise UserError(
+            f"Something else than node 0's check answers at {place}: end it there, such as an earlier run, or set "
+            "another initial_port on all nodes."
+        )
+    connection.settimeout(SILENT_SECONDS)
+    with contextlib.suppress(OSError):  # what node 0 has said before it went is still to be read
+        say(connection, {**own, "time": time.time()})
+    while not waiting.stopping():
+        message = read_message(stream)
+        if "refusal" in message:
+            raise UserError(plain(message["refusal"]))
+        if "found" in message:
+            return [plain(line) for line in message["found"]]
+        if "waiting" not in message:
+            raise UserError(
+                f"Node 0 at {place} has gone while this node waited: look there for why, then start both again."
+            )
+        waiting.tell(plain(message["waiting"]))
+    return []
+
+
+# --- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of every setting."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not isinstance(value, dict | list) or not value:
+        yield name, value
+    for key, inner in items:
+        yield from _leaves(inner, f"{name}.{key}" if name else str(key))
+
+
+def _hash(*parts: bytes) -> str:
+    digest = blake2b(digest_size=8)
+    for part in parts:
+        digest.update(blake2b(part).digest())
+    return digest.hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

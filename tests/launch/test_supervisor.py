@@ -1,0 +1,502 @@
+"""Real processes, but toy ranks (tests/support/toy_ranks.py)."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from modules.config.TrainConfig import TrainConfig
+from modules.distributed.Heartbeat import LIMIT_VARIABLE
+from modules.launch import RankWatch, stacks
+from modules.launch import Supervisor as module
+from modules.launch.launchers import SpawnLauncher, TorchrunLauncher, _AgentScan, torchrun_command
+from modules.launch.Supervisor import FAILED, FINISHED, STOPPED, Supervisor
+from modules.session.RunFolder import RunFolder
+from modules.session.signals import remember_signals
+from modules.session.slurm import REQUEUE_SIGNALS, REQUEUED
+from tests.support.ports import free_port
+from tests.support.Recorder import Recorder
+from tests.support.toy_ranks import ToyLauncher, toy_rank
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these tests send signals and read /proc")
+
+ROOT = Path(__file__).parents[2]
+KILLED = "Rank {} was killed by SIGKILL: most often the system's memory was full; lower batch_size."
+
+
+class Failures(Recorder):
+    def __init__(self):
+        super().__init__()
+        self.failures: list[str] = []
+
+    def on_failed(self, text: str) -> None:
+        self.failures.append(text)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    yield folder
+    # those of torchrun are not the supervisor's children: they have closed their files, and end just now
+    wait_until(lambda: not any(is_alive(pid) for pid in pids(folder)), 30)
+
+
+@pytest.fixture
+def callbacks():
+    return Failures()
+
+
+@pytest.fixture
+def supervise(folder, callbacks):
+    """Runs a supervisor over toy ranks, one list of actions for each; its exit code."""
+
+    def run(*actions, launcher=ToyLauncher, **options):
+        scenario = {"folder": str(folder.path), **{str(rank): names for rank, names in enumerate(actions)}}
+        path = folder.path / "scenario.json"
+        path.write_text(json.dumps(scenario))
+        callbacks.attempts = []
+
+        def make_launcher(attempt, resume):
+            callbacks.attempts.append((attempt, resume))
+            return launcher(path, len(actions))
+
+        return Supervisor(folder, make_launcher, callbacks, **options).run()
+
+    return run
+
+
+@pytest.fixture
+def spawn(supervise):
+    """The same with torch.multiprocessing.spawn; it takes seconds."""
+
+    def launcher(path, num_ranks):
+        return SpawnLauncher(toy_rank, [json.loads(path.read_text())], num_ranks)
+
+    return lambda *actions, **options: supervise(*actions, launcher=launcher, **options)
+
+
+@pytest.fixture
+def torchrun(supervise, monkeypatch):
+    """The same with ranks that another process has started, by default the stand-in for torchrun's agent."""
+    monkeypatch.setattr(module, "_EXIT_CODE_SECONDS", 60)  # as long as it takes on a busy machine
+
+    def run(*actions, command=None, **options):
+        command = command or [sys.executable, str(ROOT / "tests" / "support" / "toy_agent.py"), str(len(actions))]
+
+        def launcher(path, num_ranks):
+            return TorchrunLauncher([*command, str(path)], num_ranks)
+
+        return supervise(*actions, launcher=launcher, grace_seconds=1, **options)
+
+    return run
+
+
+def is_alive(pid):
+    """A process that has ended counts as dead, whether or not whoever inherited it has taken its exit code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def pids(folder):
+    return [int(path.read_text()) for path in folder.path.glob("pid-?-?")]
+
+
+def wait_for_ranks(folder):
+    wait_until(lambda: len(pids(folder)) == 2)
+
+
+@contextlib.contextmanager
+def meanwhile(act):
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:  # a signal that comes later would end the tests
+        thread.join()
+
+
+def test_a_run_is_finished_when_every_rank_says_so_and_ends_with_0(folder, callbacks, supervise):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    assert supervise(["finish"], ["wait_a_moment", "finish"]) == FINISHED
+    record = folder.read_exit()
+    assert (record["status"], record["rank"]) == ("finished", 0)
+    assert (callbacks.failures, callbacks.warnings) == ([], [])
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_who_follows_the_run_sees_that_a_silent_phase_goes_on(folder, supervise, monkeypatch):
+    """Ranks that write no events for long, as while they cache."""
+    monkeypatch.setattr(module, "_HEARTBEATS_SECONDS", 0.1)
+    supervise(["wait_a_moment", "finish"], ["wait_a_moment", "finish"])
+    record = json.loads(folder.heartbeats_path(0).read_bytes())
+    assert time.time() - record["time"] < 60
+    assert sorted(record["ranks"]) == ["0", "1"]
+    for rank in record["ranks"].values():
+        assert rank["phase"] == "loading"
+        assert 0 <= rank["silent_seconds"] <= rank["limit_seconds"]
+        assert rank["done"] in (None, "finished")
+
+
+@pytest.mark.parametrize("other", [["symptom"], ["wait_a_moment", "symptom"]], ids=["earlier", "later"])
+def test_the_cause_is_told_and_not_its_symptom(folder, callbacks, supervise, other, monkeypatch):
+    monkeypatch.setattr(RankWatch, "SETTLE_SECONDS", 60)  # nothing is waited for when both have ended
+    first = ["wait_a_moment", "raise"] if other == ["symptom"] else ["raise"]
+    assert supervise(other, first) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["kind"], record["text"]) == (1, "error", "ValueError: no such luck")
+    assert record["traceback"] == "Traceback\nlast line"
+    assert callbacks.failures == ["ValueError: no such luck"]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_is_named_and_ends_the_other(folder, callbacks, supervise, victim):
+    actions = [["work"], ["work"]]
+    actions[victim] = ["kill_itself"]
+    assert supervise(*actions) == FAILED
+    record = folder.read_exit()
+    assert (record["status"], record["rank"], record["kind"]) == ("failed", victim, "killed")
+    assert (record["signal"], record["exit_code"], record["phase"]) == ("SIGKILL", -9, "loading")
+    assert callbacks.failures == [record["text"]] == [KILLED.format(victim)]
+
+
+def test_a_cause_is_shown_within_five_seconds():
+    assert RankWatch.SETTLE_SECONDS + module._EXIT_CODE_SECONDS <= 4.5  # and what the processes themselves take
+
+
+def test_exit_code_0_is_not_enough(folder, supervise):
+    assert supervise(["finish"], ["exit_0"]) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["kind"], record["exit_code"]) == (1, "ended", 0)
+
+
+def test_to_be_done_is_not_enough(folder, supervise):
+    assert supervise(["finish"], ["finish", "exit_3"]) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["kind"], record["exit_code"]) == (1, "ended", 3)
+
+
+def test_a_hanging_rank_is_ended_and_its_stacks_are_saved(folder, supervise, monkeypatch):
+    monkeypatch.setenv(LIMIT_VARIABLE, "1")
+    monkeypatch.setattr(stacks, "STACKS_SECONDS", 60)  # nothing is waited for when both have written them
+    assert supervise(["work"], ["hang"]) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["kind"]) == (1, "hung")
+    assert record["text"].endswith("while loading (limit 1 s); its stacks are in log/rank-1.stacks.")
+    assert "_hang_in_this_function" in folder.stacks_path(1).read_text()
+    assert "_work" in folder.stacks_path(0).read_text()
+
+
+def test_a_stopped_process_counts_as_hanging_and_promises_no_stacks(folder, supervise, monkeypatch):
+    monkeypatch.setenv(LIMIT_VARIABLE, "1")
+    assert supervise(["stop_itself"], ["work"], grace_seconds=0.5) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["kind"]) == (0, "hung")
+    assert record["text"].endswith("(limit 1 s).")
+
+
+def test_the_record_is_there_while_a_deaf_rank_still_lives(folder, callbacks, supervise):
+    def note(text):
+        callbacks.record = folder.read_exit()
+        callbacks.was_alive = is_alive(int((folder.path / "pid-0-0").read_text()))
+
+    callbacks.on_failed = note
+    assert supervise(["be_deaf", "work"], ["wait_a_moment", "raise"], grace_seconds=0.5) == FAILED
+    assert callbacks.record["rank"] == 1
+    assert callbacks.was_alive
+
+
+def test_a_rank_that_is_done_but_does_not_end_is_killed_with_a_warning(folder, callbacks, supervise, monkeypatch):
+    monkeypatch.setattr(module, "LINGER_SECONDS", 0.5)
+    assert supervise(["finish"], ["finish", "be_deaf", "hang"]) == FINISHED
+    assert callbacks.warnings == ["The training is done, but its ranks did not end within 0.5 s."]
+    assert folder.read_exit()["status"] == "finished"
+
+
+def test_an_accident_is_followed_by_another_attempt_from_the_backup(folder, callbacks, supervise):
+    code = supervise([["work"], ["finish"]], [["kill_itself"], ["finish"]], max_restarts=2, has_backup=lambda: True)
+    assert code == FINISHED
+    assert callbacks.attempts == [(0, False), (1, True)]
+    assert callbacks.warnings == [KILLED.format(1) + " Starting again from the last backup (1 of 2)."]
+    assert callbacks.failures == []
+    assert folder.read_exit()["status"] == "finished"
+
+
+def test_attempts_come_to_an_end(folder, callbacks, supervise):
+    assert supervise(["exit_3"], max_restarts=1) == FAILED
+    assert callbacks.attempts == [(0, False), (1, True)]  # resumed: models without a backup are the run's own
+    assert callbacks.warnings[0].endswith("Starting again from the beginning (1 of 1).")
+    assert folder.read_exit()["exit_code"] == 3
+
+
+def test_an_error_of_the_user_is_not_tried_again(folder, callbacks, supervise):
+    assert supervise(["raise_user_error"], max_restarts=2) == FAILED
+    assert callbacks.attempts == [(0, False)]
+    assert folder.read_exit()["kind"] == "user_error"
+
+
+def test_the_first_interrupt_asks_for_a_stop(folder, callbacks, supervise):
+    def interrupt():
+        wait_for_ranks(folder)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with meanwhile(interrupt):
+        assert supervise(["work_until_stopped"], ["work_until_stopped"], max_restarts=1) == STOPPED
+    assert callbacks.statuses == ["Stopping after this step; press Ctrl-C again to stop at once without saving"]
+    assert folder.read_exit()["status"] == "stopped"
+    assert callbacks.attempts == [(0, False)]
+
+
+def test_the_second_interrupt_ends_all_at_once(folder, callbacks, supervise):
+    def interrupt():
+        wait_for_ranks(folder)
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_until(lambda: callbacks.statuses)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with meanwhile(interrupt):
+        assert supervise(["be_deaf", "work"], ["work"], grace_seconds=0.5) == STOPPED
+    assert callbacks.statuses[1:] == ["Stopped at once; there is no backup to resume from"]
+    assert folder.read_exit()["status"] == "stopped"
+
+
+def test_a_closed_terminal_is_one_stop_and_reaches_no_rank(folder, callbacks, supervise):
+    """Shell, kernel and systemd may all tell of it, to every process, and systemd sends SIGTERM as well."""
+
+    def close():
+        wait_for_ranks(folder)
+        for pid in (*pids(folder), os.getpid()):
+            os.kill(pid, signal.SIGHUP)
+        wait_until(lambda: callbacks.statuses)
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with meanwhile(close):
+        assert supervise(["work_until_stopped"], ["work_until_stopped"], max_restarts=1) == STOPPED
+    assert callbacks.statuses == ["The terminal was closed: stopping after this step"]
+    assert folder.read_exit()["status"] == "stopped"
+
+
+class ImportingRanks:
+    """A launcher whose ranks are ended by SIGTERM before they have said that they are there."""
+
+    num_ranks = 2
+    last_lines = ()
+
+    def __init__(self, is_supervisor_told: bool):
+        self._is_supervisor_told = is_supervisor_told
+
+    def start(self, variables):
+        if self._is_supervisor_told:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def is_running(self):
+        return False
+
+    def exit_codes(self):
+        return {0: -signal.SIGTERM, 1: -signal.SIGTERM}
+
+
+@pytest.mark.parametrize(("is_told", "status"), [(True, "stopped"), (False, "failed")])
+def test_a_sigterm_that_ends_ranks_while_they_import_is_a_stop_where_it_is_for_the_whole_run(
+    is_told, status, folder, callbacks
+):
+    code = Supervisor(folder, lambda attempt, resume: ImportingRanks(is_told), callbacks, max_restarts=0).run()
+    assert folder.read_exit()["status"] == status
+    assert code == (STOPPED if is_told else FAILED)
+    assert ("Stopped before the training began" in callbacks.statuses) is is_told
+
+
+def test_an_interrupt_of_the_whole_terminal_reaches_no_rank_that_is_starting(folder, spawn):
+    """The ranks of this run ignore SIGINT before they import anything: what the supervisor says counts."""
+
+    def interrupt():
+        wait_for_ranks(folder)
+        for pid in pids(folder):
+            os.kill(pid, signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with meanwhile(interrupt):
+        assert spawn(["work_until_stopped"], ["work_until_stopped"]) == STOPPED
+
+
+@pytest.mark.parametrize("reaches", ["the process above", "all processes", "nobody yet"])
+def test_the_signal_at_the_end_of_a_jobs_time_is_for_every_rank_and_ends_none(
+    reaches, folder, callbacks, supervise, monkeypatch
+):
+    """SLURM may send it to a task's own process or to all below it; "nobody yet": before the ranks were started."""
+    for name in ("SLURM_STEP_ID", "SLURM_PROCID"):
+        monkeypatch.setenv(name, "0")
+    before = signal.getsignal(signal.SIGUSR1)
+    remember_signals(REQUEUE_SIGNALS)
+
+    def send():
+        if reaches != "nobody yet":
+            wait_for_ranks(folder)
+        for pid in (os.getpid(), *(pids(folder) if reaches == "all processes" else ())):
+            os.kill(pid, signal.SIGUSR1)
+
+    try:
+        if reaches == "nobody yet":
+            send()
+        with meanwhile(send):
+            assert supervise(["work_until_requeued"], ["work_until_requeued"], max_restarts=1) == REQUEUED
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert callbacks.attempts == [(0, False)]
+    assert folder.read_exit() is None  # what SLURM answers belongs into it
+
+
+def test_a_rank_that_does_not_wait_for_the_signal_lives_on(folder, supervise, monkeypatch):
+    for name in ("SLURM_STEP_ID", "SLURM_PROCID"):
+        monkeypatch.setenv(name, "0")
+
+    def send():
+        wait_for_ranks(folder)
+        for pid in pids(folder):
+            os.kill(pid, signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with meanwhile(send):
+        assert supervise(["work_until_stopped"], ["work_until_stopped"]) == STOPPED
+
+
+SUPERVISOR = """
+import sys
+from modules.launch.launchers import SpawnLauncher
+from modules.launch.Supervisor import Supervisor
+from modules.session.RunFolder import RunFolder
+from modules.session.TrainCallbacks import TrainCallbacks
+from tests.support.toy_ranks import toy_rank
+if __name__ == "__main__":
+    scenario = {"folder": sys.argv[1], "0": ["work"], "1": ["hang"]}
+    launcher = SpawnLauncher(toy_rank, [scenario], 2)
+    Supervisor(RunFolder(sys.argv[1]), lambda attempt, resume: launcher, TrainCallbacks()).run()
+"""
+
+
+def test_ranks_end_when_the_supervisor_is_killed(folder):
+    process = subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(folder.path)], cwd=ROOT)
+    try:
+        wait_for_ranks(folder)
+        assert all(is_alive(pid) for pid in pids(folder))
+    finally:
+        process.kill()
+        process.wait()
+    wait_until(lambda: not any(is_alive(pid) for pid in pids(folder)))
+    assert folder.read_exit() is None
+
+
+def test_spawned_ranks_finish(folder, callbacks, spawn):
+    assert spawn(["finish"], ["wait_a_moment", "finish"]) == FINISHED
+    assert folder.read_exit()["status"] == "finished"
+
+
+def test_a_spawned_rank_that_is_killed_is_named_and_ends_the_other(folder, spawn):
+    assert spawn(["work"], ["kill_itself"]) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["signal"]) == (1, "SIGKILL")
+
+
+def test_ranks_are_not_spawned_by_a_thread_that_ends(folder):
+    refused = []
+
+    def start():
+        with pytest.raises(RuntimeError, match="main thread") as caught:
+            SpawnLauncher(toy_rank, [{}], 1).start({})
+        refused.append(caught)
+
+    with meanwhile(start):
+        pass
+    assert refused
+
+
+def test_torchrun_ranks_finish(folder, torchrun):
+    assert torchrun(["finish"], ["finish"]) == FINISHED
+    assert folder.read_exit()["status"] == "finished"
+
+
+def test_torchrun_ranks_that_are_killed_are_named_with_their_signal(folder, torchrun):
+    assert torchrun(["work"], ["kill_itself"]) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["signal"], record["text"]) == (1, "SIGKILL", KILLED.format(1))
+
+
+def test_torchrun_ranks_that_hang_and_are_deaf_are_killed(folder, torchrun, monkeypatch):
+    monkeypatch.setenv(LIMIT_VARIABLE, "1")
+    assert torchrun(["work"], ["be_deaf", "stop_itself"]) == FAILED
+    assert folder.read_exit()["kind"] == "hung"
+
+
+def test_a_torchrun_that_can_not_start_gives_its_last_words(folder, torchrun, capsys):
+    code = "import sys; sys.exit('no such option')"
+    assert torchrun(["finish"], ["finish"], command=[sys.executable, "-c", code]) == FAILED
+    record = folder.read_exit()
+    assert (record["kind"], record["exit_code"], record["traceback"]) == ("ended", 1, "no such option")
+    assert "no such option" in capsys.readouterr().err
+
+
+def test_another_node_counts_its_ranks_on_and_leaves_the_record_to_the_first(folder, callbacks, torchrun):
+    code = torchrun(["finish"], command=[sys.executable, "-c", "exit(3)"], first_rank=4, writes_exit=False)
+    assert code == FAILED
+    assert callbacks.failures == ["Rank 4 ended with exit code 3 without saying why; see log/rank-4.log."]
+    assert folder.read_exit() is None
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_real_torchrun_tells_the_signal_of_a_rank(folder, torchrun, victim, monkeypatch):
+    script = str(ROOT / "tests" / "support" / "toy_ranks.py")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    command = torchrun_command(TrainConfig(), [script], 2, free_port(), folder.log_dir)
+    actions = [["work"], ["work"]]
+    actions[victim] = ["wait_a_moment", "kill_itself"]
+    assert torchrun(*actions, command=command) == FAILED
+    record = folder.read_exit()
+    assert (record["rank"], record["kind"], record["signal"]) == (victim, "killed", "SIGKILL")
+
+
+def test_the_torchrun_command_names_this_node():
+    config = TrainConfig(num_nodes=3, node_rank=1, master_addr="10.0.0.1")
+    command = torchrun_command(config, ["train.py", "--config", "a b"], 4, 12355, "/run/launch")
+    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert command[3:] == [
+        *["--nnodes", "3", "--node-rank", "1", "--nproc-per-node", "4"],
+        *["--master-addr", "10.0.0.1", "--master-port", "12355", "--log-dir", "/run/launch"],
+        *["--shutdown-timeout", "600", "train.py", "--config", "a b"],
+    ]
+
+
+TABLE = """
+Root Cause (first observed failure):
+[0]:
+  rank      : 5 (local_rank: 1)
+  exitcode  : -11 (pid: 12)
+Failures:
+[1]:
+  rank      : 4 (local_rank: 0)
+  exitcode  : -15 (pid: 11)
+"""
+
+
+def test_ranks_that_torchrun_ended_itself_are_not_taken_for_failures():
+    scan = _AgentScan()
+    for line in TABLE.splitlines():
+        scan.take(line)
+    assert scan.codes == {1: -11}
+
+
+def test_a_rank_that_somebody_ended_by_sigterm_is_the_first_failure():
+    scan = _AgentScan()
+    for line in ["failed (exitcode: -15) local_rank: 0 (pid: 11) of binary: python", *TABLE.splitlines()]:
+        scan.take(line)
+    assert scan.codes == {0: -15, 1: -11}

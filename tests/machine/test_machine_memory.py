@@ -1,0 +1,54 @@
+"""The memory that a run may use: of a machine, or of the container or the job that it is in."""
+
+from __future__ import annotations
+
+import pytest
+
+from modules.machine.machine_memory import memory_bytes
+
+GIB = 2**30
+V2 = "0::/job/step"
+V1 = "5:cpu,cpuacct:/job\n4:memory:/job\n0::/"
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A function that gives (proc, cgroups) of a machine of 64 GiB with 2 GiB of swap.
+
+    groups: what /proc/self/cgroup says; None: nothing. limits: file below cgroups -> its text.
+    """
+
+    def make(groups: str | None, limits: dict[str, str]):
+        (tmp_path / "proc" / "self").mkdir(parents=True)
+        (tmp_path / "proc" / "meminfo").write_text(f"MemTotal: {64 << 20} kB\nMemFree: 1 kB\nSwapTotal: {2 << 20} kB\n")
+        if groups is not None:
+            (tmp_path / "proc" / "self" / "cgroup").write_text(groups + "\n")
+        for name, text in limits.items():
+            path = tmp_path / "cgroups" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+        return tmp_path / "proc", tmp_path / "cgroups"
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "gib"),
+    [
+        (None, {}, 64),
+        (V2, {}, 64),
+        (V2, {"job/step/memory.max": "max", "memory.max": "max"}, 64),
+        (V2, {"job/step/memory.max": str(8 * GIB), "job/memory.max": str(16 * GIB)}, 8),
+        (V2, {"job/step/memory.max": "max", "job/memory.max": str(16 * GIB)}, 16),
+        (V2, {"memory.max": str(4 * GIB)}, 4),  # in a container, whose own group is the root of what it sees
+        (V2, {"memory.max": str(500 * GIB)}, 64),
+        (V1, {"memory/job/memory.limit_in_bytes": str(8 * GIB), "job/memory.max": str(4 * GIB)}, 8),
+        (V1, {"memory/memory.limit_in_bytes": "9223372036854771712"}, 64),
+    ],
+)
+def test_the_smallest_limit_around_a_process_counts_and_swap_beside_it(groups, limits, gib, machine):
+    assert memory_bytes(*machine(groups, limits)) == (gib + 2) * GIB
+
+
+def test_where_the_system_does_not_say_nothing_is_known(tmp_path):
+    assert memory_bytes(tmp_path / "proc", tmp_path) is None

@@ -1,0 +1,198 @@
+"""What a run is said to take of a GPU's memory: against sums made by hand, and the presets against their sizes."""
+
+import pytest
+
+from modules.config.files import config_from_values
+from modules.config.presets import (
+    MEMORY_SIZES,
+    has_variants,
+    list_presets,
+    load_preset,
+    merge_values,
+    variant_name,
+    why_not_offered,
+)
+from modules.machine.memory_estimate import GIB, SYSTEM_BYTES, estimate_memory, least_rank_bytes
+
+VARIANTS = [
+    (preset.name, memory) for preset in list_presets() if has_variants(preset.name) for memory in MEMORY_SIZES
+]
+UNET = 859_520_964  # of Stable Diffusion 1.5
+SDXL = 2_567_463_684
+
+
+def estimate(num_ranks=None, **values):
+    return estimate_memory(config_from_values(values), num_ranks)
+
+
+@pytest.mark.parametrize(("name", "memory"), VARIANTS)
+def test_a_preset_is_offered_where_it_leaves_the_system_its_share_and_nowhere_else(name, memory):
+    room = memory * GIB - SYSTEM_BYTES
+    if not why_not_offered(name, memory):
+        for num_gpus in (1, 2, 4, 8):
+            config = config_from_values(load_preset(variant_name(name, memory, num_gpus)))
+            assert estimate_memory(config).peak <= room
+        return
+    least = {"batch_size": 1, "batch_size_mode": "per_device", "model": {"gradient_checkpointing": True}}
+    config = config_from_values(merge_values(load_preset(name), least))
+    assert estimate_memory(config, num_ranks=2).peak > room
+
+
+def test_full_training_in_float32_keeps_weights_gradients_moments_average_and_autocast_copies():
+    memory = estimate(
+        method="full",
+        model={"weight_dtype": "float32", "mixed_precision": "bf16"},
+        optimizer={"name": "adamw"},
+        ema={"enabled": True},
+    )
+    assert memory.weights == UNET * (4 + 2)
+    assert (memory.gradients, memory.optimizer, memory.average) == (UNET * 4, UNET * 8, UNET * 4)
+
+
+@pytest.mark.parametrize(
+    ("values", "base_bytes", "trained_bytes"),
+    [
+        ({"method": "full"}, None, 0),
+        ({"method": "full"}, 4_300_000_000, UNET * (4 + 4 + 8)),
+        ({"method": "full"}, 50_000_000_000, UNET * (4 + 4 + 8)),  # a folder that holds more than the model
+        ({"method": "full", "optimizer": {"name": "sgd"}}, 4_300_000_000, UNET * (4 + 4 + 4)),
+        ({"method": "lora", "lora": {"rank": 1, "targets": "attention"}}, 4_300_000_000, 199_296 * (4 + 4 + 8)),
+    ],
+)
+def test_a_rank_takes_at_least_its_libraries_and_what_it_trains_itself(values, base_bytes, trained_bytes):
+    libraries = least_rank_bytes(config_from_values({}))
+    assert 0.3 * GIB < libraries < 0.47 * GIB  # measured: after the imports, and with the demo's small model
+    config = config_from_values({"optimizer": {"name": "adamw"}, "model": {"weight_dtype": "float32"}, **values})
+    assert least_rank_bytes(config, base_bytes) - libraries == pytest.approx(trained_bytes)
+
+
+def test_a_small_base_counts_as_a_share_of_the_published_one():
+    config = config_from_values({"method": "full"})
+    whole, small, libraries = (least_rank_bytes(config, size) for size in (10**11, 1_000_000, None))
+    assert libraries < small < libraries + 0.001 * (whole - libraries)
+
+
+def test_stochastic_rounding_keeps_the_optimizers_state_in_float32_and_some_weights_at_a_time():
+    model = {"weight_dtype": "bfloat16", "mixed_precision": "bf16"}
+    memory = estimate(method="full", model=model, optimizer={"name": "adamw", "stochastic_rounding": True})
+    assert (memory.weights, memory.gradients, memory.optimizer) == (UNET * 2, UNET * 2, UNET * 8)
+    assert memory.stepping == GIB
+    factored = estimate(method="full", model=model, optimizer={"name": "adafactor", "stochastic_rounding": True})
+    assert factored.optimizer == 0
+
+
+def test_of_a_lora_only_the_adapter_has_gradients_and_state():
+    memory = estimate(family="sdxl", model={"weight_dtype": "bfloat16"}, lora={"rank": 16})
+    adapter = 23_224_320  # on the attention of the U-Net
+    assert memory.weights == SDXL * 2 + adapter * 4
+    assert (memory.gradients, memory.optimizer) == (adapter * 4, adapter * 8)
+
+
+def test_text_encoders_that_train_stay_beside_the_denoiser():
+    frozen = estimate(family="sdxl")
+    trained = estimate(family="sdxl", text_encoder={"train": True})
+    adapters = 16 * (73_728 + 327_680)
+    assert trained.weights - frozen.weights == (123_060_480 + 694_659_840) * 4 + adapters * 4
+    assert trained.activations > frozen.activations
+    first = estimate(family="sdxl", text_encoder={"train": True, "only": [1]})
+    assert first.gradients - frozen.gradients == 16 * 73_728 * 4
+
+
+def test_activations_grow_with_pixels_and_pictures_and_shrink_with_checkpointing():
+    small = estimate(batch_size=1, data={"resolution": 512}).activations
+    assert estimate(batch_size=4, data={"resolution": 512}).activations == 4 * small
+    assert estimate(batch_size=1, data={"resolution": 1024}).activations == 4 * small
+    assert estimate(batch_size=1, data={"resolution": 512, "resolutions": [512, 1024]}).activations == 4 * small
+    assert estimate(batch_size=1, model={"gradient_checkpointing": True}).activations < small / 4
+
+
+def test_a_global_batch_is_shared_by_ranks_and_micro_batches():
+    one = estimate(batch_size=1).activations
+    shared = {"batch_size": 16, "batch_size_mode": "global", "gradient_accumulation_steps": 2}
+    assert estimate(**shared).activations == 8 * one
+    assert estimate(4, **shared).activations == 2 * one
+    assert estimate(**shared, enable_multi_gpu=True, world_size=2, num_nodes=2).activations == 2 * one
+
+
+def test_where_captions_are_cached_the_text_encoders_may_take_the_most():
+    memory = estimate(family="sd3", model={"weight_dtype": "bfloat16", "gradient_checkpointing": True}, batch_size=1)
+    encoders = (123_060_480 + 694_659_840 + 4_762_310_656) * 2
+    assert memory.peak == memory.caching > encoders
+    assert estimate(family="sd3", method="vae").caching < GIB
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+
+PICTURE = {"prompt": "a", "width": 1024, "height": 1024}
+SMALL_LORA = {
+    "family": "sdxl",
+    "batch_size": 1,
+    "model": {"weight_dtype": "bfloat16", "gradient_checkpointing": True},
+    "data": {"resolution": 1024},
+}
+
+
+def with_samples(num_ranks=None, samples=({},), sampling=None, **values):
+    sampling = {"at_end": True, "samples": [{**PICTURE, **sample} for sample in samples], **(sampling or {})}
+    return estimate(num_ranks, **values, sampling=sampling)
+
+
+def test_a_picture_of_full_size_takes_more_than_the_training_of_a_lora_in_small_batches():
+    without, memory = estimate(**SMALL_LORA), with_samples(**SMALL_LORA)
+    adapter = 23_224_320  # of rank 16: its weights and two moments in float32
+    model = SDXL + 123_060_480 + 694_659_840 + 83_653_863
+    decoding = 1024 * 1024 * 3 * 256 * 2  # in bfloat16
+    assert memory.sampling == pytest.approx(model * 2 + adapter * (4 + 8) + decoding * 1.1 + 0.5 * GIB)
+    assert memory.peak == memory.sampling > memory.training == without.peak
+
+
+def test_samples_that_a_run_does_not_make_by_itself_are_not_counted():
+    for sampling in ({"at_end": False}, {"samples": []}, {"samples": [{**PICTURE, "enabled": False}]}):
+        assert with_samples(sampling=sampling).sampling == 0
+    for sampling in ({"at_start": True}, {"unit": "steps", "every": 100}):
+        assert with_samples(sampling={"at_end": False, **sampling}).sampling > 0
+
+
+def test_of_the_pictures_that_a_rank_makes_at_a_time_one_is_decoded():
+    def held(num_ranks, counts, at_a_time, **model):
+        samples = [{"count": count} for count in counts]
+        settings = {**SMALL_LORA, "model": {**SMALL_LORA["model"], **model}}
+        memory = with_samples(num_ranks, samples, {"batch_size": at_a_time}, **settings)
+        tiny = with_samples(num_ranks, [{"width": 8, "height": 8}], {"batch_size": 1}, **settings)
+        return (memory.sampling - tiny.sampling) / 1.1 / 1024**2
+
+    decoder, denoiser = 3 * 256 * 2, 2 * 456
+    assert held(1, [1], 4) == pytest.approx(decoder, rel=1e-3)
+    assert held(1, [1, 2], 4) == pytest.approx(3 * denoiser, rel=1e-3)
+    assert held(1, [8, 1], 4) == pytest.approx(4 * denoiser, rel=1e-3)
+    assert held(4, [8, 1], 4) == pytest.approx(3 * denoiser, rel=1e-3)  # nine over four ranks
+    assert held(1, [8], 4, weight_dtype="float32") == pytest.approx(4 * 2 * denoiser, rel=1e-3)
+    assert held(1, [8], 4, weight_dtype="float32", mixed_precision="bf16") == pytest.approx(4 * denoiser, rel=1e-3)
+
+
+def test_the_largest_picture_and_the_precision_decide_what_is_decoded():
+    def decoding(width, **model):
+        samples = [{"width": width, "height": 512}, {"width": 256, "height": 256}]
+        memory = with_samples(samples=samples, sampling={"batch_size": 1}, model=model)
+        without = with_samples(samples=[{"width": 8, "height": 8}], sampling={"batch_size": 1}, model=model)
+        return (memory.sampling - without.sampling) / 1.1 / (width * 512 - 8 * 8) / 256
+
+    for width in (512, 1024):
+        assert decoding(width, weight_dtype="float32") == pytest.approx(3 * 4)
+    assert decoding(512, weight_dtype="bfloat16") == pytest.approx(3 * 2)
+    assert decoding(512, weight_dtype="float16") == pytest.approx(3 * 4)
+    assert decoding(512, weight_dtype="float32", mixed_precision="bf16") == pytest.approx(3 * 4)
+
+
+def test_samples_from_an_average_in_half_precision_take_a_copy_of_what_trains():
+    full = {"method": "full", "model": {"weight_dtype": "bfloat16"}, "optimizer": {"name": "sgd"}}
+    averaged = with_samples(**full, ema={"enabled": True})
+    assert averaged.sampling - with_samples(**full).sampling == pytest.approx(UNET * (4 + 2))
+    assert averaged.sampling - with_samples(**full, ema={"enabled": True, "sample": False}).sampling == UNET * 2
+
+
+def test_a_vae_that_trains_alone_is_joined_by_the_rest_of_the_model():
+    memory = with_samples(method="vae", optimizer={"name": "sgd"}, model={"weight_dtype": "float32"})
+    vae, encoder = 83_653_863, 123_060_480
+    decoding = 1024 * 1024 * 256 * 12
+    assert memory.sampling == pytest.approx((UNET + encoder + 2 * vae) * 4 + decoding * 1.1 + 0.5 * GIB)  # and momentum
