@@ -29,10 +29,10 @@ from modules.launch.command_text import (
     powershell_line,
     powershell_script,
 )
+from modules.machine.can_start import StartFacts, blocking, device_problems
 from modules.machine.devices import default_num_ranks, list_gpus, num_cores
-from modules.machine.machine_memory import memory_bytes
+from modules.machine.Machine import read_machine
 from modules.machine.node_check import WAIT_SECONDS, check_nodes, refused_together
-from modules.machine.run_shape import find_device_problems
 from modules.session.printing import print_line, print_text
 from scripts.terminal import show
 
@@ -117,9 +117,8 @@ def check_here(config: TrainConfig, wait_seconds: float, resume: bool) -> None:
     if unreachable := [problem.message for problem in check_settings(config) if problem.path == "master_addr"]:
         raise UserError(unreachable[0])
     with refused_together(config, tell):  # the devices of a node are its own
-        for problem in find_device_problems(config, None, list_gpus(), num_cores(), memory_bytes=memory_bytes()):
-            if problem.blocking:
-                raise UserError(problem.message)
+        if refused := blocking(device_problems(config, StartFacts(read_machine()), resume)):
+            raise UserError(refused[0])
     for line in check_nodes(config, tell, wait_seconds=wait_seconds, resume=resume):
         tell(line)
 

@@ -25,17 +25,18 @@ elif __name__ == "__mp_main__":  # in a rank that this script has spawned
 from modules.config.errors import UserError
 from modules.config.presets import ROOT
 from modules.launch.command_text import Command, bash_line, powershell_line
+from modules.machine.Machine import Machine, read_machine
 from modules.machine.run_shape import ranks_here, run_shape, shape_lines
 from modules.session.printing import print_line, print_text
 from modules.session.Questions import Questions, load_answers, save_answers
 from scripts import train
 from scripts.starting.devices_to_use import (
-    Machine,
     ask_devices,
     ask_variant,
+    describe,
     device_arguments,
     fitting_ranks,
-    this_machine,
+    has_one_device,
 )
 from scripts.starting.what_to_train import (
     ask_resume,
@@ -58,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if args.demo:
             return start_demo(args)
-        machine = this_machine()
+        machine = read_machine()
         arguments = unasked_arguments(args, machine) if args.yes else asked_arguments(args, machine)
         if not args.dry_run and "--resume" not in arguments:  # which says more itself, and has the batch of the backup
             show_shape(arguments, machine)
@@ -111,8 +112,8 @@ def unasked_arguments(args: argparse.Namespace, machine: Machine) -> list[str]:
         arguments += pictures_arguments(args.pictures, read_config(arguments))
     arguments += ["--resume"] if args.resume else []
     arguments += device_arguments(given, arguments, machine)
-    if machine.has_one_device:
-        print_text(machine.describe())
+    if has_one_device(machine):
+        print_text(describe(machine))
     return arguments
 
 
@@ -124,7 +125,7 @@ def asked_arguments(args: argparse.Namespace, machine: Machine) -> list[str]:
     questions = Questions(given_answers(args), load_answers(path))
     arguments = ask_settings(questions, args)
     arguments += ask_resume(questions, arguments, args.resume)
-    print_text(machine.describe())
+    print_text(describe(machine))
     ask_devices(questions, arguments, machine)
     arguments = ask_variant(questions, arguments, machine)
     arguments += device_arguments(questions.answers, arguments, machine)
@@ -155,7 +156,7 @@ def start_demo(args: argparse.Namespace) -> int:
     folder = Path(args.run_folder or next_run_folder(ROOT / "workspace" / "demo"))
     folders = [f"--set=workspace_dir={folder}", f"--set=cache_dir={folder.parent / 'cache'}"]
     arguments = ["--preset=demo", *folders, *(f"--set={change}" for change in args.set)]
-    machine = this_machine()
+    machine = read_machine()
     given = {"gpus": fitting_ranks(read_config(arguments), machine)} | given_answers(args)
     config = read_config(arguments + device_arguments(given, arguments, machine))
     from modules.launch.demo import run_demo

@@ -15,9 +15,9 @@ from modules.config.errors import UserError
 from modules.config.presets import ROOT
 from modules.config.TrainConfig import TrainConfig
 from modules.launch.launchers import SAVE_SECONDS
-from modules.machine.devices import default_num_ranks, list_gpus, no_gpu_reason, num_cores
-from modules.machine.machine_memory import memory_bytes
-from modules.machine.run_shape import find_device_problems
+from modules.machine.can_start import StartFacts, blocking, can_start
+from modules.machine.devices import default_num_ranks, no_gpu_reason, num_cores
+from modules.machine.Machine import read_machine
 from modules.session.atomic import make_temporary_folder
 from modules.session.printing import print_text
 from modules.session.RunFolder import RunFolder
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     args = train.parse(arguments)
     try:
         config = train.read_config(args)
-        num_ranks, has_gpu = count_ranks(config)
+        num_ranks, has_gpu = count_ranks(config, args.resume)
         folder = RunFolder(config.workspace_dir)
     except UserError as error:
         print_text(error, sys.stderr)
@@ -70,17 +70,16 @@ def ranks_wanted(wanted: str) -> list[str]:
     return [f"--world_size={wanted}"] if wanted else []
 
 
-def count_ranks(config: TrainConfig) -> tuple[int, bool]:
+def count_ranks(config: TrainConfig, resume: bool = False) -> tuple[int, bool]:
     """(ranks to start, whether there is a GPU). Raises UserError for more than this machine has GPUs or memory for."""
     if config.num_nodes > 1:
         raise UserError(f"num_nodes {config.num_nodes}: this is for one machine; scripts/multi_node.py is for several.")
-    gpus = list_gpus()
-    if not gpus and (num_gpus := count_by_torch()):  # those that NVIDIA's driver does not know
+    machine = read_machine()
+    if not machine.gpus and (num_gpus := count_by_torch()):  # those that NVIDIA's driver does not know
         return config.world_size or len(config.device_indexes) or num_gpus, True
-    for problem in find_device_problems(config, None, gpus, num_cores(), memory_bytes=memory_bytes()):
-        if problem.blocking:
-            raise UserError(problem.message)
-    return default_num_ranks(config, gpus, num_cores()), bool(gpus)
+    if refused := blocking(can_start(config, StartFacts(machine), resume)):
+        raise UserError(refused[0])
+    return default_num_ranks(config, machine.gpus, machine.cores), bool(machine.gpus)
 
 
 def log_dir(folder: RunFolder) -> list[str]:

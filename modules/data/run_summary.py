@@ -37,11 +37,11 @@ LORA_SHARE_PER_RANK = 0.02 / 16
 
 
 def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] = ()) -> str:
-    """Lines for people: pictures, buckets, steps, batch, learning rate, disk; warnings last, after them `warnings`.
+    """Lines for people: pictures, buckets, steps, batch, learning rate, disk; then `warnings`, and those of the data.
 
     Raises UserError for settings, a base or data that training would refuse; trainer/checks.py knows the rest.
     """
-    problems = check_settings(config)
+    check_settings(config)
     accumulation = config.gradient_accumulation_steps
     if problem := check_batch(config.batch_size, config.batch_size_mode, num_ranks, accumulation):
         raise ConfigError(problem.message)
@@ -59,9 +59,8 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
         *_caption_lines(num_texts),
         *_step_lines(config, dataset, num_ranks),
         *_disk_lines(disk_needs(config, family, base, dataset, buckets, num_texts)),
-        *(("Warning", problem.message) for problem in problems),
-        *_warning_lines(config, dataset),
         *(("Warning", text) for text in warnings),
+        *_warning_lines(config, dataset),
     ]
     return "\n".join(visible_line(f"{label + ':':<15}{text}") for label, text in lines)
 

@@ -1,4 +1,4 @@
-"""What the number of ranks does to a run: batch, steps, learning rates and memory, and what is wrong with the devices.
+"""What the number of ranks does to a run: batch, steps and learning rates.
 
 Numbers only, from settings and from what was asked of the machine before, so that a form can show them while one types.
 """
@@ -17,19 +17,11 @@ from modules.config.batch_size import (
     learning_rate_factor,
     scientific,
 )
-from modules.config.errors import UserError
-from modules.config.validation import Problem, check_batch
-from modules.machine.backend import backend_warning
 from modules.machine.devices import (
     Gpu,
-    GpuUsage,
-    Link,
     check_device_indexes,
     default_num_ranks,
-    mixed_gpus_warning,
 )
-from modules.machine.memory_estimate import GIB, least_rank_bytes
-from modules.session.byte_sizes import spoken_bytes
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -137,33 +129,6 @@ def crowded_warning(num_ranks: int, cores: int) -> str:
     return f"world_size {num_ranks}: {num_ranks} ranks share {shared} and wait for each other; use {cores}."
 
 
-def find_device_problems(
-    config: TrainConfig,
-    shape: RunShape | None,
-    gpus: Sequence[Gpu],
-    cores: int,
-    usage: Sequence[GpuUsage] = (),
-    links: Sequence[Sequence[Link | None]] = (),
-    needed_bytes: float | None = None,
-    memory_bytes: int | None = None,
-    base_bytes: int | None = None,
-) -> list[Problem]:
-    """What is wrong with the run on the devices of this machine, the blocking problems first.
-
-    shape: None where `ranks_here` has refused. usage, links: of all `gpus`, empty while not known.
-    needed_bytes: on each device. memory_bytes: of this machine, base_bytes: of the base's files; None: not known.
-    """
-    problems = list(_count_problems(config, gpus, cores, memory_bytes, base_bytes))
-    if shape is not None:
-        problems += _batch_problems(config, shape)
-    chosen = chosen_gpus(config, gpus)
-    if config.enable_multi_gpu:
-        problems += _mix_problems(chosen, links)
-    if needed_bytes is not None and usage:
-        problems += _memory_problems(chosen, usage, needed_bytes)
-    return sorted(problems, key=lambda problem: not problem.blocking)
-
-
 def _rates(config: TrainConfig) -> Iterator[tuple[str, float]]:
     own = config.optimizer.learning_rate
     names = ("denoiser", "text_encoder") if config.method in ("lora", "full") else ()
@@ -204,75 +169,3 @@ def _rate_text(rate: Rate, shape: RunShape, config: TrainConfig) -> str:
     if config.optimizer.name in SELF_TUNING_OPTIMIZERS:
         return f"{text}, unchanged ({config.optimizer.name} finds its own step)"
     return f"{text}, unchanged (rule: none)"
-
-
-def _count_problems(
-    config: TrainConfig, gpus: Sequence[Gpu], cores: int, memory_bytes: int | None, base_bytes: int | None
-) -> Iterator[Problem]:
-    try:
-        num_ranks = ranks_here(config, gpus, cores)
-    except UserError as error:
-        path = "device_indexes" if str(error).startswith("device_indexes") else "world_size"
-        yield Problem(path, str(error))
-        return
-    if not config.enable_multi_gpu or num_ranks * config.num_nodes == 1:
-        return
-    if warning := backend_warning(config.distributed_backend, bool(gpus)):
-        yield Problem("distributed_backend", warning, blocking=False)
-    rank_bytes = least_rank_bytes(config, None if gpus else base_bytes)
-    if memory_bytes is not None and num_ranks > 1 and num_ranks * rank_bytes > memory_bytes:
-        fitting = max(1, int(memory_bytes / rank_bytes))
-        message = (
-            f"world_size {num_ranks}: the ranks need at least {spoken_bytes(num_ranks * rank_bytes)} of memory and "
-            f"this machine has {spoken_bytes(memory_bytes)}; use {fitting if gpus else min(fitting, cores)}."
-        )
-        yield Problem("world_size", message)
-    elif not gpus and (warning := crowded_warning(num_ranks, cores)):
-        yield Problem("world_size", warning, blocking=False)
-
-
-def _batch_problems(config: TrainConfig, shape: RunShape) -> Iterator[Problem]:
-    steps = config.gradient_accumulation_steps
-    if problem := check_batch(config.batch_size, config.batch_size_mode, shape.num_ranks, steps):
-        yield problem
-    if shape.num_samples is not None and 0 < shape.num_samples < shape.batch:
-        parts = f"{shape.local_batch:g} x {shape.num_ranks} x {shape.accumulation}"
-        message = f"{shape.num_samples} samples < {shape.batch} per step ({parts}): every step is a whole epoch."
-        yield Problem("batch_size", message, blocking=False)
-    grew = shape.batch / shape.batch_on_one
-    is_tuned = config.optimizer.name in SELF_TUNING_OPTIMIZERS
-    if grew > 1 and config.lr_scaling == "none" and not is_tuned:
-        message = f"The effective batch grew {grew:g}x and lr_scaling is none: sqrt or linear is usual."
-        yield Problem("lr_scaling", message, blocking=False)
-
-
-def _mix_problems(chosen: Sequence[Gpu], links: Sequence[Sequence[Link | None]]) -> Iterator[Problem]:
-    if message := mixed_gpus_warning(chosen):
-        yield Problem("device_indexes", message, blocking=False)
-    apart = [
-        (a.index, b.index)
-        for place, a in enumerate(chosen)
-        for b in chosen[place + 1 :]
-        if links and links[a.index][b.index] == "none"
-    ]
-    if apart:
-        pairs = ", ".join(f"{a} and {b}" for a, b in apart[:3]) + (" ..." if len(apart) > 3 else "")
-        message = (
-            f"No direct link between GPUs {pairs}: gradients go through the CPU's memory; choose linked ones, or set "
-            "gradient_reduce_precision to bf16."
-        )
-        yield Problem("device_indexes", message, blocking=False)
-
-
-def _memory_problems(chosen: Sequence[Gpu], usage: Sequence[GpuUsage], needed_bytes: float) -> Iterator[Problem]:
-    for gpu in chosen:
-        used = usage[gpu.index].memory_used_bytes
-        if gpu.memory_bytes is None or used is None or gpu.memory_bytes - used >= needed_bytes:
-            continue
-        by = ", ".join(f"{process.name or 'process'} {process.pid}" for process in usage[gpu.index].processes[:2])
-        message = (
-            f"The run needs about {needed_bytes / GIB:.1f} GiB and GPU {gpu.index} has "
-            f"{(gpu.memory_bytes - used) / GIB:.1f} free{f' ({by})' if by else ''}: choose another, "
-            "or a smaller precision."
-        )
-        yield Problem("device_indexes", message, blocking=False)

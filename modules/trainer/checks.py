@@ -18,9 +18,9 @@ from modules.data.prepare import check_sizes
 from modules.distributed.Heartbeat import read_limits
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
-from modules.machine.devices import list_gpus, num_cores
-from modules.machine.machine_memory import memory_bytes
-from modules.machine.run_shape import find_device_problems, ranks_here, run_shape
+from modules.machine.can_start import StartFacts, blocking, can_start
+from modules.machine.Machine import read_machine
+from modules.machine.run_shape import ranks_here, run_shape
 from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
 from modules.session.RunFolder import RunFolder
@@ -57,22 +57,20 @@ def check_before_start(config: TrainConfig, num_ranks: int, resume: bool = False
 
 
 def check_own_start(config: TrainConfig, resume: bool = False) -> tuple[int, list[str]]:
-    """(Ranks on this machine, warnings about its devices) of a run that starts its ranks itself.
+    """(Ranks on this machine, warnings) of a run that starts its ranks itself.
 
     Raises UserError as `check_before_start`, and for what this machine's devices can't do.
     """
-    gpus, cores = list_gpus(), num_cores()
-    num_ranks = ranks_here(config, gpus, cores)
-    if config.device_indexes and not gpus:
+    machine = read_machine()
+    num_ranks = ranks_here(config, machine.gpus, machine.cores)
+    if config.device_indexes and not machine.gpus:
         from modules.distributed.Runtime import default_device
 
         default_device(config.device_indexes)  # it may know GPUs of other makes
     base = check_before_start(config, run_shape(config, num_ranks).num_ranks, resume)
-    problems = find_device_problems(
-        config, None, gpus, cores, memory_bytes=memory_bytes(), base_bytes=base.size_bytes or None
-    )
-    if blocking := [problem.message for problem in problems if problem.blocking]:
-        raise ConfigError(blocking)
+    problems = can_start(config, StartFacts(machine, base_bytes=base.size_bytes or None), resume)
+    if refused := blocking(problems):
+        raise ConfigError(refused)
     return num_ranks, [problem.message for problem in problems]
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from modules.config.errors import UserError
 from modules.config.presets import GPU_COUNTS, fitting_memory, has_variants, variant_name, why_not_offered
 from modules.config.TrainConfig import TrainConfig
 from modules.machine.backend import backend_warning
-from modules.machine.devices import Gpu, list_gpus, no_gpu_reason, num_cores
-from modules.machine.machine_memory import memory_bytes
-from modules.machine.run_shape import GIB, chosen_gpus, find_device_problems, ranks_here, run_shape
+from modules.machine.can_start import StartFacts, blocking, device_problems
+from modules.machine.devices import Gpu
+from modules.machine.Machine import Machine
+from modules.machine.memory_estimate import GIB
+from modules.machine.run_shape import chosen_gpus
 from modules.session.printing import print_line
 from modules.session.Questions import Questions, read_choice
 from scripts.starting.what_to_train import read_config
@@ -22,37 +22,27 @@ from scripts.starting.what_to_train import read_config
 read_backend = read_choice("nccl", "gloo", "auto")
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What a machine can train on. has_torchrun: whether PyTorch's launcher works there."""
-
-    gpus: Sequence[Gpu]
-    cores: int
-    is_mac: bool = False
-    has_torchrun: bool = True
-    memory_bytes: int | None = None
-
-    @property
-    def has_one_device(self) -> bool:
-        return self.is_mac or len(self.gpus) == 1
-
-    @property
-    def num_ranks(self) -> int:
-        """Where all devices train."""
-        return 1 if self.is_mac else len(self.gpus) or min(2, self.cores)
-
-    def describe(self) -> str:
-        if self.is_mac:
-            return "On macOS there is one device for the training, which runs alone on it."
-        if not self.gpus:
-            return f"There is no GPU ({no_gpu_reason()}): processes on the CPU train instead ({self.cores} cores)."
-        if len(self.gpus) == 1:
-            return f"There is one GPU ({self.gpus[0].name}): it trains alone."
-        return "\n".join(f"GPU {gpu.index}: {gpu.name}{_memory(gpu)}" for gpu in self.gpus)
+def has_one_device(machine: Machine) -> bool:
+    return is_mac(machine) or len(machine.gpus) == 1
 
 
-def this_machine() -> Machine:
-    return Machine(list_gpus(), num_cores(), sys.platform == "darwin", sys.platform != "win32", memory_bytes())
+def is_mac(machine: Machine) -> bool:
+    return machine.system == "darwin"
+
+
+def most_ranks(machine: Machine) -> int:
+    """Where all devices train."""
+    return 1 if is_mac(machine) else len(machine.gpus) or min(2, machine.cores)
+
+
+def describe(machine: Machine) -> str:
+    if is_mac(machine):
+        return "On macOS there is one device for the training, which runs alone on it."
+    if not machine.gpus:
+        return f"There is no GPU ({machine.no_gpu_reason}): processes on the CPU train instead ({machine.cores} cores)."
+    if len(machine.gpus) == 1:
+        return f"There is one GPU ({machine.gpus[0].name}): it trains alone."
+    return "\n".join(f"GPU {gpu.index}: {gpu.name}{_memory(gpu)}" for gpu in machine.gpus)
 
 
 def ask_devices(questions: Questions, arguments: list[str], machine: Machine) -> None:
@@ -62,12 +52,12 @@ def ask_devices(questions: Questions, arguments: list[str], machine: Machine) ->
     def read(text: str) -> str:
         return read_gpus(text, arguments, machine)
 
-    if machine.has_one_device and "gpus" not in questions.given:
+    if has_one_device(machine) and "gpus" not in questions.given:
         questions.answers["gpus"] = "1"
     elif machine.gpus:
         questions.ask("gpus", "GPUs: how many, all, or which ones as 0,2", read, default_gpus(config))
     else:
-        questions.ask("gpus", "Processes: how many", read, str(config.world_size or machine.num_ranks))
+        questions.ask("gpus", "Processes: how many", read, str(config.world_size or most_ranks(machine)))
     chosen = [*arguments, *device_arguments({"gpus": questions.answers["gpus"]}, arguments, machine)]
     if read_config(chosen).enable_multi_gpu:
         ask_way(questions, config, machine)
@@ -85,7 +75,7 @@ def ask_way(questions: Questions, config: TrainConfig, machine: Machine) -> None
     questions.ask("backend", "Backend: nccl, gloo or auto", read_backend, fitting(config.distributed_backend))
     text = "Does each GPU prepare its own share of the pictures?"
     questions.ask_whether("data_loading", text, config.distributed_data_loading)
-    if not machine.has_torchrun:
+    if machine.system == "win32":
         return
     launcher = "torchrun" if config.use_torchrun else "spawn"
     questions.ask("launcher", "Launcher: spawn or torchrun", read_choice("spawn", "torchrun"), launcher)
@@ -132,7 +122,7 @@ def device_arguments(answers: Mapping[str, str], arguments: list[str], machine: 
         chosen.append("--single_gpu_data_loading")
     elif shares == "yes" and not config.distributed_data_loading:
         chosen.append("--set=distributed_data_loading=true")
-    if launcher == "torchrun" and not machine.has_torchrun:
+    if launcher == "torchrun" and machine.system == "win32":
         raise UserError("--torchrun: it does not work on Windows, where Chorus starts the ranks itself; leave it out.")
     if launcher == "spawn":
         chosen.append("--no_torchrun")
@@ -147,7 +137,7 @@ def rank_arguments(config: TrainConfig, gpus: str, machine: Machine) -> list[str
     chosen = [f"--devices={gpus.rstrip(',')}"] if is_list else []
     chosen += ["--set=world_size=null"] if config.world_size and not gpus.isdecimal() else []
     chosen += ["--set=device_indexes=[]"] if config.device_indexes and not is_list else []
-    num_ranks = len(gpus.rstrip(",").split(",")) if is_list else machine.num_ranks if gpus == "all" else int(gpus)
+    num_ranks = len(gpus.rstrip(",").split(",")) if is_list else most_ranks(machine) if gpus == "all" else int(gpus)
     if num_ranks * config.num_nodes == 1:
         return [*chosen, "--set=enable_multi_gpu=false"]
     return ["--multi_gpu", *([f"--world_size={gpus}"] if gpus.isdecimal() else []), *chosen]
@@ -164,7 +154,7 @@ def fitting_ranks(config: TrainConfig, machine: Machine) -> str:
     """As many as can share a step's samples evenly, where the settings do not say how many; as an answer."""
     if config.world_size or config.device_indexes:
         return default_gpus(config)
-    return str(max(ranks for ranks in range(1, machine.num_ranks + 1) if config.batch_size % ranks == 0))
+    return str(max(ranks for ranks in range(1, most_ranks(machine) + 1) if config.batch_size % ranks == 0))
 
 
 def read_gpus(text: str, arguments: list[str], machine: Machine) -> str:
@@ -174,7 +164,7 @@ def read_gpus(text: str, arguments: list[str], machine: Machine) -> str:
         raise UserError(f"{text!r}: write how many, such as 2, which ones, such as 0,2, or all.")
     if answer.count(",") > 1:
         answer = answer.rstrip(",")
-    if machine.is_mac and answer not in ("1", "all"):
+    if is_mac(machine) and answer not in ("1", "all"):
         raise UserError(f"{text!r}: on macOS there is one device for the training; leave the number out.")
     paths = ["world_size", "device_indexes", *([] if "--resume" in arguments else ["batch_size"])]
     check_devices(arguments + rank_arguments(read_config(arguments), answer, machine), machine, *paths)
@@ -183,14 +173,8 @@ def read_gpus(text: str, arguments: list[str], machine: Machine) -> str:
 
 def check_devices(arguments: list[str], machine: Machine, *paths: str) -> None:
     """Raises UserError for a problem of one of the settings at `paths` with the devices of this machine."""
-    config = read_config(arguments)
-    try:
-        shape = run_shape(config, ranks_here(config, machine.gpus, machine.cores))
-    except UserError:  # is found again, with the setting it is about
-        shape = None
-    for problem in find_device_problems(config, shape, machine.gpus, machine.cores, memory_bytes=machine.memory_bytes):
-        if problem.blocking and problem.path in paths:
-            raise UserError(problem.message)
+    if refused := blocking(device_problems(read_config(arguments), StartFacts(machine)), *paths):
+        raise UserError(refused[0])
 
 
 def _memory(gpu: Gpu) -> str:

@@ -9,15 +9,14 @@ from modules.config.batch_size import scientific
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.presets import ROOT
-from modules.machine.devices import UNKNOWN_USAGE, GpuProcess, GpuUsage, link_matrix, list_gpus
+from modules.machine.devices import list_gpus
 from modules.machine.run_shape import (
     chosen_gpus,
-    find_device_problems,
     ranks_here,
     run_shape,
     shape_lines,
 )
-from tests.support.fake_nvml import GIB, eight_gpus
+from tests.support.fake_nvml import eight_gpus
 
 
 @pytest.fixture
@@ -89,93 +88,11 @@ def test_without_multi_gpu_one_device_trains_whatever_else_is_set(gpus):
     assert [gpu.index for gpu in chosen_gpus(config, gpus)] == [4]
 
 
-def test_a_gpu_that_does_not_exist_blocks(gpus):
-    problems = find_device_problems(multi_gpu(device_indexes=[0, 9]), None, gpus, cores=2)
-    assert problems[0].blocking
-    assert problems[0].path == "device_indexes"
-    assert "0 to 7" in problems[0].message
-
-
-def test_nccl_without_gpus_is_a_warning():
-    config = multi_gpu(distributed_backend="nccl")
-    [problem] = find_device_problems(config, run_shape(config, 2), [], cores=2)
-    assert not problem.blocking
-    assert problem.path == "distributed_backend"
-    assert "so the ranks use gloo" in problem.message
-
-
-@pytest.mark.parametrize(
-    ("ranks", "on_gpus", "memory", "expected"),
-    [
-        (2, False, 64, []),
-        (8, False, 64, [(False, "8 ranks share 2 CPU cores and wait for each other; use 2.")]),
-        (1000, False, None, [(False, "1000 ranks share 2 CPU cores and wait for each other; use 2.")]),
-        (1000, False, 64, [(True, "the ranks need at least 429 GB of memory and this machine has 68.7 GB; use 2.")]),
-        # with gloo they may share the GPUs
-        (16, True, 64, []),
-        (1000, True, 64, [(True, "the ranks need at least 429 GB of memory and this machine has 68.7 GB; use 160.")]),
-    ],
-)
-def test_more_ranks_than_cores_are_a_warning_and_more_than_memory_holds_are_refused(
-    ranks, on_gpus, memory, expected, gpus
-):
-    config = multi_gpu(world_size=ranks, distributed_backend="gloo")
-    problems = find_device_problems(config, None, gpus if on_gpus else [], 2, memory_bytes=memory and memory * GIB)
-    found = [(problem.blocking, problem.message) for problem in problems if problem.path == "world_size"]
-    assert found == [(blocking, f"world_size {ranks}: {text}") for blocking, text in expected]
-
-
-def test_what_is_trained_on_the_cpu_counts_on_each_rank_and_on_gpus_it_does_not(gpus):
-    config = multi_gpu(family="sdxl", method="full", world_size=2, distributed_backend="gloo")
-    options = {"memory_bytes": 24 * GIB, "base_bytes": 14 * 10**9}
-    [problem] = find_device_problems(config, None, [], 2, **options)
-    assert problem.blocking
-    assert problem.message.endswith("this machine has 25.8 GB; use 1.")
-    assert find_device_problems(config, None, gpus[:2], 2, **options) == []
-
-
 @pytest.mark.parametrize("is_multi", [False, True])
 def test_a_gpu_that_is_not_there_is_refused_with_one_device_too(is_multi, gpus):
     config = config_from_values({"enable_multi_gpu": is_multi, "device_indexes": [9]})
     with pytest.raises(UserError, match=r"device_indexes \[9\]: only 0 to 7 exist"):
         ranks_here(config, gpus, cores=8)
-
-
-def test_nccl_is_no_matter_for_one_rank():
-    config = multi_gpu(distributed_backend="nccl")
-    assert find_device_problems(config, run_shape(config, 1), [], cores=1) == []
-
-
-def test_a_batch_that_can_not_be_shared_blocks(gpus):
-    config = multi_gpu(batch_size=18, batch_size_mode="global", world_size=4)
-    problem = find_device_problems(config, run_shape(config, 4), gpus, cores=2)[0]
-    assert problem.blocking
-    assert "use 16 or 20" in problem.message
-
-
-def test_devices_that_differ_or_have_no_link_are_named(gpus):
-    links = link_matrix(gpus)
-    config = multi_gpu(device_indexes=[0, 4, 5])
-    text = messages(find_device_problems(config, run_shape(config, 3), gpus, 2, links=links))
-    assert "Different devices" in text
-    assert "0 and 4, 0 and 5, 4 and 5" in text
-    config = multi_gpu(device_indexes=[0, 1])
-    assert find_device_problems(config, run_shape(config, 2), gpus, 2, links=links) == []
-
-
-def test_a_model_that_does_not_fit_is_said_with_who_holds_the_memory(gpus):
-    usage = [UNKNOWN_USAGE] * 8
-    usage[4] = GpuUsage(15 * GIB, 97, 60, (GpuProcess(4121, "python", 14 * GIB),))
-    config = multi_gpu(device_indexes=[4, 5])
-    problems = find_device_problems(config, run_shape(config, 2), gpus, 2, usage, needed_bytes=17 * GIB)
-    assert "needs about 17.0 GiB and GPU 4 has 9.0 free (python 4121)" in messages(problems)
-
-
-def test_fewer_samples_than_a_step_and_a_batch_that_grew_are_said():
-    config = multi_gpu(batch_size=4, gradient_accumulation_steps=2, lr_scaling="none")
-    text = messages(find_device_problems(config, run_shape(config, 6, 40), [], 2))
-    assert "40 samples < 48 per step (4 x 6 x 2): every step is a whole epoch" in text
-    assert "grew 6x and lr_scaling is none" in text
 
 
 def test_the_page_about_several_gpus_has_the_numbers_that_are_calculated():

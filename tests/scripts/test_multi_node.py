@@ -12,6 +12,7 @@ from modules.config.files import config_from_values, save_config
 from modules.config.presets import ROOT
 from modules.launch.command_text import Places, bash_line, node_commands, powershell_script
 from modules.machine.devices import Gpu
+from modules.machine.Machine import Machine
 from scripts import multi_node
 
 SETTINGS = {
@@ -79,8 +80,8 @@ def test_a_check_looks_at_this_machines_own_part_before_it_waits(config_file, ca
             raise
 
     monkeypatch.setattr(multi_node, "refused_together", refused_together)
-    gpus = [Gpu(index, "L4", f"GPU-{index}", 1, index) for index in (0, 1)]
-    monkeypatch.setattr(multi_node, "list_gpus", lambda: gpus)
+    gpus = tuple(Gpu(index, "L4", f"GPU-{index}", 1, index) for index in (0, 1))
+    monkeypatch.setattr(multi_node, "read_machine", lambda: Machine(gpus))
     save_config(config_from_values({**SETTINGS, "distributed_backend": "auto"}), config_file)
     text = refusal(capsys, "--config", config_file, "--check", "--processes-per-node=8")
     assert "each rank needs a GPU of its own and this machine has 2" in text

@@ -17,17 +17,16 @@ from PIL import Image
 
 from modules.config.presets import ROOT
 from modules.machine.devices import Gpu
+from modules.machine.Machine import Machine
 from scripts import start_multi_gpu, train
-from scripts.starting import devices_to_use
-from scripts.starting.devices_to_use import Machine
 from tests.support.backup_files import write_backup
 
 SCRIPT = Path(start_multi_gpu.__file__)
-FOUR = Machine([Gpu(index, "NVIDIA Test", f"GPU-{index}", 24 << 30, index) for index in range(4)], cores=16)
+FOUR = Machine(tuple(Gpu(index, "NVIDIA Test", f"GPU-{index}", 24 << 30, index) for index in range(4)), cores=16)
 ONE = Machine(FOUR.gpus[:1], cores=16)
-NONE = Machine([], cores=8)
-MAC = Machine([], cores=8, is_mac=True)
-WINDOWS = Machine(FOUR.gpus, cores=16, has_torchrun=False)
+NONE = Machine(cores=8, no_gpu_reason="no NVIDIA driver is installed")
+MAC = Machine(cores=8, system="darwin")
+WINDOWS = Machine(FOUR.gpus, cores=16, system="win32")
 
 
 @pytest.fixture
@@ -50,11 +49,10 @@ def start(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, list[str], 
     answers: what a person types; without them nobody is at the terminal.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(devices_to_use, "no_gpu_reason", lambda: "no NVIDIA driver is installed")
 
     def start(*options: str, machine: Machine = FOUR, answers: list[str] | None = None) -> tuple[int, list[str], str]:
         trained: list[list[str]] = []
-        monkeypatch.setattr(start_multi_gpu, "this_machine", lambda: machine)
+        monkeypatch.setattr(start_multi_gpu, "read_machine", lambda: machine)
         monkeypatch.setattr(train, "main", lambda arguments: trained.append(arguments) or 0)
         monkeypatch.setattr(sys.stdin, "isatty", lambda: answers is not None, raising=False)
         left = list(answers or [])
@@ -283,7 +281,7 @@ def test_on_windows_nobody_is_asked_for_a_launcher(start, settings):
 )
 def test_a_preset_made_for_the_chosen_gpus_is_offered(gpus, num_gpus, gib, preset, start, tmp_path):
     (tmp_path / "cats").mkdir()
-    machine = Machine([replace(gpu, memory_bytes=gib << 30) for gpu in FOUR.gpus], cores=16)
+    machine = Machine(tuple(replace(gpu, memory_bytes=gib << 30) for gpu in FOUR.gpus), cores=16)
     _, trained, said = start(machine=machine, answers=["sdxl-lora", "cats", gpus, "", "", "", ""])
     assert f"{preset} is made for these GPUs" in said
     assert trained[0] == f"--preset={preset}"
@@ -294,7 +292,7 @@ def test_a_preset_made_for_the_chosen_gpus_is_offered(gpus, num_gpus, gib, prese
 
 
 def test_a_preset_that_does_not_fit_the_gpus_says_why(start, tmp_path):
-    small = Machine([replace(gpu, memory_bytes=8 << 30) for gpu in FOUR.gpus[:1]], cores=16)
+    small = Machine(tuple(replace(gpu, memory_bytes=8 << 30) for gpu in FOUR.gpus[:1]), cores=16)
     _, trained, said = start(machine=small, answers=["sdxl-full", str(tmp_path)])
     assert "sdxl-full for a GPU with 8 GB: Weights and gradients" in said
     assert trained[0] == "--preset=sdxl-full"

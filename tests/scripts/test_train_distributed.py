@@ -9,11 +9,15 @@ import sys
 import pytest
 
 from modules.machine.devices import Gpu
+from modules.machine.Machine import Machine
 from modules.session import atomic
 from modules.session.atomic import sweep_temporaries
 from scripts import train_distributed
 
 FOUR = [Gpu(index, "NVIDIA Test", f"GPU-{index}", 24 << 30, index) for index in range(4)]
+
+
+WHAT = "model: {base: base}\nconcepts: [{path: pictures}]\n"
 
 
 @pytest.fixture
@@ -23,12 +27,12 @@ def start(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(train_distributed, "num_cores", lambda: 8)
     monkeypatch.setattr(train_distributed, "no_gpu_reason", lambda: "no NVIDIA driver is installed")
-    (tmp_path / "run.yaml").write_text("device_indexes: [1, 2]\n")
-    (tmp_path / "all.yaml").write_text("family: sd15\n")
+    (tmp_path / "run.yaml").write_text(f"device_indexes: [1, 2]\n{WHAT}")
+    (tmp_path / "all.yaml").write_text(f"family: sd15\n{WHAT}")
 
     def start(*arguments: str, gpus=FOUR, gpus_of_torch: int = 0) -> tuple[int | None, list[str], str]:
         become: list[list[str]] = []
-        monkeypatch.setattr(train_distributed, "list_gpus", lambda: gpus)
+        monkeypatch.setattr(train_distributed, "read_machine", lambda: Machine(tuple(gpus), cores=8, memory_bytes=64 << 30))
         monkeypatch.setattr(train_distributed, "count_by_torch", lambda: gpus_of_torch)
         monkeypatch.setattr(os, "execv", lambda program, command: become.append(command))
         code = train_distributed.main(list(arguments))

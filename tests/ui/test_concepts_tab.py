@@ -20,6 +20,7 @@ from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions, scan
 from modules.data.pictures import colour_picture, fit_picture, load_picture
 from modules.data.views import look_of, with_views
+from modules.machine.Machine import read_machine
 from modules.ui.cards.ConceptCards import BAR_HEIGHT
 from modules.ui.models.concept_preview import (
     ConceptPictures,
@@ -29,7 +30,6 @@ from modules.ui.models.concept_preview import (
     samples_per_epoch,
 )
 from modules.ui.models.DataCheck import DataCheck, DataReport, _read_report
-from modules.ui.models.DeviceModel import read_machine
 from modules.ui.windows.HealthWindow import HealthWindow
 from tests.support.fake_nvml import eight_gpus
 from tests.support.waiting import wait_until

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from modules.config.errors import UserError
+from modules.machine.Machine import read_machine
 from modules.ui import RunControl as run_control
-from modules.ui.models.DeviceModel import read_machine
 from modules.ui.windows import RunSummaryWindow as summary_module
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml
 

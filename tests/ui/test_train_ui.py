@@ -19,13 +19,13 @@ from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.files import config_from_values, load_config, save_config
 from modules.launch.command_text import Places
+from modules.machine.Machine import read_machine
 from modules.session.following import run_info
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.ui import RunControl as run_control
 from modules.ui.BottomBar import describe_progress, describe_seconds
 from modules.ui.cards.ResumeCard import ResumeCard
-from modules.ui.models.DeviceModel import read_machine
 from modules.ui.models.RunState import RunState
 from modules.ui.RunControl import check_of, next_free_folder, run_check
 from modules.ui.tabs.GeneralTab import LookCard

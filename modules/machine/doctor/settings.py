@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from modules.config.errors import UserError
+from modules.machine.can_start import StartFacts, blocking, device_problems
 from modules.machine.doctor.CheckResult import CheckResult
 from modules.machine.doctor.child import ROOT, ChildAnswer, run_child
 from modules.machine.doctor.hardware import Hardware
+from modules.machine.Machine import Machine
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -23,17 +24,12 @@ def check_settings(
     config: TrainConfig, arguments: Sequence[str], hardware: Hardware, run: Callable[..., ChildAnswer] = run_child
 ) -> CheckResult:
     """arguments: of scripts/train.py, which give `config`. Names the settings that can't work on this machine."""
-    from modules.machine.run_shape import find_device_problems, ranks_here, run_shape
-
-    try:
-        shape = run_shape(config, ranks_here(config, hardware.gpus, hardware.cores))
-    except UserError:  # `find_device_problems` has it
-        shape = None
-    problems = find_device_problems(config, shape, hardware.gpus, hardware.cores)
+    machine = Machine(hardware.gpus, hardware.cores, hardware.links)
+    problems = device_problems(config, StartFacts(machine))
     # --resume: that the folder holds a run already is for the start to say
     command = [sys.executable, str(ROOT / "scripts" / "train.py"), *arguments, "--dry-run", "--resume"]
     answer = run(command, DRY_RUN_SECONDS, os.getcwd())
-    refused = [problem.message for problem in problems if problem.blocking]
+    refused = blocking(problems)
     if answer.code == REFUSED:
         refused += [line for line in answer.errors.strip().splitlines() if line not in refused]
     elif answer.code is None:

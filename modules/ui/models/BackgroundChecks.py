@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from modules.config.files import config_from_values
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem
+from modules.machine.Machine import read_machine
 from modules.machine.ports import LOOPBACK, next_free_port
 from modules.ui.models.base_model import base_bytes, look_at_base
-from modules.ui.models.DeviceModel import read_machine
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.picture_count import count_key, count_pictures
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from modules.config.presets import ROOT
 from modules.config.TrainConfig import TrainConfig
-from modules.ui.models.DeviceModel import Machine, probe_command
+from modules.machine.Machine import Machine
+from modules.ui.models.DeviceModel import probe_command
 
 
 @dataclass(frozen=True)

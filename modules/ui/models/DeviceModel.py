@@ -4,55 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem
 from modules.machine.backend import choose_backend
-from modules.machine.devices import (
-    UNKNOWN_USAGE,
-    Gpu,
-    GpuUsage,
-    Link,
-    link_matrix,
-    list_gpus,
-    no_gpu_reason,
-    num_cores,
-    read_usage,
-)
-from modules.machine.machine_memory import memory_bytes
+from modules.machine.can_start import StartFacts, device_problems
+from modules.machine.devices import UNKNOWN_USAGE, Gpu, GpuUsage, Link, read_usage
+from modules.machine.Machine import Machine
 from modules.machine.memory_estimate import GIB, estimate_memory
-from modules.machine.run_shape import (
-    RunShape,
-    chosen_gpus,
-    find_device_problems,
-    ranks_here,
-    run_shape,
-)
+from modules.machine.run_shape import RunShape, chosen_gpus, ranks_here, run_shape
 from modules.ui.models.families import load_families
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.typed_text import NO_GPU
 
 IDLE_PERCENT = 5
 IDLE_SHARE = 0.1  # of the memory: a desktop and the driver keep some
-
-
-@dataclass(frozen=True)
-class Machine:
-    """no_gpu_reason: "" if there is a GPU. memory_bytes: as of `machine_memory`."""
-
-    gpus: tuple[Gpu, ...]
-    links: Sequence[Sequence[Link | None]]
-    no_gpu_reason: str
-    cores: int
-    memory_bytes: int | None = None
-
-
-def read_machine() -> Machine:
-    """Asks the driver; for a thread, as it may take seconds."""
-    gpus = tuple(list_gpus())
-    return Machine(gpus, link_matrix(gpus), "" if gpus else no_gpu_reason(), num_cores(), memory_bytes())
 
 
 class DeviceModel:
@@ -163,19 +130,13 @@ class DeviceModel:
         return f"Multi-GPU is off: GPU {chosen_gpus(config, self.gpus)[0].index} trains."
 
     def problems(self, config: TrainConfig, with_memory: bool = True) -> list[Problem]:
-        """What is wrong with the settings on this machine. with_memory: whether the model fits at this moment too."""
+        """What keeps the settings from running on this machine, or is unusual about it. with_memory: whether the model
+        fits at this moment too."""
         if self.machine is None:
             return []
-        return find_device_problems(
-            config,
-            self.shape(config),
-            self.gpus,
-            self.machine.cores,
-            self.usage if with_memory else (),
-            self.machine.links,
-            self.needed_bytes(config),
-            self.machine.memory_bytes,
-            self.base_bytes,
+        usage = self.usage if with_memory else ()
+        return device_problems(
+            config, StartFacts(self.machine, usage, self.num_samples, self.needed_bytes(config), self.base_bytes)
         )
 
     def _indexes(self) -> list[int]:

@@ -13,6 +13,7 @@ from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.TrainConfig import TrainConfig
 from modules.machine.backend import choose_backend
+from modules.machine.Machine import read_machine
 from modules.machine.run_shape import RunShape, shape_lines, uses_torchrun
 from modules.ui.cards.Card import Card
 from modules.ui.cards.CommandCard import CommandCard
@@ -20,7 +21,6 @@ from modules.ui.cards.DeviceTable import DeviceTable
 from modules.ui.cards.LinksCard import LinksCard
 from modules.ui.cards.RankTable import RankTable, summary
 from modules.ui.cards.ShapeCard import ShapeCard
-from modules.ui.models.DeviceModel import read_machine
 from modules.ui.models.RunState import RunState
 from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.form import SettingsForm

@@ -10,10 +10,10 @@ import customtkinter as ctk
 from modules.config.errors import UserError
 from modules.config.presets import ROOT
 from modules.launch.command_text import Places, launch_settings_path
+from modules.machine.Machine import read_machine
 from modules.ui.cards.Card import Card
 from modules.ui.cards.CommandCard import CommandCard
 from modules.ui.cards.NodeCheckCard import NodeCheckCard
-from modules.ui.models.DeviceModel import read_machine
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import focus_soon, set_size
 from modules.ui.widgets.form import SettingsForm

@@ -1,0 +1,31 @@
+"""What this machine can train on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from modules.machine.devices import Gpu, Link, link_matrix, list_gpus, no_gpu_reason, num_cores
+from modules.machine.machine_memory import memory_bytes
+
+
+@dataclass(frozen=True)
+class Machine:
+    """links: between all `gpus`; empty while they are not known. no_gpu_reason: "" if there is a GPU.
+
+    memory_bytes: as of `machine_memory`. system: as Python's `sys.platform`.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    cores: int = 1
+    links: Sequence[Sequence[Link | None]] = ()
+    no_gpu_reason: str = ""
+    memory_bytes: int | None = None
+    system: str = sys.platform
+
+
+def read_machine() -> Machine:
+    """Asks the driver, which may take seconds."""
+    gpus = tuple(list_gpus())
+    return Machine(gpus, num_cores(), link_matrix(gpus), "" if gpus else no_gpu_reason(), memory_bytes())

@@ -1,0 +1,138 @@
+"""Whether a run can start on this machine; asked alike by the window, the dry run and the start.
+
+No torch, and no look at the run's own files: trainer/checks.py knows those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from modules.config.batch_size import SELF_TUNING_OPTIMIZERS
+from modules.config.errors import UserError
+from modules.config.TrainConfig import TrainConfig
+from modules.config.validation import Problem, check_batch, find_problems
+from modules.machine.backend import backend_warning
+from modules.machine.devices import Gpu, GpuUsage, Link, mixed_gpus_warning
+from modules.machine.Machine import Machine
+from modules.machine.memory_estimate import GIB, least_rank_bytes
+from modules.machine.run_shape import RunShape, chosen_gpus, crowded_warning, ranks_here, run_shape
+from modules.session.byte_sizes import spoken_bytes
+
+
+@dataclass(frozen=True)
+class StartFacts:
+    """What is known of a run before it starts.
+
+    usage: of all GPUs of the machine, empty: not asked, nor then whether the model fits at this moment.
+    num_samples: of an epoch. needed_bytes: on each device. base_bytes: of the base's files. None: not known.
+    """
+
+    machine: Machine
+    usage: Sequence[GpuUsage] = ()
+    num_samples: int | None = None
+    needed_bytes: float | None = None
+    base_bytes: int | None = None
+
+
+def can_start(config: TrainConfig, facts: StartFacts, resume: bool = False) -> list[Problem]:
+    """What is wrong with the settings and with their run on this machine, the blocking problems first.
+
+    resume: the batch is then the backup's.
+    """
+    found = [*find_problems(config), *device_problems(config, facts, resume)]
+    return sorted(dict.fromkeys(found), key=lambda problem: not problem.blocking)
+
+
+def device_problems(config: TrainConfig, facts: StartFacts, resume: bool = False) -> list[Problem]:
+    """The part of it that this machine decides."""
+    machine = facts.machine
+    problems = list(_count_problems(config, facts))
+    try:
+        shape = run_shape(config, ranks_here(config, machine.gpus, machine.cores), facts.num_samples)
+    except UserError:  # which is among the problems
+        shape = None
+    if shape is not None and not resume:
+        problems += _batch_problems(config, shape)
+    chosen = chosen_gpus(config, machine.gpus)
+    if config.enable_multi_gpu:
+        problems += _mix_problems(chosen, machine.links)
+    if facts.needed_bytes is not None and facts.usage:
+        problems += _memory_problems(chosen, facts.usage, facts.needed_bytes)
+    return sorted(problems, key=lambda problem: not problem.blocking)
+
+
+def blocking(problems: Sequence[Problem], *paths: str) -> list[str]:
+    """The sentences of those with which no run can start; only of settings at `paths`, where there are any."""
+    return [problem.message for problem in problems if problem.blocking and (not paths or problem.path in paths)]
+
+
+def _count_problems(config: TrainConfig, facts: StartFacts) -> Iterator[Problem]:
+    gpus, cores, memory_bytes = facts.machine.gpus, facts.machine.cores, facts.machine.memory_bytes
+    try:
+        num_ranks = ranks_here(config, gpus, cores)
+    except UserError as error:
+        path = "device_indexes" if str(error).startswith("device_indexes") else "world_size"
+        yield Problem(path, str(error))
+        return
+    if not config.enable_multi_gpu or num_ranks * config.num_nodes == 1:
+        return
+    if warning := backend_warning(config.distributed_backend, bool(gpus)):
+        yield Problem("distributed_backend", warning, blocking=False)
+    rank_bytes = least_rank_bytes(config, None if gpus else facts.base_bytes)
+    if memory_bytes is not None and num_ranks > 1 and num_ranks * rank_bytes > memory_bytes:
+        fitting = max(1, int(memory_bytes / rank_bytes))
+        message = (
+            f"world_size {num_ranks}: the ranks need at least {spoken_bytes(num_ranks * rank_bytes)} of memory and "
+            f"this machine has {spoken_bytes(memory_bytes)}; use {fitting if gpus else min(fitting, cores)}."
+        )
+        yield Problem("world_size", message)
+    elif not gpus and (warning := crowded_warning(num_ranks, cores)):
+        yield Problem("world_size", warning, blocking=False)
+
+
+def _batch_problems(config: TrainConfig, shape: RunShape) -> Iterator[Problem]:
+    steps = config.gradient_accumulation_steps
+    if problem := check_batch(config.batch_size, config.batch_size_mode, shape.num_ranks, steps):
+        yield problem
+    if shape.num_samples is not None and 0 < shape.num_samples < shape.batch:
+        parts = f"{shape.local_batch:g} x {shape.num_ranks} x {shape.accumulation}"
+        message = f"{shape.num_samples} samples < {shape.batch} per step ({parts}): every step is a whole epoch."
+        yield Problem("batch_size", message, blocking=False)
+    grew = shape.batch / shape.batch_on_one
+    is_tuned = config.optimizer.name in SELF_TUNING_OPTIMIZERS
+    if grew > 1 and config.lr_scaling == "none" and not is_tuned:
+        message = f"The effective batch grew {grew:g}x and lr_scaling is none: sqrt or linear is usual."
+        yield Problem("lr_scaling", message, blocking=False)
+
+
+def _mix_problems(chosen: Sequence[Gpu], links: Sequence[Sequence[Link | None]]) -> Iterator[Problem]:
+    if message := mixed_gpus_warning(chosen):
+        yield Problem("device_indexes", message, blocking=False)
+    apart = [
+        (a.index, b.index)
+        for place, a in enumerate(chosen)
+        for b in chosen[place + 1 :]
+        if links and links[a.index][b.index] == "none"
+    ]
+    if apart:
+        pairs = ", ".join(f"{a} and {b}" for a, b in apart[:3]) + (" ..." if len(apart) > 3 else "")
+        message = (
+            f"No direct link between GPUs {pairs}: gradients go through the CPU's memory; choose linked ones, or set "
+            "gradient_reduce_precision to bf16."
+        )
+        yield Problem("device_indexes", message, blocking=False)
+
+
+def _memory_problems(chosen: Sequence[Gpu], usage: Sequence[GpuUsage], needed_bytes: float) -> Iterator[Problem]:
+    for gpu in chosen:
+        used = usage[gpu.index].memory_used_bytes
+        if gpu.memory_bytes is None or used is None or gpu.memory_bytes - used >= needed_bytes:
+            continue
+        by = ", ".join(f"{process.name or 'process'} {process.pid}" for process in usage[gpu.index].processes[:2])
+        message = (
+            f"The run needs about {needed_bytes / GIB:.1f} GiB and GPU {gpu.index} has "
+            f"{(gpu.memory_bytes - used) / GIB:.1f} free{f' ({by})' if by else ''}: choose another, "
+            "or a smaller precision."
+        )
+        yield Problem("device_indexes", message, blocking=False)
