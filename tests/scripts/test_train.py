@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from modules.session.backups import damage
-from modules.trainer import checks, compiling
+from modules.trainer import compiling
 from scripts import train
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -246,7 +246,7 @@ def test_a_dry_run_refuses_a_folder_that_holds_a_run_unless_it_goes_on(settings,
 
 def test_a_dry_run_warns_of_what_the_devices_do_not_have(settings, run, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(checks, "num_cores", lambda: 2)
+    monkeypatch.setattr("modules.machine.Machine.num_cores", lambda: 2)
     code, summary, error = run(settings, "--dry-run", "--multi_gpu", "--world_size=3")
     assert code == 0, error
     for sentence in (

@@ -32,7 +32,8 @@ def start(tmp_path, monkeypatch, capsys):
 
     def start(*arguments: str, gpus=FOUR, gpus_of_torch: int = 0) -> tuple[int | None, list[str], str]:
         become: list[list[str]] = []
-        monkeypatch.setattr(train_distributed, "read_machine", lambda: Machine(tuple(gpus), cores=8, memory_bytes=64 << 30))
+        machine = Machine(tuple(gpus), cores=8, memory_bytes=64 << 30)
+        monkeypatch.setattr(train_distributed, "read_machine", lambda: machine)
         monkeypatch.setattr(train_distributed, "count_by_torch", lambda: gpus_of_torch)
         monkeypatch.setattr(os, "execv", lambda program, command: become.append(command))
         code = train_distributed.main(list(arguments))

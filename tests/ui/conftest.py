@@ -47,7 +47,7 @@ def screen() -> Iterator[str]:
 def no_gpu(monkeypatch) -> None:
     """A machine without a GPU and with two cores, whatever this one has. Before the window, which looks at it."""
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND))
-    monkeypatch.setattr("modules.ui.models.DeviceModel.num_cores", lambda: 2)
+    monkeypatch.setattr("modules.machine.Machine.num_cores", lambda: 2)
 
 
 @pytest.fixture

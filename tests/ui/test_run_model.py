@@ -724,7 +724,8 @@ def test_a_window_that_dies_leaves_the_run_to_the_next_one_which_can_end_it_by_f
     config = tmp_path / "config.json"
     config.write_text(json.dumps({**values, **ENDLESS}))
     code = (
-        "import pathlib, time; from modules.config.files import load_config; from modules.ui.models import RunModel as module;"
+        "import pathlib, time; from modules.config.files import load_config;"
+        "from modules.ui.models import RunModel as module;"
         f"module.ROOT = pathlib.Path({str(toy_chorus)!r});"
         f"module.RunModel().start(load_config({str(config)!r})); print('started', flush=True); time.sleep(600)"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.machine.devices import Gpu, GpuUsage
-from modules.machine.run_shape import GIB
+from modules.machine.memory_estimate import GIB
 from modules.ui.cards.CardCanvas import CardCanvas
 from modules.ui.models.DeviceModel import DeviceModel, worst_link
 from modules.ui.theme import Theme
