@@ -210,7 +210,7 @@ def _exited(rank: int, state: RankState | None, seen_at: float, code: int | None
     gone_at = seen_at if state is None or state.lost_at is None else min(seen_at, state.lost_at)
     phase = "loading" if state is None else state.phase
     if code < 0:
-        name = _signal_name(-code)
+        name = signal_name(-code)
         return Failure(rank, "killed", _killed_text(rank, name), gone_at, signal=name, exit_code=code, phase=phase)
     if code == 0:
         text = f"Rank {rank} ended before the training was finished."
@@ -225,7 +225,8 @@ def _lost(rank: int, state: RankState | None, lost_at: float) -> Failure:
     return Failure(rank, "lost", text, lost_at, phase="loading" if state is None else state.phase)
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Such as SIGKILL."""
     try:
         return signal.Signals(number).name
     except ValueError:

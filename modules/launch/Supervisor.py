@@ -12,7 +12,7 @@ from typing import Any, Literal
 from modules.distributed.environments import ATTEMPT_VARIABLE
 from modules.launch.launchers import Launcher, kill_processes
 from modules.launch.lifeline import LifelineServer
-from modules.launch.RankWatch import LOOK_SECONDS, Failure, RankWatch
+from modules.launch.RankWatch import LOOK_SECONDS, Failure, RankWatch, signal_name
 from modules.launch.stacks import with_stacks
 from modules.session.atomic import write_json
 from modules.session.backups import stopped_at_once
@@ -112,7 +112,7 @@ class Supervisor:
             ranks.server.poll(LOOK_SECONDS)
             self._note_exits(ranks)
             self._show_heartbeats(ranks)
-            failure = ranks.watch.verdict(time.monotonic())
+            failure = self._launcher_failure(ranks.launcher) or ranks.watch.verdict(time.monotonic())
             if failure is not None and self._stops and failure.rank not in ranks.server.ranks:
                 # by the same signal, sent to all processes, or by anything else: it had nothing to save yet
                 self._callbacks.on_status("Stopped before the training began")
@@ -130,6 +130,15 @@ class Supervisor:
             if not ranks.launcher.is_running() or self._lingers(ranks):
                 ends = {state.done for state in states}
                 return next(end for end in ("requeued", "stopped", "finished") if end in ends)
+
+    def _launcher_failure(self, launcher: Launcher) -> Failure | None:
+        """Before what its ranks say, which lose their store with it."""
+        number = launcher.killed_by()
+        if number is None:
+            return None
+        name = signal_name(number)
+        text = f"The process that had started the ranks was killed by {name}."
+        return Failure(self._first_rank, "ended", text, time.monotonic(), signal=name)
 
     def _note_exits(self, ranks: _Ranks) -> None:
         is_running = ranks.launcher.is_running()  # asked first: codes read later are then final

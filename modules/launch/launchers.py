@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
+from modules.config.presets import ROOT
 from modules.config.TrainConfig import TrainConfig
 from modules.launch.parent_watch import PARENT_VARIABLE
 
@@ -39,6 +41,9 @@ class Launcher(Protocol):
 
     def exit_codes(self) -> dict[int, int | None]:
         """By local rank: None while it runs, or if it is not known; minus the signal's number if a signal ended it."""
+
+    def killed_by(self) -> int | None:
+        """The signal that has ended the launcher itself, where it is a process of its own."""
 
     def terminate(self) -> None:
         """Asks all to end (SIGTERM)."""
@@ -82,6 +87,9 @@ class SpawnLauncher:
     def exit_codes(self) -> dict[int, int | None]:
         return {rank: process.exitcode for rank, process in enumerate(self._processes)}
 
+    def killed_by(self) -> int | None:
+        return None
+
     def terminate(self) -> None:
         for process in self._processes:
             process.terminate()
@@ -94,15 +102,15 @@ class SpawnLauncher:
 class TorchrunLauncher:
     """Runs `command`, such as that of `torchrun_command`, whose agent starts `num_ranks` ranks on this node.
 
-    The agent tells its own exit code, not those of its ranks; these are read from what it writes to stderr.
+    ends: the file in which the agent says how ranks ended that failed (elastic_agent.py).
     """
 
-    def __init__(self, command: Sequence[str], num_ranks: int):
+    def __init__(self, command: Sequence[str], num_ranks: int, ends: str | os.PathLike):
         self.num_ranks = num_ranks
+        self._ends = Path(ends)
         self.last_lines: deque[str] = deque(maxlen=_TAIL_LINES)
         self._command = list(command)
         self._agent: subprocess.Popen[bytes] | None = None
-        self._scan = _AgentScan()
 
     def start(self, variables: dict[str, str]) -> None:
         # A group of its own: a Ctrl-C in the terminal is for the supervisor, which passes it on as a stop command.
@@ -127,10 +135,16 @@ class TorchrunLauncher:
         code = None if self._agent is None else self._agent.poll()
         if code is not None:
             self._reader.join(1.0)  # its last words may still be in the pipe, and a rank may hold that open
-        found = dict(self._scan.codes)
+            found = self._told()
+        else:
+            found = {}
         # Once it is gone without a word about any rank, what happened to it has happened to all.
-        of_others = None if found else code
+        of_others = code if code is not None and code >= 0 and not found else None
         return {rank: found.get(rank, of_others) for rank in range(self.num_ranks)}
+
+    def killed_by(self) -> int | None:
+        code = None if self._agent is None else self._agent.poll()
+        return -code if code is not None and code < 0 else None
 
     def terminate(self) -> None:
         if self._agent is not None:
@@ -139,6 +153,12 @@ class TorchrunLauncher:
     def kill(self) -> None:
         if self._agent is not None:
             self._agent.kill()
+
+    def _told(self) -> dict[int, int]:
+        try:
+            return {int(rank): code for rank, code in json.loads(self._ends.read_bytes()).items()}
+        except FileNotFoundError:  # no rank has failed
+            return {}
 
     def _pass_on_stderr(self) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
@@ -152,23 +172,27 @@ class TorchrunLauncher:
                 *lines, line = (line + text).split("\n")
                 for complete in lines:
                     self.last_lines.append(complete.rstrip())
-                    self._scan.take(complete)
 
 
 def torchrun_command(
-    config: TrainConfig, script_args: Sequence[str], num_ranks: int, port: int, log_dir: str | os.PathLike
+    config: TrainConfig,
+    script_args: Sequence[str],
+    num_ranks: int,
+    port: int,
+    log_dir: str | os.PathLike,
+    ends: str | os.PathLike,
 ) -> list[str]:
-    """The argument list that starts `num_ranks` ranks of this node by torchrun.
+    """The argument list that starts `num_ranks` ranks of this node by torchrun's agent.
 
-    script_args: the script and its arguments. log_dir: where ranks tell torchrun of their errors; by default it makes a
-    folder for that in the system's temporary one, and leaves it there.
+    script_args: the script and its arguments. ends: as of `TorchrunLauncher`. log_dir: where ranks tell torchrun of
+    their errors; by default it makes a folder for that in the system's temporary one, and leaves it there.
     Without --rdzv-backend=c10d on purpose: with it the machine that happens to start first becomes rank 0, whatever
     node_rank says.
     """
     return [
         sys.executable,
-        "-m",
-        "torch.distributed.run",
+        str(ROOT / "scripts" / "elastic_agent.py"),
+        str(ends),
         "--nnodes",
         str(config.num_nodes),
         "--node-rank",
@@ -213,31 +237,3 @@ def _hand_on_to_new_processes(ignored: bool) -> None:
         import ctypes
 
         ctypes.WinDLL("kernel32").SetConsoleCtrlHandler(None, ignored)
-
-
-class _AgentScan:
-    """Finds the exit codes of ranks in what torchrun's agent writes (torch 2.13).
-
-    It names the first failure in one line, `failed (exitcode: -9) local_rank: 1 (pid: 123)`, and then all of them in a
-    table: a line with `(local_rank: 1)`, two lines later `exitcode  : -9 (pid: 123)`. In the table are also the ranks
-    that the agent itself has ended, by SIGTERM.
-    """
-
-    _FIRST = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")
-    _TABLE_RANK = re.compile(r"^\s*rank\s*: \d+ \(local_rank: (\d+)\)")
-    _TABLE_CODE = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: \d+\)")
-
-    def __init__(self) -> None:
-        self.codes: dict[int, int] = {}
-        self._rank: int | None = None
-
-    def take(self, line: str) -> None:
-        if match := self._FIRST.search(line):
-            self.codes[int(match[2])] = int(match[1])
-        elif match := self._TABLE_RANK.search(line):
-            self._rank = int(match[1])
-        elif (match := self._TABLE_CODE.search(line)) and self._rank is not None:
-            code = int(match[1])
-            if code != -signal.SIGTERM:
-                self.codes.setdefault(self._rank, code)
-            self._rank = None

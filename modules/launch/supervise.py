@@ -92,7 +92,9 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
             if by_torchrun:
                 script = [str(ROOT / "scripts" / "train.py"), "--config", str(launch_dir / SETTINGS_NAME)]
                 script += ["--resume"] if resume else []
-                return TorchrunLauncher(torchrun_command(config, script, num_ranks, port, launch_dir), num_ranks)
+                ends = launch_dir / f"ends-{attempt}.json"
+                command = torchrun_command(config, script, num_ranks, port, launch_dir, ends)
+                return TorchrunLauncher(command, num_ranks, ends)
             # a name made here is known to this machine alone
             run_id = secrets.token_hex(8) if machines.num_nodes == 1 else "run"
             arguments = (to_values(config), resume, started, num_ranks, port, run_id)

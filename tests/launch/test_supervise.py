@@ -252,7 +252,7 @@ def test_what_torchrun_is_started_with_lies_in_the_run_folder_and_goes_with_the_
             return 0
 
     monkeypatch.setattr(supervise, "Supervisor", Supervisor)
-    monkeypatch.setattr(supervise, "TorchrunLauncher", lambda command, num_ranks: command)
+    monkeypatch.setattr(supervise, "TorchrunLauncher", lambda command, num_ranks, ends: command)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert supervise_training(replace(config, num_nodes=1), 2, by_torchrun=True) == 0
     assert {path.parent for path in seen} == {folder.path}

@@ -11,12 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.Heartbeat import LIMIT_VARIABLE
 from modules.launch import RankWatch, stacks
 from modules.launch import Supervisor as module
-from modules.launch.launchers import SpawnLauncher, TorchrunLauncher, _AgentScan, torchrun_command
+from modules.launch.elastic_agent import failed_ranks
+from modules.launch.launchers import SpawnLauncher, TorchrunLauncher, torchrun_command
 from modules.launch.Supervisor import FAILED, FINISHED, STOPPED, Supervisor
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import remember_signals
@@ -85,15 +87,22 @@ def spawn(supervise):
 
 
 @pytest.fixture
-def torchrun(supervise, monkeypatch):
+def ends(folder):
+    """Where torchrun's agent tells how ranks ended that failed."""
+    return folder.path / "ends.json"
+
+
+@pytest.fixture
+def torchrun(supervise, ends, monkeypatch):
     """The same with ranks that another process has started, by default the stand-in for torchrun's agent."""
     monkeypatch.setattr(module, "_EXIT_CODE_SECONDS", 60)  # as long as it takes on a busy machine
 
     def run(*actions, command=None, **options):
-        command = command or [sys.executable, str(ROOT / "tests" / "support" / "toy_agent.py"), str(len(actions))]
+        agent = [sys.executable, str(ROOT / "tests" / "support" / "toy_agent.py")]
+        command = command or [*agent, str(ends), str(len(actions))]
 
         def launcher(path, num_ranks):
-            return TorchrunLauncher([*command, str(path)], num_ranks)
+            return TorchrunLauncher([*command, str(path)], num_ranks, ends)
 
         return supervise(*actions, launcher=launcher, grace_seconds=1, **options)
 
@@ -306,6 +315,9 @@ class ImportingRanks:
     def exit_codes(self):
         return {0: -signal.SIGTERM, 1: -signal.SIGTERM}
 
+    def killed_by(self):
+        return None
+
 
 @pytest.mark.parametrize(("is_told", "status"), [(True, "stopped"), (False, "failed")])
 def test_a_sigterm_that_ends_ranks_while_they_import_is_a_stop_where_it_is_for_the_whole_run(
@@ -454,10 +466,10 @@ def test_another_node_counts_its_ranks_on_and_leaves_the_record_to_the_first(fol
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_the_real_torchrun_tells_the_signal_of_a_rank(folder, torchrun, victim, monkeypatch):
+def test_the_real_torchrun_tells_the_signal_of_a_rank(folder, torchrun, ends, victim, monkeypatch):
     script = str(ROOT / "tests" / "support" / "toy_ranks.py")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = torchrun_command(TrainConfig(), [script], 2, free_port(), folder.log_dir)
+    command = torchrun_command(TrainConfig(), [script], 2, free_port(), folder.log_dir, ends)
     actions = [["work"], ["work"]]
     actions[victim] = ["wait_a_moment", "kill_itself"]
     assert torchrun(*actions, command=command) == FAILED
@@ -467,8 +479,8 @@ def test_the_real_torchrun_tells_the_signal_of_a_rank(folder, torchrun, victim, 
 
 def test_the_torchrun_command_names_this_node():
     config = TrainConfig(num_nodes=3, node_rank=1, master_addr="10.0.0.1")
-    command = torchrun_command(config, ["train.py", "--config", "a b"], 4, 12355, "/run/launch")
-    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    command = torchrun_command(config, ["train.py", "--config", "a b"], 4, 12355, "/run/launch", "/run/ends.json")
+    assert command[:3] == [sys.executable, str(ROOT / "scripts" / "elastic_agent.py"), "/run/ends.json"]
     assert command[3:] == [
         *["--nnodes", "3", "--node-rank", "1", "--nproc-per-node", "4"],
         *["--master-addr", "10.0.0.1", "--master-port", "12355", "--log-dir", "/run/launch"],
@@ -476,27 +488,24 @@ def test_the_torchrun_command_names_this_node():
     ]
 
 
-TABLE = """
-Root Cause (first observed failure):
-[0]:
-  rank      : 5 (local_rank: 1)
-  exitcode  : -11 (pid: 12)
-Failures:
-[1]:
-  rank      : 4 (local_rank: 0)
-  exitcode  : -15 (pid: 11)
-"""
-
-
-def test_ranks_that_torchrun_ended_itself_are_not_taken_for_failures():
-    scan = _AgentScan()
-    for line in TABLE.splitlines():
-        scan.take(line)
-    assert scan.codes == {1: -11}
+def test_ranks_that_the_agent_ended_itself_are_not_taken_for_failures():
+    error = ChildFailedError("train", {5: failure(1, -11, time=10), 4: failure(0, -signal.SIGTERM, time=12)})
+    assert failed_ranks(error) == {"1": -11}
 
 
 def test_a_rank_that_somebody_ended_by_sigterm_is_the_first_failure():
-    scan = _AgentScan()
-    for line in ["failed (exitcode: -15) local_rank: 0 (pid: 11) of binary: python", *TABLE.splitlines()]:
-        scan.take(line)
-    assert scan.codes == {0: -15, 1: -11}
+    failures = {0: failure(0, -signal.SIGTERM, time=10), 1: failure(1, -11, time=12)}
+    assert failed_ranks(ChildFailedError("train", failures)) == {"0": -signal.SIGTERM, "1": -11}
+
+
+def failure(local_rank: int, exit_code: int, time: int) -> ProcessFailure:
+    made = ProcessFailure(local_rank, pid=1, exitcode=exit_code, error_file="")
+    made.timestamp = time
+    return made
+
+
+def test_a_launcher_that_is_killed_is_the_cause_and_not_what_its_ranks_say_then(folder, callbacks, torchrun):
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert torchrun(["finish"], ["finish"], command=[sys.executable, "-c", code]) == FAILED
+    assert callbacks.failures == ["The process that had started the ranks was killed by SIGKILL."]
+    assert (folder.read_exit()["kind"], folder.read_exit()["signal"]) == ("ended", "SIGKILL")

@@ -1,17 +1,18 @@
-"""A stand-in for torchrun's agent: starts toy ranks, and writes how the first one failed in torchrun's words."""
+"""A stand-in for torchrun's agent: starts toy ranks, and writes how the first one failed."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-num_ranks = int(sys.argv[1])
+ends, num_ranks = sys.argv[1], int(sys.argv[2])
 ranks = []
 for local_rank in range(num_ranks):
-    command = [sys.executable, "-m", "tests.support.toy_ranks", sys.argv[2]]
+    command = [sys.executable, "-m", "tests.support.toy_ranks", sys.argv[3]]
     env = {**os.environ, "RANK": str(local_rank)}
     ranks.append(subprocess.Popen(command, env=env, start_new_session=True, cwd=Path(__file__).parents[2]))
 first_failure, is_running = None, True
@@ -22,10 +23,5 @@ while first_failure is None and is_running:
 for rank in ranks:
     rank.wait()
 if first_failure is not None:
-    failed = ranks[first_failure]
-    print(
-        f"E1120 api.py:1002] failed (exitcode: {failed.returncode}) local_rank: {first_failure} "
-        f"(pid: {failed.pid}) of binary: python",
-        file=sys.stderr,
-    )
+    Path(ends).write_text(json.dumps({first_failure: ranks[first_failure].returncode}))
     sys.exit(1)

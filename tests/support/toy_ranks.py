@@ -182,6 +182,9 @@ class ToyLauncher:
     def exit_codes(self) -> dict[int, int | None]:
         return {rank: process.poll() for rank, process in enumerate(self._processes)}
 
+    def killed_by(self) -> int | None:
+        return None
+
     def terminate(self) -> None:
         for process in self._processes:
             process.terminate()
