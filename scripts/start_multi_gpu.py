@@ -150,7 +150,7 @@ def given_answers(args: argparse.Namespace) -> dict[str, str]:
 
 
 def start_demo(args: argparse.Namespace) -> int:
-    refused = ("config", "preset", "pictures", "resume", "dry_run")
+    refused = ("config", "preset", "pictures", "resume")
     if named := [f"--{name.replace('_', '-')}" for name in refused if getattr(args, name)]:
         raise UserError(f"--demo brings its own settings: leave out {' and '.join(named)}.")
     folder = Path(args.run_folder or next_run_folder(ROOT / "workspace" / "demo"))
@@ -158,7 +158,10 @@ def start_demo(args: argparse.Namespace) -> int:
     arguments = ["--preset=demo", *folders, *(f"--set={change}" for change in args.set)]
     machine = read_machine()
     given = {"gpus": fitting_ranks(read_config(arguments), machine)} | given_answers(args)
-    config = read_config(arguments + device_arguments(given, arguments, machine))
+    arguments += device_arguments(given, arguments, machine)
+    if args.dry_run:
+        return train.main([*arguments, "--dry-run"])
+    config = read_config(arguments)
     from modules.launch.demo import run_demo
 
     return run_demo(config)

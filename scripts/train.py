@@ -15,6 +15,7 @@ elif __name__ == "__mp_main__":  # in a rank that this script has spawned
 
     end_with_parent()
 
+from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
 from modules.config.presets import load_preset, merge_values
@@ -30,16 +31,18 @@ def main(argv: list[str] | None = None) -> int:
         config = read_config(args)
         if args.dry_run:
             from modules.data.run_summary import summarize
-            from modules.machine.run_shape import run_shape
+            from modules.launch.plan import plan_launch
+            from modules.machine.Machine import read_machine
             from modules.trainer.checks import check_compiles, check_own_start
 
-            num_ranks, warnings = check_own_start(config, args.resume)
+            plan = plan_launch(config, {}, read_machine(), resume=args.resume, supervise=args.supervise)
+            _, warnings = check_own_start(config, args.resume)
             check_compiles(config)
-            show(summarize(config, run_shape(config, num_ranks).num_ranks, warnings))
+            show(f"{'Start:':<15}{plan.describe()}\n{summarize(config, plan.world_size, warnings)}")
             return 0
         from modules.launch.start import start_training
 
-        return start_training(config, resume=args.resume, supervise=args.supervise)
+        return start_training(config, args.resume, args.supervise, given_settings(args))
     except UserError as error:
         print_text(error, sys.stderr)
         return 2
@@ -82,6 +85,21 @@ def read_config(args: argparse.Namespace) -> TrainConfig:
         values = merge_values(values, load_values(args.config))
     source = args.config or f"preset {args.preset}"
     return config_from_values(apply_overrides(values, [*rank_overrides(args), *args.set]), source=source)
+
+
+def given_settings(args: argparse.Namespace) -> set[str]:
+    """The paths of the settings that a person has set, in a file or an option; a preset's are none of them."""
+    values = load_values(args.config) if args.config else {}
+    in_file = {path for path in settings_by_path() if _is_in(values, path)}
+    return in_file | {override.partition("=")[0].strip() for override in [*rank_overrides(args), *args.set]}
+
+
+def _is_in(values: object, path: str) -> bool:
+    for name in path.split("."):
+        if not isinstance(values, dict) or name not in values:
+            return False
+        values = values[name]
+    return True
 
 
 def rank_overrides(args: argparse.Namespace) -> list[str]:

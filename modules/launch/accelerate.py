@@ -1,8 +1,9 @@
-"""What `accelerate launch` was told about the training itself, which Chorus's own settings decide.
+"""What `accelerate launch` was told about the training itself, which Chorus's own settings decide too.
 
-It hands this to the processes it starts by environment variables, which only programs that train by accelerate's
-`Accelerator` obey. Chorus does not, and so refuses what it would ignore. (Names and values: accelerate 1.15,
-utils/launch.py.) One option, --gradient_accumulation_steps, it hands on with DeepSpeed alone: its words have that.
+It hands this to the processes it starts by environment variables, for accelerate's `Accelerator`. Chorus takes over
+what it has a setting for and the person has not set otherwise, and refuses what it would ignore. (Names and values:
+accelerate 1.15, utils/launch.py.) One option, --gradient_accumulation_steps, it hands on with DeepSpeed alone: its
+words have that.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.errors import ConfigError
+from modules.config.files import apply_overrides, config_from_values, to_values
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -48,10 +50,14 @@ class _Choice:
     ours: str
 
 
-def check_accelerate(config: TrainConfig, has_gpu: bool, env: Env = os.environ, words: Sequence[str] = ()) -> None:
-    """Raises ConfigError, one sentence, for what accelerate was told otherwise than `config` says.
+def heed_accelerate(
+    config: TrainConfig, given: Collection[str], has_gpu: bool, env: Env = os.environ, words: Sequence[str] = ()
+) -> tuple[TrainConfig, list[str]]:
+    """`config` with what accelerate was told, and a line for each setting that changes by it.
 
-    What it was not told, and what both say alike, is fine. words: of its command, as `launcher_words` finds them.
+    given: paths of the settings that the person has set, which accelerate must not contradict; a preset's are none of
+    them. words: of accelerate's command, as `launcher_words` finds them.
+    Raises ConfigError, one sentence, for a contradiction, and for what Chorus has no setting for.
     """
     for variable, what in _NOT_USED.items():
         if _is_true(env, variable):
@@ -64,8 +70,12 @@ def check_accelerate(config: TrainConfig, has_gpu: bool, env: Env = os.environ, 
             "accelerate was told use_cpu, and Chorus trains on the GPUs that it sees: set CUDA_VISIBLE_DEVICES to an "
             "empty text as well, or use_cpu to false."
         )
+    taken: dict[str, str] = {}
     for choice in _choices(config, env, words):
         if choice.told in ("", choice.neutral) or choice.ours == choice.own:
+            continue
+        if choice.ours and choice.setting not in given:
+            taken[choice.setting] = choice.ours
             continue
         alike = f"set {choice.setting} to {choice.ours} as well, or " if choice.ours else ""
         apart = f"set accelerate's to {choice.neutral}" if choice.neutral else "leave accelerate's out"
@@ -73,6 +83,11 @@ def check_accelerate(config: TrainConfig, has_gpu: bool, env: Env = os.environ, 
             f"accelerate was told {choice.name} {choice.told} and {choice.setting} is {choice.own}, which Chorus goes "
             f"by: {alike}{apart}."
         )
+    if not taken:
+        return config, []
+    overrides = [f"{path}={value}" for path, value in taken.items()]
+    lines = [f"{path} is {value}, as accelerate was told." for path, value in taken.items()]
+    return config_from_values(apply_overrides(to_values(config), overrides), source="accelerate"), lines
 
 
 def launcher_words(proc: Path = Path("/proc")) -> list[str]:

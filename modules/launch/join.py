@@ -20,38 +20,35 @@ from modules.launch.RankWatch import watch_in_thread
 from modules.launch.run import Outcome, record_end
 from modules.launch.stacks import with_stacks
 from modules.session.FolderCommands import STARTED_VARIABLE
-from modules.session.printing import print_line, print_text
+from modules.session.printing import print_text
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
-from modules.session.signals import HANGUP_SIGNALS, STOP_SIGNALS, remember_signals, stop_signals
-from modules.session.slurm import requeue_signals
+from modules.session.signals import remember_signals
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
     from modules.config.TrainConfig import TrainConfig
     from modules.distributed.environments import RankEnvironment
+    from modules.launch.plan import LaunchPlan
     from modules.launch.RankWatch import Failure
 
 VERDICT_SECONDS = 5.0
 REFUSED = 2  # as for every other mistake in the settings
 
 
-def join_training(config: TrainConfig, environment: RankEnvironment, resume: bool = False) -> NoReturn:
-    """Trains as the rank that `environment` says and ends the process: with 0 when finished or stopped, else above.
+def join_training(config: TrainConfig, plan: LaunchPlan) -> NoReturn:
+    """Trains as the rank that a launcher has made of this process, and ends it: with 0 when finished or stopped.
 
     Where no supervisor of Chorus is above the launcher, the ranks of a machine watch each other.
     Raises UserError for what can be said before the ranks have met.
     """
+    environment, resume = plan.environment, plan.resume
     started = float(os.environ.get(STARTED_VARIABLE) or time.time())
     lifeline, watch = Lifeline.from_environment(environment.rank), None
     is_supervised = lifeline is not None
-    # torchrun passes on that its terminal was closed, and ends its ranks 30 s later, even if nohup has started it
-    stops = (*STOP_SIGNALS, *HANGUP_SIGNALS) if environment.has_store else stop_signals()
-    # another launcher, which may run inside a job of SLURM too, would not survive that signal itself
-    requeues = requeue_signals() if is_supervised or environment.name == "slurm" else ()
+    stops, requeues = plan.stop_signals, plan.requeue_signals
     remember_signals(requeues)
-    _warn_of_other_ranks(config, environment)
     config = as_found(config, environment)
     folder = RunFolder(config.workspace_dir)
     held = contextlib.ExitStack()  # until the process ends
@@ -87,16 +84,6 @@ def as_found(config: TrainConfig, environment: RankEnvironment) -> TrainConfig:
         node_rank=environment.node_rank,
         master_addr=environment.master_addr,
     )
-
-
-def _warn_of_other_ranks(config: TrainConfig, environment: RankEnvironment) -> None:
-    wanted = config.world_size
-    if wanted not in (None, environment.local_world_size) and environment.rank == 0:
-        print_line(
-            f"Warning: world_size {wanted}, but {environment.name} has started {environment.local_world_size} ranks on "
-            "this machine: these train.",
-            sys.stderr,
-        )
 
 
 def _meet(

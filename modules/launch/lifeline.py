@@ -24,7 +24,7 @@ from modules.distributed.Heartbeat import Heartbeat, Phase
 from modules.session.printing import print_line
 
 LIFELINE_VARIABLE = "CHORUS_LIFELINE"  # "host:port:token"
-LOST_EXIT_CODE = 75  # of a rank that ended because its watcher did, or said so; EX_TEMPFAIL of sysexits.h
+LOST_EXIT_CODE = 76  # of a rank that ended because its watcher did, or said so; 75 has SLURM queue a job again
 
 _BEAT_SECONDS = 0.2  # between two beats that say nothing new
 _SEND_SECONDS = 5.0  # a watcher that reads nothing for so long while its buffer is full is as good as gone

@@ -6,78 +6,78 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
-from modules.distributed.environments import find_environment, is_by_accelerate, lone_accelerate
+from modules.distributed.environments import find_environment, is_by_accelerate
 from modules.distributed.Heartbeat import read_limits
-from modules.launch.accelerate import check_accelerate, launcher_words
+from modules.launch.accelerate import heed_accelerate, launcher_words
 from modules.launch.join import REFUSED, as_found, join_training
 from modules.launch.lifeline import LIFELINE_VARIABLE
+from modules.launch.plan import plan_launch
 from modules.launch.run import run_training
 from modules.launch.supervise import supervise_training
-from modules.machine.devices import list_gpus
+from modules.machine.Machine import read_machine
 from modules.machine.node_check import refused_together
-from modules.machine.run_shape import uses_torchrun
 from modules.session.printing import print_line
-from modules.session.slurm import was_requeued
+from modules.session.signals import stop_signals
 from modules.session.standard_streams import outlast_readers
 from modules.trainer.checks import check_before_start, check_own_start
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.distributed.environments import RankEnvironment
+    from modules.launch.plan import LaunchPlan
 
 REFUSAL_SECONDS = 2.0  # for one rank to say what is wrong, before the launcher ends it because of the others
 
 
-def start_training(config: TrainConfig, resume: bool = False, supervise: bool = False) -> int:
+def start_training(
+    config: TrainConfig, resume: bool = False, supervise: bool = False, given: Collection[str] | None = None
+) -> int:
     """Trains to the end and returns the exit code: 0 finished, 1 failed, 130 stopped, 75 to be run again by SLURM.
 
     In this process; as one of the ranks that a launcher has started; or above ranks of its own, from the main thread.
     supervise: always the last of these, on one device too, and without torchrun: what the window wants.
+    given: paths of the settings that a person has set, which accelerate must not contradict; None: all of them.
     Raises UserError for what can be said before a rank starts.
     """
     outlast_readers()
-    # before anything asks CUDA: device_indexes count as session/devices.py lists the GPUs
+    # before anything asks CUDA: device_indexes count as machine/devices.py lists the GPUs
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     environment = None if supervise else find_environment()
-    if not supervise:
-        resume = resume or was_requeued() or (environment is not None and environment.attempt > 0)
     with _refused_once(config, environment):
+        machine = read_machine()
         if is_by_accelerate() and not supervise:
-            check_accelerate(config, has_gpu=bool(list_gpus()), words=launcher_words())
-        num_ranks = _check(config, environment, resume)
-    if supervise:
-        return supervise_training(config, num_ranks, resume)
-    if environment is not None and environment.world_size > 1:
-        return join_training(config, environment, resume)
-    if lone_accelerate():
-        print(
-            "Warning: accelerate has started one process, as it does for distributed_type MULTI_CPU: use MULTI_GPU, "
-            "also on CPUs, as resources/accelerate_config.yaml does.",
-            file=sys.stderr,
+            given = settings_by_path() if given is None else given
+            config, lines = heed_accelerate(config, given, has_gpu=bool(machine.gpus), words=launcher_words())
+            for line in lines if environment is None or environment.local_rank == 0 else ():
+                _say(line)
+        plan = plan_launch(
+            config, os.environ, machine, resume=resume, supervise=supervise, stop_signals=stop_signals()
         )
-    if environment is not None or not config.enable_multi_gpu:
-        return run_training(config, resume)
-    if num_ranks * config.num_nodes == 1:
-        print("Warning: enable_multi_gpu is on, but there is one device, which trains alone.", file=sys.stderr)
-        return run_training(config, resume)
-    return supervise_training(config, num_ranks, resume, by_torchrun=uses_torchrun(config))
+        _check(config, plan)
+    for warning in plan.warnings:
+        _say(f"Warning: {warning}")
+    if plan.start == "join":
+        return join_training(config, plan)
+    if plan.start == "here":
+        return run_training(config, plan.resume)
+    return supervise_training(config, plan)
 
 
-def _check(config: TrainConfig, environment: RankEnvironment | None, resume: bool) -> int:
-    """The ranks of this machine. Raises UserError for what the dry run refuses too."""
+def _check(config: TrainConfig, plan: LaunchPlan) -> None:
+    """Raises UserError for what the dry run refuses too."""
+    environment = plan.environment
     if environment is None:
-        num_ranks, _ = check_own_start(config, resume)  # rank 0 gives the warnings, whoever has started it
-        return num_ranks
-    if LIFELINE_VARIABLE in os.environ or environment.num_nodes > 1:
+        check_own_start(config, plan.resume)  # rank 0 gives the warnings, whoever has started it
+    elif LIFELINE_VARIABLE in os.environ or environment.num_nodes > 1:
         # a supervisor has checked; and for a machine that refuses alone, the others would wait for minutes
         read_limits()
     else:
-        check_before_start(as_found(config, environment), environment.world_size, resume)
-    return environment.local_world_size
+        check_before_start(as_found(config, environment), environment.world_size, plan.resume)
 
 
 @contextlib.contextmanager

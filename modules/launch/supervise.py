@@ -51,33 +51,35 @@ from modules.session.TrainCommands import TrainCommands
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
+    from modules.launch.plan import LaunchPlan
 
 SETTINGS_NAME = "config.yaml"
 
 
-def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False, by_torchrun: bool = False) -> int:
-    """Starts `num_ranks` ranks on this machine, watches them and says how the run ended; returns the exit code.
+def supervise_training(config: TrainConfig, plan: LaunchPlan) -> int:
+    """Starts the ranks of this machine, watches them and says how the run ended; returns the exit code.
 
     To be called from the main thread: spawned ranks end with the thread that has started them.
     Raises UserError for what can be said before a rank starts.
     """
-    remember_signals(requeue_signals())
+    num_ranks, resume, by_torchrun = plan.num_ranks, plan.resume, plan.start == "torchrun"
+    remember_signals(plan.requeue_signals)
     started = float(os.environ.get(STARTED_VARIABLE) or time.time())  # the window tells when it was asked to start
     os.environ[STARTED_VARIABLE] = repr(started)
     if by_torchrun:  # torchrun would give each rank one thread, whatever there is
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_ranks)))
     machines = _machines(config)
     folder = RunFolder(config.workspace_dir)
-    leads = machines.node_rank == 0  # the other machines may share its disk, and follow
+    leads = plan.node_rank == 0  # the other machines may share its disk, and follow
     with contextlib.ExitStack() as stack:
         with refused_together(machines, lambda text: print_line(text, sys.stderr)):
-            if num_ranks * machines.num_nodes > 1:
+            if plan.backend is not None:
                 _check_gloo(config)
-            _take_folder(folder, leads, resume, stack)
+            _take_folder(folder, leads, plan, stack)
         callbacks = _callbacks(folder, stack)
         if config.keep_awake:
             stack.enter_context(kept_awake(callbacks.on_status))
-        if machines.num_nodes > 1:
+        if plan.num_nodes > 1:
             ranks = None if by_torchrun else num_ranks  # torchrun counts those of each machine
             if not _meet_nodes(machines, folder, callbacks, started, resume, ranks):
                 if leads:
@@ -88,7 +90,7 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
 
         def make_launcher(attempt: int, resume: bool) -> Launcher:
             claims.close()  # that of the attempt before
-            port = _free_port(machines, callbacks, claims)
+            port = _free_port(plan, callbacks, claims)
             if by_torchrun:
                 script = [str(ROOT / "scripts" / "train.py"), "--config", str(launch_dir / SETTINGS_NAME)]
                 script += ["--resume"] if resume else []
@@ -96,7 +98,7 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
                 command = torchrun_command(config, script, num_ranks, port, launch_dir, ends)
                 return TorchrunLauncher(command, num_ranks, ends)
             # a name made here is known to this machine alone
-            run_id = secrets.token_hex(8) if machines.num_nodes == 1 else "run"
+            run_id = secrets.token_hex(8) if plan.num_nodes == 1 else "run"
             arguments = (to_values(config), resume, started, num_ranks, port, run_id)
             return SpawnLauncher(run_distributed_training, arguments, num_ranks)
 
@@ -105,9 +107,9 @@ def supervise_training(config: TrainConfig, num_ranks: int, resume: bool = False
             make_launcher,
             callbacks,
             resume=resume,
-            max_restarts=machines.max_restarts if machines.num_nodes == 1 else 0,
+            max_restarts=plan.max_restarts,
             has_backup=lambda: newest_usable(folder) is not None,
-            first_rank=machines.node_rank * num_ranks,
+            first_rank=plan.node_rank * num_ranks,
             writes_exit=leads,
         ).run()
         if code == REQUEUED:
@@ -146,18 +148,18 @@ def run_distributed_training(
 
 def _machines(config: TrainConfig) -> TrainConfig:
     """The settings that say which machines train, of no account while multi-GPU is off."""
-    return config if config.enable_multi_gpu else replace(config, num_nodes=1, node_rank=0, max_restarts=0)
+    return config if config.enable_multi_gpu else replace(config, num_nodes=1, node_rank=0)
 
 
-def _take_folder(folder: RunFolder, leads: bool, resume: bool, stack: contextlib.ExitStack) -> None:
+def _take_folder(folder: RunFolder, leads: bool, plan: LaunchPlan, stack: contextlib.ExitStack) -> None:
     """Raises UserError where it holds a run already, or one that goes on."""
-    if leads and not resume:
+    if leads and not plan.resume:
         folder.refuse_earlier_run()
     folder.create()
     if leads:
         stack.enter_context(RunLock(folder.lock_path))
         # the run writes a new record of its end, which a signal before or after the training must not cost
-        stack.enter_context(signals_remembered(stop_signals()))
+        stack.enter_context(signals_remembered(plan.stop_signals))
         folder.clear_exit()
 
 
@@ -214,10 +216,10 @@ def _meet_nodes(
     return bool(found)
 
 
-def _free_port(config: TrainConfig, callbacks: TrainCallbacks, claims: contextlib.ExitStack) -> int:
+def _free_port(plan: LaunchPlan, callbacks: TrainCallbacks, claims: contextlib.ExitStack) -> int:
     """initial_port; where it is busy the next free one, if no other machine has to know it. Kept until `claims` end."""
-    wanted = int(config.initial_port)
-    if config.num_nodes > 1:  # the check of the machines has had it just now
+    wanted = plan.port
+    if plan.num_nodes > 1:  # the check of the machines has had it just now
         return wanted
     claimed = claim_free_port(wanted, LOOPBACK)
     if claimed is None:

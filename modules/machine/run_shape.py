@@ -97,13 +97,13 @@ def shape_lines(shape: RunShape, config: TrainConfig) -> list[tuple[str, str]]:
     ]
 
 
-def uses_torchrun(config: TrainConfig) -> bool:
+def uses_torchrun(config: TrainConfig, system: str = sys.platform) -> bool:
     """Whether terminals and commands start the ranks by torchrun.
 
     Never on Windows: torchrun's rendezvous needs libuv, which PyTorch's builds for it come without
     (https://github.com/pytorch/pytorch/pull/196855).
     """
-    return config.use_torchrun and sys.platform != "win32"
+    return config.use_torchrun and system != "win32"
 
 
 def chosen_gpus(config: TrainConfig, gpus: Sequence[Gpu]) -> list[Gpu]:

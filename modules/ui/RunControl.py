@@ -191,7 +191,8 @@ def check_of(config: TrainConfig, resume: bool = False) -> ScriptRun:
 
     resume: the run goes on with that in its folder.
     """
-    return ScriptRun("train.py", config, ["--dry-run", *(["--resume"] if resume else [])], (0,), CHECK_SECONDS)
+    options = ["--dry-run", "--supervise", *(["--resume"] if resume else [])]
+    return ScriptRun("train.py", config, options, (0,), CHECK_SECONDS)
 
 
 def run_check(check: ScriptRun) -> str:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError
 from modules.config.files import config_from_values, save_config
-from modules.launch.accelerate import check_accelerate, launcher_words
+from modules.launch.accelerate import heed_accelerate, launcher_words
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -27,20 +28,21 @@ from modules.launch.accelerate import launcher_words
 words = launcher_words()
 print(words[words.index("--gradient_accumulation_steps"):-1])
 """
+ALL = settings_by_path()
 SETTINGS = {"model": {"mixed_precision": "bf16", "compile": "blocks"}, "gradient_accumulation_steps": 4}
 
 
 def refusal(values: dict, **variables: str) -> str:
     told = {f"ACCELERATE_{name}": value for name, value in variables.items()}
     with pytest.raises(ConfigError) as caught:
-        check_accelerate(config_from_values(values), False, SILENT | told)
+        heed_accelerate(config_from_values(values), ALL, False, SILENT | told)
     return str(caught.value)
 
 
 @pytest.mark.parametrize("values", [{}, SETTINGS])
 def test_what_accelerate_was_not_told_is_for_the_settings_to_say(values):
-    check_accelerate(config_from_values(values), True, SILENT)
-    check_accelerate(config_from_values(values), True, {})
+    config = config_from_values(values)
+    assert heed_accelerate(config, (), True, SILENT) == heed_accelerate(config, (), True, {}) == (config, [])
 
 
 def test_what_both_say_alike_is_fine():
@@ -49,7 +51,29 @@ def test_what_both_say_alike_is_fine():
         "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4",
         "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR",
     }
-    check_accelerate(config_from_values(SETTINGS), True, SILENT | told)
+    config = config_from_values(SETTINGS)
+    assert heed_accelerate(config, ALL, True, SILENT | told) == (config, [])
+
+
+def test_what_nobody_has_set_is_as_accelerate_was_told_and_said():
+    told = {
+        "ACCELERATE_MIXED_PRECISION": "fp16",
+        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "8",
+        "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR",
+    }
+    config, lines = heed_accelerate(config_from_values(SETTINGS), {"model.compile", "batch_size"}, True, SILENT | told)
+    assert (config.model.mixed_precision, config.gradient_accumulation_steps) == ("fp16", 8)
+    assert lines == [
+        "model.mixed_precision is fp16, as accelerate was told.",
+        "gradient_accumulation_steps is 8, as accelerate was told.",
+    ]
+
+
+@pytest.mark.parametrize("told", [{"MIXED_PRECISION": "fp8"}, {"DYNAMO_BACKEND": "AOT_EAGER"}])
+def test_what_chorus_has_no_setting_for_is_refused_though_nobody_has_set_it(told):
+    env = SILENT | {f"ACCELERATE_{name}": value for name, value in told.items()}
+    with pytest.raises(ConfigError, match="which Chorus goes by: set accelerate's to no"):
+        heed_accelerate(config_from_values({}), (), True, env)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +124,9 @@ def test_engines_that_chorus_does_not_use_are_refused(engine):
 
 def test_use_cpu_is_refused_only_where_there_is_a_gpu():
     env = SILENT | {"ACCELERATE_USE_CPU": "True"}
-    check_accelerate(config_from_values({}), False, env)
+    heed_accelerate(config_from_values({}), ALL, False, env)
     with pytest.raises(ConfigError, match="use_cpu"):
-        check_accelerate(config_from_values({}), True, env)
+        heed_accelerate(config_from_values({}), ALL, True, env)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +139,9 @@ def test_use_cpu_is_refused_only_where_there_is_a_gpu():
 )
 def test_accumulation_that_accelerate_keeps_to_itself_is_read_from_its_words(words, told):
     with pytest.raises(ConfigError, match=f"accelerate was told gradient_accumulation_steps {told} and"):
-        check_accelerate(config_from_values(SETTINGS), False, SILENT, words)
-    check_accelerate(config_from_values({"gradient_accumulation_steps": int(told)}), False, SILENT, words)
+        heed_accelerate(config_from_values(SETTINGS), ALL, False, SILENT, words)
+    config = config_from_values({"gradient_accumulation_steps": int(told)})
+    assert heed_accelerate(config, ALL, False, SILENT, words) == (config, [])
 
 
 def test_the_words_of_the_launcher_end_where_those_of_the_script_begin(tmp_path, monkeypatch):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 from modules.config.files import config_from_values
-from modules.distributed.environments import SlurmEnvironment, TorchrunEnvironment
+from modules.distributed.environments import SlurmEnvironment
 from modules.launch import join
 from modules.launch.lifeline import Lifeline, LifelineServer
+from modules.launch.plan import LaunchPlan
 from modules.launch.RankWatch import watch_in_thread
 from modules.launch.run import Outcome
 from modules.session.signals import stop_signals
@@ -54,7 +53,8 @@ def test_the_rank_that_keeps_the_watch_of_a_machine_stays_until_its_other_ranks_
         other = threading.Thread(target=end_later)
         other.start()
         environment = SlurmEnvironment(2, 0, 4, 2, 1, 2, "127.0.0.1", 12355, "job", 0)
-        join.join_training(config_from_values({"workspace_dir": str(tmp_path)}), environment)
+        plan = LaunchPlan("join", 2, environment=environment)
+        join.join_training(config_from_values({"workspace_dir": str(tmp_path)}), plan)
         other.join()
         first.close()
         second.close()
@@ -73,27 +73,11 @@ def test_the_rank_that_keeps_the_watch_waits_for_nobody_after_a_second_ctrl_c(mo
         monkeypatch.setattr(join, "train_as_rank", lambda *arguments: Outcome("stopped", at_once=True))
         monkeypatch.setattr(join, "end_process", lambda outcome, lifeline: ended.append(watch.is_alive()))
         environment = SlurmEnvironment(0, 0, 2, 2, 0, 1, "127.0.0.1", 12355, "job", 0)
-        join.join_training(config_from_values({"workspace_dir": str(tmp_path)}), environment)
+        plan = LaunchPlan("join", 2, environment=environment)
+        join.join_training(config_from_values({"workspace_dir": str(tmp_path)}), plan)
         assert ended == [True]
         first.done("stopped", 0)
         second.done("stopped", 0)
         watch.join()
         first.close()
         second.close()
-
-
-@pytest.mark.skipif(os.name != "posix", reason="Windows has no SIGHUP")
-@pytest.mark.parametrize(("launcher", "hears"), [(TorchrunEnvironment, True), (SlurmEnvironment, False)])
-def test_under_nohup_a_closed_terminal_counts_where_the_launcher_passes_it_on(launcher, hears, monkeypatch, tmp_path):
-    """torchrun answers it whatever nohup asks for: it tells its ranks, and kills them 30 s later."""
-    answered = []
-    monkeypatch.setattr(join, "_meet", lambda *arguments: (None, None))
-    monkeypatch.setattr(join, "LauncherWatch", lambda rank: SimpleNamespace(start=lambda: None))
-    monkeypatch.setattr(join, "record_end", lambda folder, outcome: None)
-    monkeypatch.setattr(join, "train_as_rank", lambda *arguments: answered.extend(arguments[-1]) or Outcome("stopped"))
-    monkeypatch.setattr(join, "end_process", lambda outcome, lifeline: None)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    environment = launcher(0, 0, 2, 2, 0, 1, "127.0.0.1", 12355, "job", 0, has_store=launcher is TorchrunEnvironment)
-    join.join_training(config_from_values({"workspace_dir": str(tmp_path)}), environment)
-    assert (signal.SIGHUP in answered) is hears
-    assert {signal.SIGINT, signal.SIGTERM} <= set(answered)

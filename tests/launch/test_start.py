@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +15,7 @@ from modules.distributed.Heartbeat import LIMIT_VARIABLE
 from modules.launch import start
 from modules.launch.lifeline import LIFELINE_VARIABLE
 from modules.launch.start import start_training
-from modules.machine import run_shape
+from modules.machine.Machine import Machine
 from modules.trainer.checks import check_before_start
 from tests.support.ports import free_port
 
@@ -151,8 +150,8 @@ def test_of_the_ranks_that_a_launcher_has_started_the_first_one_refuses_it_for_a
 @pytest.mark.usefixtures("unchecked")
 def test_torchrun_is_left_alone_on_windows_whatever_the_setting(platform, by_torchrun, config, monkeypatch):
     ways = []
-    monkeypatch.setattr(start, "supervise_training", lambda *arguments, by_torchrun: ways.append(by_torchrun))
-    monkeypatch.setattr(run_shape, "sys", SimpleNamespace(platform=platform))
+    monkeypatch.setattr(start, "supervise_training", lambda config, plan: ways.append(plan.start == "torchrun"))
+    monkeypatch.setattr(start, "read_machine", lambda: Machine(cores=2, system=platform))
     config.enable_multi_gpu, config.world_size = True, 2
     start_training(config)
     assert ways == [by_torchrun]

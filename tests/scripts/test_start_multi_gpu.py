@@ -526,3 +526,10 @@ def test_without_a_terminal_it_says_how_to_answer_and_never_waits(tmp_path):
     done = subprocess.run([sys.executable, SCRIPT], timeout=60, **pipes)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "The questions need a terminal: answer them by options, with --yes (--help lists them).\n"
+
+
+def test_a_dry_run_of_the_demo_starts_nothing(start):
+    code, arguments, _ = start("--demo", "--dry-run")
+    assert code == 0
+    assert "--preset=demo" in arguments
+    assert arguments[-1] == "--dry-run"
