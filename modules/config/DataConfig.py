@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, Int, setting
 
 
@@ -63,7 +64,7 @@ class DataConfig:
         group="data",
         ge=0,
         le=1,
-        visible_when={"method": ["lora", "full", "embedding"]},
+        visible_when={"method": methods_that(lambda method: method.uses_captions)},
     )
     caption_variants: Int = setting(
         8,

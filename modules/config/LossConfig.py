@@ -4,9 +4,11 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
+from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, setting
 
 MASKED = {".masked_training": [True]}
+KEEPS_OLD_MODEL = {"method": methods_that(lambda method: method.keeps_old_model)}
 
 
 @dataclass(config=STRICT)
@@ -118,7 +120,7 @@ class LossConfig:
         group="training",
         ge=0,
         importance="advanced",
-        visible_when=MASKED | {"method": ["lora"]},
+        visible_when=MASKED | KEEPS_OLD_MODEL,
     )
     prior_by_frozen_model: bool = setting(
         False,
@@ -127,5 +129,5 @@ class LossConfig:
         "themselves. LoRA only; costs a second pass for batches with such pictures.",
         group="training",
         importance="advanced",
-        visible_when={"method": ["lora"]},
+        visible_when=KEEPS_OLD_MODEL,
     )

@@ -5,7 +5,10 @@ from typing import Literal
 from pydantic import field_validator
 from pydantic.dataclasses import dataclass
 
+from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Str, setting
+
+WITH_DENOISER = methods_that(lambda method: method.uses_denoiser)
 
 
 @dataclass(config=STRICT)
@@ -31,7 +34,7 @@ class ModelConfig:
         group="model",
         choice_labels={"auto": "Auto", "epsilon": "Noise (epsilon)", "v_prediction": "Velocity (v)"},
         importance="advanced",
-        visible_when={"family": ["sd15", "sdxl"], "method": ["lora", "full", "embedding"]},
+        visible_when={"family": ["sd15", "sdxl"], "method": WITH_DENOISER},
     )
     zero_terminal_snr: bool = setting(
         False,
@@ -40,7 +43,7 @@ class ModelConfig:
         "Only for models that predict v; the saved model's scheduler says so.",
         group="model",
         importance="advanced",
-        visible_when={"family": ["sd15", "sdxl"], "method": ["lora", "full", "embedding"]},
+        visible_when={"family": ["sd15", "sdxl"], "method": WITH_DENOISER},
     )
     weight_dtype: Literal["float32", "bfloat16", "float16", "float64"] = setting(
         "float32",
@@ -80,7 +83,7 @@ class ModelConfig:
         group="model",
         choice_labels={"off": "Off", "blocks": "Repeated blocks"},
         importance="advanced",
-        visible_when={"method": ["lora", "full", "embedding"]},
+        visible_when={"method": WITH_DENOISER},
     )
     channels_last: bool = setting(
         True,

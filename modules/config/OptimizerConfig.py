@@ -4,6 +4,7 @@ from typing import Literal, get_args
 
 from pydantic.dataclasses import dataclass
 
+from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, setting
 
 OptimizerName = Literal[
@@ -173,7 +174,7 @@ class OptimizerConfig:
         importance="advanced",
         visible_when={
             "model.weight_dtype": ["bfloat16"],
-            "method": ["full", "vae"],
+            "method": methods_that(lambda method: method.trains_weights),
             ".name": [name for name in get_args(OptimizerName) if name not in NOT_ROUNDED],
         },
     )

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
+from modules.config.methods import methods_that
 from modules.config.setting import INTERVAL_LABELS, STRICT, Float, IntervalUnit, Str, setting
 
 
@@ -37,7 +38,7 @@ class OutputConfig:
         "written in. A LoRA is a file in either; a whole model is a folder for diffusers and a single file for others.",
         group="output",
         choice_labels={"diffusers": "Diffusers folder", "single_file": "Single file", "both": "Both"},
-        visible_when={"method": ["lora", "full", "vae"]},
+        visible_when={"method": methods_that(lambda method: method.has_formats)},
     )
     dtype: Literal["float32", "float16", "bfloat16"] = setting(
         "float32",

@@ -4,9 +4,11 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
+from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, Str, setting
 
 TRAINED = {".train": [True]}
+CHOOSES_LAYERS = methods_that(lambda method: method.chooses_parts and method.trains_weights)
 
 
 @dataclass(config=STRICT)
@@ -67,7 +69,7 @@ class PartConfig:
             "attention_mlp": "Attention and MLP",
         },
         importance="advanced",
-        visible_when={**TRAINED, "method": ["full"]},
+        visible_when={**TRAINED, "method": CHOOSES_LAYERS},
     )
     include_layers: Str = setting(
         "",

@@ -14,6 +14,7 @@ from modules.config.EmaConfig import EmaConfig
 from modules.config.EmbeddingConfig import EmbeddingConfig
 from modules.config.LoraConfig import LoraConfig
 from modules.config.LossConfig import LossConfig
+from modules.config.methods import METHODS, methods_that, with_settings
 from modules.config.migrations import CURRENT_VERSION
 from modules.config.ModelConfig import ModelConfig
 from modules.config.OptimizerConfig import OptimizerConfig
@@ -27,8 +28,8 @@ from modules.config.VaeConfig import VaeConfig
 from modules.config.ValidationConfig import ValidationConfig
 
 MULTI_GPU = {"enable_multi_gpu": [True]}
-DIFFUSION = {"method": ["lora", "full", "embedding"]}
-PARTS = {"method": ["lora", "full"]}
+DIFFUSION = {"method": methods_that(lambda method: method.uses_denoiser)}
+PARTS = {"method": methods_that(lambda method: method.chooses_parts)}
 
 
 @dataclass(config=STRICT)
@@ -55,18 +56,12 @@ class TrainConfig:
             "sd3": "Stable Diffusion 3 / 3.5",
         },
     )
-    method: Literal["lora", "full", "embedding", "vae"] = setting(
-        "lora",
+    method: Literal[tuple(METHODS)] = setting(
+        next(iter(METHODS)),
         label="Training method",
-        help="LoRA trains a small adapter beside the model, full training the model itself, embedding the meaning of "
-        "new words, VAE the model's autoencoder.",
+        help=f"What is trained. {' '.join(f'{method.label}: {method.trains}.' for method in METHODS.values())}",
         group="method",
-        choice_labels={
-            "lora": "LoRA",
-            "full": "Full training",
-            "embedding": "Embedding (textual inversion)",
-            "vae": "Autoencoder (VAE)",
-        },
+        choice_labels={method.name: method.label for method in METHODS.values()},
     )
     workspace_dir: Str = setting(
         "workspace/run",
@@ -283,15 +278,15 @@ class TrainConfig:
     text_encoder: TextEncoderConfig = section(
         lambda: TextEncoderConfig(train=False), label="Text encoder", visible_when=PARTS
     )
-    lora: LoraConfig = section(LoraConfig, label="LoRA", visible_when={"method": ["lora"]})
+    lora: LoraConfig = section(LoraConfig, label="LoRA", visible_when=with_settings("lora"))
     embeddings: list[EmbeddingConfig] = setting(
         label="Embeddings",
         help="The new words to train, each with a file of its own.",
         group="method",
         default_factory=list,
-        visible_when={"method": ["embedding"]},
+        visible_when=with_settings("embeddings"),
     )
-    vae: VaeConfig = section(VaeConfig, label="Autoencoder", visible_when={"method": ["vae"]})
+    vae: VaeConfig = section(VaeConfig, label="Autoencoder", visible_when=with_settings("vae"))
     data: DataConfig = section(DataConfig, label="Data")
     concepts: list[ConceptConfig] = setting(
         label="Concepts",

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from modules.config.errors import ConfigError
+from modules.config.methods import METHODS, facts_of
 from modules.config.OptimizerConfig import NOT_ROUNDED, WITH_BETAS
-from modules.config.TrainConfig import PARTS, TrainConfig
+from modules.config.TrainConfig import TrainConfig
 
 TAKES_SMALL_RATES = ("adamw", "adamw_8bit", "schedule_free", "lion", "lion_8bit", "adafactor", "came")
 SNR_FAMILIES = ("sd15", "sdxl")  # noised by a schedule of signal-to-noise ratios; the others are flow models
@@ -105,7 +106,7 @@ def _check_concepts(config: TrainConfig) -> Iterator[Problem]:
     for path, concept in enabled:
         if not concept.path.strip():
             yield Problem(f"{path}.path", f"{path}.path is empty: name the folder with the pictures, or disable it.")
-        if concept.captions == "prompt" and not concept.prompt.strip() and config.method != "vae":
+        if concept.captions == "prompt" and not concept.prompt.strip() and facts_of(config).uses_captions:
             message = f"{path}.prompt is empty: its pictures are trained without words; write a prompt to use one."
             yield Problem(f"{path}.prompt", message, blocking=False)
     if all(concept.loss_weight == 0 for _, concept in enabled):
@@ -151,11 +152,11 @@ def _check_trained_parts(config: TrainConfig) -> Iterator[Problem]:
 
 def _part_names(config: TrainConfig) -> list[str]:
     """The parts whose settings the method heeds."""
-    return ["denoiser", "text_encoder"] if config.method in PARTS["method"] else []
+    return ["denoiser", "text_encoder"] if facts_of(config).chooses_parts else []
 
 
 def _check_embeddings(config: TrainConfig) -> Iterator[Problem]:
-    if config.method != "embedding":
+    if not facts_of(config).trains_words:
         return
     if not config.embeddings:
         yield Problem("embeddings", "embeddings is empty: add one with a placeholder such as my-cat-1.")
@@ -181,8 +182,8 @@ def _check_embeddings(config: TrainConfig) -> Iterator[Problem]:
 
 def _check_precision(config: TrainConfig) -> Iterator[Problem]:
     weights, mixed = config.model.weight_dtype, config.model.mixed_precision
-    # Of LoRA and embeddings the model's weights are not trained, so their precision sets no gradient's.
-    trains_weights = config.method in ("full", "vae")
+    # Weights that don't train have no gradients, so their precision sets none.
+    trains_weights = facts_of(config).trains_weights
     if weights == "float16" and mixed == "fp16" and trains_weights:
         message = (
             f"model.weight_dtype float16 with mixed_precision fp16 in {config.method} training: "
@@ -205,7 +206,7 @@ def _check_precision(config: TrainConfig) -> Iterator[Problem]:
 
 
 def _check_noise(config: TrainConfig) -> Iterator[Problem]:
-    if config.method == "vae":
+    if not facts_of(config).uses_denoiser:
         return
     low, high = config.diffusion.min_timestep, config.diffusion.max_timestep
     if low >= high:
@@ -225,7 +226,7 @@ def _check_noise(config: TrainConfig) -> Iterator[Problem]:
 
 
 def _check_loss(config: TrainConfig) -> Iterator[Problem]:
-    if config.method == "vae":
+    if not facts_of(config).uses_denoiser:
         return
     loss = config.loss
     if not (loss.mse or loss.mae or loss.huber):
@@ -234,13 +235,14 @@ def _check_loss(config: TrainConfig) -> Iterator[Problem]:
     if loss.weighting not in fitting:
         message = f"loss.weighting {loss.weighting} is not for {config.family}: use {' or '.join(sorted(fitting))}."
         yield Problem("loss.weighting", message)
-    if config.method != "lora":
+    if not facts_of(config).keeps_old_model:
+        keeping = " or ".join(method.label for method in METHODS.values() if method.keeps_old_model)
         for name, is_on in (
             ("prior_by_frozen_model", loss.prior_by_frozen_model),
             ("masked_prior_preservation_weight", loss.masked_training and loss.masked_prior_preservation_weight),
         ):
             if is_on:
-                message = f"loss.{name} with method {config.method}: only LoRA keeps the old model; switch it off."
+                message = f"loss.{name} with method {config.method}: only {keeping} keeps the old model; switch it off."
                 yield Problem(f"loss.{name}", message)
     elif config.lora.start_from and _holds_to_the_base(config):
         message = (
@@ -265,7 +267,7 @@ def _has_priors(config: TrainConfig) -> bool:
 
 def _check_without_effect(config: TrainConfig) -> Iterator[Problem]:
     """What is switched on and changes nothing; worth a warning."""
-    of_weights = config.method in ("full", "vae")
+    of_weights = facts_of(config).trains_weights
     # of float16 weights _check_precision says what to do
     if config.optimizer.stochastic_rounding and (not of_weights or config.model.weight_dtype in ("float32", "float64")):
         dtype = config.model.weight_dtype if of_weights else "float32"
@@ -274,7 +276,7 @@ def _check_without_effect(config: TrainConfig) -> Iterator[Problem]:
             "it is for bfloat16; switch it off."
         )
         yield Problem("optimizer.stochastic_rounding", message, blocking=False)
-    if config.method == "vae":
+    if not facts_of(config).uses_denoiser:
         return
     loss = config.loss
     for name in ("unmasked_probability", "unmasked_weight"):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from modules.config.methods import facts_of
 from modules.data.caption_encodings import why_not_utf8
 from modules.data.errors import CaptionError, DataError
 
@@ -46,7 +47,7 @@ def read_captions(
 
 def check_placeholders(config: TrainConfig, captions: Iterable[str]) -> None:
     """Raises DataError where a word that textual inversion shall train stands in no caption."""
-    if config.method != "embedding":
+    if not facts_of(config).trains_words:
         return
     missing = {number: embedding.placeholder for number, embedding in enumerate(config.embeddings)}
     for caption in captions:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from modules.config.batch_size import global_batch
+from modules.config.methods import facts_of
 from modules.config.validation import find_problems
 from modules.data.buckets import crop_box
 from modules.data.caption_tables import read_table
@@ -117,7 +118,7 @@ def _look_at(
     samples = count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
     if text := few_samples(samples, batch):
         yield Finding("few_samples", "warning", text)
-    if config.method != "vae":
+    if facts_of(config).uses_captions:
         yield from _captions(dataset, config)
 
 

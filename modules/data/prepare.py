@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from modules.config.methods import facts_of
 from modules.data.buckets import Buckets, assign_buckets, check_resolution
 from modules.data.concepts import Dataset, scan
 from modules.data.folder_walk import Outputs
@@ -37,7 +38,7 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
     check_sizes(config, family)
     data = config.data
     dataset = scan(config.concepts, outputs=Outputs.of(config))
-    if config.loss.masked_training and config.method != "vae":
+    if config.loss.masked_training and facts_of(config).uses_denoiser:
         dataset = with_masks(dataset)
     dataset, resolution = with_views(hold_out(dataset, data.validation_share), data, config.seed)
     buckets = assign_buckets(

@@ -11,6 +11,7 @@ import numpy as np
 
 from modules.config.batch_size import global_batch, learning_rate_factor
 from modules.config.errors import ConfigError
+from modules.config.methods import facts_of
 from modules.config.validation import check_batch, check_settings
 from modules.config.visible_text import visible_line
 from modules.data.captions import check_placeholders
@@ -49,9 +50,10 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
     base = check_base(config.model.base, family.name, family.pipelines, unused=family.unused)
     check_format(family, config.output)
     dataset, buckets = prepare_data(config, family)
-    texts = captions(dataset) if config.method != "vae" else []
+    uses_captions = facts_of(config).uses_captions
+    texts = captions(dataset) if uses_captions else []
     check_placeholders(config, chain.from_iterable(texts))
-    num_texts = count_texts(config, dataset, texts) if config.method != "vae" else None
+    num_texts = count_texts(config, dataset, texts) if uses_captions else None
     lines = [
         ("Model", f"{config.model.base} ({base.detail})"),
         ("Method", config.method),
@@ -91,7 +93,7 @@ def count_texts(config: TrainConfig, dataset: Dataset, options: Sequence[tuple[s
 
     0 where a text encoder trains, which has to encode them in each step.
     """
-    if config.method == "embedding" or config.text_encoder.train:
+    if facts_of(config).trains_text(config):
         return 0
     return len(CaptionSource(dataset, options, config.seed, config.data.caption_variants).all_texts())
 
@@ -174,11 +176,13 @@ def disk_needs(
     num_texts = len(dataset) if num_texts is None else num_texts
     cache = int(pixels) * family.latent_bytes_per_pixel + num_texts * family.caption_bytes
     size = base.size_bytes or family.typical_bytes  # of a Hub id nothing is known before it is fetched
-    share = {"lora": LORA_SHARE_PER_RANK * config.lora.rank, "embedding": 0.0}
-    trained = size * share.get(config.method, 1.0)
+    method = facts_of(config)
+    trained = size if method.trains_weights else 0.0
+    if method.trains_adapters:
+        trained = size * LORA_SHARE_PER_RANK * config.lora.rank
     # one more backup than is kept, while it is written; each holds weights, two moments and the average
     backups = (4 if config.ema.enabled else 3) * trained * (config.backup.keep + 1)
-    needed = {"cache_dir": 0 if config.method == "vae" else cache, "workspace_dir": backups + 2 * trained}
+    needed = {"cache_dir": cache if method.uses_denoiser else 0, "workspace_dir": backups + 2 * trained}
     return [DiskNeed(setting, getattr(config, setting), size) for setting, size in needed.items()]
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from modules.config.methods import facts_of
+
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
@@ -134,7 +136,7 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
     model = ARCHITECTURES[config.family]
     ranks = num_ranks or _named_ranks(config)
     trained, loaded = _trained_weights(config, model), _loaded_weights(config, model)
-    is_small = config.method in ("lora", "embedding")  # what trains is beside the model, in float32 at least
+    is_small = not facts_of(config).trains_weights  # what trains is beside the model, in float32 at least
     own = BYTES_OF[config.model.weight_dtype]
     trained_bytes = max(4, own) if is_small else own
     weights = loaded * own + (trained * trained_bytes if is_small else 0)
@@ -189,21 +191,23 @@ def _optimizer_bytes(config: TrainConfig, weight_bytes: int) -> int:
 def _trained_text_encoders(config: TrainConfig) -> list[int]:
     """Indexes of the text encoders that train, from 0."""
     count = len(ARCHITECTURES[config.family].text_encoders)
-    if config.method == "embedding":
+    method = facts_of(config)
+    if method.trains_words:
         return list(range(count))
-    if config.method == "vae" or not config.text_encoder.train:
+    if not method.trains_text(config):
         return []
     return [number - 1 for number in config.text_encoder.only if number <= count] or list(range(count))
 
 
 def _trained_weights(config: TrainConfig, model: Architecture) -> int:
     """An upper bound where only some layers train."""
-    if config.method == "vae":
+    method = facts_of(config)
+    if not method.uses_denoiser:
         return model.vae
-    if config.method == "embedding":
+    if method.trains_words:
         return 0  # some thousand
     encoders = _trained_text_encoders(config)
-    if config.method == "lora":
+    if method.trains_adapters:
         denoiser = model.adapter[config.lora.targets] if config.denoiser.train else 0
         return config.lora.rank * (denoiser + sum(model.text_adapters[index] for index in encoders))
     denoiser = model.denoiser if config.denoiser.train else 0
@@ -212,17 +216,17 @@ def _trained_weights(config: TrainConfig, model: Architecture) -> int:
 
 def _loaded_weights(config: TrainConfig, model: Architecture) -> int:
     """Of the model, while it trains: text encoders have left where all captions are encoded before."""
-    if config.method == "vae":
+    if not facts_of(config).uses_denoiser:
         return model.vae
     return model.denoiser + (sum(model.text_encoders) if _trained_text_encoders(config) else 0)
 
 
 def _activations(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
     sizes = [*config.data.resolutions, config.data.resolution]
-    kinds = {"vae": model.vae_activations, "full": model.full}
-    kept = kinds.get(config.method, model.lora)
+    method = facts_of(config)
+    kept = (model.full if method.trains_weights else model.lora) if method.uses_denoiser else model.vae_activations
     precision = 1.0
-    if config.method != "vae" and config.model.mixed_precision == "no" and config.model.weight_dtype == "float32":
+    if method.uses_denoiser and config.model.mixed_precision == "no" and config.model.weight_dtype == "float32":
         precision = 2.0
     each = max(sizes) ** 2 * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
     each += sum(model.text_bytes[index] for index in _trained_text_encoders(config))
@@ -252,7 +256,7 @@ def _stepping(config: TrainConfig, trained: int, weight_bytes: int) -> float:
 
 def _caching(config: TrainConfig, model: Architecture) -> float:
     """The text encoders together, or the VAE with the pictures that it encodes at once, whichever takes more."""
-    if config.method == "vae":
+    if not facts_of(config).uses_denoiser:
         return 0
     own = BYTES_OF[config.model.weight_dtype]
     is_cached = not _trained_text_encoders(config)
@@ -289,4 +293,4 @@ def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float
 
 def _rounds_by_chance(config: TrainConfig) -> bool:
     is_wanted = config.optimizer.stochastic_rounding and config.model.weight_dtype == "bfloat16"
-    return is_wanted and config.method in ("full", "vae")
+    return is_wanted and facts_of(config).trains_weights

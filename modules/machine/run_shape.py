@@ -17,6 +17,7 @@ from modules.config.batch_size import (
     learning_rate_factor,
     scientific,
 )
+from modules.config.methods import facts_of
 from modules.machine.devices import (
     Gpu,
     check_device_indexes,
@@ -131,7 +132,7 @@ def crowded_warning(num_ranks: int, cores: int) -> str:
 
 def _rates(config: TrainConfig) -> Iterator[tuple[str, float]]:
     own = config.optimizer.learning_rate
-    names = ("denoiser", "text_encoder") if config.method in ("lora", "full") else ()
+    names = ("denoiser", "text_encoder") if facts_of(config).chooses_parts else ()
     trained = [(name, getattr(config, name)) for name in names if getattr(config, name).train]
     if not trained:
         yield config.method, own

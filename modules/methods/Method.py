@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor, nn
+
+from modules.config.methods import METHODS, MethodFacts
 
 if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
@@ -15,31 +19,45 @@ if TYPE_CHECKING:
     from modules.weights.BaseModel import BaseModel
 
 
-class Method(Protocol):
+class Method(ABC):
     """One way to train a family's model.
 
-    inputs: what batches hold: cached latents (with noise and text), or pixels.
+    name: as in the settings; modules/config/methods.py holds what others may know of it.
     """
 
-    inputs: Literal["latents", "pixels"]
+    name: ClassVar[str]
 
+    @property
+    def facts(self) -> MethodFacts:
+        return METHODS[self.name]
+
+    def trainable(self, family: Family) -> Collection[str]:
+        """The components of a family's models that the method can train; none where it can't train the family."""
+        return self.facts.trainable(family)
+
+    @abstractmethod
     def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
         """The components that train, with their own settings: learning rate, weight decay, end."""
 
+    @abstractmethod
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         """Makes the components, already in memory, ready to train: what trains requires a gradient, nothing else."""
 
+    @abstractmethod
     def loss(self, base: BaseModel, config: TrainConfig) -> Loss:
         """The module whose forward is the loss; what trains is registered in it."""
 
+    @abstractmethod
     def check_output(self, base: BaseModel, config: TrainConfig) -> None:
         """Raises WeightsError where a format that is asked for has no names for the model's layers; after `attach`."""
 
+    @abstractmethod
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
     ) -> list[Path]:
         """Writes the trained model for other programs; returns the files and folders made."""
 
+    @abstractmethod
     def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
         """About how much `save` writes."""
 

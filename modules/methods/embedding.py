@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from modules.config.errors import UserError
 from modules.config.PartConfig import PartConfig
 from modules.methods.DenoisingLoss import DenoisingLoss
+from modules.methods.Method import Method
 from modules.methods.parts import trained_in
 from modules.session.names import safe_file_name
 from modules.weights.embedding_files import find_prompt_end, save_embedding, token_names
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from modules.weights.BaseModel import BaseModel
 
 
-class Embedding:
-    inputs = "latents"
+class Embedding(Method):
+    name = "embedding"
 
     def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
-        return {name: PartConfig(train=True) for name in family.text.encoders}
+        return {name: PartConfig(train=True) for name in self.trainable(family)}
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         # The encoders stay in evaluation mode: T5 has dropout, and nothing of them but the new words is to be trained.
@@ -62,6 +63,9 @@ class Embedding:
     def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
         words = (new_words(base.module(part)) for part in trained_in(self, base, config))
         return sum(module.new.weight.numel() for module in words) * getattr(torch, config.output.dtype).itemsize
+
+
+METHOD = Embedding()
 
 
 class EmbeddingLoss(DenoisingLoss):

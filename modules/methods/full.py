@@ -10,6 +10,7 @@ import torch
 from modules.config.errors import UserError
 from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.methods.layers import check_patterns, matching_layers, preset_layers
+from modules.methods.Method import Method
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
 from modules.weights.model_files import check_names, model_bytes, save_model
 
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
     from modules.weights.BaseModel import BaseModel
 
 
-class Full:
-    inputs = "latents"
+class Full(Method):
+    name = "full"
 
     def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
-        return trained_parts(family, config, {*family.denoisers, *family.text.encoders})
+        return trained_parts(family, config, set(self.trainable(family)))
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         parts = trained_in(self, base, config)
@@ -57,6 +58,9 @@ class Full:
 
     def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
         return model_bytes(base, config.output)
+
+
+METHOD = Full()
 
 
 def trained_layers(family: Family, component: str, module: nn.Module, part: PartConfig) -> list[str]:

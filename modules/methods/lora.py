@@ -17,6 +17,7 @@ from modules.config.errors import UserError
 from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.methods.layers import check_patterns, matching_layers, preset_layers
 from modules.methods.lora_start import add_started_adapter, read_start
+from modules.methods.Method import Method
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
 from modules.weights.lora_files import check_lora, save_lora
 
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
     from modules.weights.BaseModel import BaseModel
 
 
-class Lora:
-    inputs = "latents"
+class Lora(Method):
+    name = "lora"
 
     def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
-        return trained_parts(family, config, set(family.lora_targets))
+        return trained_parts(family, config, set(self.trainable(family)))
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         parts = trained_in(self, base, config)
@@ -68,6 +69,9 @@ class Lora:
 
     def _adapted(self, base: BaseModel, config: TrainConfig) -> dict[str, nn.Module]:
         return {part: base.module(part) for part in trained_in(self, base, config)}
+
+
+METHOD = Lora()
 
 
 def target_modules(

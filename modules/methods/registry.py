@@ -1,9 +1,8 @@
-"""The methods there are, by name."""
+"""The methods there are, by name: of each row in modules/config/methods.py the file of that name beside this one."""
 
-from modules.methods.embedding import Embedding
-from modules.methods.full import Full
-from modules.methods.lora import Lora
+from importlib import import_module
+
+from modules.config.methods import METHODS as FACTS
 from modules.methods.Method import Method
-from modules.methods.vae import Vae
 
-METHODS: dict[str, Method] = {"lora": Lora(), "full": Full(), "embedding": Embedding(), "vae": Vae()}
+METHODS: dict[str, Method] = {name: import_module(f"modules.methods.{name}").METHOD for name in FACTS}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from modules.config.errors import ConfigError
 from modules.config.PartConfig import PartConfig
-from modules.methods.Method import Loss
+from modules.methods.Method import Loss, Method
 from modules.methods.parts import prepare_for_training
 from modules.weights.model_files import check_names, model_bytes, save_model
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from modules.weights.BaseModel import BaseModel
 
 
-class Vae:
-    inputs = "pixels"
+class Vae(Method):
+    name = "vae"
 
     def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
-        return {family.vae: PartConfig(train=True)}
+        return {name: PartConfig(train=True) for name in self.trainable(family)}
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         vae = base.module(base.family.vae)
@@ -51,6 +51,9 @@ class Vae:
 
     def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
         return model_bytes(base, config.output)
+
+
+METHOD = Vae()
 
 
 class VaeLoss(Loss):

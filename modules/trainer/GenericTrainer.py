@@ -99,7 +99,7 @@ class GenericTrainer(TrainingEngine):
         self.family = FAMILIES[config.family]
         self.method = METHODS[config.method]
         self.run_folder = RunFolder(config.workspace_dir)
-        self.compiles = config.model.compile != "off" and self.method.inputs == "latents"
+        self.compiles = config.model.compile != "off" and self.method.facts.uses_denoiser
         self._last_progress = 0.0
         self.backups = BackupStore(
             self.run_folder.backup_dir, config.backup.keep, self.callbacks.on_backup, self.callbacks.on_warning
@@ -120,7 +120,7 @@ class GenericTrainer(TrainingEngine):
             self.callbacks.on_status(f"Training on {device_words(self.runtime.device)}")
         self.dataset, self.buckets = prepare_data(self.config, self.family)
         # read before the model is loaded: a caption that can't be read must not cost a caching
-        texts = captions(self.dataset) if self.method.inputs == "latents" else [("",)] * len(self.dataset)
+        texts = captions(self.dataset) if self.method.facts.uses_captions else [("",)] * len(self.dataset)
         check_placeholders(self.config, (text for several in texts for text in several))
         self._warn_of_disk(count_texts(self.config, self.dataset, texts))
         if self.runtime.is_main:
@@ -128,7 +128,7 @@ class GenericTrainer(TrainingEngine):
         self._check_same("settings", lambda: settings_digest(self.config), "the files of its settings")
         self._check_same("pictures or captions", lambda: samples_digest(self.dataset, captions=texts), "the concepts")
         backup = self._earlier_state()
-        for text in picture_warnings(self.config, self.dataset, learns_captions=self.method.inputs == "latents"):
+        for text in picture_warnings(self.config, self.dataset, learns_captions=self.method.facts.uses_captions):
             self._warn(text)
         self._open_model()
         self._cache(texts)
@@ -307,7 +307,7 @@ class GenericTrainer(TrainingEngine):
         check_parts(self.config, self.parts)  # again: the base may go without a part of its family
         # before anything is cached
         check_layers(self.base, self.parts, self.config)
-        if self.method.inputs == "latents":
+        if self.method.facts.uses_denoiser:
             check_prediction(self.family, self.base.pipe.scheduler.config)
         self.text_trains = any(part in self.family.text.encoders for part in self.parts)
 
@@ -323,7 +323,7 @@ class GenericTrainer(TrainingEngine):
             self._progress,
             self._tell,
         )
-        takes_latents = self.method.inputs == "latents"
+        takes_latents = self.method.facts.uses_denoiser
         if not takes_latents:
             self.base.require(self.family.vae)
         pictures = encoder.latents() if takes_latents else encoder.pixels()
@@ -359,7 +359,7 @@ class GenericTrainer(TrainingEngine):
 
     def _attach_method(self) -> None:
         """Loads what a step needs; after the caching, so that encoders and denoiser are not in memory together."""
-        denoisers = self.family.denoisers if self.method.inputs == "latents" else ()
+        denoisers = self.family.denoisers if self.method.facts.uses_denoiser else ()
         encoders = self.family.text_components if self.text_trains else ()
         present = [name for name in (*denoisers, *encoders) if name in self.base.component_names]
         self.callbacks.on_status("Loading the model")
@@ -430,7 +430,7 @@ class GenericTrainer(TrainingEngine):
         return ValidationLoss(
             replace(self.source, caption_dropout=0.0),
             self.plan.validation(*ranks, batch_size),
-            self.config.validation.timesteps if self.method.inputs == "latents" else 1,
+            self.config.validation.timesteps if self.method.facts.uses_denoiser else 1,
             self.runtime,
         )
 

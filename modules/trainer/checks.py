@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.errors import ConfigError
-from modules.config.TrainConfig import PARTS
+from modules.config.methods import facts_of
 from modules.config.validation import check_batch, check_settings
 from modules.data.prepare import check_sizes
 from modules.distributed.Heartbeat import read_limits
@@ -76,7 +76,7 @@ def check_own_start(config: TrainConfig, resume: bool = False) -> tuple[int, lis
 
 def check_compiles(config: TrainConfig) -> None:
     """Raises UserError where model.compile finds no compiler. Looks at the device, which takes memory of a GPU."""
-    if config.model.compile != "off" and config.method != "vae":
+    if config.model.compile != "off" and facts_of(config).uses_denoiser:
         from modules.distributed.Runtime import default_device
 
         check_compiler(default_device(config.device_indexes))
@@ -139,7 +139,7 @@ def _check_scheduler(config: TrainConfig, family: Family, base: BaseInfo) -> Non
         predicted = scheduler.get("prediction_type", "epsilon")
     except (OSError, ValueError, AttributeError) as error:
         raise WeightsError(f"model.base {model.base!r}: {path} can't be read; fetch the model again.") from error
-    if config.method != "vae":
+    if facts_of(config).uses_denoiser:
         check_prediction(family, scheduler)
     if model.zero_terminal_snr and predicted == "epsilon":
         raise WeightsError(
@@ -149,11 +149,13 @@ def _check_scheduler(config: TrainConfig, family: Family, base: BaseInfo) -> Non
 
 
 def _check_trained(config: TrainConfig, family: Family) -> None:
-    if config.method not in PARTS["method"]:
+    method = facts_of(config)
+    trainable = set(method.trainable(family))
+    if not trainable:
+        raise ConfigError(f"method {config.method!r} can't train {family.label}: choose another method.")
+    if not method.chooses_parts:
         return
-    # as the methods say; they themselves need torch
-    trainable = family.lora_targets if config.method == "lora" else (*family.denoisers, *family.text.encoders)
-    parts = trained_parts(family, config, set(trainable))
+    parts = trained_parts(family, config, trainable)
     check_parts(config, parts)
-    if config.method == "lora":
+    if method.trains_adapters:
         read_start(family, config, parts)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modules.config.errors import UserError
+from modules.config.methods import facts_of
 from modules.data.buckets import assign_buckets
 from modules.data.caption_tables import read_table
 from modules.data.captions import read_captions
@@ -131,7 +132,7 @@ def preview_captions(config: TrainConfig, number: int, path: str) -> list[str]:
     one = np.ones(1, np.int32)
     dataset = Dataset([concept], [path], np.zeros(1, np.int32), one, one, [], 0)
     # While a text encoder trains, nothing is cached and each showing has an order of its own.
-    text_trains = config.method == "embedding" or (config.method in ("lora", "full") and config.text_encoder.train)
+    text_trains = facts_of(config).trains_text(config)
     variants = None if text_trains else config.data.caption_variants
     source = CaptionSource(dataset, [options], config.seed, variants)
     drawn = dict.fromkeys(source.draw(0, epoch, 0) for epoch in range(4 * MAX_SHOWN))

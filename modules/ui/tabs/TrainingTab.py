@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.describe import settings_by_path
+from modules.config.methods import METHODS
 from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.form import CardSpec, SettingsPage
 from modules.ui.widgets.PartList import PartList
@@ -71,8 +72,9 @@ class TrainingTab(ctk.CTkFrame):
 
 def cards() -> list[CardSpec]:
     """The cards of the tab, the most used ones first."""
+    of_methods = [part for method in METHODS.values() for part in method.settings]
     return [
-        CardSpec("Method", ("method", *paths_below("lora"), *paths_below("vae"))),
+        CardSpec("Method", ("method", *(path for name in of_methods for path in paths_below(name)))),
         CardSpec("Loop", LOOP),
         CardSpec("Multi-GPU", MULTI_GPU, MULTI_GPU_LABELS, all_importances=True),
         CardSpec("Optimizer", paths_below("optimizer")),

@@ -1,0 +1,37 @@
+"""A method is one file and its facts: nothing else has to know of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from modules.config.errors import ConfigError
+from modules.config.methods import METHODS
+from modules.trainer.checks import check_start
+
+SCRIPT = Path(__file__).resolve().parents[1] / "support" / "new_method" / "train_biases.py"
+
+
+def test_a_new_method_trains_some_steps(make_config, config_file, tmp_path, tiny_sd15):
+    command = [sys.executable, SCRIPT, "--config", config_file(make_config("max_steps=3")), "--set", "method=biases"]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "run" / "events" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [event["step"] for event in map(json.loads, lines) if event["type"] == "step"] == [1, 2, 3]
+    (saved,) = (tmp_path / "run" / "models").glob("*.safetensors")
+    before = load_file(tiny_sd15 / "unet" / "diffusion_pytorch_model.safetensors")
+    trained = load_file(saved)
+    assert trained.keys() == {name for name in before if name.endswith(".bias")}
+    assert any(not value.equal(before[name]) for name, value in trained.items())
+
+
+def test_a_family_that_the_method_cannot_train_is_refused_before_the_model_is_loaded(make_config, monkeypatch):
+    monkeypatch.setitem(METHODS, "full", replace(METHODS["full"], trainable=lambda family: ()))
+    with pytest.raises(ConfigError, match="method 'full' can't train Stable Diffusion 1"):
+        check_start(make_config("method=full"), 1)
