@@ -1,41 +1,23 @@
 """How gradients become changes of the weights."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
 from modules.config.methods import methods_that
+from modules.config.optimizers import OPTIMIZERS, optimizers_that, optimizers_with
 from modules.config.setting import STRICT, Float, setting
-
-OptimizerName = Literal[
-    "adamw", "adamw_8bit", "schedule_free", "lion", "lion_8bit", "adafactor", "came", "prodigy", "sgd"
-]
-ADAM_LIKE = ("adamw", "adamw_8bit", "schedule_free", "prodigy")
-WITH_BETAS = (*ADAM_LIKE, "lion", "lion_8bit", "came")
-"""Those with running means of the gradients and of their squares, which beta1 and beta2 belong to."""
-NOT_ROUNDED = ("adamw_8bit", "lion_8bit", "prodigy")
-"""Those that can't step a part of the weights at a time, which stochastic rounding asks for."""
 
 
 @dataclass(config=STRICT)
 class OptimizerConfig:
-    name: OptimizerName = setting(
-        "adamw",
+    name: Literal[tuple(OPTIMIZERS)] = setting(
+        next(iter(OPTIMIZERS)),
         label="Optimizer",
         help="AdamW suits most runs. Adafactor, CAME (with a warm-up) and the 8-bit ones need less memory, Prodigy "
         "finds the size of its steps by itself, and the schedule-free AdamW needs no schedule.",
         group="optimizer",
-        choice_labels={
-            "adamw": "AdamW",
-            "adamw_8bit": "AdamW, 8-bit",
-            "schedule_free": "AdamW, schedule-free",
-            "lion": "Lion",
-            "lion_8bit": "Lion, 8-bit",
-            "adafactor": "Adafactor",
-            "came": "CAME",
-            "prodigy": "Prodigy",
-            "sgd": "SGD",
-        },
+        choice_labels={facts.name: facts.label for facts in OPTIMIZERS.values()},
     )
     learning_rate: Float = setting(
         1e-4,
@@ -53,7 +35,7 @@ class OptimizerConfig:
         ge=0,
         lt=1,
         importance="advanced",
-        visible_when={".name": WITH_BETAS},
+        visible_when=optimizers_with("beta1"),
     )
     beta2: Float = setting(
         0.999,
@@ -64,7 +46,7 @@ class OptimizerConfig:
         ge=0,
         lt=1,
         importance="advanced",
-        visible_when={".name": WITH_BETAS},
+        visible_when=optimizers_with("beta2"),
     )
     eps: Float = setting(
         1e-8,
@@ -73,7 +55,7 @@ class OptimizerConfig:
         group="optimizer",
         gt=0,
         importance="advanced",
-        visible_when={".name": ADAM_LIKE},
+        visible_when=optimizers_with("eps"),
     )
     weight_decay: Float = setting(
         0.01,
@@ -98,7 +80,7 @@ class OptimizerConfig:
         group="optimizer",
         lt=0,
         importance="advanced",
-        visible_when={".name": ["adafactor"]},
+        visible_when=optimizers_with("adafactor_beta2_decay"),
     )
     adafactor_clip_threshold: Float = setting(
         1.0,
@@ -107,7 +89,7 @@ class OptimizerConfig:
         group="optimizer",
         gt=0,
         importance="advanced",
-        visible_when={".name": ["adafactor"]},
+        visible_when=optimizers_with("adafactor_clip_threshold"),
     )
     prodigy_d_coef: Float = setting(
         1.0,
@@ -116,7 +98,7 @@ class OptimizerConfig:
         group="optimizer",
         gt=0,
         importance="advanced",
-        visible_when={".name": ["prodigy"]},
+        visible_when=optimizers_with("prodigy_d_coef"),
     )
     came_beta3: Float = setting(
         0.9999,
@@ -127,7 +109,7 @@ class OptimizerConfig:
         ge=0,
         lt=1,
         importance="advanced",
-        visible_when={".name": ["came"]},
+        visible_when=optimizers_with("came_beta3"),
     )
     came_clip_threshold: Float = setting(
         1.0,
@@ -136,7 +118,7 @@ class OptimizerConfig:
         group="optimizer",
         gt=0,
         importance="advanced",
-        visible_when={".name": ["came"]},
+        visible_when=optimizers_with("came_clip_threshold"),
     )
     schedule_free_power: Float = setting(
         0.0,
@@ -145,7 +127,7 @@ class OptimizerConfig:
         group="optimizer",
         ge=0,
         importance="advanced",
-        visible_when={".name": ["schedule_free"]},
+        visible_when=optimizers_with("schedule_free_power"),
     )
     sgd_momentum: Float = setting(
         0.9,
@@ -155,7 +137,7 @@ class OptimizerConfig:
         ge=0,
         lt=1,
         importance="advanced",
-        visible_when={".name": ["sgd"]},
+        visible_when=optimizers_with("sgd_momentum"),
     )
     sgd_nesterov: bool = setting(
         False,
@@ -163,7 +145,7 @@ class OptimizerConfig:
         help="Looks ahead along the momentum before each step. Needs a momentum above 0.",
         group="optimizer",
         importance="advanced",
-        visible_when={".name": ["sgd"]},
+        visible_when=optimizers_with("sgd_nesterov"),
     )
     stochastic_rounding: bool = setting(
         False,
@@ -175,6 +157,6 @@ class OptimizerConfig:
         visible_when={
             "model.weight_dtype": ["bfloat16"],
             "method": methods_that(lambda method: method.trains_weights),
-            ".name": [name for name in get_args(OptimizerName) if name not in NOT_ROUNDED],
+            ".name": optimizers_that(lambda facts: facts.rounds),
         },
     )

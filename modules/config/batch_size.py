@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
+from modules.config.optimizers import OPTIMIZERS
 from modules.config.TrainConfig import TrainConfig
-
-# They find their own step size: a rule that scales the learning rate with the batch must leave them alone.
-SELF_TUNING_OPTIMIZERS = frozenset({"prodigy"})
 
 
 def global_batch(config: TrainConfig, num_ranks: int) -> int:
@@ -29,7 +27,7 @@ def accumulation_steps(config: TrainConfig, num_ranks: int, samples_per_step: in
 
 def learning_rate_factor(config: TrainConfig, num_ranks: int) -> float:
     """What every group's learning rate is multiplied by because more ranks make a larger batch."""
-    if config.batch_size_mode == "global" or config.optimizer.name in SELF_TUNING_OPTIMIZERS:
+    if config.batch_size_mode == "global" or OPTIMIZERS[config.optimizer.name].finds_own_step:
         return 1.0
     return {"none": 1.0, "sqrt": math.sqrt(num_ranks), "linear": float(num_ranks)}[config.lr_scaling]
 

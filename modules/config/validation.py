@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 from modules.config.errors import ConfigError
 from modules.config.methods import METHODS, facts_of
-from modules.config.OptimizerConfig import NOT_ROUNDED, WITH_BETAS
+from modules.config.optimizers import OPTIMIZERS
 from modules.config.TrainConfig import TrainConfig
 
-TAKES_SMALL_RATES = ("adamw", "adamw_8bit", "schedule_free", "lion", "lion_8bit", "adafactor", "came")
 SNR_FAMILIES = ("sd15", "sdxl")  # noised by a schedule of signal-to-noise ratios; the others are flow models
 SNR_WEIGHTS = ("min_snr_gamma", "debiased")
 FLOW_WEIGHTS = ("sigma_sqrt", "cosmap")
@@ -42,7 +41,7 @@ def find_problems(config: TrainConfig) -> list[Problem]:
         _check_loss,
         _check_without_effect,
         _check_optimizer,
-        _check_prodigy,
+        _check_own_step,
         _check_optimizer_options,
         _check_validation,
         _check_schedule,
@@ -293,47 +292,52 @@ def _check_without_effect(config: TrainConfig) -> Iterator[Problem]:
 
 def _check_optimizer(config: TrainConfig) -> Iterator[Problem]:
     optimizer = config.optimizer
+    facts = OPTIMIZERS[optimizer.name]
     rates = {"optimizer.learning_rate": optimizer.learning_rate}
     for part in _part_names(config):
         settings = getattr(config, part)
         if settings.train and settings.learning_rate is not None:
             rates[f"{part}.learning_rate"] = settings.learning_rate
     for path, rate in rates.items():
-        if optimizer.name == "prodigy" and rate < 0.1:
-            message = f"{path} {rate:g} is small for Prodigy, which finds its own step: use 1.0."
+        if facts.finds_own_step and rate < 0.1:
+            message = f"{path} {rate:g} is small for {facts.label}, which finds its own step: use 1.0."
             yield Problem(path, message, blocking=False)
-        if optimizer.name in TAKES_SMALL_RATES and rate >= 0.1:
+        if rate >= facts.largest_rate:
             message = f"{path} {rate:g} is very large for {optimizer.name}: use 1e-4 for LoRA, 1e-5 for full training."
             yield Problem(path, message, blocking=False)
-    if optimizer.name in WITH_BETAS and optimizer.beta1 > optimizer.beta2:
+    if "beta2" in facts.settings and optimizer.beta1 > optimizer.beta2:
         message = f"optimizer.beta1 {optimizer.beta1:g} is above beta2 {optimizer.beta2:g}: use 0.9 and 0.999."
         yield Problem("optimizer.beta1", message, blocking=False)
 
 
-def _check_prodigy(config: TrainConfig) -> Iterator[Problem]:
+def _check_own_step(config: TrainConfig) -> Iterator[Problem]:
+    facts = OPTIMIZERS[config.optimizer.name]
     trained = {name: getattr(config, name) for name in _part_names(config) if getattr(config, name).train}
     rates = {name: part.learning_rate or config.optimizer.learning_rate for name, part in trained.items()}
-    if config.optimizer.name == "prodigy" and len(set(rates.values())) > 1:
+    if facts.finds_own_step and len(set(rates.values())) > 1:
         name = next(name for name, part in trained.items() if part.learning_rate is not None)
         path = f"{name}.learning_rate"
-        message = f"{path} {rates[name]:g}: Prodigy finds one step for all parts together; leave it empty."
+        message = f"{path} {rates[name]:g}: {facts.label} finds one step for all parts together; leave it empty."
         yield Problem(path, message)
 
 
 def _check_optimizer_options(config: TrainConfig) -> Iterator[Problem]:
     optimizer = config.optimizer
-    if optimizer.name == "schedule_free":
-        yield from _check_schedule_free(config)
-    if optimizer.name == "came" and config.schedule.warmup == 0:
-        message = "schedule.warmup 0 with optimizer.name came: its first steps are far too large; use 0.05 or more."
+    facts = OPTIMIZERS[optimizer.name]
+    if facts.averages_weights:
+        yield from _check_averaging(config)
+    if facts.needs_warmup and config.schedule.warmup == 0:
+        message = (
+            f"schedule.warmup 0 with optimizer.name {facts.name}: its first steps are far too large; use 0.05 or more."
+        )
         yield Problem("schedule.warmup", message, blocking=False)
-    if optimizer.name == "sgd" and optimizer.sgd_nesterov and optimizer.sgd_momentum == 0:
+    if "sgd_nesterov" in facts.settings and optimizer.sgd_nesterov and optimizer.sgd_momentum == 0:
         message = "optimizer.sgd_nesterov with sgd_momentum 0: there is nothing to look ahead along; set it to 0.9."
         yield Problem("optimizer.sgd_momentum", message)
-    if optimizer.name.endswith("_8bit") and config.model.weight_dtype == "float64":
+    if not facts.takes_float64 and config.model.weight_dtype == "float64":
         message = f"optimizer.name {optimizer.name} with model.weight_dtype float64: use float32, or adamw."
         yield Problem("optimizer.name", message)
-    if optimizer.stochastic_rounding and optimizer.name in NOT_ROUNDED:
+    if optimizer.stochastic_rounding and not facts.rounds:
         message = (
             f"optimizer.stochastic_rounding with optimizer.name {optimizer.name}: it can't step a part of the weights "
             "at a time; choose another optimizer, such as adamw or adafactor, or switch it off."
@@ -341,16 +345,17 @@ def _check_optimizer_options(config: TrainConfig) -> Iterator[Problem]:
         yield Problem("optimizer.stochastic_rounding", message)
 
 
-def _check_schedule_free(config: TrainConfig) -> Iterator[Problem]:
+def _check_averaging(config: TrainConfig) -> Iterator[Problem]:
+    name = config.optimizer.name
     if config.optimizer.beta1 == 0:
-        message = "optimizer.beta1 0 with schedule_free: its weights mix with their average by beta1; use 0.9."
+        message = f"optimizer.beta1 0 with {name}: its weights mix with their average by beta1; use 0.9."
         yield Problem("optimizer.beta1", message)
     if config.ema.enabled:
-        message = "ema.enabled with optimizer.name schedule_free: it averages by itself; switch ema.enabled off."
+        message = f"ema.enabled with optimizer.name {name}: it averages by itself; switch ema.enabled off."
         yield Problem("ema.enabled", message)
     if config.schedule.name != "constant":
         message = (
-            f"schedule.name {config.schedule.name} with optimizer.name schedule_free: its average takes the place of "
+            f"schedule.name {config.schedule.name} with optimizer.name {name}: its average takes the place of "
             "a falling rate; use constant."
         )
         yield Problem("schedule.name", message, blocking=False)

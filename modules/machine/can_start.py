@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from modules.config.batch_size import SELF_TUNING_OPTIMIZERS
 from modules.config.errors import UserError
+from modules.config.optimizers import OPTIMIZERS
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem, check_batch, find_problems
 from modules.machine.backend import backend_warning
@@ -100,7 +100,7 @@ def _batch_problems(config: TrainConfig, shape: RunShape) -> Iterator[Problem]:
         message = f"{shape.num_samples} samples < {shape.batch} per step ({parts}): every step is a whole epoch."
         yield Problem("batch_size", message, blocking=False)
     grew = shape.batch / shape.batch_on_one
-    is_tuned = config.optimizer.name in SELF_TUNING_OPTIMIZERS
+    is_tuned = OPTIMIZERS[config.optimizer.name].finds_own_step
     if grew > 1 and config.lr_scaling == "none" and not is_tuned:
         message = f"The effective batch grew {grew:g}x and lr_scaling is none: sqrt or linear is usual."
         yield Problem("lr_scaling", message, blocking=False)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modules.config.methods import facts_of
+from modules.config.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -21,10 +22,6 @@ BYTES_OF = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 SYSTEM_BYTES = GIB
 """Of each GPU, left to its display and other programs: what a preset for a class of memory may not count on."""
 
-# What optimizers keep for each trained weight, in its own precision or in bytes; the factored ones keep little.
-_STATES = {"adamw": 2, "schedule_free": 2, "prodigy": 4, "lion": 1, "came": 1, "sgd": 1}
-_STATE_BYTES = {"adamw_8bit": 2, "lion_8bit": 1}
-_FUSED = ("adamw", "sgd", "adamw_8bit", "lion_8bit")  # step in place; the others hold their updates beside the weights
 _ROUNDED_WEIGHTS = 2**26  # stochastic rounding has so many in float32 at a time, in about four copies
 
 _ALLOCATOR = 1.1  # activations come and go in many sizes, between which the allocator leaves gaps
@@ -183,9 +180,9 @@ def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> floa
 
 def _optimizer_bytes(config: TrainConfig, weight_bytes: int) -> int:
     """What the optimizer keeps for each trained weight. weight_bytes: of that weight."""
-    name = config.optimizer.name
-    state_bytes = 4 if _rounds_by_chance(config) else weight_bytes
-    return _STATES.get(name, 0) * state_bytes + _STATE_BYTES.get(name, 0)
+    facts = OPTIMIZERS[config.optimizer.name]
+    value_bytes = 4 if _rounds_by_chance(config) else weight_bytes
+    return facts.states * value_bytes + facts.state_bytes
 
 
 def _trained_text_encoders(config: TrainConfig) -> list[int]:
@@ -249,7 +246,7 @@ def _stepping(config: TrainConfig, trained: int, weight_bytes: int) -> float:
     if _rounds_by_chance(config):
         working = 4 * 4 * min(trained, _ROUNDED_WEIGHTS)
     else:
-        working = 0 if config.optimizer.name in _FUSED else trained * weight_bytes
+        working = 0 if OPTIMIZERS[config.optimizer.name].steps_in_place else trained * weight_bytes
     averaging = 4 * min(trained, _ROUNDED_WEIGHTS) if config.ema.enabled and weight_bytes < 4 else 0  # made precise
     return max(working, averaging)
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modules.config.batch_size import (
-    SELF_TUNING_OPTIMIZERS,
     accumulation_steps,
     global_batch,
     learning_rate_factor,
     scientific,
 )
 from modules.config.methods import facts_of
+from modules.config.optimizers import OPTIMIZERS
 from modules.machine.devices import (
     Gpu,
     check_device_indexes,
@@ -167,6 +167,6 @@ def _rate_text(rate: Rate, shape: RunShape, config: TrainConfig) -> str:
         return text
     if config.batch_size_mode == "global":
         return f"{text}, unchanged (global batch)"
-    if config.optimizer.name in SELF_TUNING_OPTIMIZERS:
+    if OPTIMIZERS[config.optimizer.name].finds_own_step:
         return f"{text}, unchanged ({config.optimizer.name} finds its own step)"
     return f"{text}, unchanged (rule: none)"

@@ -1,13 +1,14 @@
-"""Optimizers by name, from torch and well-kept packages, and their state as tensors and plain numbers."""
+"""Makes the optimizers of modules/config/optimizers.py, and holds their state as tensors and plain numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from modules.config.optimizers import OPTIMIZERS, OptimizerFacts
 from modules.trainer.packages import check_packages
 from modules.trainer.stochastic_rounding import split_in_parts
 from modules.trainer.TrainingError import TrainingError
@@ -17,10 +18,8 @@ if TYPE_CHECKING:
 
     from modules.config.OptimizerConfig import OptimizerConfig
 
-# What optimizers find out by themselves and keep beside the groups' settings.
-FOUND_BY_PRODIGY = ("d", "d_max", "d_hat", "d_numerator", "d_denom", "k")
-FOUND_BY_SCHEDULE_FREE = ("weight_sum", "lr_max")
-FOUND = (*FOUND_BY_PRODIGY, *FOUND_BY_SCHEDULE_FREE)
+FOUND = [name for facts in OPTIMIZERS.values() for name in facts.found]
+AVERAGING_CLASSES = [facts.maker.rpartition(".")[2] for facts in OPTIMIZERS.values() if facts.averages_weights]
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning
         param_groups.append(
             {"params": group.params, "lr": rate, "initial_lr": rate, "weight_decay": decay, "name": group.name}
         )
-    return MAKERS[config.name](config, param_groups)
+    return _make(OPTIMIZERS[config.name], config, param_groups)
 
 
 def rounds_by_chance(config: OptimizerConfig, groups: list[ParamGroup]) -> bool:
@@ -61,117 +60,32 @@ def rounds_by_chance(config: OptimizerConfig, groups: list[ParamGroup]) -> bool:
     return config.stochastic_rounding and any(bfloat16)
 
 
-def _adamw(config: OptimizerConfig, groups: list[dict]):
-    """Loshchilov & Hutter 2019, arXiv 1711.05101."""
-    betas = (config.beta1, config.beta2)
-    return torch.optim.AdamW(groups, betas=betas, eps=config.eps, fused=True, weight_decay=config.weight_decay)
-
-
-def _adamw_8bit(config: OptimizerConfig, groups: list[dict]):
-    """Dettmers et al. 2022, arXiv 2110.02861."""
-    from bitsandbytes.optim import AdamW8bit
-
-    betas = (config.beta1, config.beta2)
-    return AdamW8bit(_in_one_layout(groups), betas=betas, eps=config.eps, weight_decay=config.weight_decay)
-
-
-def _lion_8bit(config: OptimizerConfig, groups: list[dict]):
-    from bitsandbytes.optim import Lion8bit
-
-    return Lion8bit(_in_one_layout(groups), betas=(config.beta1, config.beta2), weight_decay=config.weight_decay)
-
-
-def _schedule_free(config: OptimizerConfig, groups: list[dict]):
-    """Defazio et al. 2024, arXiv 2405.15682. It averages with the squares of the rates as weights, so that a warm-up
-    of ours does what its own would."""
-    from schedulefree import AdamWScheduleFree
-
-    optimizer = AdamWScheduleFree(
-        groups,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        r=config.schedule_free_power,
-    )
-    optimizer.train()  # for good: `averaged_weights` leaves the weights that train as they are
+def _make(facts: OptimizerFacts, config: OptimizerConfig, groups: list[dict]) -> torch.optim.Optimizer:
+    module, _, name = facts.maker.rpartition(".")
+    maker = getattr(import_module(module), name)
+    if not facts.takes_channels_last:
+        _make_contiguous(groups)
+    optimizer = maker(groups, weight_decay=config.weight_decay, **facts.arguments(config))
+    if facts.averages_weights:
+        optimizer.train()  # for good: `averaged_weights` leaves the weights that train as they are
+    if facts.makes_momentum_late:
+        _make_momentum(optimizer, config.stochastic_rounding)
     return optimizer
 
 
-def _lion(config: OptimizerConfig, groups: list[dict]):
-    """Chen et al. 2023, arXiv 2302.06675."""
-    from pytorch_optimizer import Lion
-
-    return Lion(groups, betas=(config.beta1, config.beta2), weight_decay=config.weight_decay)
-
-
-def _came(config: OptimizerConfig, groups: list[dict]):
-    """Luo et al. 2023, arXiv 2307.02047."""
-    from pytorch_optimizer import CAME
-
-    return CAME(
-        groups,
-        betas=(config.beta1, config.beta2, config.came_beta3),
-        clip_threshold=config.came_clip_threshold,
-        weight_decay=config.weight_decay,
-    )
-
-
-def _adafactor(config: OptimizerConfig, groups: list[dict]):
-    """Shazeer & Stern 2018, arXiv 1804.04235.
-
-    torch multiplies the rate by the larger of eps[1] and the weights' root mean square, which for adapters and blocks
-    that begin at zero is next to nothing. With 1 the rate is the size of a step, as it is for AdamW.
-    """
-    return torch.optim.Adafactor(
-        groups,
-        eps=(None, 1.0),
-        beta2_decay=config.adafactor_beta2_decay,
-        d=config.adafactor_clip_threshold,
-        weight_decay=config.weight_decay,
-    )
-
-
-def _prodigy(config: OptimizerConfig, groups: list[dict]):
-    """Mishchenko & Defazio 2023, arXiv 2306.06101."""
-    from prodigyopt import Prodigy
-
-    return Prodigy(
-        groups,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        d_coef=config.prodigy_d_coef,
-        use_bias_correction=True,
-        safeguard_warmup=True,
-    )
-
-
-def _sgd(config: OptimizerConfig, groups: list[dict]):
-    """Momentum as of Sutskever et al. 2013; the decay is part of the gradient."""
-    momentum = config.sgd_momentum
-    optimizer = torch.optim.SGD(
-        groups, momentum=momentum, nesterov=config.sgd_nesterov, weight_decay=config.weight_decay, fused=True
-    )
-    for group in optimizer.param_groups if momentum else ():
-        for param in group["params"]:
-            # torch makes it in the first step, and leaves it without values where that step is skipped as not finite
-            rounded = config.stochastic_rounding and param.dtype == torch.bfloat16
-            dtype = torch.float32 if rounded else param.dtype
+def _make_momentum(optimizer: torch.optim.Optimizer, rounds: bool) -> None:
+    """torch makes it in the first step, and leaves it without values where that step is skipped as not finite."""
+    for group in optimizer.param_groups:
+        for param in group["params"] if group["momentum"] else ():
+            dtype = torch.float32 if rounds and param.dtype == torch.bfloat16 else param.dtype
             optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param, dtype=dtype)
-    return optimizer
 
 
-MAKERS: dict[str, Callable[[OptimizerConfig, list[dict]], torch.optim.Optimizer]] = {
-    "adamw": _adamw,
-    "adamw_8bit": _adamw_8bit,
-    "schedule_free": _schedule_free,
-    "lion": _lion,
-    "lion_8bit": _lion_8bit,
-    "adafactor": _adafactor,
-    "came": _came,
-    "prodigy": _prodigy,
-    "sgd": _sgd,
-}
+def _make_contiguous(groups: list[dict]) -> None:
+    """bitsandbytes lays channels-last weights out anew in its first step, but not the state it has made for them."""
+    for group in groups:
+        for param in group["params"]:
+            param.data = param.data.contiguous()
 
 
 def averaged_weights(optimizer: torch.optim.Optimizer) -> dict[Tensor, Tensor] | None:
@@ -179,7 +93,7 @@ def averaged_weights(optimizer: torch.optim.Optimizer) -> dict[Tensor, Tensor] |
 
     None for all others. As the package's `eval()`, whose way back with `train()` would be off by roundings.
     """
-    if type(optimizer).__name__ != "AdamWScheduleFree":
+    if type(optimizer).__name__ not in AVERAGING_CLASSES:
         return None
     return {
         param: torch.lerp(param.detach().to(state["z"].dtype), state["z"], 1 - 1 / group["betas"][0])
@@ -240,11 +154,3 @@ def _laid_out_like(param: Tensor, value: Tensor, fused: bool) -> Tensor:
         return torch.empty_like(param, dtype=value.dtype).copy_(value)
     # a fused kernel wants its step counter on the device, any other optimizer would wait for it there
     return value.to(param.device) if fused or value.dim() else value
-
-
-def _in_one_layout(groups: list[dict]) -> list[dict]:
-    """bitsandbytes lays channels-last weights out anew in its first step, but not the state it has made for them."""
-    for group in groups:
-        for param in group["params"]:
-            param.data = param.data.contiguous()
-    return groups

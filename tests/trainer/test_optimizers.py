@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from modules.config.OptimizerConfig import OptimizerConfig
+from modules.config.optimizers import OPTIMIZERS
 from modules.trainer.Ema import weights_replaced
 from modules.trainer.optimizers import (
     ParamGroup,
@@ -75,6 +76,17 @@ def test_every_optimizer_solves_a_least_squares_problem(name):
     before = loss_to_use(model, optimizer, inputs, targets)
     descend(model, optimizer, inputs, targets, 300)
     assert loss_to_use(model, optimizer, inputs, targets) < 0.05 * before
+
+
+@pytest.mark.parametrize("name", CONFIGS, indirect=True)
+def test_the_memory_of_an_optimizer_is_what_the_table_says(name):
+    model, inputs, targets = least_squares()
+    optimizer = create_optimizer(CONFIGS[name], [ParamGroup("all", [model.weight])])
+    descend(model, optimizer, inputs, targets, 1)
+    kept = sum(value.nbytes for value in optimizer.state[model.weight].values() if isinstance(value, torch.Tensor))
+    facts = OPTIMIZERS[name]
+    said = model.weight.numel() * (facts.states * 4 + facts.state_bytes)
+    assert kept == pytest.approx(said, abs=0.3 * model.weight.nbytes)  # scales and factors of rows and columns
 
 
 @pytest.mark.parametrize("name", CONFIGS, indirect=True)

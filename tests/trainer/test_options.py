@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from modules.config.errors import UserError
-from modules.config.OptimizerConfig import OptimizerName
+from modules.config.optimizers import OPTIMIZERS
 from modules.config.ScheduleConfig import ScheduleName
 from modules.weights.safe import load_tensors
 
@@ -21,7 +21,7 @@ def trained_tensors(trainer, name: str = "model") -> dict[str, torch.Tensor]:
     return load_tensors(trainer.run_folder.models_dir / f"{name}.safetensors")
 
 
-@pytest.mark.parametrize("name", get_args(OptimizerName))
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_trains_saves_and_resumes(name, make_config, train, tmp_path):
     if name.endswith("_8bit"):
         pytest.importorskip("bitsandbytes", reason="an optional package")

@@ -9,7 +9,7 @@ import torch
 
 from modules.config.errors import ConfigError
 from modules.config.files import save_config
-from modules.trainer.optimizers import MAKERS
+from modules.config.optimizers import OPTIMIZERS
 from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone
 
@@ -57,7 +57,7 @@ def test_a_stopped_part_stays_as_it_is_and_the_other_goes_on(settings, last, mak
     assert all(info.metrics["lr/unet"] > 0 for info in trainer.callbacks.steps)
 
 
-@pytest.mark.parametrize("name", sorted(name for name in MAKERS if "8bit" not in name))
+@pytest.mark.parametrize("name", sorted(name for name, facts in OPTIMIZERS.items() if facts.package != "bitsandbytes"))
 def test_no_optimizer_touches_a_stopped_part(name, make_config, start):
     rate = 1.0 if name == "prodigy" else 1e-3
     settings = (f"optimizer.name={name}", f"optimizer.learning_rate={rate}", "optimizer.weight_decay=0.1")

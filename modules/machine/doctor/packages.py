@@ -9,17 +9,23 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from modules.config.optimizers import OPTIMIZERS
 from modules.machine.doctor.CheckResult import CheckResult
 from modules.machine.doctor.child import ROOT
 
 REQUIREMENT = re.compile(r'([\w.-]+)==([^\s;]+)(?:\s*;\s*python_version\s*(>=|<)\s*"(\d+)\.(\d+)")?')
 
+
+def _without_optimizers(package: str) -> str:
+    """What does not work without the package of some optimizers."""
+    names = [facts.name for facts in OPTIMIZERS.values() if facts.package == package]
+    return f"there {'are no optimizers' if len(names) > 1 else 'is no optimizer'} {' and '.join(names)}"
+
+
 # Without these Chorus trains; package -> what does not work then.
 OPTIONAL = {
     "customtkinter": "there is no window",
-    "prodigyopt": "there is no optimizer prodigy",
-    "schedulefree": "there is no optimizer schedule_free",
-    "pytorch-optimizer": "there are no optimizers lion and came",
+    **{facts.package: _without_optimizers(facts.package) for facts in OPTIMIZERS.values() if facts.package},
 }
 
 # Packages that Chorus or its libraries use where they are installed.

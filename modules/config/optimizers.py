@@ -1,0 +1,200 @@
+"""The optimizers: one row for each, which settings, estimates and trainer read. Nothing is imported to read it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from modules.config.OptimizerConfig import OptimizerConfig
+
+
+@dataclass(frozen=True)
+class OptimizerFacts:
+    """One optimizer.
+
+    name: as in settings files. label: as people know it.
+    maker: the class, with its module. package: what pip installs for it; empty where PyTorch has it.
+    settings: the settings of OptimizerConfig that are not for every optimizer and that this one heeds.
+    arguments: what the class takes beside the parameters, their rates and the weight decay.
+    states: values that it keeps for each trained weight, in the weight's precision. state_bytes: further bytes.
+    steps_in_place: whether a step needs no second copy of the gradients' size.
+    largest_rate: learning rates from here on are most likely a mistake.
+    finds_own_step: whether it scales its steps itself. The rate is then near 1, the same for all parts, and does not
+        grow with the batch.
+    averages_weights: whether it trains other weights than are to be used, and needs neither EMA nor a schedule.
+    needs_warmup: whether its first steps are too large without one.
+    rounds: whether it can step a part of the weights at a time, as stochastic rounding asks for.
+    takes_float64: whether weights may be in float64. takes_channels_last: in any layout.
+    makes_momentum_late: whether it makes its momentum in the first step, so that a skipped one leaves it without.
+    found: what it finds out by itself and keeps in its parameter groups; part of its state.
+    """
+
+    name: str
+    label: str
+    maker: str
+    arguments: Callable[[OptimizerConfig], dict[str, Any]]
+    settings: tuple[str, ...]
+    package: str = ""
+    states: int = 0
+    state_bytes: int = 0
+    steps_in_place: bool = False
+    largest_rate: float = 0.1
+    finds_own_step: bool = False
+    averages_weights: bool = False
+    needs_warmup: bool = False
+    rounds: bool = True
+    takes_float64: bool = True
+    takes_channels_last: bool = True
+    makes_momentum_late: bool = False
+    found: tuple[str, ...] = ()
+
+
+def _betas(config: OptimizerConfig) -> tuple[float, float]:
+    return config.beta1, config.beta2
+
+
+ADAM = ("beta1", "beta2", "eps")
+
+OPTIMIZERS: dict[str, OptimizerFacts] = {
+    facts.name: facts
+    for facts in (
+        # Loshchilov & Hutter 2019, arXiv 1711.05101
+        OptimizerFacts(
+            name="adamw",
+            label="AdamW",
+            maker="torch.optim.AdamW",
+            arguments=lambda config: {"betas": _betas(config), "eps": config.eps, "fused": True},
+            settings=ADAM,
+            states=2,
+            steps_in_place=True,
+        ),
+        # Dettmers et al. 2022, arXiv 2110.02861
+        OptimizerFacts(
+            name="adamw_8bit",
+            label="AdamW, 8-bit",
+            maker="bitsandbytes.optim.AdamW8bit",
+            package="bitsandbytes",
+            arguments=lambda config: {"betas": _betas(config), "eps": config.eps},
+            settings=ADAM,
+            state_bytes=2,
+            steps_in_place=True,
+            rounds=False,
+            takes_float64=False,
+            takes_channels_last=False,
+        ),
+        # Defazio et al. 2024, arXiv 2405.15682. It averages with the squares of the rates as weights, so that a
+        # warm-up of ours does what its own would.
+        OptimizerFacts(
+            name="schedule_free",
+            label="AdamW, schedule-free",
+            maker="schedulefree.AdamWScheduleFree",
+            package="schedulefree",
+            arguments=lambda config: {"betas": _betas(config), "eps": config.eps, "r": config.schedule_free_power},
+            settings=(*ADAM, "schedule_free_power"),
+            states=2,
+            averages_weights=True,
+            found=("weight_sum", "lr_max"),
+        ),
+        # Chen et al. 2023, arXiv 2302.06675
+        OptimizerFacts(
+            name="lion",
+            label="Lion",
+            maker="pytorch_optimizer.Lion",
+            package="pytorch-optimizer",
+            arguments=lambda config: {"betas": _betas(config)},
+            settings=("beta1", "beta2"),
+            states=1,
+        ),
+        OptimizerFacts(
+            name="lion_8bit",
+            label="Lion, 8-bit",
+            maker="bitsandbytes.optim.Lion8bit",
+            package="bitsandbytes",
+            arguments=lambda config: {"betas": _betas(config)},
+            settings=("beta1", "beta2"),
+            state_bytes=1,
+            steps_in_place=True,
+            rounds=False,
+            takes_float64=False,
+            takes_channels_last=False,
+        ),
+        # Shazeer & Stern 2018, arXiv 1804.04235. torch multiplies the rate by the larger of eps[1] and the weights'
+        # root mean square, which for adapters and blocks that begin at zero is next to nothing. With 1 the rate is the
+        # size of a step, as it is for AdamW.
+        OptimizerFacts(
+            name="adafactor",
+            label="Adafactor",
+            maker="torch.optim.Adafactor",
+            arguments=lambda config: {
+                "eps": (None, 1.0),
+                "beta2_decay": config.adafactor_beta2_decay,
+                "d": config.adafactor_clip_threshold,
+            },
+            settings=("adafactor_beta2_decay", "adafactor_clip_threshold"),
+        ),
+        # Luo et al. 2023, arXiv 2307.02047
+        OptimizerFacts(
+            name="came",
+            label="CAME",
+            maker="pytorch_optimizer.CAME",
+            package="pytorch-optimizer",
+            arguments=lambda config: {
+                "betas": (*_betas(config), config.came_beta3),
+                "clip_threshold": config.came_clip_threshold,
+            },
+            settings=("beta1", "beta2", "came_beta3", "came_clip_threshold"),
+            states=1,
+            needs_warmup=True,
+        ),
+        # Mishchenko & Defazio 2023, arXiv 2306.06101
+        OptimizerFacts(
+            name="prodigy",
+            label="Prodigy",
+            maker="prodigyopt.Prodigy",
+            package="prodigyopt",
+            arguments=lambda config: {
+                "betas": _betas(config),
+                "eps": config.eps,
+                "d_coef": config.prodigy_d_coef,
+                "use_bias_correction": True,
+                "safeguard_warmup": True,
+            },
+            settings=(*ADAM, "prodigy_d_coef"),
+            states=4,
+            largest_rate=math.inf,
+            finds_own_step=True,
+            rounds=False,
+            found=("d", "d_max", "d_hat", "d_numerator", "d_denom", "k"),
+        ),
+        # Momentum as of Sutskever et al. 2013; the decay is part of the gradient.
+        OptimizerFacts(
+            name="sgd",
+            label="SGD",
+            maker="torch.optim.SGD",
+            arguments=lambda config: {
+                "momentum": config.sgd_momentum,
+                "nesterov": config.sgd_nesterov,
+                "fused": True,
+            },
+            settings=("sgd_momentum", "sgd_nesterov"),
+            states=1,
+            steps_in_place=True,
+            largest_rate=math.inf,
+            makes_momentum_late=True,
+        ),
+    )
+}
+"""By name, in the order in which they are offered."""
+
+
+def optimizers_that(is_meant: Callable[[OptimizerFacts], bool]) -> list[str]:
+    """The names of the optimizers of a kind, for the `visible_when` of a setting."""
+    return [facts.name for facts in OPTIMIZERS.values() if is_meant(facts)]
+
+
+def optimizers_with(setting: str) -> dict[str, list[str]]:
+    """The `visible_when` of a setting beside `optimizer.name` that some optimizers alone heed."""
+    return {".name": optimizers_that(lambda facts: setting in facts.settings)}
