@@ -1,10 +1,13 @@
 """What is told of one optimizer step."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
+
+from modules.session.event_types import NOT_WRITTEN, Event
 
 
 @dataclass(frozen=True)
-class StepInfo:
+class StepInfo(Event):
     """One finished optimizer step, summed over all ranks.
 
     epoch: pass over the data, from 1.
@@ -22,6 +25,7 @@ class StepInfo:
     so far; None where nobody counts.
     """
 
+    type: ClassVar[str] = "step"
     epoch: int
     step: int
     steps_total: int
@@ -31,8 +35,12 @@ class StepInfo:
     samples: int
     seconds: float
     grad_norm: float | None
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict, metadata=NOT_WRITTEN)
     data_seconds: float = 0.0
     device: str = ""
     memory_bytes: int | None = None
     peak_memory_bytes: int | None = None
+
+    def arguments(self) -> tuple["StepInfo"]:
+        """The step as a whole: it has too many figures to be given one by one."""
+        return (self,)

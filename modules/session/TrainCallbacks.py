@@ -3,41 +3,69 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from modules.session.event_types import (
+    BackupEvent,
+    Event,
+    FailedEvent,
+    FinishedEvent,
+    SampleEvent,
+    SamplesEvent,
+    SavedEvent,
+    StatusEvent,
+    ValidationEvent,
+    WarningEvent,
+)
 from modules.session.StepInfo import StepInfo
 
 
 class TrainCallbacks:
-    """Listener of a training; override what is of interest. The training waits for each call, so return quickly."""
+    """Listener of a training. Override the calls of interest, or `on_event`, which gets what is not overridden.
+
+    The training waits for each call, so return quickly.
+    """
+
+    def on_event(self, event: Event) -> None:
+        """Any of the following."""
 
     def on_status(self, text: str) -> None:
         """A new phase began, such as loading or caching."""
+        self.on_event(StatusEvent(text))
 
     def on_step(self, info: StepInfo) -> None:
         """An optimizer step is done."""
+        self.on_event(info)
 
     def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
         """The mean loss of the `samples` held-out ones after `step` steps; ema_loss: with the averaged weights."""
+        self.on_event(ValidationEvent(step, samples, loss, ema_loss))
 
     def on_sample(self, path: str | Path, prompt: str, step: int) -> None:
         """A sample of `prompt` was written to `path`."""
+        self.on_event(SampleEvent(path, prompt, step))
 
     def on_samples(self, folder: str | Path, step: int) -> None:
         """All ranks have made their samples of `step`; they are below `folder`."""
+        self.on_event(SamplesEvent(folder, step))
 
     def on_backup(self, path: str | Path, step: int) -> None:
         """A backup is complete at `path`."""
+        self.on_event(BackupEvent(path, step))
 
     def on_saved(self, path: str | Path, step: int) -> None:
         """The model was saved to `path`."""
+        self.on_event(SavedEvent(path, step))
 
     def on_warning(self, text: str) -> None:
         """Something is wrong but the training goes on."""
+        self.on_event(WarningEvent(text))
 
     def on_failed(self, text: str) -> None:
         """The training ends early, for the reason in `text`."""
+        self.on_event(FailedEvent(text))
 
     def on_finished(self, step: int) -> None:
         """The training ended as planned, or as asked, after `step` steps."""
+        self.on_event(FinishedEvent(step))
 
 
 class CallbackList(TrainCallbacks):
@@ -46,42 +74,6 @@ class CallbackList(TrainCallbacks):
     def __init__(self, listeners: Iterable[TrainCallbacks]):
         self.listeners = list(listeners)
 
-    def on_status(self, text: str) -> None:
+    def on_event(self, event: Event) -> None:
         for listener in self.listeners:
-            listener.on_status(text)
-
-    def on_step(self, info: StepInfo) -> None:
-        for listener in self.listeners:
-            listener.on_step(info)
-
-    def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
-        for listener in self.listeners:
-            listener.on_validation(step, samples, loss, ema_loss)
-
-    def on_sample(self, path: str | Path, prompt: str, step: int) -> None:
-        for listener in self.listeners:
-            listener.on_sample(path, prompt, step)
-
-    def on_samples(self, folder: str | Path, step: int) -> None:
-        for listener in self.listeners:
-            listener.on_samples(folder, step)
-
-    def on_backup(self, path: str | Path, step: int) -> None:
-        for listener in self.listeners:
-            listener.on_backup(path, step)
-
-    def on_saved(self, path: str | Path, step: int) -> None:
-        for listener in self.listeners:
-            listener.on_saved(path, step)
-
-    def on_warning(self, text: str) -> None:
-        for listener in self.listeners:
-            listener.on_warning(text)
-
-    def on_failed(self, text: str) -> None:
-        for listener in self.listeners:
-            listener.on_failed(text)
-
-    def on_finished(self, step: int) -> None:
-        for listener in self.listeners:
-            listener.on_finished(step)
+            getattr(listener, f"on_{event.type}")(*event.arguments())

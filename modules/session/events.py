@@ -12,24 +12,45 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import NoneType
+from typing import Any, BinaryIO, get_args
 
 from modules.config.visible_text import find_hidden
-from modules.session.printing import print_line
-
-EVENT_TYPES = (
-    "status",
-    "step",
-    "validation",
-    "sample",
-    "samples",
-    "backup",
-    "saved",
-    "warning",
-    "failed",
-    "finished",
+from modules.session.event_types import (
+    NOT_WRITTEN,
+    BackupEvent,
+    Event,
+    FailedEvent,
+    FinishedEvent,
+    SampleEvent,
+    SamplesEvent,
+    SavedEvent,
+    StatusEvent,
+    ValidationEvent,
+    WarningEvent,
 )
+from modules.session.printing import print_line
+from modules.session.StepInfo import StepInfo
+
+EVENT_TYPES: dict[str, type[Event]] = {
+    event.type: event
+    for event in (
+        StatusEvent,
+        StepInfo,
+        ValidationEvent,
+        SampleEvent,
+        SamplesEvent,
+        BackupEvent,
+        SavedEvent,
+        WarningEvent,
+        FailedEvent,
+        FinishedEvent,
+    )
+}
+END_OF_TIME = 2**33  # Unix seconds, in 2242: calendars refuse what is far behind it
 MAX_STEP_BYTES = 1024
 MAX_TEXT_BYTES = 16 * 1024
 
@@ -37,6 +58,50 @@ _STEP = b'"type": "step"'  # as EventWriter writes it; in a text the quotes are 
 _MAX_WAITING_LINES = 10_000  # kept in memory while the disk takes nothing; then the oldest go
 _RETRY_SECONDS = 1.0
 _CLOSE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """A line of an event file. time: of writing, in Unix seconds. rank: of the writer, None for the supervisor."""
+
+    time: float
+    rank: int | None
+    event: Event
+
+
+def encode(record: EventRecord) -> bytes:
+    """The line of an event, with its end."""
+    event = record.event
+    values = {field.name: to_plain(getattr(event, field.name)) for field in _written_fields(type(event))}
+    line = {"time": record.time, "type": event.type, "rank": record.rank, **values}
+    text = json.dumps(line, ensure_ascii=False, allow_nan=False)
+    if find_hidden(text) is not None:  # people follow the file in a terminal; and UTF-8 has no lone surrogates
+        text = json.dumps(line, allow_nan=False)
+    data = text.encode("utf-8") + b"\n"
+    if isinstance(event, StepInfo) and len(data) > MAX_STEP_BYTES:
+        raise ValueError(f"step event of {len(data)} bytes: at most {MAX_STEP_BYTES}, there is one every step")
+    return data
+
+
+def decode(line: bytes) -> EventRecord | None:
+    """The event of a line; None for a line that is none, is damaged, or is of a type that this version does not know.
+
+    Fields that it does not know are passed over, and one that may be None may be missing.
+    """
+    try:
+        values = json.loads(line)
+        when, rank, event_type = values["time"], values["rank"], EVENT_TYPES[values["type"]]
+        if not is_time(when) or not (rank is None or isinstance(rank, int)):
+            return None
+        event = event_type(**_field_values(event_type, values))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return EventRecord(when, rank, event)
+
+
+def is_time(value: Any) -> bool:
+    """Whether this is a moment in Unix seconds."""
+    return isinstance(value, (int, float)) and 0 <= value < END_OF_TIME
 
 
 class EventWriter:
@@ -58,14 +123,14 @@ class EventWriter:
         self._thread = threading.Thread(target=self._write_until_closed, name=f"events {self.path.stem}", daemon=True)
         self._thread.start()
 
-    def emit(self, type: str, **fields: Any) -> None:
+    def write(self, event: Event) -> None:
         """Queue one event; returns at once.
 
-        fields: plain data, numbers of NumPy and paths. NaN and infinity are written as null, long texts are cut.
-        Raises ValueError for an unknown type, a field named time or rank, a step line above 1 KB, and after `close`;
-        TypeError for other data, such as tensors, whose value would have to be awaited.
+        Its fields may be plain data, numbers of NumPy and paths. NaN and infinity are written as null, long texts are
+        cut. Raises ValueError for a step line above 1 KB, and after `close`; TypeError for other data, such as tensors,
+        whose value would have to be awaited.
         """
-        line = self._encode(type, fields)
+        line = encode(EventRecord(time.time(), self.rank, event))
         with self._changed:
             if self._closing:
                 raise ValueError(f"the event file {self.path} is closed")
@@ -84,20 +149,6 @@ class EventWriter:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-    def _encode(self, type: str, fields: dict[str, Any]) -> bytes:
-        if type not in EVENT_TYPES:
-            raise ValueError(f"event type {type!r}: it must be one of {', '.join(EVENT_TYPES)}")
-        if clash := fields.keys() & {"time", "rank"}:
-            raise ValueError(f"event field {clash.pop()!r} is written by the event writer itself")
-        event = {"time": time.time(), "type": type, "rank": self.rank, **to_plain(fields)}
-        text = json.dumps(event, ensure_ascii=False, allow_nan=False)
-        if find_hidden(text) is not None:  # people follow the file in a terminal; and UTF-8 has no lone surrogates
-            text = json.dumps(event, allow_nan=False)
-        line = text.encode("utf-8") + b"\n"
-        if type == "step" and len(line) > MAX_STEP_BYTES:
-            raise ValueError(f"step event of {len(line)} bytes: at most {MAX_STEP_BYTES}, there is one every step")
-        return line
 
     def _write_until_closed(self) -> None:
         closing = False
@@ -145,7 +196,7 @@ class EventWriter:
 
 def read_events(
     path: str | os.PathLike, offset: int = 0, max_bytes: int | None = None, only_last_step: bool = False
-) -> tuple[list[dict[str, Any]], int]:
+) -> tuple[list[EventRecord], int]:
     """The events in the file at `path` from byte `offset` on, and the offset to go on from.
 
     max_bytes: read no more than that and leave the rest to the next call; more than any line has. None: all there is.
@@ -167,8 +218,8 @@ def read_events(
     lines = data[:end].split(b"\n")
     if only_last_step:
         lines = _without_old_steps(lines)
-    events = [event for line in lines if (event := _parse(line)) is not None]
-    return events, offset + end
+    records = [record for line in lines if (record := decode(line)) is not None]
+    return records, offset + end
 
 
 def to_plain(value: Any) -> Any:
@@ -222,9 +273,34 @@ def _without_old_steps(lines: list[bytes]) -> list[bytes]:
     return [line for line in lines if _STEP not in line or line is last]
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None
+@lru_cache
+def _written_fields(event_type: type[Event]) -> list[Field]:
+    return [field for field in fields(event_type) if field.metadata != NOT_WRITTEN]
+
+
+@lru_cache
+def _read_fields(event_type: type[Event]) -> list[tuple[str, tuple[type, ...], Any]]:
+    """Of each field its name, the types that it may have in JSON, and what stands for it where it is missing."""
+    found = []
+    for field in _written_fields(event_type):
+        kinds = tuple(kind for kind in get_args(field.type) or (field.type,) if kind is not Path)
+        default = field.default
+        if default is MISSING and NoneType in kinds:
+            default = None
+        found.append((field.name, (*kinds, int) if float in kinds else kinds, default))
+    return found
+
+
+def _field_values(event_type: type[Event], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises TypeError for a value of another kind, ValueError for one that no counter reaches."""
+    found = {}
+    for name, kinds, default in _read_fields(event_type):
+        value = found[name] = values.get(name, default)
+        kind = type(value)
+        if kind not in kinds:
+            raise TypeError(f"{name} is {value!r}")
+        if kind is int and abs(value) >= 2**63:
+            raise ValueError(f"{name} is {value!r}")
+        if kind is float and not math.isfinite(value) and NoneType in kinds:
+            found[name] = None
+    return found

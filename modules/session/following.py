@@ -8,12 +8,15 @@ import os
 import re
 import time
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from modules.session.events import read_events
+from modules.session.event_types import FinishedEvent
+from modules.session.events import EventRecord, read_events
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import is_held
+from modules.session.StepInfo import StepInfo
 
 CHUNK_BYTES = 1 << 18
 FRESH_SECONDS = 60.0  # of an event: then a run goes on, where no lock can tell
@@ -40,13 +43,13 @@ class RunFollower:
         self.folder = folder
         self._offsets: dict[Path, int] = {}
 
-    def read(self) -> tuple[list[dict[str, Any]], bool]:
+    def read(self) -> tuple[list[EventRecord], bool]:
         """Events of all files, by their time, and whether there are more to be read at once.
 
         Of a rank other than 0 only the last of the steps that are read together is given: they are those of rank 0.
         A file that was replaced by a shorter one is read from its start. Raises OSError where the disk refuses.
         """
-        found: list[list[dict[str, Any]]] = []
+        found: list[list[EventRecord]] = []
         has_more = False
         for path in event_files(self.folder):
             before = self._offsets.get(path, 0)
@@ -56,7 +59,7 @@ class RunFollower:
             has_more |= abs(offset - before) > CHUNK_BYTES // 2
             found.append(events)
         # each file stays in its own order, also where a clock was set back
-        return list(heapq.merge(*found, key=_time_of)), has_more
+        return list(heapq.merge(*found, key=attrgetter("time"))), has_more
 
     def heartbeats(self) -> dict[int, dict[str, Any]]:
         """What the supervisors say of the ranks (docs/run_folder.md), by rank, with `silent_seconds` up to now."""
@@ -153,14 +156,9 @@ def _last_step(path: Path) -> int:
         size = path.stat().st_size
     except OSError:
         return 0
-    events, _ = read_events(path, max(0, size - (CHUNK_BYTES >> 2)))
-    steps = (event.get("step") for event in reversed(events) if event["type"] in ("step", "finished"))
-    return next((step for step in steps if isinstance(step, int)), 0)
-
-
-def _time_of(event: dict[str, Any]) -> float:
-    time = event.get("time")
-    return time if isinstance(time, int | float) else 0.0
+    records, _ = read_events(path, max(0, size - (CHUNK_BYTES >> 2)))
+    events = (record.event for record in reversed(records))
+    return next((event.step for event in events if isinstance(event, StepInfo | FinishedEvent)), 0)
 
 
 def _modified(path: Path) -> float:

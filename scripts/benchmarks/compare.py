@@ -21,6 +21,7 @@ from typing import IO, Any, TypeVar
 
 from modules.config.errors import UserError
 from modules.session.events import read_events
+from modules.session.StepInfo import StepInfo
 from scripts.benchmarks.chorus_run import run_values
 from scripts.benchmarks.medians import Median, median_with_interval
 from scripts.benchmarks.options import OPTIONS
@@ -162,7 +163,7 @@ def _first_step_of_chorus(folder: Path, method: str, device: str) -> float:
         started = time.time()
         code = subprocess.run(command, stdout=log, stderr=log, env=_environment(device)).returncode
         events, _ = read_events(Path(values["workspace_dir"]) / "events" / "rank-0.jsonl")
-        finished = [event["time"] for event in events if event["type"] == "step"]
+        finished = [record.time for record in events if isinstance(record.event, StepInfo)]
         if code or not finished:
             raise UserError(f"scripts/train.py failed: {_last_lines(log)}")
         return finished[0] - started

@@ -100,8 +100,8 @@ def test_torchrun_trains_as_many_ranks_as_it_is_told(chorus, environment):
 
 def steps_of(folder: Path, rank: int) -> list[int]:
     path = RunFolder(folder).event_path(rank)
-    events = read_events(path, 0)[0] if path.exists() else []
-    return [event["step"] for event in events if event["type"] == "step"]
+    records = read_events(path, 0)[0] if path.exists() else []
+    return [record.event.step for record in records if record.event.type == "step"]
 
 
 def test_ctrl_c_after_the_questions_stops_saves_and_leaves_no_process(chorus, environment):

@@ -20,6 +20,7 @@ import yaml
 from PIL import Image
 from safetensors.numpy import load_file
 
+from modules.session.event_types import Event
 from modules.session.events import read_events
 from modules.session.manifest import check_manifest
 from scripts import slurm_job
@@ -267,8 +268,8 @@ def test_a_job_whose_time_ends_backs_up_is_queued_again_once_and_ends_as_if_noth
     assert check_manifest(backup) is None
     assert f"Resumed at step {stop} from {backup.name}" in output
     for rank in range(4):
-        assert [event["step"] for event in events(run, rank, "step")] == list(range(1, steps + 1))
-    losses, expected = ([event["loss"] for event in events(path, 0, "step")] for path in (run, folder / "alone"))
+        assert [event.step for event in events(run, rank, "step")] == list(range(1, steps + 1))
+    losses, expected = ([event.loss for event in events(path, 0, "step")] for path in (run, folder / "alone"))
     assert losses == pytest.approx(expected, abs=1e-6)
     (model,) = (run / "models").glob("*.safetensors")  # none was saved at the end of the first turn
     weights, wanted = load_file(model), load_file(folder / "alone" / "models" / model.name)
@@ -286,7 +287,7 @@ def test_a_signal_to_all_tasks_backs_up_for_another_turn_and_scancel_backs_up_wi
     run, state = folder / "workspace" / "run", folder / "slurm"
 
     def steps(rank: int) -> list[int]:
-        return [event["step"] for event in events(run, rank, "step")]
+        return [event.step for event in events(run, rank, "step")]
 
     def scancel(*arguments: str) -> None:
         subprocess.run([str(FAKES / "scancel"), *arguments], env=env, check=True)
@@ -322,7 +323,7 @@ def test_one_task_that_starts_its_ranks_itself_has_them_back_up_for_another_turn
     run, state = folder / "workspace" / "run", folder / "slurm"
 
     def steps(rank: int) -> list[int]:
-        return [event["step"] for event in events(run, rank, "step")]
+        return [event.step for event in events(run, rank, "step")]
 
     with submitted(script, folder, "--multi_gpu", "--world_size", "2", **ON_CPUS) as (_, env):
         wait_for(lambda: min(len(steps(rank)) for rank in (0, 1)) >= 3, folder)
@@ -375,6 +376,6 @@ def wait_for(condition: Callable[[], object], folder: Path, seconds: float = 180
         time.sleep(0.05)
 
 
-def events(run: Path, rank: int, kind: str) -> list[dict]:
+def events(run: Path, rank: int, kind: str) -> list[Event]:
     found, _ = read_events(run / "events" / f"rank-{rank}.jsonl")
-    return [event for event in found if event["type"] == kind]
+    return [record.event for record in found if record.event.type == kind]

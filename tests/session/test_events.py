@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,22 +12,51 @@ import pytest
 
 from modules.config.visible_text import find_hidden
 from modules.session import events
-from modules.session.events import EVENT_TYPES, EventWriter, read_events
+from modules.session.event_types import (
+    BackupEvent,
+    FailedEvent,
+    FinishedEvent,
+    SampleEvent,
+    SamplesEvent,
+    SavedEvent,
+    StatusEvent,
+    ValidationEvent,
+    WarningEvent,
+)
+from modules.session.events import EVENT_TYPES, EventRecord, EventWriter, decode, encode, read_events, to_plain
+from modules.session.StepInfo import StepInfo
+
+STEP = StepInfo(
+    epoch=1, step=2, steps_total=10, loss=0.5, smooth_loss=0.25, lr=1e-4, samples=8, seconds=2.0, grad_norm=0.1
+)
+EVENTS = [
+    StatusEvent("Caching latents"),
+    STEP,
+    ValidationEvent(2, 40, 0.5, 0.25),
+    SampleEvent("a.png", "a fox", 2),
+    SamplesEvent("samples/2", 2),
+    BackupEvent("backup/2", 2),
+    SavedEvent("model.safetensors", 2),
+    WarningEvent("slow disk"),
+    FailedEvent("out of memory"),
+    FinishedEvent(10),
+]
 
 ON_A_FULL_DISK = """
 import resource, sys, time
 from modules.session import events
+from modules.session.event_types import FinishedEvent, StatusEvent
 events._RETRY_SECONDS = 0.02
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
 writer = events.EventWriter(sys.argv[1], 0)
 for number in range(100):
-    writer.emit("status", text=str(number))
+    writer.write(StatusEvent(str(number)))
 while not writer._has_warned:
     time.sleep(0.01)
 time.sleep(0.1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-writer.emit("finished", step=100)
+writer.write(FinishedEvent(100))
 writer.close()
 """
 
@@ -39,7 +69,7 @@ def path(tmp_path):
 def write(path, *texts, rank=0):
     with EventWriter(path, rank) as writer:
         for text in texts:
-            writer.emit("status", text=text)
+            writer.write(StatusEvent(text))
 
 
 def wait_for_warning(writer):
@@ -50,64 +80,97 @@ def wait_for_warning(writer):
 
 
 def texts(found):
-    return [event["text"] for event in found]
+    return [record.event.text for record in found]
 
 
-def test_events_come_back_in_order_with_time_type_and_rank(path):
+def test_events_come_back_in_order_with_time_and_rank(path):
     with EventWriter(path, rank=3) as writer:
-        for event_type in EVENT_TYPES:
-            writer.emit(event_type, number=1)
+        for event in EVENTS:
+            writer.write(event)
     found, offset = read_events(path)
-    assert [event["type"] for event in found] == list(EVENT_TYPES)
-    assert all(event["rank"] == 3 and event["number"] == 1 for event in found)
-    assert [event["time"] for event in found] == sorted(event["time"] for event in found)
-    assert list(found[0])[:3] == ["time", "type", "rank"]
+    assert [record.event for record in found] == EVENTS
+    assert {record.rank for record in found} == {3}
+    assert [record.time for record in found] == sorted(record.time for record in found)
+    assert list(json.loads(path.read_bytes().splitlines()[0]))[:3] == ["time", "type", "rank"]
     assert offset == path.stat().st_size
 
 
+def test_the_events_listed_here_are_all_there_are():
+    assert [type(event) for event in EVENTS] == list(EVENT_TYPES.values())
+
+
 def test_the_supervisor_writes_no_rank(path):
-    with EventWriter(path, rank=None) as writer:
-        writer.emit("status", text="a")
-    assert read_events(path)[0][0]["rank"] is None
+    write(path, "a", rank=None)
+    assert read_events(path)[0][0].rank is None
 
 
-def test_an_unknown_type_is_refused(path):
-    with EventWriter(path, 0) as writer, pytest.raises(ValueError, match="'progress'"):
-        writer.emit("progress")
+def test_what_a_newer_version_adds_is_passed_over(path):
+    write(path, "a")
+    line = json.loads(path.read_bytes())
+    with path.open("a") as file:
+        file.write(json.dumps({**line, "type": "progress"}) + "\n")
+        file.write(json.dumps({**line, "text": "b", "colour": "red"}) + "\n")
+    assert texts(read_events(path)[0]) == ["a", "b"]
 
 
-@pytest.mark.parametrize("field", ["time", "rank"])
-def test_a_field_can_not_replace_one_of_the_writer(path, field):
-    with EventWriter(path, 0) as writer, pytest.raises(ValueError, match=field):
-        writer.emit("status", **{field: 1})
+@pytest.mark.parametrize("optional", ["loss", "smooth_loss", "grad_norm", "data_seconds", "device", "memory_bytes"])
+def test_a_figure_that_nobody_measured_may_be_missing(optional):
+    line = json.loads(encode(EventRecord(1.0, 0, STEP)))
+    del line[optional]
+    default = {"data_seconds": 0.0, "device": ""}.get(optional)
+    assert decode(json.dumps(line).encode()).event == replace(STEP, **{optional: default})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"time": None},
+        {"time": 1e300},
+        {"rank": {}},
+        {"step": "x"},
+        {"step": 10**30},
+        {"step": float("inf")},
+        {"loss": "many"},
+        {"device": 5},
+        {"seconds": None},
+    ],
+)
+def test_a_line_with_a_value_of_another_kind_is_no_event(damage):
+    line = json.loads(encode(EventRecord(1.0, 0, STEP)))
+    assert decode(json.dumps(line).encode()) is not None
+    assert decode(json.dumps(line | damage).encode()) is None
 
 
 def test_numbers_that_are_not_finite_become_null(path):
     with EventWriter(path, 0) as writer:
-        writer.emit("step", loss=float("nan"), lr=float("inf"), more=[-float("inf"), np.float32("nan")])
+        writer.write(replace(STEP, loss=float("nan"), smooth_loss=np.float32("nan"), grad_norm=float("inf")))
     assert b"NaN" not in path.read_bytes()
-    event = read_events(path)[0][0]
-    assert (event["loss"], event["lr"], event["more"]) == (None, None, [None, None])
+    step = read_events(path)[0][0].event
+    assert (step.loss, step.smooth_loss, step.grad_norm) == (None, None, None)
 
 
 def test_numbers_of_numpy_and_paths_are_plain(path):
     with EventWriter(path, 0) as writer:
-        writer.emit("step", loss=np.float32(0.5), step=np.int64(7), path=Path("a"), flag=True, table={"x": (1, None)})
-    event = read_events(path)[0][0]
-    assert (event["loss"], event["step"], event["path"], event["flag"]) == (0.5, 7, "a", True)
-    assert event["table"] == {"x": [1, None]}
+        writer.write(SampleEvent(Path("a"), "b", np.int64(7)))
+        writer.write(replace(STEP, loss=np.float32(0.5)))
+    sample, step = (record.event for record in read_events(path)[0])
+    assert (sample.path, sample.step, step.loss) == ("a", 7, 0.5)
 
 
-def test_other_data_is_refused_where_it_is_emitted(path):
+def test_collections_are_plain_down_to_their_values():
+    assert to_plain({"x": (1, None, float("inf")), 2: [Path("a"), True]}) == {"x": [1, None, None], "2": ["a", True]}
+
+
+def test_other_data_is_refused_where_it_is_written(path):
     with EventWriter(path, 0) as writer, pytest.raises(TypeError, match="object is not plain data"):
-        writer.emit("status", text=object())
+        writer.write(StatusEvent(object()))
 
 
 def test_a_step_line_above_one_kilobyte_is_refused(path):
     with EventWriter(path, 0) as writer:
-        writer.emit("step", text="x" * 900)
+        writer.write(replace(STEP, device="x" * 600))
         with pytest.raises(ValueError, match="at most 1024"):
-            writer.emit("step", text="x" * 1024)
+            writer.write(replace(STEP, device="x" * 1024))
 
 
 @pytest.mark.parametrize("char", ["x", "ü", "狐", "\U0001f98a"])
@@ -148,17 +211,17 @@ def test_a_closed_writer_refuses_events(path):
     writer.close()
     writer.close()
     with pytest.raises(ValueError, match="closed"):
-        writer.emit("status", text="late")
+        writer.write(StatusEvent("late"))
 
 
-def test_many_threads_may_emit(path):
+def test_many_threads_may_write(path):
     with EventWriter(path, 0) as writer:
 
-        def emit_many():
+        def write_many():
             for _ in range(200):
-                writer.emit("status", text="x" * 50)
+                writer.write(StatusEvent("x" * 50))
 
-        threads = [threading.Thread(target=emit_many) for _ in range(4)]
+        threads = [threading.Thread(target=write_many) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -167,17 +230,17 @@ def test_many_threads_may_emit(path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a pipe stands in for a disk that does not answer")
-def test_emit_returns_while_the_disk_does_not_answer(path):
+def test_writing_returns_while_the_disk_does_not_answer(path):
     os.mkfifo(path)
     writer = EventWriter(path, 0)
     for number in range(100):
-        writer.emit("status", text=str(number))  # returns although nobody reads the pipe
+        writer.write(StatusEvent(str(number)))  # returns although nobody reads the pipe
     with open(path, "rb") as reader:
         closer = threading.Thread(target=writer.close)
         closer.start()
         data = reader.read()
         closer.join()
-    assert texts([json.loads(line) for line in data.splitlines()]) == [str(number) for number in range(100)]
+    assert texts(map(decode, data.splitlines())) == [str(number) for number in range(100)]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_FSIZE")
@@ -186,14 +249,14 @@ def test_after_a_full_disk_every_event_is_there_and_the_warning_came_once(path):
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     found, _ = read_events(path)
     assert texts(found[:-1]) == [str(number) for number in range(100)]
-    assert found[-1]["type"] == "finished"
+    assert found[-1].event == FinishedEvent(100)
     assert done.stderr.count("can't be written") == 1
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_disk_that_stays_full_does_not_keep_the_writer_from_closing(capsys):
     writer = EventWriter("/dev/full", 0)
-    writer.emit("status", text="a")
+    writer.write(StatusEvent("a"))
     writer.close()
     assert not writer._thread.is_alive()
     assert "1 events were not written" in capsys.readouterr().err
@@ -203,10 +266,10 @@ def test_a_folder_that_comes_late_loses_no_event(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(events, "_RETRY_SECONDS", 0.01)
     path = tmp_path / "late" / "rank-0.jsonl"
     with EventWriter(path, 0) as writer:
-        writer.emit("status", text="a")
+        writer.write(StatusEvent("a"))
         wait_for_warning(writer)
         path.parent.mkdir()
-        writer.emit("status", text="b")
+        writer.write(StatusEvent("b"))
     assert texts(read_events(path)[0]) == ["a", "b"]
     assert "can't be written" in capsys.readouterr().err
 
@@ -274,11 +337,11 @@ def test_a_long_file_can_be_read_in_pieces(path):
 def test_of_many_steps_the_last_alone_can_be_asked_for_and_nothing_else_is_left_out(path):
     with EventWriter(path, rank=1) as writer:
         for step in range(5):
-            writer.emit("step", step=step)
-            writer.emit("warning", text=f'no {step} has "type": "step"')
-    events, offset = read_events(path, only_last_step=True)
-    assert [event["step"] for event in events if event["type"] == "step"] == [4]
-    assert len([event for event in events if event["type"] == "warning"]) == 5
+            writer.write(replace(STEP, step=step))
+            writer.write(WarningEvent(f'no {step} has "type": "step"'))
+    records, offset = read_events(path, only_last_step=True)
+    assert [record.event.step for record in records if record.event.type == "step"] == [4]
+    assert len([record for record in records if record.event.type == "warning"]) == 5
     assert offset == path.stat().st_size
 
 

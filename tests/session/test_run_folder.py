@@ -15,7 +15,7 @@ from modules.config.files import load_config
 from modules.config.TrainConfig import TrainConfig
 from modules.launch.command_text import Places
 from modules.session.EventCallbacks import EventCallbacks
-from modules.session.events import EVENT_TYPES, EventWriter, read_events
+from modules.session.events import EVENT_TYPES, EventWriter
 from modules.session.manifest import write_manifest
 from modules.session.RunFolder import RunFolder
 from modules.session.StepInfo import StepInfo
@@ -267,7 +267,8 @@ def test_the_page_has_an_example_of_every_event_with_the_fields_that_are_written
         callbacks.on_warning("a")
         callbacks.on_failed("a")
         callbacks.on_finished(1)
-    written = {event["type"]: event for event in read_events(tmp_path / "e.jsonl")[0]}
+    lines = map(json.loads, (tmp_path / "e.jsonl").read_text(encoding="utf-8").splitlines())
+    written = {event["type"]: event for event in lines}
     shown = {event["type"]: event for event in examples()}
     assert list(shown) == list(EVENT_TYPES)
     for name, event in shown.items():

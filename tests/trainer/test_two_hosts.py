@@ -76,8 +76,8 @@ def without_gpus(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def losses(run_folder: Path, rank: int) -> list[float]:
-    events, _ = read_events(run_folder / "events" / f"rank-{rank}.jsonl", 0)
-    return [event["loss"] for event in events if event["type"] == "step"]
+    records, _ = read_events(run_folder / "events" / f"rank-{rank}.jsonl", 0)
+    return [record.event.loss for record in records if record.event.type == "step"]
 
 
 def cached(cache_dir: Path, rank: int) -> int:

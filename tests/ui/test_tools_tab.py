@@ -77,7 +77,7 @@ class TestLog:
         assert "warning" in tab.log.text.tag_names("end - 2 chars")
 
     def test_of_all_ranks_the_steps_of_rank_0_are_shown_and_of_one_rank_its_own(self, tab, app, folder, wait_for):
-        step = {"time": time.time(), "type": "step", "epoch": 1, "step": 7, "steps_total": 9, "loss": 0.5}
+        step = {"time": time.time(), "type": "step", "epoch": 1, "step": 7, "steps_total": 9, "lr": 1e-4}
         for rank in (1, 0):
             with folder.event_path(rank).open("a") as file:
                 file.write(json.dumps({**step, "rank": rank, "samples": 1, "seconds": 1.0}) + "\n")

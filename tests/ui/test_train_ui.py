@@ -788,7 +788,7 @@ def shown_run(app, tmp_path, wait_for):
     """The folder of a run that goes on and is shown, whose event file is cut in the middle of its second step."""
     folder = RunFolder(tmp_path / "run")
     folder.create()
-    event = {"time": 1.0, "type": "step", "rank": 0, "epoch": 1, "steps_total": 9, "loss": 0.5}
+    event = {"time": 1.0, "type": "step", "rank": 0, "epoch": 1, "steps_total": 9, "lr": 1e-4}
     first, second = (json.dumps({**event, "step": step, "samples": 1, "seconds": 1.0}) for step in (1, 2))
     folder.event_path(0).write_text(f"{first}\n{second[:-20]}")
     with RunLock(folder.lock_path):
@@ -823,7 +823,7 @@ def test_a_run_folder_that_vanishes_is_a_message_and_so_is_what_is_asked_of_it(a
 def failed_run(path, text) -> RunFolder:
     folder = RunFolder(path)
     folder.create()
-    event = {"time": 1.0, "type": "step", "rank": 0, "epoch": 1, "step": 19, "steps_total": 100, "loss": 0.5}
+    event = {"time": 1.0, "type": "step", "rank": 0, "epoch": 1, "step": 19, "steps_total": 100, "lr": 1e-4}
     folder.event_path(0).write_text(json.dumps({**event, "samples": 1, "seconds": 1.0}) + "\n")
     folder.write_exit("failed", rank=1, kind="killed", text=text, signal="SIGKILL")
     return folder

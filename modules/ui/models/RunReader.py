@@ -18,10 +18,24 @@ from modules.config.errors import UserError
 from modules.config.visible_text import visible_line, visible_text
 from modules.session.atomic import is_alive
 from modules.session.backups import stopped_at_once
+from modules.session.event_types import (
+    BackupEvent,
+    Event,
+    FailedEvent,
+    FinishedEvent,
+    SampleEvent,
+    SamplesEvent,
+    SavedEvent,
+    StatusEvent,
+    ValidationEvent,
+    WarningEvent,
+)
+from modules.session.events import EventRecord, is_time
 from modules.session.FolderCommands import send_command
 from modules.session.following import RunFollower, is_running, read_tail
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import holder_here
+from modules.session.StepInfo import StepInfo
 from modules.ui.models.LossHistory import LossHistory
 from modules.ui.models.RunState import LogLine, RankRow, RunState, SamplePicture
 
@@ -33,9 +47,7 @@ MAX_LOG_LINES = 20_000  # and as many steps of ranks other than 0
 REFUSED = 2  # the exit code of scripts/train.py for settings that can't be trained
 REFUSAL_LINES = 10
 MAX_WARNINGS = 1000
-DAMAGED = (KeyError, TypeError, ValueError, OverflowError)  # raised where a field is missing or of another kind
-FIGURES = ("loss", "smooth_loss", "lr", "memory_bytes", "peak_memory_bytes", "data_seconds")  # of a step, as shown
-END_OF_TIME = 2**33  # Unix seconds, in 2242: calendars refuse what is far behind it
+WRITTEN = {SampleEvent: "Sample", SamplesEvent: "All samples", BackupEvent: "Backup", SavedEvent: "Model saved"}
 
 GONE = "The run folder {} is gone: connect its disk again, or open another run."
 NO_RECORD = "The run has ended and left no record of why: look at the end of log/rank-0.log and log/supervisor.log."
@@ -61,7 +73,7 @@ class RunReader:
         self._state = dataclasses.replace(self.state)
         self._rows: dict[int, RankRow] = {}
         self._last_event: dict[int, float] = {}
-        self._last_steps: dict[int, dict[str, Any]] = {}  # events that have not got into the rows yet, by rank
+        self._last_steps: dict[int, StepInfo] = {}  # events that have not got into the rows yet, by rank
         # With their numbers. Steps of ranks other than 0 are kept apart: those of 64 ranks would push all else out.
         self._lines: deque[tuple[int, LogLine]] = deque(maxlen=MAX_LOG_LINES)
         self._other_steps: deque[tuple[int, LogLine]] = deque(maxlen=MAX_LOG_LINES)
@@ -85,17 +97,17 @@ class RunReader:
     def look(self) -> bool:
         """Reads a piece of what is new; whether there is more to be read at once. Never raises for what a disk does."""
         try:
-            events, has_more = self._follower.read()
+            records, has_more = self._follower.read()
         except OSError as error:
             self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): look after its disk.")
             return False
-        for event in events:
-            self._take(event)
+        for record in records:
+            self._take(record)
         self._note_last_steps()
-        looks_around = not has_more and (bool(events) or time.monotonic() >= self._next_look_around)
+        looks_around = not has_more and (bool(records) or time.monotonic() >= self._next_look_around)
         if looks_around:
             self._look_around()
-        if events or looks_around:
+        if records or looks_around:
             self._publish()
         return has_more
 
@@ -122,64 +134,53 @@ class RunReader:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def _take(self, event: dict[str, Any]) -> None:
-        """One event. What a damaged line has in the place of a field is passed over."""
-        rank, when, kind = event.get("rank"), event.get("time"), event["type"]
-        if not _is_time(when) or not (rank is None or isinstance(rank, int)):
-            return
+    def _take(self, record: EventRecord) -> None:
+        rank, event = record.rank, record.event
         if rank is not None:
-            self._last_event[rank] = when
+            self._last_event[rank] = record.time
             self._rows.setdefault(rank, RankRow(rank))
-        try:
-            if kind == "step":
-                self._take_step(event, rank, when)
-            else:
-                self._take_other(event, kind, rank, when)
-        except DAMAGED:
-            return
+        if not isinstance(event, StepInfo):
+            self._take_other(event, rank, record.time)
+        elif rank is not None:
+            self._take_step(event, rank, record.time)
 
-    def _take_step(self, event: dict[str, Any], rank: int, when: float) -> None:
-        event = event | {name: _figure(event[name]) for name in FIGURES if name in event}
-        step, seconds, samples, loss = int(event["step"]), float(event["seconds"]), int(event["samples"]), event["loss"]
-        self._last_steps[rank] = event
+    def _take_step(self, info: StepInfo, rank: int, when: float) -> None:
+        self._last_steps[rank] = info
         if rank == 0:
-            self.history.add(step, loss, event.get("smooth_loss"))
+            self.history.add(info.step, info.loss, info.smooth_loss)
             self._steps_since_status += 1
             if self._warm_up_left:
                 self._warm_up_left -= 1
-            elif 0 < seconds < math.inf:
-                self._recent.append((seconds, samples))
-            self._note_progress(event, step)
-        if when - self._last_step_line.get(rank, 0.0) >= STEP_LINE_SECONDS or step == self._state.total:
+            elif 0 < info.seconds < math.inf:
+                self._recent.append((info.seconds, info.samples))
+            self._note_progress(info)
+        if when - self._last_step_line.get(rank, 0.0) >= STEP_LINE_SECONDS or info.step == self._state.total:
             self._last_step_line[rank] = when
-            self._log(when, rank, "step", _step_text(event, self._state.total))
+            self._log(when, rank, info.type, _step_text(info, self._state.total))
 
-    def _note_progress(self, event: dict[str, Any], step: int) -> None:
+    def _note_progress(self, info: StepInfo) -> None:
         state = self._state
-        state.step, state.epoch, state.lr = step, int(event["epoch"]), event.get("lr")
-        state.total = int(event.get("steps_total") or 0)
-        state.loss, state.smooth = event["loss"], event.get("smooth_loss")
+        state.step, state.epoch, state.lr, state.total = info.step, info.epoch, info.lr, info.steps_total
+        state.loss, state.smooth = info.loss, info.smooth_loss
 
     def _note_last_steps(self) -> None:
         """Once for all that was read together, like the speed: in a long run most time would go into them."""
-        for rank, event in self._last_steps.items():
-            with contextlib.suppress(*DAMAGED):
-                self._rows[rank] = self._with_step(self._rows[rank], event)
+        for rank, info in self._last_steps.items():
+            self._rows[rank] = self._with_step(self._rows[rank], info)
         self._last_steps.clear()
 
-    def _with_step(self, row: RankRow, event: dict[str, Any]) -> RankRow:
-        seconds = float(event["seconds"])
-        own_speed = 1 / seconds if seconds > 0 else None
+    def _with_step(self, row: RankRow, info: StepInfo) -> RankRow:
+        own_speed = 1 / info.seconds if info.seconds > 0 else None
         return dataclasses.replace(
             row,
-            device=str(event.get("device") or ""),
-            step=int(event["step"]),
-            loss=event["loss"],
+            device=info.device,
+            step=info.step,
+            loss=info.loss,
             steps_per_second=own_speed,
-            samples_per_second=own_speed and own_speed * int(event["samples"]) / max(1, len(self._rows)),
-            memory_bytes=event.get("memory_bytes"),
-            peak_memory_bytes=event.get("peak_memory_bytes"),
-            data_seconds=event.get("data_seconds"),
+            samples_per_second=own_speed and own_speed * info.samples / max(1, len(self._rows)),
+            memory_bytes=info.memory_bytes,
+            peak_memory_bytes=info.peak_memory_bytes,
+            data_seconds=info.data_seconds,
         )
 
     def _note_speed(self) -> None:
@@ -192,23 +193,23 @@ class RunReader:
             if state.total and state.exit is None:
                 state.eta_seconds = max(0, state.total - state.step) / state.steps_per_second
 
-    def _take_other(self, event: dict[str, Any], kind: str, rank: int | None, when: float) -> None:
+    def _take_other(self, event: Event, rank: int | None, when: float) -> None:
         state = self._state
-        if kind == "status":
-            self._take_status(_text(event), rank)
-        elif kind == "warning":
-            if len(state.warnings) < MAX_WARNINGS:
-                state.warnings.append(LogLine(when, rank, kind, _text(event)))
-        elif kind == "sample":
-            path = self._here(event["path"], self.folder.samples_dir)
-            state.samples.append(SamplePicture(int(event["step"]), str(event["prompt"]), path))
-        elif kind == "backup":
-            state.backups.append(self._here(event["path"], self.folder.backup_dir))
-        elif kind == "saved":
-            state.saved.append(self._here(event["path"], self.folder.models_dir))
-        elif kind == "validation" and rank == 0:
-            self.history.add_validation(int(event["step"]), _figure(event["loss"]), _figure(event.get("ema_loss")))
-        self._log(when, rank, kind, _text(event))
+        match event:
+            case StatusEvent():
+                self._take_status(visible_line(event.text), rank)
+            case WarningEvent() if len(state.warnings) < MAX_WARNINGS:
+                state.warnings.append(LogLine(when, rank, event.type, _text(event)))
+            case SampleEvent():
+                path = self._here(event.path, self.folder.samples_dir)
+                state.samples.append(SamplePicture(event.step, event.prompt, path))
+            case BackupEvent():
+                state.backups.append(self._here(event.path, self.folder.backup_dir))
+            case SavedEvent():
+                state.saved.append(self._here(event.path, self.folder.models_dir))
+            case ValidationEvent() if rank == 0:
+                self.history.add_validation(event.step, event.loss, event.ema_loss)
+        self._log(when, rank, event.type, _text(event))
 
     def _take_status(self, text: str, rank: int | None) -> None:
         if rank in (0, None):
@@ -228,8 +229,6 @@ class RunReader:
 
     def _here(self, path: str, folder: Path) -> Path:
         """A path that the run has written, also where its folder has been moved, or is seen from another machine."""
-        if not isinstance(path, str):
-            raise TypeError("no path")
         parts = PurePath(path.replace("\\", "/")).parts
         if folder.name not in parts:
             return Path(path)
@@ -329,43 +328,29 @@ def _ending(record: dict[str, Any], step: int) -> str:
     return visible_text(f"Failed: {record.get('text') or 'the run left no reason'}")
 
 
-def _step_text(event: dict[str, Any], total: int) -> str:
-    loss = event.get("smooth_loss") if event.get("smooth_loss") is not None else event["loss"]
-    return f"step {event['step']}/{total or '?'}, epoch {event['epoch']}, loss {_loss_text(loss)}"
+def _step_text(info: StepInfo, total: int) -> str:
+    loss = info.loss if info.smooth_loss is None else info.smooth_loss
+    return f"step {info.step}/{total or '?'}, epoch {info.epoch}, loss {_loss_text(loss)}"
 
 
-def _text(event: dict[str, Any]) -> str:
+def _text(event: Event) -> str:
     """An event that is no step, for people; of several lines only where the text of an error has them."""
-    kind = event["type"]
-    if kind == "failed":
-        return visible_text(str(event["text"]))
-    if kind in ("status", "warning"):
-        return visible_line(str(event["text"]))
-    if kind == "finished":
-        return f"Finished after {event['step']} steps"
-    if kind == "validation":
-        return f"Validation at step {event['step']}: loss {_loss_text(event['loss'])} ({event['samples']} samples)"
-    words = {"sample": "Sample", "samples": "All samples", "backup": "Backup", "saved": "Model saved"}
-    return visible_line(f"{words.get(kind, kind)} at step {event.get('step')}: {event.get('path', '')}")
+    match event:
+        case FailedEvent():
+            return visible_text(event.text)
+        case StatusEvent() | WarningEvent():
+            return visible_line(event.text)
+        case FinishedEvent():
+            return f"Finished after {event.step} steps"
+        case ValidationEvent():
+            return f"Validation at step {event.step}: loss {_loss_text(event.loss)} ({event.samples} samples)"
+    return visible_line(f"{WRITTEN[type(event)]} at step {event.step}: {event.path}")
 
 
 def _loss_text(loss: float | None) -> str:
     return "not finite" if loss is None else f"{loss:.4f}"
 
 
-def _figure(value: Any) -> float | None:
-    """A number as it was written; None for none, and for one that is not finite. TypeError for anything else."""
-    if value is None:
-        return None
-    if not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number")
-    return value if math.isfinite(value) else None
-
-
-def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 <= value < END_OF_TIME
-
-
 def _time_of(record: dict[str, Any]) -> float:
     """Unix seconds; 0 where there is none."""
-    return float(record["time"]) if _is_time(record.get("time")) else 0.0
+    return float(record["time"]) if is_time(record.get("time")) else 0.0

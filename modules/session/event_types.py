@@ -1,0 +1,88 @@
+"""What a run tells while it goes on, other than its steps (StepInfo). docs/run_folder.md lists types and fields."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+
+class Event:
+    """Something that a run tells: a dataclass, whose fields are those of a line in an event file.
+
+    type: its name there, and what follows `on_` in the name of the listeners' method. A field that is declared with the
+    metadata NOT_WRITTEN is for listeners only.
+    """
+
+    type: ClassVar[str]
+
+    def arguments(self) -> tuple[Any, ...]:
+        """What the listeners' method is given."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+NOT_WRITTEN = {"is_written": False}
+
+
+@dataclass(frozen=True)
+class StatusEvent(Event):
+    type: ClassVar[str] = "status"
+    text: str
+
+
+@dataclass(frozen=True)
+class ValidationEvent(Event):
+    """loss: None where it was not finite. ema_loss: None also where weights are not averaged."""
+
+    type: ClassVar[str] = "validation"
+    step: int
+    samples: int
+    loss: float | None
+    ema_loss: float | None
+
+
+@dataclass(frozen=True)
+class SampleEvent(Event):
+    type: ClassVar[str] = "sample"
+    path: str | Path
+    prompt: str
+    step: int
+
+
+@dataclass(frozen=True)
+class SamplesEvent(Event):
+    """path: the folder of all samples of a step."""
+
+    type: ClassVar[str] = "samples"
+    path: str | Path
+    step: int
+
+
+@dataclass(frozen=True)
+class BackupEvent(Event):
+    type: ClassVar[str] = "backup"
+    path: str | Path
+    step: int
+
+
+@dataclass(frozen=True)
+class SavedEvent(Event):
+    type: ClassVar[str] = "saved"
+    path: str | Path
+    step: int
+
+
+@dataclass(frozen=True)
+class WarningEvent(Event):
+    type: ClassVar[str] = "warning"
+    text: str
+
+
+@dataclass(frozen=True)
+class FailedEvent(Event):
+    type: ClassVar[str] = "failed"
+    text: str
+
+
+@dataclass(frozen=True)
+class FinishedEvent(Event):
+    type: ClassVar[str] = "finished"
+    step: int
