@@ -3,8 +3,6 @@
 import copy
 import dataclasses
 import json
-import os
-import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from modules.config.busy_files import retry_busy
+from modules.config.atomic_file import write_bytes
 from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError
 from modules.config.explain import explain, explain_one, generic_path, section_paths, unknown_setting
@@ -73,7 +71,7 @@ def save_config(config: TrainConfig, path: str | Path) -> None:
     else:
         text = yaml.dump(values, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
     try:
-        _replace_file(path, text.encode("utf-8"))
+        write_bytes(path.resolve(), text.encode("utf-8"))  # a link stays a link
     except OSError as error:
         raise ConfigError(f"{path} can't be written: {error.strerror}; choose another place.") from error
 
@@ -173,27 +171,3 @@ def _put(values: dict, path: str, value: Any) -> str:
             place[key] = [] if names[depth + 1].isdecimal() else {}
         place = place[key]
     return ""
-
-
-def _replace_file(path: Path, data: bytes) -> None:
-    path = path.resolve()  # a link stays a link
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        retry_busy(lambda: os.replace(temporary, path))
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":
-        return  # Windows opens no folders; its file systems order the rename themselves
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

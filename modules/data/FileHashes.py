@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from modules.session.atomic import write_bytes
+from modules.config.atomic_file import write_bytes
 
 NUM_READERS = 4
 

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.config.atomic_file import rename
 from modules.data.BoundedMemory import BoundedMemory
 from modules.data.errors import DataError
-from modules.session.atomic import is_temporary, rename, sweep_temporaries
+from modules.session.atomic import is_temporary, sweep_temporaries
 
 if TYPE_CHECKING:
     from torch import Tensor

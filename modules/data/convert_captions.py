@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.config.atomic_file import write_bytes
 from modules.data.caption_encodings import byte_at, encoding_of, why_not_utf8
 from modules.data.caption_tables import find_table
 from modules.data.concepts import captions, scan
 from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import Outputs
-from modules.session.atomic import write_bytes
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig

@@ -9,9 +9,9 @@ import os
 import secrets
 import time
 
+from modules.config.atomic_file import write_bytes
 from modules.config.busy_files import retry_busy
 from modules.config.errors import UserError
-from modules.session.atomic import write_bytes
 from modules.session.RunFolder import RunFolder
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import COMMANDS, TrainCommands

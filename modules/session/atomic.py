@@ -8,36 +8,22 @@ import contextlib
 import json
 import os
 import re
-import secrets
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from modules.config.busy_files import FILE_SECONDS, LARGE_SECONDS, retry_busy
+from modules.config.atomic_file import (
+    remove,
+    rename,
+    share,
+    sync_file,
+    sync_folder,
+    temporary_beside,
+    write_bytes,
+)
+from modules.config.busy_files import LARGE_SECONDS
 
 _TEMPORARY = re.compile(r"\.tmp-(\d{0,10})-[0-9a-f]{8}$")
-_LARGE_BYTES = 1 << 26
-
-
-@contextlib.contextmanager
-def new_file(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; what is written there replaces `path` when the block ends well.
-
-    For writers that want a path of their own, such as safetensors. The temporary has another extension than `path`:
-    tell the writer the format. If the block raises, the old `path` stays as it was and the temporary is removed.
-    """
-    path = Path(path)
-    temporary = _temporary_beside(path)
-    try:
-        yield temporary
-        _share(temporary)
-        _sync_file(temporary)
-        rename(temporary, path, LARGE_SECONDS if temporary.stat().st_size > _LARGE_BYTES else FILE_SECONDS)
-    except BaseException:
-        _remove(temporary)
-        raise
-    _sync_folder(path.parent)
 
 
 @contextlib.contextmanager
@@ -48,7 +34,7 @@ def new_folder(path: str | os.PathLike) -> Iterator[Path]:
     """
     path = Path(path)
     _refuse_existing(path)
-    temporary = _temporary_beside(path)
+    temporary = temporary_beside(path)
     temporary.mkdir()
     try:
         yield temporary
@@ -56,9 +42,9 @@ def new_folder(path: str | os.PathLike) -> Iterator[Path]:
         _refuse_existing(path)
         rename(temporary, path, LARGE_SECONDS)
     except BaseException:
-        _remove(temporary)
+        remove(temporary)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def make_temporary_folder(path: str | os.PathLike) -> Path:
@@ -66,15 +52,9 @@ def make_temporary_folder(path: str | os.PathLike) -> Path:
 
     It is for what a process needs while it runs, and its maker's to remove; `sweep_temporaries` does once that is dead.
     """
-    temporary = _temporary_beside(Path(path))
+    temporary = temporary_beside(Path(path))
     temporary.mkdir()
     return temporary
-
-
-def write_bytes(path: str | os.PathLike, data: bytes) -> None:
-    """Replace the file at `path` by `data`, whole or not at all. Raises OSError, with the old file intact."""
-    with new_file(path) as temporary:
-        temporary.write_bytes(data)
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
@@ -94,18 +74,10 @@ def write_json(path: str | os.PathLike, obj: Any) -> None:
 def remove_folder(path: str | os.PathLike) -> None:
     """Remove a folder so that it is never seen half removed: first its name goes, then its content."""
     path = Path(path)
-    temporary = _temporary_beside(path)
+    temporary = temporary_beside(path)
     with contextlib.suppress(FileNotFoundError):
         rename(path, temporary)
-        _remove(temporary)
-
-
-def rename(source: str | os.PathLike, target: str | os.PathLike, seconds: float = FILE_SECONDS) -> None:
-    """Rename a file, over one that is there, or a folder, also if another process has it open for up to `seconds`.
-
-    Raises OSError.
-    """
-    retry_busy(lambda: os.replace(source, target), seconds)
+        remove(temporary)
 
 
 def is_temporary(path: str | os.PathLike) -> bool:
@@ -123,14 +95,10 @@ def sweep_temporaries(folder: str | os.PathLike, recursive: bool = True) -> list
     for parent, folders, files in os.walk(folder):
         for name in [*folders, *files]:
             path = Path(parent, name)
-            if _is_stale(name) and _remove(path):
+            if _is_stale(name) and remove(path):
                 removed.append(path)
         folders[:] = [name for name in folders if recursive and not is_temporary(name)]
     return removed
-
-
-def _temporary_beside(path: Path) -> Path:
-    return path.with_name(f"{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def _is_stale(name: str) -> bool:
@@ -174,17 +142,6 @@ def _is_alive_on_windows(pid: int) -> bool:
         kernel32.CloseHandle(handle)
 
 
-def _remove(path: Path) -> bool:
-    try:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    except OSError:  # still open on Windows, or never made: the next sweep takes what is left
-        return False
-    return True
-
-
 def _refuse_existing(path: Path) -> None:
     if os.path.lexists(path):
         raise FileExistsError(f"{path} exists already")
@@ -194,36 +151,6 @@ def _sync_tree(folder: Path) -> None:
     for parent, _, files in os.walk(folder, topdown=False):
         for name in files:
             if not os.path.islink(os.path.join(parent, name)):
-                _share(Path(parent, name))
-                _sync_file(Path(parent, name))
-        _sync_folder(Path(parent))
-
-
-def _share(path: Path) -> None:
-    """Gives a file the permissions that new files have in its folder: safetensors lets only its owner read."""
-    if os.name == "posix":
-        probe = _temporary_beside(path)
-        probe.touch()
-        os.chmod(path, probe.stat().st_mode & 0o777)
-        probe.unlink()
-
-
-def _sync_file(path: Path) -> None:
-    flags = os.O_RDWR if os.name == "nt" else os.O_RDONLY  # Windows flushes writable files only
-    descriptor = retry_busy(lambda: os.open(path, flags), LARGE_SECONDS)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # folders can't be opened there; NTFS keeps its own journal of names
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        # Some network and FUSE file systems refuse to sync a folder (EINVAL); the rename itself has been done by then.
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+                share(Path(parent, name))
+                sync_file(Path(parent, name))
+        sync_folder(Path(parent))

@@ -11,8 +11,9 @@ from typing import Annotated, Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from modules.config.atomic_file import rename
 from modules.config.errors import UserError
-from modules.session.atomic import remove_folder, rename
+from modules.session.atomic import remove_folder
 from modules.session.manifest import MANIFEST_NAME, check_manifest
 from modules.session.RunFolder import RunFolder
 

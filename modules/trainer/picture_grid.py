@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from modules.session.atomic import new_file
+from modules.config.atomic_file import new_file
 
 PAPER, LINE, INK = (255, 255, 255), (214, 214, 214), (40, 40, 40)
 GAP = 6  # pixels between pictures

@@ -15,8 +15,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from torch import nn
 
+from modules.config.atomic_file import new_file
 from modules.families.conditioning import written_out
-from modules.session.atomic import new_file
 from modules.trainer.evaluation_mode import evaluation_mode
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import importlib
 import shutil
 from pathlib import Path
 
-from modules.session.atomic import new_file
+from modules.config.atomic_file import new_file
 
 
 def load_toolkit() -> None:

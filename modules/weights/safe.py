@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modules.session.atomic import new_file
+from modules.config.atomic_file import new_file
 from modules.weights.errors import WeightsError
 
 if TYPE_CHECKING:

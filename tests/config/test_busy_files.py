@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.config import busy_files
+from modules.config import atomic_file, busy_files
 from modules.config.busy_files import retry_busy
 from modules.config.files import load_config, save_config
 from modules.config.TrainConfig import TrainConfig
@@ -122,4 +122,4 @@ def test_settings_that_are_being_replaced_are_read_a_moment_later(windows, tmp_p
 def test_a_new_file_that_a_scanner_reads_is_synced_a_moment_later(windows, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(os, "open", busy(2, os.open))
-    atomic._sync_file(tmp_path / "file")
+    atomic_file.sync_file(tmp_path / "file")

@@ -9,7 +9,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.config import files
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError, UserError
@@ -280,7 +279,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):
     def no_space(handle):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", no_space)
+    monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(ConfigError, match="No space left on device"):
         save_config(TrainConfig(seed=2), path)
     assert load_config(path).seed == 1

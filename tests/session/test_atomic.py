@@ -6,11 +6,13 @@ import sys
 
 import pytest
 
+from modules.config import atomic_file
+from modules.config.atomic_file import new_file, write_bytes
 from modules.session import atomic
 
 WRITER = """
 import sys
-from modules.session.atomic import write_bytes
+from modules.config.atomic_file import write_bytes
 number = 0
 while True:
     write_bytes(sys.argv[1], bytes([number % 256]) * 200_000)
@@ -27,7 +29,7 @@ def dead_pid() -> int:
 
 
 def test_what_is_written_is_read_back(tmp_path):
-    atomic.write_bytes(tmp_path / "a.bin", b"\x00\xff\r\n")
+    write_bytes(tmp_path / "a.bin", b"\x00\xff\r\n")
     atomic.write_text(tmp_path / "a.txt", "a\nü")
     atomic.write_json(tmp_path / "a.json", {"path": "\udcff", "list": [1, None]})
     assert (tmp_path / "a.bin").read_bytes() == b"\x00\xff\r\n"
@@ -45,10 +47,10 @@ def test_nan_is_refused_in_json_and_leaves_the_old_file(tmp_path):
 
 def test_an_interrupted_write_leaves_the_old_file_and_no_temporary(tmp_path):
     target = tmp_path / "a.bin"
-    atomic.write_bytes(target, b"old")
+    write_bytes(target, b"old")
 
     def write_and_be_interrupted():
-        with atomic.new_file(target) as temporary:
+        with new_file(target) as temporary:
             temporary.write_bytes(b"ne")
             raise KeyboardInterrupt
 
@@ -62,10 +64,10 @@ def test_an_error_on_the_way_to_the_disk_leaves_the_old_file(tmp_path, monkeypat
     def full_disk(descriptor):
         raise OSError(28, "No space left on device")
 
-    atomic.write_bytes(tmp_path / "a.bin", b"old")
+    write_bytes(tmp_path / "a.bin", b"old")
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space"):
-        atomic.write_bytes(tmp_path / "a.bin", b"new")
+        write_bytes(tmp_path / "a.bin", b"new")
     assert (tmp_path / "a.bin").read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a.bin"]
 
@@ -103,7 +105,7 @@ def test_a_new_folder_appears_only_when_it_is_complete(tmp_path):
 def test_every_file_of_a_new_folder_is_synced_before_the_rename(tmp_path, monkeypatch):
     synced = []
     real_replace = os.replace
-    monkeypatch.setattr(atomic, "_sync_file", lambda path: synced.append(path.name))
+    monkeypatch.setattr(atomic, "sync_file", lambda path: synced.append(path.name))
     monkeypatch.setattr(os, "replace", lambda *paths: (synced.append("rename"), real_replace(*paths)))
     with atomic.new_folder(tmp_path / "backup") as temporary:
         (temporary / "sub").mkdir()
@@ -193,7 +195,7 @@ def test_what_a_careful_writer_kept_to_itself_is_readable_as_new_files_are(tmp_p
         path.write_bytes(b"x")
         path.chmod(0o600)
 
-    with atomic.new_file(tmp_path / "file") as temporary:
+    with new_file(tmp_path / "file") as temporary:
         write_privately(temporary)
     with atomic.new_folder(tmp_path / "folder") as temporary:
         write_privately(temporary / "inside")
@@ -206,7 +208,7 @@ def test_a_folder_is_never_seen_half_removed(tmp_path, monkeypatch):
     (tmp_path / "old").mkdir()
     (tmp_path / "old/file").touch()
     seen = []
-    monkeypatch.setattr(atomic.shutil, "rmtree", lambda path: seen.append(os.listdir(tmp_path)))
+    monkeypatch.setattr(atomic_file.shutil, "rmtree", lambda path: seen.append(os.listdir(tmp_path)))
     atomic.remove_folder(tmp_path / "old")
     assert len(seen) == 1
     assert "old" not in seen[0]

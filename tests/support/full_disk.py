@@ -7,6 +7,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
+from modules.config import atomic_file
 from modules.session import atomic
 
 
@@ -20,8 +21,8 @@ def full_disk(*folders: Path) -> Iterator[None]:
             raise OSError(errno.ENOSPC, "No space left on device", str(target))
         rename(source, target, *seconds)
 
-    atomic.rename = refuse
+    atomic.rename = atomic_file.rename = refuse
     try:
         yield
     finally:
-        atomic.rename = rename
+        atomic.rename = atomic_file.rename = rename

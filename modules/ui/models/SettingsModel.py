@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from modules.config.atomic_file import rename
 from modules.config.describe import SettingInfo, settings_by_path, value_at
 from modules.config.describe import is_visible as is_visible_in
 from modules.config.errors import ConfigError
@@ -21,7 +22,6 @@ from modules.config.files import config_from_values, load_values, save_config, t
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem, find_problems
-from modules.session.atomic import rename
 from modules.session.working_folder import absolute_path
 from modules.ui.models.families import load_families
 from modules.ui.models.kept_settings import is_within, kept_settings

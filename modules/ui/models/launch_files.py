@@ -7,6 +7,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from modules.config.atomic_file import write_bytes
 from modules.config.errors import UserError
 from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
