@@ -327,7 +327,7 @@ def test_an_error_that_no_disk_would_mend_is_one_at_once(disks, make_saver, fold
     def write(home):
         return [], WeightsError("The layer 'x' has no name; save in diffusers' format instead.")
 
-    with pytest.raises(TrainingError, match=r"has no name.*instead: then start again, for there is no backup"):
+    with pytest.raises(TrainingError, match=r"has no name.*instead: start again, for there is no backup"):
         make_saver().save(LastSave("model", folder.models_dir, 1, write, print))
 
 

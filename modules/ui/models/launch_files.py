@@ -18,7 +18,6 @@ from modules.launch.command_text import (
     launch_settings_path,
     powershell_script,
 )
-from modules.session.atomic import write_bytes
 
 
 def write_settings(config: TrainConfig, places: Places) -> str:
