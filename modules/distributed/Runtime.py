@@ -108,15 +108,6 @@ class Runtime:
         """Waits for all ranks; `why` stands in the message when one does not come."""
 
     @contextlib.contextmanager
-    def main_first(self, why: str) -> Iterator[None]:
-        """The body runs on rank 0, then on the others."""
-        if not self.is_main:
-            self.barrier(why)
-        yield
-        if self.is_main:
-            self.barrier(why)
-
-    @contextlib.contextmanager
     def loading_turn(self) -> Iterator[None]:
         """Around what takes much of the machine's memory until it is on the GPU: a few ranks do it at a time."""
         yield

@@ -18,11 +18,6 @@ def test_ranks_exchange_plain_data_and_sums(two_ranks):
     assert (first["ranks"], second["ranks"]) == ([0, 0, 2, True], [1, 1, 2, False])
 
 
-def test_main_first_lets_rank_0_finish_before_the_others_begin(two_ranks):
-    first, second = two_ranks.run(rank_scenarios.exchange)
-    assert first["time"] < second["time"]
-
-
 @pytest.mark.parametrize("speaker", [0, 1])
 def test_a_stop_that_one_rank_announces_is_heard_by_all_and_by_no_other_run(two_ranks, speaker):
     assert two_ranks.run(rank_scenarios.announce_stop, speaker=speaker) == [False, False]

@@ -32,10 +32,10 @@ def test_of_several_machines_the_place_of_a_rank_names_its_own():
 def test_its_blocks_run_once_and_let_errors_through():
     runtime = Runtime(torch.device("cpu"))
     done = []
-    with runtime.accumulate(last=False), runtime.main_first("loading"):
+    with runtime.accumulate(last=False), runtime.loading_turn():
         done.append(1)
     assert done == [1]
-    with pytest.raises(RuntimeError, match="inside"), runtime.main_first("loading"):
+    with pytest.raises(RuntimeError, match="inside"), runtime.loading_turn():
         raise RuntimeError("inside")
 
 

@@ -465,17 +465,11 @@ def exchange(make_runtime: MakeRuntime) -> dict[str, Any]:
         time.sleep(0.1)  # who came first would be another
     gathered = runtime.gather({"rank": runtime.rank}, "a test")
     told = runtime.broadcast([runtime.rank, "plain"], "a test")
-    with runtime.main_first("a test"):
-        if runtime.is_main:
-            time.sleep(0.1)  # the others would be done by now if they did not wait
-        moment = time.monotonic()
-    runtime.barrier("a test")
     values, own = torch.tensor([1.0, float(runtime.rank)], dtype=torch.float64), torch.tensor(0.1 + runtime.rank)
     total, of_main = runtime.sum(values, own)
     return {
         "gathered": gathered,
         "told": told,
-        "time": moment,
         "total": [*total.tolist(), of_main.item()],
         "ranks": [runtime.rank, runtime.local_rank, runtime.world_size, runtime.is_main],
     }
