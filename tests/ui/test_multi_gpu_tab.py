@@ -224,7 +224,8 @@ def test_a_gpu_that_does_not_exist_blocks_the_start(nvml, open_tab, app):
 def test_warnings_of_the_devices_stand_below_the_numbers(nvml, open_tab):
     nvml.gpus[4].used_bytes = 24 * GIB
     nvml.gpus[4].processes = {4121: ("python", 23 * GIB)}
-    text = " ".join(open_tab(device_indexes=[0, 4]).shape_card.problem_texts())
+    labels = open_tab(device_indexes=[0, 4]).shape_card._problems
+    text = " ".join(label.cget("text") for label in labels if label.winfo_manager())
     assert "! Different devices" in text
     assert "No direct link between GPUs 0 and 4" in text
     assert "GPU 4 has 0.0 free (python 4121)" in text

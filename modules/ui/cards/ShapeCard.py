@@ -57,6 +57,3 @@ class ShapeCard(Card):
     def text(self, label: str) -> str:
         """What stands beside a label."""
         return self._texts[label].cget("text")
-
-    def problem_texts(self) -> list[str]:
-        return [label.cget("text") for label in self._problems if label.winfo_manager()]
