@@ -95,7 +95,7 @@ def square_side(text: str) -> int | None:
 
 
 def generic_path(path: str) -> str:
-    """The path with its list numbers left out: "concepts[].path" -> "concepts[].path"."""
+    """The path with its list numbers left out: "concepts.0.path" -> "concepts[].path"."""
     return re.sub(r"\.[0-9]{1,18}(?=\.|$)", "[]", path)
 
 
@@ -129,7 +129,7 @@ def _closest_name(name: str, paths: list[str]) -> str:
 
 
 def _with_numbers_of(path: str, generic: str) -> str:
-    """`generic` with the list numbers that `path` gives: "concepts[].path" -> "concepts[].path"."""
+    """`generic` with the list numbers that `path` gives: "concepts.2.pth", "concepts[].path" -> "concepts.2.path"."""
     for number in re.findall(r"\.([0-9]+)(?=\.|$)", path):
         generic = generic.replace("[]", f".{number}", 1)
     return generic.replace("[]", ".0")
