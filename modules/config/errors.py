@@ -28,3 +28,8 @@ class ConfigError(UserError):
 
     def __str__(self) -> str:
         return "\n".join(self.problems)
+
+
+def first_line(error: Exception) -> str:
+    """What a library's error says, for the middle of a sentence: its first line, or its class if it has no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

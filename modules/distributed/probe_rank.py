@@ -24,6 +24,7 @@ from datetime import timedelta
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from modules.config.errors import first_line
 from modules.session.printing import print_text
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def main() -> None:
         _run(task, starter)
     except Exception as error:  # whatever it is, the process that started this one tells it
         print_text(traceback.format_exc(), sys.stderr)
-        starter.report("failed", text=f"{type(error).__name__}: {_first_line(error)}")
+        starter.report("failed", text=f"{type(error).__name__}: {first_line(error)}")
         os._exit(1)  # leaving a group whose other ranks are gone may never end
 
 
@@ -188,10 +189,6 @@ def _break(fault: str, rank: int) -> None:
     elif kind == "exit":
         os._exit(FAULT_EXIT_CODE)
     raise ValueError(f"{FAULT_VARIABLE} {fault}: the kinds are sleep, kill and exit")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from modules.config.errors import ConfigError
+from modules.config.errors import ConfigError, first_line
 from modules.distributed.DataParallelRuntime import DataParallelRuntime, DataParallelSettings
 from modules.distributed.environments import RankEnvironment, find_environment
 from modules.distributed.errors import RanksError
@@ -130,7 +130,7 @@ def gloo_problem() -> str:
     try:
         dist.ProcessGroupGloo.create_default_device()
     except RuntimeError as error:
-        return f"gloo, by which ranks exchange gradients, does not work with this PyTorch here ({_first_line(error)})"
+        return f"gloo, by which ranks exchange gradients, does not work with this PyTorch here ({first_line(error)})"
     return ""
 
 
@@ -338,10 +338,6 @@ def _explained(environment: RankEnvironment) -> Iterator[None]:
         if is_nccl_error(error):
             raise RanksError(f"Rank {environment.rank}: {explain_nccl_error(error)}") from error
         raise RanksError(
-            f"Rank {environment.rank} can't meet the others at {where} ({_first_line(error)}): check master_addr and "
+            f"Rank {environment.rank} can't meet the others at {where} ({first_line(error)}): check master_addr and "
             "initial_port, and that no firewall and no other program is in the way."
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

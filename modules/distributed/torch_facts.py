@@ -19,6 +19,8 @@ import sys
 import warnings
 from typing import Any
 
+from modules.config.errors import first_line
+
 
 def main() -> int:
     print(json.dumps(read_facts()))
@@ -57,7 +59,7 @@ def no_cuda_reason() -> str:
         try:
             torch.cuda.init()
         except (RuntimeError, AssertionError) as error:
-            return _first_line(error)
+            return first_line(error)
     return "CUDA finds no device"
 
 
@@ -70,13 +72,9 @@ def _try_device(index: int) -> dict[str, str]:
         if torch.ones(8, device=f"cuda:{index}").sum().item() != 8:
             error = "it adds wrongly"
     except RuntimeError as failure:
-        error = _first_line(failure)
+        error = first_line(failure)
     major, minor = torch.cuda.get_device_capability(index)
     return {"name": torch.cuda.get_device_name(index), "capability": f"{major}.{minor}", "error": error}
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from modules.config.errors import first_line
 from modules.families.registry import family_of
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import lora_family
@@ -94,7 +95,7 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
         else:
             pipe.load_lora_weights(str(path.parent), weight_name=path.name, use_safetensors=True, local_files_only=True)
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        reason = first_line(error)[:200]
         raise WeightsError(
             f"'{path}': can't be loaded into a {type(pipe).__name__} ({reason}); choose a LoRA made for this model."
         ) from error
