@@ -1,4 +1,4 @@
-"""Write resources/families.json, what the window knows of the model families, or check that it is up to date.
+"""Write resources/families.json, what is known of the model families without torch, or check that it is up to date.
 
     python scripts/families_reference.py --write
     python scripts/families_reference.py --check
@@ -31,6 +31,7 @@ def _entry(family: Family) -> dict:
     return {
         "name": family.name,
         "label": family.label,
+        "is_default": family.is_default,
         "denoisers": family.denoisers,
         "text_encoders": family.text.encoders,
         "vae": family.vae,

@@ -5,10 +5,11 @@ from typing import Literal
 from pydantic import field_validator
 from pydantic.dataclasses import dataclass
 
+from modules.config.families import families_with
 from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Str, setting
 
-WITH_DENOISER = methods_that(lambda method: method.uses_denoiser)
+DDPM = {"family": families_with(objective="ddpm"), "method": methods_that(lambda method: method.uses_denoiser)}
 
 
 @dataclass(config=STRICT)
@@ -34,7 +35,7 @@ class ModelConfig:
         group="model",
         choice_labels={"auto": "Auto", "epsilon": "Noise (epsilon)", "v_prediction": "Velocity (v)"},
         importance="advanced",
-        visible_when={"family": ["sd15", "sdxl"], "method": WITH_DENOISER},
+        visible_when=DDPM,
     )
     zero_terminal_snr: bool = setting(
         False,
@@ -43,7 +44,7 @@ class ModelConfig:
         "Only for models that predict v; the saved model's scheduler says so.",
         group="model",
         importance="advanced",
-        visible_when={"family": ["sd15", "sdxl"], "method": WITH_DENOISER},
+        visible_when=DDPM,
     )
     weight_dtype: Literal["float32", "bfloat16", "float16", "float64"] = setting(
         "float32",

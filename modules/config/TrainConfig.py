@@ -12,6 +12,7 @@ from modules.config.DataConfig import DataConfig
 from modules.config.DiffusionConfig import DiffusionConfig
 from modules.config.EmaConfig import EmaConfig
 from modules.config.EmbeddingConfig import EmbeddingConfig
+from modules.config.families import default_family, load_families
 from modules.config.LoraConfig import LoraConfig
 from modules.config.LossConfig import LossConfig
 from modules.config.methods import METHODS, methods_that, with_settings
@@ -45,16 +46,12 @@ class TrainConfig:
         le=CURRENT_VERSION,
         importance="advanced",
     )
-    family: Literal["sd15", "sdxl", "sd3"] = setting(
-        "sd15",
+    family: Literal[tuple(load_families())] = setting(
+        default_family(),
         label="Model family",
         help="The kind of model to train; the base model has to be of it.",
         group="model",
-        choice_labels={
-            "sd15": "Stable Diffusion 1.x / 2.x",
-            "sdxl": "Stable Diffusion XL",
-            "sd3": "Stable Diffusion 3 / 3.5",
-        },
+        choice_labels={name: info.label for name, info in load_families().items()},
     )
     method: Literal[tuple(METHODS)] = setting(
         next(iter(METHODS)),

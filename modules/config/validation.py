@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from modules.config.errors import ConfigError
+from modules.config.families import families_with
 from modules.config.methods import METHODS, facts_of
 from modules.config.optimizers import OPTIMIZERS
 from modules.config.TrainConfig import TrainConfig
 
-SNR_FAMILIES = ("sd15", "sdxl")  # noised by a schedule of signal-to-noise ratios; the others are flow models
+SNR_FAMILIES = families_with(objective="ddpm")  # with a signal-to-noise ratio; the others are flow models
 SNR_WEIGHTS = ("min_snr_gamma", "debiased")
 FLOW_WEIGHTS = ("sigma_sqrt", "cosmap")
 

@@ -56,6 +56,7 @@ class Family:
     lora_blocks: component -> the blocks in which layers may be adapted.
     latent_bytes_per_pixel, caption_bytes: what a cache entry takes in float32, for the estimate of disk space.
     typical_bytes: of a whole model in float32, for the same where the base is not on the disk yet.
+    is_default: whether a config nobody touched is of this family.
     unused: components that training never needs and that are not loaded.
     optional: components that a model may go without -> how the names of their tensors begin in a single file.
     takes_sizes: whether the denoiser is told each picture's original size, crop and bucket (`Batch.sizes`).
@@ -83,6 +84,7 @@ class Family:
     latent_bytes_per_pixel: float
     caption_bytes: int
     typical_bytes: float
+    is_default: bool = False
     other_pipelines: tuple[str, ...] = ()
     vae: str = "vae"
     unused: tuple[str, ...] = ()

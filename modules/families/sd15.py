@@ -26,6 +26,7 @@ SD15 = Family(
     latent_bytes_per_pixel=4 * 4 / 8**2,
     caption_bytes=77 * 1024 * 4,
     typical_bytes=4.3e9,
+    is_default=True,
     unused=("safety_checker", "feature_extractor", "image_encoder"),
     single_file="sd",
     kohya_prefixes={"unet": "lora_unet", "text_encoder": "lora_te"},

@@ -18,10 +18,10 @@ def test_the_page_is_up_to_date(tmp_path):
 
 
 def test_a_stale_page_is_noticed(tmp_path):
-    for name in ("modules/config", "scripts", "docs"):
+    for name in ("modules/config", "scripts", "docs", "resources"):
         (tmp_path / name).mkdir(parents=True)
-    scripts = [SCRIPT, SCRIPT.with_name("generated_file.py")]
-    for source in [*(ROOT / "modules").glob("*.py"), *(ROOT / "modules" / "config").glob("*.py"), *scripts]:
+    others = [SCRIPT, SCRIPT.with_name("generated_file.py"), ROOT / "resources" / "families.json"]
+    for source in [*(ROOT / "modules").glob("*.py"), *(ROOT / "modules" / "config").glob("*.py"), *others]:
         (tmp_path / source.relative_to(ROOT)).write_bytes(source.read_bytes())
     copy = tmp_path / "scripts" / SCRIPT.name
     page = tmp_path / "docs" / "settings.md"

@@ -1,7 +1,7 @@
 """resources/families.json, which the window reads in place of the families."""
 
+from modules.config.families import load_families
 from modules.families.registry import FAMILIES
-from modules.ui.models.families import load_families
 from scripts.families_reference import FILE, families_text
 
 

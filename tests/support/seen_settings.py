@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from modules.config.errors import UserError
+from modules.config.families import load_families
 from modules.launch.command_text import bash_line, commands_text
 from modules.machine.run_shape import shape_lines
-from modules.ui.models.families import load_families
 from modules.ui.tabs.ConceptsTab import ConceptsTab
 from modules.ui.tabs.ModelTab import ModelTab, describe_parts
 from modules.ui.tabs.MultiGpuTab import MultiGpuTab

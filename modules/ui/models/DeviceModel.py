@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from modules.config.errors import UserError
+from modules.config.families import load_families
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem
 from modules.machine.backend import choose_backend
@@ -14,7 +15,6 @@ from modules.machine.devices import UNKNOWN_USAGE, Gpu, GpuUsage, Link, read_usa
 from modules.machine.Machine import Machine
 from modules.machine.memory_estimate import GIB, estimate_memory
 from modules.machine.run_shape import RunShape, chosen_gpus, ranks_here, run_shape
-from modules.ui.models.families import load_families
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.typed_text import NO_GPU
 

@@ -18,12 +18,12 @@ from modules.config.describe import SettingInfo, settings_by_path, value_at
 from modules.config.describe import is_visible as is_visible_in
 from modules.config.errors import ConfigError
 from modules.config.explain import generic_path
+from modules.config.families import load_families
 from modules.config.files import config_from_values, load_values, save_config, to_values
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem, find_problems
 from modules.session.working_folder import absolute_path
-from modules.ui.models.families import load_families
 from modules.ui.models.kept_settings import is_within, kept_settings
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.setting_values import Length, copied, flatten, plain, put_value, value_in

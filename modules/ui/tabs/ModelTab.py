@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.ui.models.families import FamilyInfo, load_families
+from modules.config.families import FamilyInfo, load_families
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.form import CardSpec, SettingsPage

@@ -1,0 +1,61 @@
+"""What settings, window and memory estimate know of the model families, from resources/families.json.
+
+The families themselves, in modules/families, belong to the training; `python scripts/families_reference.py --write`
+writes the file from them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+PATH = Path(__file__).resolve().parents[2] / "resources" / "families.json"
+
+
+@dataclass(frozen=True)
+class FamilyInfo:
+    """One family.
+
+    label: as people know it. is_default: whether a config nobody touched is of this family.
+    denoisers, text_encoders, vae: names of the model's parts. objective: "ddpm" or "flow".
+    align: pixel sizes are multiples of it. typical_bytes: of the whole model in float32. single_file: the layout in
+    which it can be written as a single file, None where there is none. embeddings: whether it can learn new words.
+    """
+
+    name: str
+    label: str
+    is_default: bool
+    denoisers: tuple[str, ...]
+    text_encoders: tuple[str, ...]
+    vae: str
+    objective: str
+    align: int
+    typical_bytes: float
+    single_file: str | None
+    embeddings: bool
+
+
+@lru_cache(maxsize=1)
+def load_families() -> dict[str, FamilyInfo]:
+    """The families by name, in the order in which they are offered."""
+    entries = json.loads(PATH.read_bytes())
+    listed = ("denoisers", "text_encoders")
+    infos = [FamilyInfo(**{**entry, **{name: tuple(entry[name]) for name in listed}}) for entry in entries]
+    return {info.name: info for info in infos}
+
+
+def default_family() -> str:
+    """The name of the family of a config nobody touched."""
+    return next(info.name for info in load_families().values() if info.is_default)
+
+
+def families_with(**values: Any) -> tuple[str, ...]:
+    """The names of the families whose entries have these values, as in families_with(objective="flow")."""
+    return tuple(
+        name
+        for name, info in load_families().items()
+        if all(getattr(info, key) == value for key, value in values.items())
+    )
