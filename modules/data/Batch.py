@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 class Batch:
     """Samples of one shape. Legend: B samples, C channels, H W latent cells or pixels.
 
+    Latents of video models, with noise and mask, have an axis of frames behind C.
+
     weight: [B], what each sample's loss is multiplied by; 0 in a batch that only keeps this rank in step.
     count: samples that count in the step's mean; 0 in such a batch.
     noise: [B, C, H, W], in latent space. u: [B], uniform draws in [0, 1) for the timesteps.

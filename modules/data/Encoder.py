@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from modules.data.batches import CachedRecords, PixelRecords
@@ -104,11 +105,11 @@ class Encoder:
 
     def pixels(self) -> PixelRecords:
         """The pictures themselves, all decoded once to find those that can't be used."""
-        vae = self._base.module(self._base.family.vae)
+        shape = partial(latent_shape, self._base.family, self._base.module(self._base.family.vae))
         with self._runtime.heartbeat.phase("caching"):
             found = find_undecodable(self._dataset, self._buckets, self._rounds[0], self._go_on)
             self.unusable = self._gathered(found, "checking the pictures")
-        return PixelRecords(self._dataset, self._buckets, lambda width, height: latent_shape(vae, width, height))
+        return PixelRecords(self._dataset, self._buckets, shape)
 
     # --- together with the other ranks ----------------------------------------------------------------------------
 

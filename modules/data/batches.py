@@ -181,7 +181,10 @@ class SampleSource:
             return None
         white = torch.ones(1, *shape[1:])
         ignored = [uniform(*draw, "unmasked") < self.loss.unmasked_probability for draw in draws]
-        masks = [white if skip else r.get("mask", white) for r, skip in zip(records, ignored, strict=True)]
+        masks = [
+            white if skip or "mask" not in r else r["mask"].expand_as(white)  # the same for every frame
+            for r, skip in zip(records, ignored, strict=True)
+        ]
         if all(mask is white for mask in masks):
             return None
         return torch.stack(masks).to(self.dtype)

@@ -59,9 +59,9 @@ def huber_delta(schedule: HuberSchedule, delta: float, t: Tensor, snr: Tensor) -
 
 
 def masked_mean(error: Tensor, mask: Tensor, outside: float, by_area: bool) -> Tensor:
-    """[B], the mean of each sample's error where `mask` [B, 1, H, W] is 1; where it is 0 it has the weight `outside`.
+    """[B], the mean of each sample's error where `mask` is 1; where it is 0 it has the weight `outside`.
 
-    by_area: divided by the mean weight, so that a small mask makes no small loss.
+    mask: as `error`, with one channel. by_area: divided by the mean weight, so that a small mask makes no small loss.
     """
     weight = mask if outside == 0 else outside + (1 - outside) * mask
     mean = (error * weight).flatten(1).mean(1)

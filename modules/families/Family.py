@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from modules.families.Codec import Codec
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -51,7 +53,7 @@ class Family:
     objective: "ddpm" (the base's scheduler config says epsilon or v) or "flow".
     align: pixel sizes must be multiples of it.
     inputs: DenoiserCall -> keyword arguments of the denoiser's forward.
-    vae_stats: vae -> (shift, scale), normalised latents = (raw - shift) * scale.
+    codec: how the VAE turns pictures into latents and back.
     lora_targets: component -> names of its attention projections; lora_mlp: likewise of its feed-forward layers.
     lora_blocks: component -> the blocks in which layers may be adapted.
     latent_bytes_per_pixel, caption_bytes: what a cache entry takes in float32, for the estimate of disk space.
@@ -77,7 +79,6 @@ class Family:
     objective: Literal["ddpm", "flow"]
     align: int
     inputs: Callable[[DenoiserCall], dict[str, Any]]
-    vae_stats: Callable[[nn.Module], tuple[float, float]]
     lora_targets: Mapping[str, tuple[str, ...]]
     lora_mlp: Mapping[str, tuple[str, ...]]
     lora_blocks: Mapping[str, tuple[str, ...]]
@@ -85,6 +86,7 @@ class Family:
     caption_bytes: int
     typical_bytes: float
     is_default: bool = False
+    codec: Codec = field(default_factory=Codec)
     other_pipelines: tuple[str, ...] = ()
     vae: str = "vae"
     unused: tuple[str, ...] = ()
@@ -109,8 +111,3 @@ class Family:
 
     def tokenizer_of(self, encoder: str) -> str:
         return self.text.tokenizers[self.text.encoders.index(encoder)]
-
-
-def scaling_and_shift(vae: nn.Module) -> tuple[float, float]:
-    """(shift, scale) of an AutoencoderKL, from its config."""
-    return getattr(vae.config, "shift_factor", None) or 0.0, vae.config.scaling_factor

@@ -1,6 +1,6 @@
-"""Pixels to normalised latents and back.
+"""Pixels to normalized latents and back, by a family's Codec.
 
-Legend: B batch, C channels, H W pixels or latent cells.
+Legend: B batch, C channels, H W pixels. Latents are [B, C, H, W], of video models [B, C, F, H, W].
 """
 
 from __future__ import annotations
@@ -16,26 +16,33 @@ if TYPE_CHECKING:
 
 
 def encode_pixels(family: Family, vae: nn.Module, pixels_BCHW: Tensor) -> Tensor:
-    """Normalised latents of pictures in [-1, 1]: the mode of the encoder's distribution, so that a cache is exact."""
+    """Normalized latents of pictures in [-1, 1]: the mode of the encoder's distribution, so that a cache is exact."""
     with _safe_from_overflow(vae):
-        pixels = pixels_BCHW.to(vae.device, vae.dtype)
-        return normalise(family, vae, vae.encode(pixels).latent_dist.mode())
+        raw = family.codec.encode(vae, pixels_BCHW.to(vae.device, vae.dtype)).mode()
+        shift, scale = _stats(family, vae, raw)
+        return (raw - shift) * scale
 
 
-def decode_latents(family: Family, vae: nn.Module, latents_BCHW: Tensor) -> Tensor:
-    """Pictures in about [-1, 1] of normalised latents."""
-    shift, scale = family.vae_stats(vae)
-    return vae.decode((latents_BCHW / scale + shift).to(vae.dtype), return_dict=False)[0]
+def decode_latents(family: Family, vae: nn.Module, latents: Tensor) -> Tensor:
+    """Pictures in about [-1, 1] of normalized latents, [B, 3, H, W]."""
+    shift, scale = _stats(family, vae, latents)
+    return family.codec.decode(vae, (latents / scale + shift).to(vae.dtype))
 
 
-def normalise(family: Family, vae: nn.Module, raw_BCHW: Tensor) -> Tensor:
-    shift, scale = family.vae_stats(vae)
-    return (raw_BCHW - shift) * scale
+def latent_shape(family: Family, vae: nn.Module, width: int, height: int) -> tuple[int, ...]:
+    """The shape of the latents of one picture of this size in pixels."""
+    return family.codec.shape(vae, width, height, 1)
+
+
+def _stats(family: Family, vae: nn.Module, latents: Tensor) -> tuple[float | Tensor, float | Tensor]:
+    """Shift and scale, on the device and in the precision of the latents where they are tensors."""
+    shift, scale = family.codec.stats(vae)
+    return tuple(value.to(latents) if hasattr(value, "to") else value for value in (shift, scale))
 
 
 @contextlib.contextmanager
 def _safe_from_overflow(vae: nn.Module) -> Iterator[None]:
-    """Inside, a VAE in float16 computes in float32 if its config asks for it: the activations of SDXL's overflow."""
+    """Inside, a VAE in float16 computes in float32 if its config asks for it: the activations of some overflow."""
     import torch
 
     if vae.dtype != torch.float16 or not vae.config.get("force_upcast"):
@@ -46,9 +53,3 @@ def _safe_from_overflow(vae: nn.Module) -> Iterator[None]:
         yield
     finally:
         vae.to(torch.float16)  # to the bits that it had
-
-
-def latent_shape(vae: nn.Module, width: int, height: int) -> tuple[int, int, int]:
-    """(C, H, W) of the latents of a picture of this size in pixels; each level of the VAE but the last halves it."""
-    factor = 2 ** (len(vae.config.block_out_channels) - 1)
-    return vae.config.latent_channels, height // factor, width // factor

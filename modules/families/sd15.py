@@ -1,6 +1,6 @@
 """Stable Diffusion 1.x and 2.x: one U-Net, one CLIP text encoder; epsilon or v by the base's scheduler."""
 
-from modules.families.Family import Family, TextEncoding, scaling_and_shift
+from modules.families.Family import Family, TextEncoding
 
 SD15 = Family(
     name="sd15",
@@ -16,7 +16,6 @@ SD15 = Family(
         "timestep": call.timestep,
         "encoder_hidden_states": call.text["prompt_embeds"],
     },
-    vae_stats=scaling_and_shift,
     lora_targets={
         "unet": ("to_q", "to_k", "to_v", "to_out.0"),
         "text_encoder": ("q_proj", "k_proj", "v_proj", "out_proj"),

@@ -1,6 +1,6 @@
 """Stable Diffusion 3 and 3.5: a flow transformer, two CLIP encoders and T5."""
 
-from modules.families.Family import Family, TextEncoding, scaling_and_shift
+from modules.families.Family import Family, TextEncoding
 
 _CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 
@@ -23,7 +23,6 @@ SD3 = Family(
         "encoder_hidden_states": call.text["prompt_embeds"],
         "pooled_projections": call.text["pooled_prompt_embeds"],
     },
-    vae_stats=scaling_and_shift,
     lora_targets={
         "transformer": tuple(
             f"attn.{name}"

@@ -4,7 +4,7 @@ Podell et al. 2023, arXiv 2307.01952: the U-Net attends to the penultimate layer
 takes the second one's pooled output with each picture's original size, crop and bucket (section 2.2).
 """
 
-from modules.families.Family import Family, TextEncoding, scaling_and_shift
+from modules.families.Family import Family, TextEncoding
 
 _CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 _CLIP_MLP = ("fc1", "fc2")
@@ -27,7 +27,6 @@ SDXL = Family(
         "encoder_hidden_states": call.text["prompt_embeds"],
         "added_cond_kwargs": {"text_embeds": call.text["pooled_prompt_embeds"], "time_ids": call.sizes},
     },
-    vae_stats=scaling_and_shift,
     lora_targets={
         "unet": ("to_q", "to_k", "to_v", "to_out.0"),
         "text_encoder": _CLIP_ATTENTION,

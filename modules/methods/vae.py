@@ -64,15 +64,15 @@ class VaeLoss(Loss):
         self._config = config
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
-        vae = self.base.module(self.base.family.vae)
+        codec, vae = self.base.family.codec, self.base.module(self.base.family.vae)
         pixels = batch.pixels.to(vae.dtype)
-        posterior = vae.encode(pixels).latent_dist
+        posterior = codec.encode(vae, pixels)
         latents = posterior.mean + posterior.std * batch.noise.to(posterior.mean.dtype)
-        decoded = vae.decode(latents, return_dict=False)[0]
+        decoded = codec.decode(vae, latents)
         difference = _exact(decoded) - _exact(pixels)
         error = difference.abs() if self._config.reconstruction == "l1" else difference.square()
         reconstruction = error.flatten(1).mean(1)
-        divergence = _exact(posterior.kl()) / posterior.mean[0].numel()
+        divergence = _exact(posterior.kl()).reshape(len(pixels), -1).sum(1) / posterior.mean[0].numel()
         losses = reconstruction + self._config.kl_weight * divergence
         shown = {"reconstruction": (reconstruction * batch.weight).sum(), "kl": (divergence * batch.weight).sum()}
         return (losses * batch.weight).sum(), batch.count, shown

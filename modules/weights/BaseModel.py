@@ -285,7 +285,9 @@ class BaseModel:
             if self.config.channels_last and component.__class__.__module__.startswith("diffusers"):
                 import torch
 
-                component.to(memory_format=torch.channels_last)
+                for layer in component.modules():
+                    if isinstance(layer, torch.nn.Conv2d):  # the layout is for four axes; Conv3d has five
+                        layer.to(memory_format=torch.channels_last)
         return component
 
     def _new_pipe(self) -> DiffusionPipeline:
