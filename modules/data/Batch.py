@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from modules.families.TextEncoding import Conditioning
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -43,7 +45,7 @@ class Batch:
     mask: Tensor | None = None
     prior: Tensor | None = None
     unconditional: Tensor | None = None
-    text: dict[str, Tensor] | None = None
+    text: Conditioning | None = None
 
     def to(self, device: torch.device) -> Batch:
         if device.type == "cpu":
@@ -60,10 +62,14 @@ class Batch:
 def _to(value, device):
     if isinstance(value, dict):
         return {name: _to(item, device) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_to(item, device) for item in value]
     return value.to(device, non_blocking=True) if hasattr(value, "to") else value
 
 
 def _pin(value):
     if isinstance(value, dict):
         return {name: _pin(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_pin(item) for item in value]
     return value.pin_memory() if hasattr(value, "pin_memory") else value

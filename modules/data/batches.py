@@ -26,9 +26,16 @@ if TYPE_CHECKING:
     from modules.data.concepts import Dataset
     from modules.data.plan import MicroBatch
     from modules.data.TensorCache import TensorCache
+    from modules.families.TextEncoding import Conditioning
 
 T = TypeVar("T")
 Draw = tuple[int, int, int, int]  # (seed, epoch, sample, repeat)
+
+
+def _stacked(records: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    import torch
+
+    return {name: torch.stack([record[name] for record in records]) for name in records[0]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +90,7 @@ class SampleSource:
 
     pictures: gives "latents" or "pixels" of a sample. text: gives the conditioning of a caption, None where the text
     encoder trains and encodes in the step.
+    collate: puts the conditioning of several captions together.
     captions: draws them; caption dropout puts "" in their place, of which `text` has a record too.
     dtype: of the tensors. sizes: whether batches tell the pictures' sizes and crops.
     diffusion, loss: how pictures are noised, and which samples a mask or the frozen model concerns.
@@ -103,6 +111,7 @@ class SampleSource:
     loss: LossConfig = field(default_factory=LossConfig)
     timesteps: Timesteps = field(default_factory=Timesteps)
     zero_unconditional: bool = False
+    collate: Callable[[list[dict[str, Tensor]]], Conditioning] = _stacked
 
     def batch(self, micro_batch: MicroBatch, epoch: int) -> Batch:
         """The tensors of one micro-batch, on the CPU."""
@@ -127,7 +136,7 @@ class SampleSource:
             u=torch.tensor(u, dtype=torch.float64).to(exact),
             prompts=prompts,
             sizes=torch.tensor([self._sizes(sample) for sample in samples]).float() if self.sizes else None,
-            text=_stacked([self.text.record(prompt) for prompt in prompts]) if self.text else None,
+            text=self.collate([self.text.record(prompt) for prompt in prompts]) if self.text else None,
             input_noise=self._input_noise(noise, draws, shape),
             mask=self._masks(records, draws, shape),
             prior=_marked([self._is_prior(sample) for sample in samples]),
@@ -202,12 +211,6 @@ def _normal(draw: Draw, purpose: str, shape: tuple[int, ...]) -> Tensor:
 
     generator = torch.Generator().manual_seed(torch_seed(*draw, purpose))
     return torch.randn(shape, generator=generator)
-
-
-def _stacked(records: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    import torch
-
-    return {name: torch.stack([record[name] for record in records]) for name in records[0]}
 
 
 def prefetch(make: Iterable[T], depth: int) -> Iterator[T]:

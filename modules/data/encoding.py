@@ -65,10 +65,13 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
 
 def text_keys(captions: Sequence[str], base: BaseModel, hashes: FileHashes) -> list[str]:
     """The cache key of each caption's embeddings."""
-    options = json.dumps(dict(base.family.text.options), sort_keys=True)
     files = base.component_files(*base.family.text_components)
-    encoders = hashes.combined(files, str(base.dtype), options, f"v{ENCODING_VERSION}")
-    keys = {caption: _key(caption, encoders) for caption in set(captions)}
+
+    def encoders(options: dict) -> str:
+        return hashes.combined(files, str(base.dtype), json.dumps(options, sort_keys=True), f"v{ENCODING_VERSION}")
+
+    plain, empty = (encoders(base.family.text.options_for(prompt)) for prompt in ("a prompt", ""))
+    keys = {caption: _key(caption, plain if caption else empty) for caption in set(captions)}
     return [keys[caption] for caption in captions]
 
 
@@ -110,7 +113,7 @@ def cache_text(
     """Encodes this rank's share of the captions that are missing, each once."""
     import torch
 
-    from modules.families.conditioning import encode_text
+    from modules.families.conditioning import encode_records
 
     missing = part_of(_first_of_each_key(keys, cache), share)
     if not missing:
@@ -118,9 +121,9 @@ def cache_text(
     done = 0
     with must_fit("the text encoders"), base.using(*base.family.text_components) as pipe, torch.no_grad():
         for chunk in _chunks(missing, CAPTIONS_AT_ONCE):
-            outputs = encode_text(base.family, pipe, [captions[number] for number in chunk])
-            for row, number in enumerate(chunk):
-                cache.put(keys[number], {name: value[row] for name, value in outputs.items()})
+            records = encode_records(base.family, pipe, [captions[number] for number in chunk])
+            for number, record in zip(chunk, records, strict=True):
+                cache.put(keys[number], record)
             done += len(chunk)
             progress(f"Caching captions: {done} of {len(missing)}")
 

@@ -11,25 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from modules.families.Codec import Codec
+from modules.families.TextEncoding import Conditioning, TextEncoding
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-
-@dataclass(frozen=True)
-class TextEncoding:
-    """How prompts become conditioning, by the pipeline's own `encode_prompt`.
-
-    outputs: a name for each value that `encode_prompt` returns, equal to the argument of the pipeline's `__call__`
-        that takes it, so that a cached record serves training and sampling; None drops the value.
-    encoders, tokenizers: the pipeline's components that are needed.
-    options: further arguments of `encode_prompt` (and, where it takes them, of `__call__`).
-    """
-
-    outputs: tuple[str | None, ...]
-    encoders: tuple[str, ...]
-    tokenizers: tuple[str, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -39,7 +24,7 @@ class DenoiserCall:
     denoiser: nn.Module
     latents: Tensor  # [B, C, H, W], noised, normalised
     timestep: Tensor  # [B], 0..1000
-    text: Mapping[str, Tensor]  # the outputs of TextEncoding by name, batched
+    text: Conditioning  # the outputs of TextEncoding by name, batched
     sizes: Tensor | None = None  # [B, 6], as in Batch; given where the family `takes_sizes`
 
 

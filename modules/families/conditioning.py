@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+from modules.families.TextEncoding import collate_text
 
 if TYPE_CHECKING:
     import torch
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from modules.families.Family import Family
+    from modules.families.TextEncoding import Conditioning
 
 # What every encode_prompt that takes them is told: one plain text per prompt, no unconditional half.
 _FIXED = {
@@ -25,20 +28,40 @@ _FIXED = {
 }
 
 
-def encode_text(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> dict[str, Tensor]:
-    """Conditioning of `prompts`, by name, each [len(prompts), ...], on the encoders' device.
+def encode_text(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> dict[str, Tensor | list[Tensor]]:
+    """Conditioning of a batch with these `prompts`, by name, on the encoders' device.
 
-    Gradients flow where the caller has them enabled. The names are those of `family.text.outputs`.
+    Gradients flow where the caller has them enabled. The names are those of `family.text.outputs`, and its mask's.
     """
+    return collate_text(family.text, encode_records(family, pipe, prompts))
+
+
+def encode_records(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list[dict[str, Tensor]]:
+    """Conditioning of each of `prompts` by itself, without an axis for the batch: what a cache keeps."""
+    numbers = range(len(prompts))
+    if family.text.collate == "pad":  # each alone: beside longer ones it would be padded to their length
+        groups = [[number] for number in numbers]
+    elif family.text.empty_options:
+        groups = [[number for number in numbers if bool(prompts[number]) is spoken] for spoken in (True, False)]
+    else:
+        groups = [list(numbers)]
+    records = {}
+    for group in filter(None, groups):
+        records |= dict(zip(group, _encode(family, pipe, [prompts[number] for number in group]), strict=True))
+    return [records[number] for number in numbers]
+
+
+def _encode(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list[dict[str, Tensor]]:
     encoder = getattr(pipe, family.text.encoders[0])
     taken = inspect.signature(pipe.encode_prompt).parameters
-    arguments: dict[str, Any] = {**_FIXED, "device": encoder.device, **family.text.options}
+    arguments: dict[str, Any] = {**_FIXED, "device": encoder.device, **family.text.options_for(prompts[0])}
     with _denoiser_described(family, pipe), _no_float16(encoder.device):
         outputs = pipe.encode_prompt(
             prompt=written_out(pipe, prompts),
             **{name: value for name, value in arguments.items() if name in taken},
         )
-    return {name: value for name, value in zip(family.text.outputs, outputs, strict=True) if name is not None}
+    named = {name: value for name, value in zip(family.text.outputs, outputs, strict=True) if name is not None}
+    return [{name: value[row] for name, value in named.items()} for row in range(len(prompts))]
 
 
 def written_out(pipe: DiffusionPipeline, prompts: list[str]) -> list[str]:
@@ -58,8 +81,8 @@ def is_unconditional_zero(pipe: DiffusionPipeline) -> bool:
     return bool(pipe.config.get("force_zeros_for_empty_prompt", False))
 
 
-def zeroed(text: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
-    """The conditioning `text`, zero in the rows that `rows`, bool[B], marks."""
+def zeroed(text: Conditioning, rows: Tensor) -> dict[str, Tensor]:
+    """The conditioning `text`, of tensors, zero in the rows that `rows`, bool[B], marks."""
     return {name: value.masked_fill(rows.view(-1, *[1] * (value.dim() - 1)), 0) for name, value in text.items()}
 
 

@@ -35,9 +35,7 @@ def predict(
     return denoiser(**family.inputs(call), return_dict=False)[0]
 
 
-def objective_of(
-    family: Family, scheduler_config: Mapping[str, Any], device: torch.device | None = None
-) -> Objective:
+def objective_of(family: Family, scheduler_config: Mapping[str, Any], device: torch.device | None = None) -> Objective:
     """The training objective of a base model.
 
     scheduler_config: of the base's scheduler; it holds the noise schedule and says whether epsilon or v is predicted.

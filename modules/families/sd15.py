@@ -1,6 +1,7 @@
 """Stable Diffusion 1.x and 2.x: one U-Net, one CLIP text encoder; epsilon or v by the base's scheduler."""
 
-from modules.families.Family import Family, TextEncoding
+from modules.families.Family import Family
+from modules.families.TextEncoding import TextEncoding
 
 SD15 = Family(
     name="sd15",

@@ -1,6 +1,7 @@
 """Stable Diffusion 3 and 3.5: a flow transformer, two CLIP encoders and T5."""
 
-from modules.families.Family import Family, TextEncoding
+from modules.families.Family import Family
+from modules.families.TextEncoding import TextEncoding
 
 _CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 

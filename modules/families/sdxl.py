@@ -4,7 +4,8 @@ Podell et al. 2023, arXiv 2307.01952: the U-Net attends to the penultimate layer
 takes the second one's pooled output with each picture's original size, crop and bucket (section 2.2).
 """
 
-from modules.families.Family import Family, TextEncoding
+from modules.families.Family import Family
+from modules.families.TextEncoding import TextEncoding
 
 _CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 _CLIP_MLP = ("fc1", "fc2")

@@ -1,9 +1,9 @@
 """Trains a diffusion model: loads it, caches the data, runs the loop, samples, backs up and saves.
 
-    trainer = GenericTrainer(config, callbacks, commands)
-    trainer.start()
-    trainer.train()
-    trainer.end()
+trainer = GenericTrainer(config, callbacks, commands)
+trainer.start()
+trainer.train()
+trainer.end()
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from modules.distributed.usable_gpus import device_words
 from modules.families.conditioning import is_unconditional_zero
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
+from modules.families.TextEncoding import collate_text
 from modules.families.timesteps import timesteps_of
 from modules.methods.layers import check_layers
 from modules.methods.parts import trained_in
@@ -355,6 +356,7 @@ class GenericTrainer(TrainingEngine):
             "loss": self.config.loss,
             "timesteps": timesteps_of(self.family, self.base.pipe.scheduler.config, self.config.diffusion),
             "zero_unconditional": is_unconditional_zero(self.base.pipe),
+            "collate": partial(collate_text, self.family.text),
         }
 
     def _attach_method(self) -> None:

@@ -65,7 +65,8 @@ def encodings(monkeypatch) -> Encodings:
     import modules.families.latents
 
     seen, one_at_a_time = Encodings(), threading.RLock()
-    encode_pixels, encode_text = modules.families.latents.encode_pixels, modules.families.conditioning.encode_text
+    encode_pixels = modules.families.latents.encode_pixels
+    encode_records = modules.families.conditioning.encode_records
     load = BaseModel._load_component
 
     def counted_pixels(family, vae, pixels):
@@ -74,7 +75,7 @@ def encodings(monkeypatch) -> Encodings:
 
     def counted_text(family, pipe, prompts):
         seen.captions[threading.current_thread().name] += len(prompts)
-        return encode_text(family, pipe, prompts)
+        return encode_records(family, pipe, prompts)
 
     def counted_load(self, name):
         seen.loaded.append((threading.current_thread().name, name))
@@ -82,7 +83,7 @@ def encodings(monkeypatch) -> Encodings:
             return load(self, name)
 
     monkeypatch.setattr("modules.families.latents.encode_pixels", counted_pixels)
-    monkeypatch.setattr("modules.families.conditioning.encode_text", counted_text)
+    monkeypatch.setattr("modules.families.conditioning.encode_records", counted_text)
     monkeypatch.setattr(BaseModel, "_load_component", counted_load)
     return seen
 

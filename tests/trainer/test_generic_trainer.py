@@ -64,7 +64,8 @@ def count_encoding(monkeypatch) -> dict[str, int]:
     import modules.families.latents
 
     counts = {"pictures": 0, "captions": 0}
-    encode_pixels, encode_text = modules.families.latents.encode_pixels, modules.families.conditioning.encode_text
+    encode_pixels = modules.families.latents.encode_pixels
+    encode_records = modules.families.conditioning.encode_records
 
     def counted_pixels(family, vae, batch):
         counts["pictures"] += len(batch)
@@ -72,10 +73,10 @@ def count_encoding(monkeypatch) -> dict[str, int]:
 
     def counted_text(family, pipe, prompts):
         counts["captions"] += len(prompts)
-        return encode_text(family, pipe, prompts)
+        return encode_records(family, pipe, prompts)
 
     monkeypatch.setattr("modules.families.latents.encode_pixels", counted_pixels)
-    monkeypatch.setattr("modules.families.conditioning.encode_text", counted_text)
+    monkeypatch.setattr("modules.families.conditioning.encode_records", counted_text)
     return counts
 
 

@@ -1,0 +1,32 @@
+"""How the conditioning of several prompts becomes that of a batch."""
+
+import torch
+
+from modules.families.TextEncoding import TextEncoding, collate_text
+
+SHORT, LONG = ({"words": torch.full((length, 3), float(length)), "pooled": torch.ones(5)} for length in (2, 4))
+
+
+def encoding(**options) -> TextEncoding:
+    return TextEncoding(outputs=("words", "pooled"), encoders=(), tokenizers=(), **options)
+
+
+def test_texts_of_unlike_length_are_padded_with_zeros_and_the_mask_tells():
+    batch = collate_text(encoding(collate="pad", padded=("words",), mask="mask"), [SHORT, LONG])
+    assert batch["words"].shape == (2, 4, 3)
+    assert torch.equal(batch["words"][0, :2], SHORT["words"])
+    assert not batch["words"][0, 2:].any()
+    assert torch.equal(batch["words"][1], LONG["words"])
+    assert batch["mask"].tolist() == [[True, True, False, False], [True] * 4]
+    assert batch["pooled"].shape == (2, 5)
+
+
+def test_a_family_that_takes_lists_gets_each_text_as_it_is():
+    batch = collate_text(encoding(collate="list"), [SHORT, LONG])
+    assert [value.shape for value in batch["words"]] == [(2, 3), (4, 3)]
+
+
+def test_the_empty_prompt_may_have_options_of_its_own():
+    text = encoding(options={"length": 8, "instruction": "say"}, empty_options={"instruction": None})
+    assert text.options_for("a cat") == {"length": 8, "instruction": "say"}
+    assert text.options_for("") == {"length": 8, "instruction": None}
