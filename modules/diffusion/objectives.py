@@ -25,6 +25,9 @@ class Noised(NamedTuple):
 class Objective(Protocol):
     def noise(self, clean: Tensor, noise: Tensor, u: Tensor) -> Noised: ...
 
+    def timestep(self, u: Tensor) -> Tensor:
+        """[B], the `Noised.timestep` of samples noised with these draws."""
+
     def snr(self, u: Tensor) -> Tensor:
         """[B], signal^2 / noise^2 of samples noised with these draws, in float32 at least."""
 
@@ -42,7 +45,7 @@ class Ddpm:
     prediction_type: Literal["epsilon", "v_prediction"]
 
     def noise(self, clean: Tensor, noise: Tensor, u: Tensor) -> Noised:
-        timestep = self._timestep(u)
+        timestep = self.timestep(u)
         alpha = per_sample(self.alphas_cumprod.to(clean.device, clean.dtype)[timestep], clean)
         signal, sigma = alpha.sqrt(), (1 - alpha).sqrt()
         noised = signal * clean + sigma * noise
@@ -50,10 +53,10 @@ class Ddpm:
         return Noised(noised, timestep, target)
 
     def snr(self, u: Tensor) -> Tensor:
-        alpha = self.alphas_cumprod.to(u.device, torch.promote_types(u.dtype, torch.float32))[self._timestep(u)]
+        alpha = self.alphas_cumprod.to(u.device, torch.promote_types(u.dtype, torch.float32))[self.timestep(u)]
         return alpha / (1 - alpha)
 
-    def _timestep(self, u: Tensor) -> Tensor:
+    def timestep(self, u: Tensor) -> Tensor:
         last = len(self.alphas_cumprod) - 1
         # clamped: as a float32, a draw just below 1 may have been rounded to 1
         return (u * len(self.alphas_cumprod)).long().clamp(max=last)
@@ -70,7 +73,10 @@ class Flow:
     def noise(self, clean: Tensor, noise: Tensor, u: Tensor) -> Noised:
         sigma = per_sample(u.to(clean.dtype), clean)
         # the timestep keeps u's precision: bf16 would collapse neighbouring timesteps near 1000
-        return Noised((1 - sigma) * clean + sigma * noise, u * 1000.0, noise - clean)
+        return Noised((1 - sigma) * clean + sigma * noise, self.timestep(u), noise - clean)
+
+    def timestep(self, u: Tensor) -> Tensor:
+        return u * 1000.0
 
     def snr(self, u: Tensor) -> Tensor:
         return ((1 - u) / u).square()

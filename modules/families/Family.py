@@ -1,6 +1,6 @@
 """What a model family is: data and a few short functions, no training code and no torch at import.
 
-Noise, target and loss live in unpacked, normalised latent space; whatever a denoiser wants otherwise
+Noise, target and loss live in unpacked, normalized latent space; whatever a denoiser wants otherwise
 (packing, time scale, sign) is inside the family's `inputs` and `output`.
 """
 
@@ -22,7 +22,7 @@ class DenoiserCall:
     """What a family's `inputs` sees of one forward pass."""
 
     denoiser: nn.Module
-    latents: Tensor  # [B, C, H, W], noised, normalised
+    latents: Tensor  # [B, C, H, W] or [B, C, F, H, W], noised, normalized
     timestep: Tensor  # [B], 0..1000
     text: Conditioning  # the outputs of TextEncoding by name, batched
     sizes: Tensor | None = None  # [B, 6], as in Batch; given where the family `takes_sizes`
@@ -38,6 +38,9 @@ class Family:
     objective: "ddpm" (the base's scheduler config says epsilon or v) or "flow".
     align: pixel sizes must be multiples of it.
     inputs: DenoiserCall -> keyword arguments of the denoiser's forward.
+    output: (DenoiserCall, what the denoiser returns first) -> the prediction in the shape of the latents.
+    experts: the pipeline's config -> denoiser -> the timesteps that are its own, from the first up to, but without, the
+        second; None where one denoiser takes all. What trains of an expert that a step does not need stays as it is.
     codec: how the VAE turns pictures into latents and back.
     lora_targets: component -> names of its attention projections; lora_mlp: likewise of its feed-forward layers.
     lora_blocks: component -> the blocks in which layers may be adapted.
@@ -71,6 +74,8 @@ class Family:
     caption_bytes: int
     typical_bytes: float
     is_default: bool = False
+    output: Callable[[DenoiserCall, Any], Tensor] = lambda call, output: output
+    experts: Callable[[Mapping[str, Any]], Mapping[str, tuple[float, float]]] | None = None
     codec: Codec = field(default_factory=Codec)
     other_pipelines: tuple[str, ...] = ()
     vae: str = "vae"

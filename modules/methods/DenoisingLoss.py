@@ -37,7 +37,8 @@ class DenoisingLoss(Loss):
         self._mix = LossMix(config.loss.mse, config.loss.mae, config.loss.huber)
         self._objective = objective_of(base.family, base.pipe.scheduler.config, base.device)
         if base.config.gradient_checkpointing:  # gradients of the text pass through a denoiser that is frozen, too
-            base.module(base.family.denoisers[0]).enable_gradient_checkpointing()
+            for name in base.family.denoisers:
+                base.module(name).enable_gradient_checkpointing()
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
         noised, timestep, target = self._objective.noise(batch.latents, batch.noise, batch.u)
@@ -51,9 +52,10 @@ class DenoisingLoss(Loss):
         return losses.sum(), batch.count, self._metrics(batch, losses, prediction, target)
 
     def _predict(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor:
-        family = self.base.family
-        denoiser = self.base.module(family.denoisers[0])
-        return predict(family, denoiser, noised, timestep, self._text(batch), batch.sizes)
+        host_timestep = self._objective.timestep(batch.host_u)
+        return predict(
+            self.base.family, self.base.pipe, noised, timestep, self._text(batch), batch.sizes, host_timestep
+        )
 
     def _text(self, batch: Batch) -> Mapping[str, Tensor]:
         text = batch.text if batch.text is not None else encode_text(self.base.family, self.base.pipe, batch.prompts)

@@ -66,7 +66,8 @@ class Loss(nn.Module):
     """The loss of a batch as a module, so that a data-parallel wrapper sees every parameter that trains.
 
     Its children are the trained components by name; frozen ones are reached through `base`, unregistered.
-    unused_parameters: whether a step may leave some of what trains without a gradient, as the family says.
+    unused_parameters: whether a step may leave some of what trains without a gradient, as the family says: weights that
+        nothing reaches, or an expert that has none of the step's timesteps.
     """
 
     def __init__(self, base: BaseModel, trained: list[str]):
@@ -74,7 +75,9 @@ class Loss(nn.Module):
         self.base = base
         for name in trained:
             self.add_module(name, base.module(name))
-        self.unused_parameters = any(name in base.family.partly_idle for name in trained)
+        family = base.family
+        idle = family.partly_idle if family.experts is None else (*family.partly_idle, *family.denoisers)
+        self.unused_parameters = any(name in idle for name in trained)
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
         """(loss summed over the batch, its number of samples, further sums by name)."""

@@ -47,10 +47,6 @@ class Case:
     folder: str
     pipe: diffusers.DiffusionPipeline = field(repr=False)
 
-    @property
-    def denoiser(self):
-        return getattr(self.pipe, self.family.denoisers[0])
-
     def fresh_pipe(self, folder=None):
         return load_pipe(self.family, folder or self.folder)
 
@@ -60,10 +56,10 @@ class Case:
             records = [encode_text(self.family, pipe or self.pipe, [prompt]) for prompt in PROMPTS]
         return {name: torch.cat([record[name] for record in records]) for name in records[0]}
 
-    def predict(self, noised, timestep, text, denoiser=None):
+    def predict(self, noised, timestep, text, pipe=None):
         """Of pictures that were not cut and have the size in which they are made, as a pipeline takes it."""
         with torch.no_grad():
-            return predict(self.family, denoiser or self.denoiser, noised, timestep, text, sizes_of(noised))
+            return predict(self.family, pipe or self.pipe, noised, timestep, text, sizes_of(noised))
 
     def objective(self):
         return objective_of(self.family, self.pipe.scheduler.config)
@@ -135,7 +131,7 @@ def noised_pair(case):
 
 def predict_pair(case, pipe):
     noised, timestep, _ = noised_pair(case)
-    return case.predict(noised, timestep, case.text(pipe), getattr(pipe, case.family.denoisers[0]))
+    return case.predict(noised, timestep, case.text(pipe), pipe)
 
 
 def training_base(case, method, **settings):
@@ -264,7 +260,7 @@ def test_the_prediction_heeds_sizes_where_the_family_takes_them(case):
         sizes = sizes_of(noised)
         sizes[:, changed] += 100
         with torch.no_grad():
-            predictions.append(predict(case.family, case.denoiser, noised, timestep, text, sizes))
+            predictions.append(predict(case.family, case.pipe, noised, timestep, text, sizes))
     predictions.append(case.predict(noised, timestep, text))
     differences = [
         largest_difference(one, other) for n, one in enumerate(predictions) for other in predictions[n + 1 :]
@@ -277,8 +273,7 @@ def test_only_components_that_the_family_names_have_weights_that_no_step_reaches
     loss = METHODS["full"].loss(base, config)
     noised, timestep, _ = noised_pair(case)
     text = encode_text(case.family, base.pipe, PROMPTS)
-    denoiser = base.module(case.family.denoisers[0])
-    predict(case.family, denoiser, noised, timestep, text, sizes_of(noised)).square().mean().backward()
+    predict(case.family, base.pipe, noised, timestep, text, sizes_of(noised)).square().mean().backward()
     idle = {
         name
         for name in trained_in(METHODS["full"], base, config)

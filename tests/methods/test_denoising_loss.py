@@ -324,7 +324,7 @@ def canvas_loss(**settings):
     canvas = Canvas()
     base = SimpleNamespace(
         family=replace(SD3, denoisers=("canvas",), inputs=lambda call: {"latents": call.latents}),
-        pipe=SimpleNamespace(scheduler=SimpleNamespace(config={})),
+        pipe=SimpleNamespace(scheduler=SimpleNamespace(config={}), canvas=canvas),
         device=torch.device("cpu"),
         config=SimpleNamespace(gradient_checkpointing=False),
         module=lambda name: canvas,
