@@ -9,7 +9,8 @@ from modules.config.families import families_with
 from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Str, setting
 
-DDPM = {"family": families_with(objective="ddpm"), "method": methods_that(lambda method: method.uses_denoiser)}
+WITH_DENOISER = methods_that(lambda method: method.uses_denoiser)
+DDPM = {"family": families_with(objective="ddpm"), "method": WITH_DENOISER}
 
 
 @dataclass(config=STRICT)

@@ -47,7 +47,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
     if problem := check_batch(config.batch_size, config.batch_size_mode, num_ranks, accumulation):
         raise ConfigError(problem.message)
     family = FAMILIES[config.family]
-    base = check_base(config.model.base, family.name, family.pipelines, unused=family.unused)
+    base = check_base(config.model.base, family)
     check_format(family, config.output)
     dataset, buckets = prepare_data(config, family)
     uses_captions = facts_of(config).uses_captions

@@ -53,7 +53,11 @@ class Family:
     patch: latent cells along each side of what counts as a token where timesteps are shifted by a picture's size.
     partly_idle: components of which training reaches not every weight, so that some never get a gradient.
     fixed: component -> layers of it that never train, because other programs' files have no place for them.
-    single_file: the key layout in which a single-file checkpoint can be written, None where there is none.
+    accepts: whether a model_index.json that names one of the pipelines is of this family; variants differ in it.
+    made_lora: whether a LoRA file with tensors of these names and shapes is of this family and of no other.
+    call_options: further arguments of the pipeline's `__call__`, beside those of `text.options`.
+    single_file: the key layout in which a single-file checkpoint can be written, None where there is none: "ldm" of the
+        first latent diffusion, "sgm" of Stability's later ones with two text encoders, "mmdit" with three.
     kohya_prefixes: component -> how the names of its layers begin in a LoRA file in kohya's format.
     kohya_blocks: whether that format names the denoiser's blocks as diffusers does or as a single file does.
     embedding_keys: text encoder -> the name of its vectors in the file of an embedding.
@@ -85,7 +89,10 @@ class Family:
     patch: int = 2
     partly_idle: tuple[str, ...] = ()
     fixed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    single_file: Literal["sd", "sdxl", "sd3"] | None = None
+    accepts: Callable[[Mapping[str, Any]], bool] = lambda index: True
+    made_lora: Callable[[Mapping[str, tuple[int, ...]]], bool] = lambda shapes: False
+    call_options: Mapping[str, Any] = field(default_factory=dict)
+    single_file: Literal["ldm", "sgm", "mmdit"] | None = None
     kohya_prefixes: Mapping[str, str] = field(default_factory=dict)
     kohya_blocks: Literal["diffusers", "single_file"] = "diffusers"
     embedding_keys: Mapping[str, str] = field(default_factory=dict)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Mapping
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import modules.families
 from modules.families.Family import Family
+
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
 
 
 def _declared() -> dict[str, Family]:
@@ -20,6 +25,12 @@ def _declared() -> dict[str, Family]:
 FAMILIES: dict[str, Family] = _declared()
 
 
-def family_of(pipeline: str | None) -> Family | None:
-    """The family that trains what diffusers calls `pipeline`, None where there is none."""
-    return next((one for one in FAMILIES.values() if pipeline in one.pipelines), None)
+def family_of(index: Mapping[str, Any]) -> Family | None:
+    """The family that trains the pipeline of a model_index.json, None where there is none."""
+    named = index.get("_class_name")
+    return next((one for one in FAMILIES.values() if named in one.pipelines and one.accepts(index)), None)
+
+
+def family_of_pipeline(pipe: DiffusionPipeline) -> Family | None:
+    """The family that a pipeline in memory is of, None where there is none."""
+    return family_of({**pipe.config, "_class_name": type(pipe).__name__})

@@ -2,6 +2,7 @@
 
 from modules.families.Family import Family
 from modules.families.TextEncoding import TextEncoding
+from modules.families.unet_loras import made_for_one_encoder
 
 SD15 = Family(
     name="sd15",
@@ -28,7 +29,8 @@ SD15 = Family(
     typical_bytes=4.3e9,
     is_default=True,
     unused=("safety_checker", "feature_extractor", "image_encoder"),
-    single_file="sd",
+    single_file="ldm",
+    made_lora=made_for_one_encoder,
     kohya_prefixes={"unet": "lora_unet", "text_encoder": "lora_te"},
     embedding_keys={"text_encoder": "emb_params"},
 )

@@ -1,9 +1,28 @@
 """Stable Diffusion 3 and 3.5: a flow transformer, two CLIP encoders and T5."""
 
+import re
+from collections.abc import Mapping
+
 from modules.families.Family import Family
 from modules.families.TextEncoding import TextEncoding
+from modules.families.unet_loras import flat_names
 
 _CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+_ATTENTION_INPUT = re.compile(r"attn[._]to_q\.lora(_down|_A)\.weight$")
+
+
+def _made_lora(shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """By the names of its blocks, which other transformers have too, with more beside them or in another width."""
+    names = flat_names(shapes)
+    if any(name.startswith("lora_unet_joint_blocks_") for name in names):
+        return True
+    if not any(name.removeprefix("lora_").startswith("transformer_transformer_blocks_") for name in names):
+        return False
+    others = ("single_transformer_blocks", "img_mlp", "txt_mlp", "img_mod", "txt_mod", "attn1", "cross_attn")
+    widths = {shape[1] for name, shape in shapes.items() if _ATTENTION_INPUT.search(name) and len(shape) > 1}
+    return 3072 not in widths and not any(mark in name for name in shapes for mark in others)
+
 
 SD3 = Family(
     name="sd3",
@@ -51,7 +70,8 @@ SD3 = Family(
     # The model was trained on this encoder's pooled output as it is: in the released files its projection is the
     # identity, and single files leave it out.
     fixed={"text_encoder": ("text_projection",)},
-    single_file="sd3",
+    single_file="mmdit",
+    made_lora=_made_lora,
     # What OneTrainer writes and ComfyUI reads beside diffusers' names, with each layer's alpha. Those of kohya's own
     # scripts hold query, key and value as one layer, in which three adapters of rank r have no place.
     kohya_prefixes={"transformer": "lora_transformer", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"},

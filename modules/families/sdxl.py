@@ -6,6 +6,7 @@ takes the second one's pooled output with each picture's original size, crop and
 
 from modules.families.Family import Family
 from modules.families.TextEncoding import TextEncoding
+from modules.families.unet_loras import made_for_two_encoders
 
 _CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 _CLIP_MLP = ("fc1", "fc2")
@@ -46,7 +47,8 @@ SDXL = Family(
     unused=("image_encoder", "feature_extractor"),
     takes_sizes=True,
     partly_idle=("text_encoder",),  # its last layer lies behind the penultimate one, and nothing is pooled from it
-    single_file="sdxl",
+    single_file="sgm",
+    made_lora=made_for_two_encoders,
     kohya_prefixes={"unet": "lora_unet", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"},
     kohya_blocks="single_file",
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},

@@ -91,7 +91,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     if not resume:
         check_shares(config, num_ranks)
     family = FAMILIES[config.family]
-    base = check_base(config.model.base, family.name, family.pipelines, unused=family.unused)
+    base = check_base(config.model.base, family)
     check_format(family, config.output)
     check_sizes(config, family)
     if base.kind == "single_file":

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from modules.weights.device_memory import free_memory
 from modules.weights.errors import WeightsError, loading_reason
-from modules.weights.inspect import check_base, inspect_base
+from modules.weights.inspect import check_base, check_fits, inspect_base
 from modules.weights.libraries import import_diffusers, import_pipeline
 from modules.weights.safe import read_header, tensor_shapes
 from modules.weights.single_file import V_PREDICTION_MARK, ZERO_SNR_MARK
@@ -50,20 +50,22 @@ class BaseModel:
         device: torch.device,
         loading_turn: Callable[[], AbstractContextManager] = contextlib.nullcontext,
     ):
-        check_base(config.base, family.name, family.pipelines, unused=family.unused)
+        info = check_base(config.base, family)
         self.family = family
         self.config = config
         self.device = device
         self._lock = threading.RLock()
         self._loading_turn = loading_turn
         self._pipeline_class = import_pipeline(family.pipeline)
-        self.is_single_file = inspect_base(config.base).kind == "single_file"
+        self.is_single_file = info.kind == "single_file"
         if self.is_single_file:
             self.path = Path(os.path.expanduser(config.base))
             self.pipe = self._load_single_file()
             self._classes: dict[str, tuple[str, str]] = {}
         else:
             self.path = self._local_folder()
+            if info.kind == "hub":
+                check_fits(config.base, inspect_base(str(self.path)), family)
             index = self._pipeline_class.load_config(self.path)
             parts = {name: tuple(value) for name, value in index.items() if isinstance(value, list | tuple)}
             # a part that the model goes without, as an SD 3 without its T5, is written as [null, null]

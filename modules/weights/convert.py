@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from modules.families.Family import Family
+    from modules.weights.inspect import BaseInfo
 
 # Names in safetensors' headers -> those of torch.
 FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -83,7 +84,7 @@ def _convert_model(source: str, target: Path, dtype: str, config_folder: str, na
     info = inspect_base(source)
     if info.kind == "hub":
         raise WeightsError(f"'{source}': is no folder or file on this machine; download it and give its folder.")
-    family = _family_of_model(source, info.pipeline, info.detail, named)
+    family = _family_of_model(source, info, named)
     dtype = dtype or _usual_dtype(source)
     settings = ModelConfig(base=source, config_folder=config_folder, weight_dtype=dtype, channels_last=False)
     to_file = info.kind == "folder" or target.suffix == ".safetensors"
@@ -98,8 +99,8 @@ def _convert_model(source: str, target: Path, dtype: str, config_folder: str, na
     return target
 
 
-def _family_of_model(source: str, pipeline: str | None, detail: str, named: str) -> Family:
-    family = family_of(pipeline)
+def _family_of_model(source: str, info: BaseInfo, named: str) -> Family:
+    family, detail = family_of(info.index), info.detail
     if family is None or family.single_file is None:
         known = ", ".join(one.name for one in FAMILIES.values() if one.single_file)
         raise WeightsError(f"'{source}': is {detail}, which can't be converted; choose a model or a LoRA of {known}.")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.families.registry import family_of
+from modules.families.registry import family_of_pipeline
 from modules.weights.errors import WeightsError
 from modules.weights.safe import METADATA, load_tensors, read_header, save_tensors
 
@@ -49,7 +49,7 @@ def add_embedding(pipe: DiffusionPipeline, path: str | Path) -> str:
 
     Raises WeightsError if the file is damaged or made for another family, or if the pipeline knows the word already.
     """
-    family = family_of(type(pipe).__name__)
+    family = family_of_pipeline(pipe)
     tensors = load_tensors(path)
     encoders = {key: name for name, key in family.embedding_keys.items()} if family else {}
     if not tensors or not tensors.keys() <= encoders.keys():

@@ -9,13 +9,16 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from modules.families.registry import FAMILIES, family_of
 from modules.weights.errors import WeightsError
 from modules.weights.safe import PICKLE_SUFFIXES, check_pickle, read_header, tensor_shapes
+
+if TYPE_CHECKING:
+    from modules.families.Family import Family
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -36,16 +39,6 @@ OTHER_LABELS = {
 
 
 LORA_MARKS = ("lora_", ".lora.", ".lokr_", ".hada_", ".oft_")
-UNET_MARKS = ("_down_blocks_", "_mid_block_", "_up_blocks_", "_input_blocks_", "_middle_block_", "_output_blocks_")
-# What beside a U-Net's LoRA only one family has: SDXL has a second text encoder, kohya's numbered blocks and several
-# layers in an attention; 1.x and 2.x have attention at the finest level, and a fourth level.
-SDXL_MARKS = (
-    "lora_te2_", "text_encoder_2_", "lora_unet_input_blocks_", "lora_unet_output_blocks_", "lora_unet_middle_block_",
-    "_transformer_blocks_1_", "add_embedding_",
-)  # fmt: skip
-SD15_MARKS = ("_down_blocks_0_attentions_", "_up_blocks_3_", "_down_blocks_3_")
-TEXT_INPUT = re.compile(r"attn2[._]to_[kv]\.lora(_down|_A|\.down)\.weight$")
-SD3_INPUT = re.compile(r"attn[._]to_q\.lora(_down|_A)\.weight$")
 
 
 @dataclass(frozen=True)
@@ -54,12 +47,14 @@ class BaseInfo:
 
     pipeline: diffusers' class name, None where it can't be told (a Hub id, an unknown file).
     size_bytes: of all files, 0 for a Hub id. detail: what it is, for people.
+    index: of a folder its model_index.json; of a file as much of one as its tensors tell.
     """
 
     kind: Literal["folder", "single_file", "hub"]
     pipeline: str | None
     size_bytes: int
     detail: str
+    index: Mapping[str, Any] = field(default_factory=dict)
 
 
 def inspect_base(base: str) -> BaseInfo:
@@ -77,27 +72,37 @@ def inspect_base(base: str) -> BaseInfo:
     raise WeightsError(f"'{base}': no such folder or file; {CHOOSE}.")
 
 
-def check_base(
-    base: str, family_name: str, pipelines: Collection[str], setting: str = "model.base", unused: Collection[str] = ()
-) -> BaseInfo:
+def check_base(base: str, family: Family, setting: str = "model.base") -> BaseInfo:
     """Refuse a base that the family can't train, before anything is loaded; returns what it is.
 
-    pipelines: the class names in diffusers that have the family's architecture.
-    unused: components that won't be loaded, so that their files may be missing or broken.
+    A name on the Hub passes unread: `check_fits` is for its files.
     Raises WeightsError, one sentence that begins with `setting`.
     """
     try:
         info = inspect_base(base)
         if info.kind == "folder":
-            check_parts(Path(os.path.expanduser(base)), unused)
+            check_parts(Path(os.path.expanduser(base)), family.unused)
     except WeightsError as error:
         raise WeightsError(f"{setting} {error}") from error
-    if info.kind == "hub" or info.pipeline in pipelines:
-        return info
-    needs = FAMILIES[family_name].label
-    fitting = family_of(info.pipeline)
-    remedy = f"choose family {fitting.name} or another base" if fitting else "choose another base"
-    raise WeightsError(f"{setting} '{base}': is {info.detail}; the family {family_name} needs {needs}: {remedy}.")
+    if info.kind != "hub":
+        check_fits(base, info, family, setting)
+    return info
+
+
+def check_fits(base: str, info: BaseInfo, family: Family, setting: str = "model.base") -> None:
+    """Raises WeightsError where what stands at `base` is of another family, or in a form that the family is not read
+    from."""
+    fitting = family_of(info.index)
+    if fitting is None or fitting.name != family.name:
+        remedy = f"choose family {fitting.name} or another base" if fitting else "choose another base"
+        raise WeightsError(
+            f"{setting} '{base}': is {info.detail}; the family {family.name} needs {family.label}: {remedy}."
+        )
+    if info.kind == "single_file" and family.single_file is None:
+        raise WeightsError(
+            f"{setting} '{base}': is a single file, and {family.label} is read from diffusers folders only; choose a "
+            "folder, or a model's name on the Hugging Face Hub."
+        )
 
 
 def check_parts(path: Path, unused: Collection[str] = ()) -> None:
@@ -128,31 +133,8 @@ def lora_family(path: str | Path) -> str | None:
     shapes = tensor_shapes(read_header(path))
     if not any(mark in name for name in shapes for mark in LORA_MARKS):
         raise WeightsError(f"'{path}': is not a LoRA; choose a LoRA file.")
-    names = [name.replace(".", "_") for name in shapes]
-    if any(name.startswith("lora_transformer_transformer_blocks_") for name in names) or any(
-        name.startswith("transformer_transformer_blocks_") for name in names
-    ):
-        return _family_of_transformer(shapes)
-    if any(name.startswith("lora_unet_joint_blocks_") for name in names):
-        return "sd3"
-    if not any(mark in name for name in names for mark in UNET_MARKS):
-        return None  # the text encoders of SDXL and SD 3 are the same, and that of 1.x is their first
-    if any(mark in name for name in names for mark in SDXL_MARKS):
-        return "sdxl"
-    # U-Nets differ in the width of the text that they attend to; 768 and 1024 are of 1.x and 2.x
-    widths = {shape[1] for name, shape in shapes.items() if TEXT_INPUT.search(name) and len(shape) > 1}
-    by_width = {768: "sd15", 1024: "sd15", 2048: "sdxl"}
-    known = {by_width[width] for width in widths if width in by_width}
-    if len(known) == 1:
-        return known.pop()
-    return "sd15" if any(mark in name for name in names for mark in SD15_MARKS) else None
-
-
-def _family_of_transformer(shapes: Shapes) -> str | None:
-    """SD 3 among the models whose blocks have this name; those of FLUX, Qwen-Image and others have more besides."""
-    others = ("single_transformer_blocks", "img_mlp", "txt_mlp", "img_mod", "txt_mod", "attn1", "cross_attn")
-    widths = {shape[1] for name, shape in shapes.items() if SD3_INPUT.search(name) and len(shape) > 1}
-    return None if any(mark in name for name in shapes for mark in others) or 3072 in widths else "sd3"
+    made_by = [name for name, family in FAMILIES.items() if family.made_lora(shapes)]
+    return made_by[0] if len(made_by) == 1 else None
 
 
 def _inspect_folder(path: Path) -> BaseInfo:
@@ -162,17 +144,18 @@ def _inspect_folder(path: Path) -> BaseInfo:
             raise WeightsError(f"'{path}': is a LoRA, not a base model; choose the model that it was trained on.")
         raise WeightsError(f"'{path}': is a folder without model_index.json, so no diffusers pipeline; {CHOOSE}.")
     try:
-        pipeline = json.loads(index.read_text(encoding="utf-8"))["_class_name"]
+        content = json.loads(index.read_text(encoding="utf-8"))
+        pipeline = str(content["_class_name"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(f"'{index}': does not say which pipeline it is; download the model again.") from error
     size_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return BaseInfo("folder", str(pipeline), size_bytes, _describe(str(pipeline)))
+    return BaseInfo("folder", pipeline, size_bytes, _describe(content), content)
 
 
 def _inspect_file(path: Path) -> BaseInfo:
     shapes = tensor_shapes(read_header(path))
     pipeline, detail = _guess(shapes)
-    return BaseInfo("single_file", pipeline, path.stat().st_size, detail)
+    return BaseInfo("single_file", pipeline, path.stat().st_size, detail, {"_class_name": pipeline})
 
 
 def _pickles(part: Path) -> list[Path]:
@@ -187,14 +170,14 @@ def _guess(shapes: Shapes) -> tuple[str | None, str]:
         return None, "a LoRA, not a base model"
     names = {name.removeprefix("model.diffusion_model.") for name in shapes}
     if any(name.startswith("joint_blocks.") for name in names):
-        return "StableDiffusion3Pipeline", _describe("StableDiffusion3Pipeline")
+        return "StableDiffusion3Pipeline", _named("StableDiffusion3Pipeline")
     if any(name.startswith("double_blocks.") for name in names):
         pipeline = "FluxPipeline"
         if any(name.startswith("distilled_guidance_layer.") for name in names):
             pipeline = "ChromaPipeline"
         elif any(name.startswith("single_stream_modulation.") for name in names):
             pipeline = "Flux2Pipeline"
-        return pipeline, _describe(pipeline)
+        return pipeline, _named(pipeline)
     if "model.diffusion_model.input_blocks.0.0.weight" in shapes:
         return _guess_unet(shapes)
     if any(name.startswith(("encoder.down", "first_stage_model.")) for name in names):
@@ -220,11 +203,15 @@ def _guess_unet(shapes: Shapes) -> tuple[str, str]:
         pipeline = "StableDiffusionInstructPix2PixPipeline"
     else:
         exact = {768: "Stable Diffusion 1.x", 1024: "Stable Diffusion 2.x"}.get(text_width)
-        return "StableDiffusionPipeline", f"a {exact} model" if exact else _describe("StableDiffusionPipeline")
-    return pipeline, _describe(pipeline)
+        return "StableDiffusionPipeline", f"a {exact} model" if exact else _named("StableDiffusionPipeline")
+    return pipeline, _named(pipeline)
 
 
-def _describe(pipeline: str) -> str:
-    family = family_of(pipeline)
+def _named(pipeline: str) -> str:
+    return _describe({"_class_name": pipeline})
+
+
+def _describe(index: Mapping[str, Any]) -> str:
+    pipeline, family = index["_class_name"], family_of(index)
     label = family.label if family else OTHER_LABELS.get(pipeline)
     return f"a {label} model" if label else f"a model of the pipeline {pipeline}"

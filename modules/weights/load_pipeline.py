@@ -62,7 +62,7 @@ def _torch_dtype(name: str, device: torch.device) -> torch.dtype:
 def _single_file(base: str, info: BaseInfo, config_folder: str) -> DiffusionPipeline:
     import torch
 
-    family = family_of(info.pipeline)
+    family = family_of(info.index)
     if family is None:
         raise WeightsError(f"base {base!r}: is {info.detail}, of which a single file can't be read; give a folder.")
     return BaseModel(family, ModelConfig(base=base, config_folder=config_folder), torch.device("cpu")).pipe

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from modules.config.errors import first_line
-from modules.families.registry import family_of
+from modules.families.registry import family_of, family_of_pipeline
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import lora_family
 from modules.weights.lora_layers import (
@@ -86,14 +86,16 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
     """
     path = Path(path)
     shapes = tensor_shapes(read_header(path))
-    family = family_of(type(pipe).__name__)
+    family = family_of_pipeline(pipe)
     _check_fits(pipe, family, path, shapes)
     try:
-        if family and is_kohya(shapes):
-            # diffusers' own reading of this format loses alphas of single layers and DoRA, and knows none of SD 3
+        if family and family.kohya_prefixes and is_kohya(shapes):
+            # diffusers' own reading of this format loses alphas of single layers and DoRA, and knows not every family's
             pipe.load_lora_weights(diffusers_tensors(_with_scale(read_layers(path, family))))
         else:
             pipe.load_lora_weights(str(path.parent), weight_name=path.name, use_safetensors=True, local_files_only=True)
+        if not pipe.get_list_adapters():
+            raise ValueError("it fits none of its layers")
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         reason = first_line(error)[:200]
         raise WeightsError(
@@ -139,7 +141,7 @@ def _check_places(components: Iterable[str], pipeline_class: type[DiffusionPipel
 def _kohya_tensors(
     components: Mapping[str, nn.Module], pipeline_class: type[DiffusionPipeline], dtype: torch.dtype | None
 ) -> dict[str, Tensor]:
-    family = family_of(pipeline_class.__name__)
+    family = family_of({"_class_name": pipeline_class.__name__})
     if family is None or not family.kohya_prefixes:
         raise WeightsError(
             f"A LoRA of a {pipeline_class.__name__} can't be written in kohya's format; choose the diffusers format."
@@ -226,16 +228,17 @@ def _check_fits(
     made_for = lora_family(path)
     if family and made_for not in (None, family.name):
         raise WeightsError(f"'{path}': is a LoRA for {made_for}; choose a LoRA for {family.name}.")
+    keys = {name: parse_key(name, family) for name in shapes} if family else {}
+    if not any(keys.values()):
+        return  # in another program's form, or for a pipeline that is no family: diffusers converts it, or says no
     widths = _input_widths(pipe)
-    for name, shape in shapes.items():
-        key = parse_key(name, family) if family else None
+    for name, key in keys.items():
         if key is not None:
             layer = f"{key.component}.{key.layer}"
-            fits = key.kind != "down" or shape[1:2] == (widths.get(layer),)
+            fits = key.kind != "down" or shapes[name][1:2] == (widths.get(layer),)
         else:
             layer = name
-            # in another form, or for a pipeline that is no family: diffusers converts it, or says that it can't
-            fits = name.split(".")[0] in pipe.components or (family is None and name.startswith("lora_"))
+            fits = name.split(".")[0] in pipe.components
         if not fits:
             raise WeightsError(
                 f"'{path}': was made for another kind of model, its layer '{layer}' does not fit a "

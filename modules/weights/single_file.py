@@ -72,7 +72,7 @@ def save_single_file(
 
 def single_file_tensors(family: Family, components: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of a model under their names, and in their shapes, in the layout of its family."""
-    write = {"sd": _sd_tensors, "sdxl": _sdxl_tensors, "sd3": _sd3_tensors}[family.single_file]
+    write = {"ldm": _sd_tensors, "sgm": _sdxl_tensors, "mmdit": _sd3_tensors}[family.single_file]
     vae = components[family.vae]
     return write(components) | vae_to_single_file(vae.state_dict(), vae.config)
 

@@ -123,7 +123,7 @@ def test_what_can_not_be_converted_is_refused(tiny_sd15, tmp_path):
     target = tmp_path / "y.safetensors"
     save_tensors(tmp_path / "flux.safetensors", {"double_blocks.0.img_attn.x": torch.ones(1)})
     message = refusal(tmp_path / "flux.safetensors", target)
-    assert "is a FLUX.1 model, which can't be converted; choose a model or a LoRA of sd15, sdxl, sd3." in message
+    assert "is a FLUX.1 model, which can't be converted; choose a model or a LoRA of sd15, sd3, sdxl." in message
     assert "no such folder or file" in refusal(tmp_path / "none", target)
     assert "on this machine" in refusal("some/model", target)
     assert "its family is sd15, not sdxl" in refusal(tiny_sd15, target, family="sdxl")
@@ -141,7 +141,7 @@ def test_a_lora_is_converted_as_its_own_family_only(tmp_path):
     layer = "lora_te1_text_model_encoder_layers_0_mlp_fc1"
     halves = {f"{layer}.lora_down.weight": torch.ones(4, 8), f"{layer}.lora_up.weight": torch.ones(8, 4)}
     save_tensors(tmp_path / "text.safetensors", halves)
-    assert "name the family: sd15, sdxl, sd3" in refusal(tmp_path / "text.safetensors", target)
+    assert "name the family: sd15, sd3, sdxl" in refusal(tmp_path / "text.safetensors", target)
     convert(str(tmp_path / "text.safetensors"), target, family="sdxl")
     layer = "text_encoder.text_model.encoder.layers.0.mlp.fc1"
     assert set(load_tensors(target)) == {f"{layer}.lora_A.weight", f"{layer}.lora_B.weight"}

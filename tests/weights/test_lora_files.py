@@ -214,7 +214,7 @@ def test_a_lora_of_the_larger_families_gives_a_plain_pipeline_our_picture(model,
 @pytest.mark.parametrize("model", LARGER)
 def test_both_formats_hold_the_same_layers_tensor_by_tensor(model, tmp_path, request):
     _, pipeline, _, components = trained_larger(model, request)
-    family = family_of(pipeline.__name__)
+    family = family_of({"_class_name": pipeline.__name__})
     of_diffusers, of_kohya = (
         read_layers(file, family) for file in save_lora(tmp_path / "x", components, pipeline, "both")
     )
@@ -322,6 +322,13 @@ def test_the_family_of_a_lora_is_known_by_its_names_and_shapes(case, tmp_path):
     shapes, expected = KNOWN[case]
     save_tensors(tmp_path / "x.safetensors", {name: torch.zeros(4, width) for name, width in shapes.items()})
     assert lora_family(tmp_path / "x.safetensors") == expected
+
+
+def test_a_file_in_an_unknown_form_that_fits_nothing_is_refused_by_what_loading_it_changed(tiny_sd15, tmp_path):
+    tensors = {f"diffusion_model.blocks.0.attn.lora_{half}.weight": torch.zeros(4, 4) for half in "AB"}
+    save_tensors(tmp_path / "x.safetensors", tensors)
+    with pytest.raises(WeightsError, match="can't be loaded into a StableDiffusionPipeline"):
+        load_lora(StableDiffusionPipeline.from_pretrained(tiny_sd15), tmp_path / "x.safetensors")
 
 
 @pytest.mark.parametrize("kind", ["diffusers", "single_file"])

@@ -159,7 +159,7 @@ def test_a_saved_model_is_a_base_for_the_next_training(tiny_sd15, tmp_path):
     base, _, expected = trained(tiny_sd15)
     folder, file = save_model(base, OutputConfig(format="both"), tmp_path, "x", METADATA)
     for path, options in ((folder, {}), (file, {"config_folder": str(tiny_sd15)})):
-        assert check_base(str(path), "sd15", ("StableDiffusionPipeline",)).pipeline == "StableDiffusionPipeline"
+        assert check_base(str(path), FAMILIES["sd15"]).pipeline == "StableDiffusionPipeline"
         again, _ = prepared(path, "full", model=options)
         assert_equal(states(again.pipe), expected)
 
