@@ -17,6 +17,7 @@ from torch import nn
 
 from modules.config.atomic_file import new_file
 from modules.families.conditioning import written_out
+from modules.families.registry import family_of_pipeline
 from modules.trainer.evaluation_mode import evaluation_mode
 
 if TYPE_CHECKING:
@@ -72,24 +73,29 @@ def make_pictures(
     The pipeline's components must all be in memory. Its scheduler is made anew for each batch, because sampling
     changes it.
     """
+    family = family_of_pipeline(pipe)
+    options = {**family.text.options, **family.call_options} if family else {}
     for batch in _batches(requests, batch_size):
         pipe.scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config)
         first = batch[0]
         negative = written_out(pipe, [request.negative_prompt for request in batch])
         arguments = {
+            **options,
             "prompt": written_out(pipe, [request.prompt for request in batch]),
-            # None, not "": some pipelines then take what the model was trained with in place of a caption
-            "negative_prompt": negative if first.negative_prompt else None,
             "generator": [torch.Generator().manual_seed(request.seed) for request in batch],
             "width": first.width,
             "height": first.height,
             "num_inference_steps": first.steps,
             "guidance_scale": first.guidance,
+            "output_type": "pil",
         }
+        if first.negative_prompt:  # else the pipeline takes what its model was trained with in place of a caption
+            arguments["negative_prompt"] = negative
         taken = inspect.signature(pipe.__call__).parameters
         modules = (part for part in pipe.components.values() if isinstance(part, nn.Module))
         with evaluation_mode(*modules), _decoding_each(pipe), torch.no_grad():
-            images = pipe(**{name: value for name, value in arguments.items() if name in taken}).images
+            output = pipe(**{name: value for name, value in arguments.items() if name in taken})
+        images = output.images if hasattr(output, "images") else [frames[0] for frames in output.frames]
         yield from zip(batch, images, strict=True)
 
 
