@@ -1,6 +1,7 @@
-"""Counts what modules/machine/memory_estimate.py knows of the families' real architectures, and prints it.
+"""Counts what a training of the families' published models takes, for resources/families.json, and prints it.
 
-    python scripts/count_memory.py
+    python scripts/count_memory.py            # of every family
+    python scripts/count_memory.py sdxl
 
 The models are built without weights (torch's meta device), so that neither a download nor a GPU is needed. What a
 step keeps for its backward pass is counted by autograd's own hooks, once for each tensor, as mixed precision on a GPU
@@ -9,12 +10,15 @@ would keep it: matrix products and convolutions in bfloat16, norms in float32, a
 
 from __future__ import annotations
 
+import json
 import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -25,84 +29,84 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-PIXELS = {"sd15": 512, "sdxl": 1024, "sd3": 1024, "vae": 256}
+from modules.families.Family import DenoiserCall, Family
+from modules.families.PublishedModel import Part
+from modules.families.registry import FAMILIES
+from modules.methods.layers import preset_layers
+from modules.weights.libraries import import_diffusers
+
 TARGETS = ("attention", "attention_mlp", "linear", "linear_conv")
 RANK = 16  # of the adapters that are counted with the denoiser
-FIELDS = {  # of the denoisers, as in their config.json, where they differ from diffusers' defaults
-    "sd15": {"cross_attention_dim": 768},
-    "sdxl": {
-        "block_out_channels": (320, 640, 1280),
-        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-        "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-        "transformer_layers_per_block": [1, 2, 10],
-        "attention_head_dim": [5, 10, 20],
-        "cross_attention_dim": 2048,
-        "addition_embed_type": "text_time",
-        "addition_time_embed_dim": 256,
-        "projection_class_embeddings_input_dim": 2816,
-        "use_linear_projection": True,
-    },
-    "sd3": {  # 3.5 medium; 3 medium has 2.03 billion weights
-        "sample_size": 128,
-        "num_layers": 24,
-        "num_attention_heads": 24,
-        "attention_head_dim": 64,
-        "joint_attention_dim": 4096,
-        "caption_projection_dim": 1536,
-        "pooled_projection_dim": 2048,
-        "out_channels": 16,
-        "pos_embed_max_size": 384,
-        "qk_norm": "rms_norm",
-        "dual_attention_layers": tuple(range(13)),
-    },
-}
-# transformers' names
-CLIP_L = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12}
-CLIP_G = {"hidden_size": 1280, "intermediate_size": 5120, "num_attention_heads": 20, "num_hidden_layers": 32}
-T5_XXL = {"d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu"}
+VAE_SIDE = 256  # of the pictures that autoencoders are counted on
 
 
 def main() -> None:
-    import diffusers
+    for name in sys.argv[1:] or FAMILIES:
+        family = FAMILIES[name]
+        print(name, json.dumps(count(family), indent=2) if family.published else "is of unknown size")
+        if family.published:
+            print("held, bytes a pixel:", json.dumps(count_sampling(family)))
 
-    diffusers.logging.set_verbosity_error()
-    for name in FIELDS:
-        denoiser = build_denoiser(name)
-        print(f"{name}: {num_weights(denoiser):,} weights")
-        for targets in TARGETS:
-            print(f"  adapter of rank 1, {targets}: {add_adapters(build_denoiser(name), name, targets, rank=1):,}")
-        for method in ("lora", "full"):
-            print(f"  {method}, activations: {activations(name, method):,.0f} bytes a pixel")
-            print(f"  {method}, with checkpointing: {activations(name, method, checkpointing=True):,.0f}")
-        with mixed_precision():
-            held = count_held(build_denoiser(name).eval(), denoiser_call(name, PIXELS[name])) / PIXELS[name] ** 2
-        print(f"  held while it samples: {held:,.0f} bytes a pixel")
-    vae = build_vae()
-    print(f"vae: {num_weights(vae):,} weights")
-    for checkpointing in (False, True):
-        counted = count_kept(build_vae(), vae_call(PIXELS["vae"]), checkpointing) / PIXELS["vae"] ** 2
-        print(f"  {'with checkpointing' if checkpointing else 'activations in float32'}: {counted:,.0f} bytes a pixel")
-    held = count_held(build_vae().eval(), decoder_call(PIXELS["vae"])) / PIXELS["vae"] ** 2
-    print(f"  held while it decodes: {held:,.0f} bytes a pixel in float32")
-    for name, encoder, length in text_encoders():
-        tokens = torch.zeros(1, length, dtype=torch.long, device="meta")
-        with mixed_precision():
-            kept = count_kept(encoder.eval(), lambda model, tokens=tokens: model(tokens))
-        print(f"{name}: {num_weights(encoder):,} weights, {kept:,} bytes of activations a caption")
+
+def count(family: Family) -> dict[str, Any]:
+    """Weights and activations of a family's published model; modules/machine/memory_estimate.py says what they are."""
+    encoders = [(build(part, torch.bfloat16), tokens) for part, tokens in family.published.text_encoders]
+    adapted = zip(family.text.encoders, encoders, strict=True)
+    return {
+        "denoiser": len(family.denoisers) * num_weights(build_denoiser(family)),
+        "text_encoders": [num_weights(encoder) for encoder, _ in encoders],
+        "vae": num_weights(build_vae(family)),
+        "adapter": {
+            targets: len(family.denoisers)
+            * add_adapters(family, family.denoisers[0], build_denoiser(family), targets, rank=1)
+            for targets in TARGETS
+        },
+        "text_bytes": [_kept_of_text(encoder, tokens) for encoder, tokens in encoders],
+        "text_adapters": [add_adapters(family, name, encoder, "attention", rank=1) for name, (encoder, _) in adapted],
+        "lora": _both(lambda checkpointing: activations(family, "lora", checkpointing)),
+        "full": _both(lambda checkpointing: activations(family, "full", checkpointing)),
+        "vae_activations": _both(lambda checkpointing: vae_activations(family, checkpointing))
+        if "vae" in family.methods
+        else {"whole": 0, "part": 0},
+    }
+
+
+def count_sampling(family: Family) -> dict[str, int]:
+    """Bytes a pixel at the most while samples are made: by the denoiser in mixed precision, by the VAE in float32."""
+    side = family.published.side
+    with mixed_precision():
+        denoiser = count_held(build_denoiser(family).eval(), denoiser_call(family, side)) / side**2
+    vae = count_held(build_vae(family).eval(), decoder_call(family, VAE_SIDE)) / VAE_SIDE**2
+    return {"denoiser": round(denoiser), "vae": round(vae)}
 
 
 def num_weights(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def activations(name: str, method: str, checkpointing: bool = False) -> float:
+def activations(family: Family, method: str, checkpointing: bool = False) -> float:
     """Bytes that a step keeps for each pixel of a picture, while an adapter or all of the denoiser trains."""
-    denoiser = build_denoiser(name)
+    denoiser, side = build_denoiser(family), family.published.side
     if method == "lora":
         denoiser.requires_grad_(False)
-        add_adapters(denoiser, name, "attention", RANK)
+        add_adapters(family, family.denoisers[0], denoiser, "attention", RANK)
     with mixed_precision():
-        return count_kept(denoiser, denoiser_call(name, PIXELS[name]), checkpointing) / PIXELS[name] ** 2
+        return count_kept(denoiser, denoiser_call(family, side), checkpointing) / side**2
+
+
+def vae_activations(family: Family, checkpointing: bool = False) -> float:
+    """Likewise of the autoencoder, in float32."""
+    return count_kept(build_vae(family), vae_call(family, VAE_SIDE), checkpointing) / VAE_SIDE**2
+
+
+def _kept_of_text(encoder: nn.Module, num_tokens: int) -> int:
+    tokens = torch.zeros(1, num_tokens, dtype=torch.long, device="meta")
+    with mixed_precision():
+        return count_kept(encoder.eval(), lambda model: model(tokens))
+
+
+def _both(counted: Callable[[bool], float]) -> dict[str, int]:
+    return {"whole": round(counted(False)), "part": round(counted(True))}
 
 
 def count_kept(module: nn.Module, call: Callable[[nn.Module], object], checkpointing: bool = False) -> int:
@@ -180,68 +184,52 @@ def _bytes(kept: dict[int, object]) -> int:
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
-def build_denoiser(name: str) -> nn.Module:
-    from diffusers import SD3Transformer2DModel, UNet2DConditionModel
-
-    model_class = SD3Transformer2DModel if name == "sd3" else UNet2DConditionModel
-    return _without_weights(model_class, torch.bfloat16, **FIELDS[name])
-
-
-def build_vae() -> nn.Module:
-    from diffusers import AutoencoderKL
-
-    blocks = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
-    return _without_weights(
-        AutoencoderKL, torch.float32, **blocks, block_out_channels=(128, 256, 512, 512), layers_per_block=2
-    )
-
-
-def text_encoders() -> list[tuple[str, nn.Module, int]]:
-    """(name, model, tokens of a caption)."""
-    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, T5Config, T5EncoderModel
-
-    second = CLIPTextConfig(**CLIP_G, hidden_act="gelu", projection_dim=1280)
-    return [
-        ("CLIP-L", _without_weights(CLIPTextModel, torch.bfloat16, CLIPTextConfig(**CLIP_L)), 77),
-        ("CLIP-G", _without_weights(CLIPTextModelWithProjection, torch.bfloat16, second), 77),
-        ("T5-XXL", _without_weights(T5EncoderModel, torch.bfloat16, T5Config(**T5_XXL)), 256),
-    ]
-
-
-def _without_weights(model_class: type, dtype: torch.dtype, *args, **options) -> nn.Module:
+def build(part: Part, dtype: torch.dtype) -> nn.Module:
+    """A component on the meta device, in training mode."""
+    import_diffusers()
+    library, _, class_name = part.class_name.partition(".")
+    module = import_module(library)
+    component_class = getattr(module, class_name)
     with torch.device("meta"):
-        return model_class(*args, **options).to(dtype).train()
+        if part.config_class:
+            component = component_class(getattr(module, part.config_class)(**part.config))
+        else:
+            component = component_class(**part.config)
+        return component.to(dtype).train()
 
 
-def denoiser_call(name: str, size: int) -> Callable[[nn.Module], object]:
-    """Takes one picture of `size` x `size` pixels through a denoiser."""
-    side = size // 8
-    if name == "sd3":
-        inputs = {"hidden_states": (1, 16, side, side), "timestep": (1,)}
-        inputs |= {"encoder_hidden_states": (1, 333, 4096), "pooled_projections": (1, 2048)}
-    else:
-        width = FIELDS[name]["cross_attention_dim"]
-        inputs = {"sample": (1, 4, side, side), "timestep": (1,), "encoder_hidden_states": (1, 77, width)}
-    tensors = {key: torch.empty(shape, device="meta") for key, shape in inputs.items()}
-    if name == "sdxl":
-        sizes = {"text_embeds": torch.empty(1, 1280, device="meta"), "time_ids": torch.empty(1, 6, device="meta")}
-        tensors["added_cond_kwargs"] = sizes
-    return lambda model: model(**tensors)
+def build_denoiser(family: Family) -> nn.Module:
+    return build(family.published.denoiser, torch.bfloat16)
 
 
-def vae_call(size: int) -> Callable[[nn.Module], object]:
-    pixels = torch.empty(1, 3, size, size, device="meta")
+def build_vae(family: Family) -> nn.Module:
+    return build(family.published.vae, torch.float32)
+
+
+def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
+    """Takes one picture of `side` x `side` pixels through a denoiser."""
+    with torch.device("meta"):
+        latents = torch.empty(1, *family.codec.shape(build_vae(family), side, side, 1))
+        text = {name: torch.empty(1, *shape) for name, shape in family.published.text.items()}
+        if family.text.collate == "list":
+            text = {name: list(value) for name, value in text.items()}
+        timestep, sizes = torch.empty(1), torch.empty(1, 6)
+    return lambda model: model(**family.inputs(DenoiserCall(model, latents, timestep, text, sizes)))
+
+
+def vae_call(family: Family, side: int) -> Callable[[nn.Module], object]:
+    pixels = torch.empty(1, 3, side, side, device="meta")
 
     def call(vae: nn.Module) -> Tensor:
-        posterior = vae.encode(pixels).latent_dist
-        return vae.decode(posterior.mean + posterior.std * torch.empty_like(posterior.mean)).sample
+        posterior = family.codec.encode(vae, pixels)
+        return family.codec.decode(vae, posterior.mean + posterior.std * torch.empty_like(posterior.mean))
 
     return call
 
 
-def decoder_call(size: int) -> Callable[[nn.Module], object]:
-    latents = torch.empty(1, 4, size // 8, size // 8, device="meta")
-    return lambda vae: vae.decode(latents).sample
+def decoder_call(family: Family, side: int) -> Callable[[nn.Module], object]:
+    latents = torch.empty(1, *family.codec.shape(build_vae(family), side, side, 1), device="meta")
+    return lambda vae: family.codec.decode(vae, latents)
 
 
 class _Adapter(nn.Module):
@@ -262,18 +250,14 @@ class _Adapter(nn.Module):
         return self.base(values) + self.up(self.down(values.float()))
 
 
-def add_adapters(denoiser: nn.Module, name: str, targets: str, rank: int) -> int:
+def add_adapters(family: Family, component: str, module: nn.Module, targets: str, rank: int) -> int:
     """Puts adapters on the layers that the family's tables name; how many weights they have."""
-    from modules.families.registry import FAMILIES
-    from modules.methods.layers import preset_layers
-
-    family = FAMILIES[name]
     added = 0
-    for path in preset_layers(family, family.denoisers[0], denoiser, targets):
+    for path in preset_layers(family, component, module, targets):
         parent, _, last = path.rpartition(".")
-        adapter = _Adapter(denoiser.get_submodule(path), rank)
+        adapter = _Adapter(module.get_submodule(path), rank)
         added += num_weights(adapter.down) + num_weights(adapter.up)
-        setattr(denoiser.get_submodule(parent), last, adapter)
+        setattr(module.get_submodule(parent), last, adapter)
     return added
 
 

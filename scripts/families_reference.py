@@ -2,8 +2,12 @@
 
     python scripts/families_reference.py --write
     python scripts/families_reference.py --check
+
+What a training takes of memory is counted on a family's published model, which takes a while and needs torch, and only
+done where that model, or the layers that get adapters, are not those that the file was counted from.
 """
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -24,10 +28,12 @@ def main() -> int:
 
 def families_text() -> str:
     """The whole file: a list with one entry for each family."""
-    return json.dumps([_entry(family) for family in FAMILIES.values()], indent=2) + "\n"
+    entries = json.loads(FILE.read_bytes()) if FILE.is_file() else []
+    counted = {entry["name"]: entry.get("memory") for entry in entries}
+    return json.dumps([_entry(family, counted.get(family.name)) for family in FAMILIES.values()], indent=2) + "\n"
 
 
-def _entry(family: Family) -> dict:
+def _entry(family: Family, counted: dict | None) -> dict:
     return {
         "name": family.name,
         "label": family.label,
@@ -40,7 +46,29 @@ def _entry(family: Family) -> dict:
         "typical_bytes": family.typical_bytes,
         "single_file": family.single_file,
         "embeddings": bool(family.embedding_keys),
+        "methods": family.methods,
+        "experts": family.experts is not None,
+        "memory": _memory(family, counted),
     }
+
+
+def _memory(family: Family, counted: dict | None) -> dict | None:
+    """What is counted of the family's published model; None where there is none."""
+    if family.published is None:
+        return None
+    counted_from = _digest(family)
+    if counted and counted["counted_from"] == counted_from:
+        return counted
+    from scripts.count_memory import count
+
+    return {"counted_from": counted_from, **count(family)}
+
+
+def _digest(family: Family) -> str:
+    """Of all that the count depends on, but for the libraries."""
+    tables = (family.lora_targets, family.lora_mlp, family.lora_blocks)
+    parts = (family.published, len(family.denoisers), *tables, "vae" in family.methods)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 if __name__ == "__main__":

@@ -147,9 +147,14 @@ def _size_rows(preset: Preset) -> Iterator[str]:
             "on" if config.model.gradient_checkpointing else "off",
             config.model.weight_dtype,
             config.optimizer.name,
-            f"{estimate_memory(config).peak / GIB:.1f} GiB",
+            _spoken_estimate(config),
         )
         yield f"| {' | '.join(cells)} |"
+
+
+def _spoken_estimate(config: TrainConfig) -> str:
+    estimate = estimate_memory(config)
+    return f"{estimate.peak / GIB:.1f} GiB" if estimate else "unknown"
 
 
 def _reasons(presets: list[Preset]) -> Iterator[str]:

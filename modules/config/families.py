@@ -7,7 +7,8 @@ writes the file from them.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ class FamilyInfo:
     denoisers, text_encoders, vae: names of the model's parts. objective: "ddpm" or "flow".
     align: pixel sizes are multiples of it. typical_bytes: of the whole model in float32. single_file: the layout in
     which it can be written as a single file, None where there is none. embeddings: whether it can learn new words.
+    methods: those that can train it. experts: whether several denoisers share the timesteps.
+    memory: what session/memory_estimate.py knows of the published model, None where its size is unknown.
     """
 
     name: str
@@ -36,13 +39,16 @@ class FamilyInfo:
     typical_bytes: float
     single_file: str | None
     embeddings: bool
+    methods: tuple[str, ...]
+    experts: bool
+    memory: Mapping[str, Any] | None = field(hash=False)
 
 
 @lru_cache(maxsize=1)
 def load_families() -> dict[str, FamilyInfo]:
     """The families by name, in the order in which they are offered."""
     entries = json.loads(PATH.read_bytes())
-    listed = ("denoisers", "text_encoders")
+    listed = ("denoisers", "text_encoders", "methods")
     infos = [FamilyInfo(**{**entry, **{name: tuple(entry[name]) for name in listed}}) for entry in entries]
     return {info.name: info for info in infos}
 

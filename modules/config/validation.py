@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from modules.config.errors import ConfigError
-from modules.config.families import families_with
+from modules.config.families import families_with, load_families
 from modules.config.methods import METHODS, facts_of
 from modules.config.optimizers import OPTIMIZERS
 from modules.config.TrainConfig import TrainConfig
@@ -33,6 +33,7 @@ def find_problems(config: TrainConfig) -> list[Problem]:
     """What is wrong between the settings, the blocking problems first."""
     checks = (
         _check_model,
+        _check_family,
         _check_concepts,
         _check_data,
         _check_trained_parts,
@@ -96,6 +97,16 @@ def _check_model(config: TrainConfig) -> Iterator[Problem]:
     for path, folder in (("workspace_dir", config.workspace_dir), ("cache_dir", config.cache_dir)):
         if not folder.strip():
             yield Problem(path, f"{path} is empty: name a folder to write to.")
+
+
+def _check_family(config: TrainConfig) -> Iterator[Problem]:
+    family = load_families()[config.family]
+    if config.method not in family.methods:
+        message = f"method {config.method}: {family.label} can't be trained by it; use {' or '.join(family.methods)}."
+        yield Problem("method", message)
+    if family.experts and config.enable_multi_gpu and config.ddp_static_graph:
+        message = f"ddp_static_graph: a step of {family.label} may train one of its denoisers alone; switch it off."
+        yield Problem("ddp_static_graph", message)
 
 
 def _check_concepts(config: TrainConfig) -> Iterator[Problem]:

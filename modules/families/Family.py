@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from modules.families.Codec import Codec
+from modules.families.PublishedModel import PublishedModel
 from modules.families.TextEncoding import Conditioning, TextEncoding
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Family:
     fixed: component -> layers of it that never train, because other programs' files have no place for them.
     accepts: whether a model_index.json that names one of the pipelines is of this family; variants differ in it.
     made_lora: whether a LoRA file with tensors of these names and shapes is of this family and of no other.
+    published: the model that the estimate of memory is made for; None where nothing is known of its size.
+    methods: those that can train it.
     call_options: further arguments of the pipeline's `__call__`, beside those of `text.options`.
     single_file: the key layout in which a single-file checkpoint can be written, None where there is none: "ldm" of the
         first latent diffusion, "sgm" of Stability's later ones with two text encoders, "mmdit" with three.
@@ -91,6 +94,8 @@ class Family:
     fixed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     accepts: Callable[[Mapping[str, Any]], bool] = lambda index: True
     made_lora: Callable[[Mapping[str, tuple[int, ...]]], bool] = lambda shapes: False
+    published: PublishedModel | None = None
+    methods: tuple[str, ...] = ("lora", "full", "embedding", "vae")
     call_options: Mapping[str, Any] = field(default_factory=dict)
     single_file: Literal["ldm", "sgm", "mmdit"] | None = None
     kohya_prefixes: Mapping[str, str] = field(default_factory=dict)

@@ -4,9 +4,26 @@ import re
 from collections.abc import Mapping
 
 from modules.families.Family import Family
+from modules.families.PublishedModel import CLIP_G, CLIP_L_PROJECTED, KL_VAE_16, T5_XXL, Part, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 from modules.families.unet_loras import flat_names
 
+_MEDIUM = Part(  # 3.5 medium, the larger one of the two sizes: 3 medium has 2.03 billion weights
+    "diffusers.SD3Transformer2DModel",
+    {
+        "sample_size": 128,
+        "num_layers": 24,
+        "num_attention_heads": 24,
+        "attention_head_dim": 64,
+        "joint_attention_dim": 4096,
+        "caption_projection_dim": 1536,
+        "pooled_projection_dim": 2048,
+        "out_channels": 16,
+        "pos_embed_max_size": 384,
+        "qk_norm": "rms_norm",
+        "dual_attention_layers": tuple(range(13)),
+    },
+)
 _CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 _ATTENTION_INPUT = re.compile(r"attn[._]to_q\.lora(_down|_A)\.weight$")
@@ -70,6 +87,13 @@ SD3 = Family(
     # The model was trained on this encoder's pooled output as it is: in the released files its projection is the
     # identity, and single files leave it out.
     fixed={"text_encoder": ("text_projection",)},
+    published=PublishedModel(
+        denoiser=_MEDIUM,
+        vae=KL_VAE_16,
+        text_encoders=((CLIP_L_PROJECTED, 77), (CLIP_G, 77), (T5_XXL, 256)),
+        text={"prompt_embeds": (333, 4096), "pooled_prompt_embeds": (2048,)},
+        side=1024,
+    ),
     single_file="mmdit",
     made_lora=_made_lora,
     # What OneTrainer writes and ComfyUI reads beside diffusers' names, with each layer's alpha. Those of kohya's own

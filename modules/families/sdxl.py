@@ -5,11 +5,27 @@ takes the second one's pooled output with each picture's original size, crop and
 """
 
 from modules.families.Family import Family
+from modules.families.PublishedModel import CLIP_G, CLIP_L, KL_VAE, Part, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 from modules.families.unet_loras import made_for_two_encoders
 
 _CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 _CLIP_MLP = ("fc1", "fc2")
+_UNET = Part(
+    "diffusers.UNet2DConditionModel",
+    {
+        "block_out_channels": (320, 640, 1280),
+        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        "transformer_layers_per_block": (1, 2, 10),
+        "attention_head_dim": (5, 10, 20),
+        "cross_attention_dim": 2048,
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": 256,
+        "projection_class_embeddings_input_dim": 2816,
+        "use_linear_projection": True,
+    },
+)
 
 SDXL = Family(
     name="sdxl",
@@ -47,6 +63,13 @@ SDXL = Family(
     unused=("image_encoder", "feature_extractor"),
     takes_sizes=True,
     partly_idle=("text_encoder",),  # its last layer lies behind the penultimate one, and nothing is pooled from it
+    published=PublishedModel(
+        denoiser=_UNET,
+        vae=KL_VAE,
+        text_encoders=((CLIP_L, 77), (CLIP_G, 77)),
+        text={"prompt_embeds": (77, 2048), "pooled_prompt_embeds": (1280,)},
+        side=1024,
+    ),
     single_file="sgm",
     made_lora=made_for_two_encoders,
     kohya_prefixes={"unet": "lora_unet", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"},

@@ -1,16 +1,16 @@
 """About how much of a GPU's memory a run takes, from its settings alone: sums over weights and tensors of real models.
 
-Estimates, not measurements. `scripts/count_memory.py` counts the numbers of `ARCHITECTURES`; docs/presets.md has the
-rule in words.
+Estimates, not measurements. The numbers come from resources/families.json; docs/presets.md has the rule in words.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from modules.config.families import load_families
 from modules.config.methods import facts_of
 from modules.config.optimizers import OPTIMIZERS
 
@@ -45,7 +45,7 @@ class Activations:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A family's model as it is published.
+    """A family's model as it is published, counted by `scripts/count_memory.py`.
 
     denoiser, text_encoders, vae: numbers of weights. adapter: those of a LoRA of rank 1 by `lora.targets`;
     text_adapters: likewise on each text encoder's attention, 0 where there can be none.
@@ -54,48 +54,25 @@ class Architecture:
     """
 
     denoiser: int
-    text_encoders: tuple[int, ...]
+    text_encoders: Sequence[int]
     adapter: Mapping[str, int]
-    text_adapters: tuple[int, ...]
+    text_adapters: Sequence[int]
     lora: Activations
     full: Activations
-    text_bytes: tuple[int, ...]
-    vae: int = 83_653_863
-    vae_activations: Activations = Activations(35_067, 14_958)
+    text_bytes: Sequence[int]
+    vae: int
+    vae_activations: Activations
 
 
-_CLIP_L, _CLIP_G, _T5_XXL = 123_060_480, 694_659_840, 4_762_310_656
-_CLIP_L_BYTES, _CLIP_G_BYTES, _T5_XXL_BYTES = 35_888_392, 133_568_328, 1_644_743_680
+def _architecture(counted: Mapping[str, Any]) -> Architecture:
+    figures = {name: value for name, value in counted.items() if name != "counted_from"}
+    for name in ("lora", "full", "vae_activations"):
+        figures[name] = Activations(**figures[name])
+    return Architecture(**figures)
 
-ARCHITECTURES = {
-    "sd15": Architecture(
-        denoiser=859_520_964,
-        text_encoders=(_CLIP_L,),
-        adapter={"attention": 199_296, "attention_mlp": 374_016, "linear": 422_336, "linear_conv": 1_050_816},
-        text_adapters=(73_728,),
-        lora=Activations(4_373, 976),
-        full=Activations(4_923, 1_053),
-        text_bytes=(_CLIP_L_BYTES,),
-    ),
-    "sdxl": Architecture(
-        denoiser=2_567_463_684,
-        text_encoders=(_CLIP_L, _CLIP_G),
-        adapter={"attention": 1_451_520, "attention_mlp": 2_616_320, "linear": 2_695_360, "linear_conv": 3_074_240},
-        text_adapters=(73_728, 327_680),
-        lora=Activations(7_375, 761),
-        full=Activations(8_671, 861),
-        text_bytes=(_CLIP_L_BYTES, _CLIP_G_BYTES),
-    ),
-    "sd3": Architecture(  # 3.5 medium, the larger one of the two sizes
-        denoiser=2_243_171_520,
-        text_encoders=(_CLIP_L, _CLIP_G, _T5_XXL),
-        adapter={"attention": 586_752, "attention_mlp": 1_308_672, "linear": 2_038_272, "linear_conv": 2_038_272},
-        text_adapters=(73_728, 327_680, 0),
-        lora=Activations(8_344, 744),
-        full=Activations(13_632, 1_034),
-        text_bytes=(_CLIP_L_BYTES, _CLIP_G_BYTES, _T5_XXL_BYTES),
-    ),
-}
+
+ARCHITECTURES = {name: _architecture(info.memory) for name, info in load_families().items() if info.memory}
+"""By family; those that are not in it are of unknown size."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +105,11 @@ class MemoryEstimate:
         return max(self.training, self.caching, self.sampling)
 
 
-def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> MemoryEstimate:
-    """num_ranks: over all machines; None: as many as the settings name, or one."""
-    model = ARCHITECTURES[config.family]
+def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> MemoryEstimate | None:
+    """None for a family of unknown size. num_ranks: over all machines; None: as many as the settings name, or one."""
+    model = ARCHITECTURES.get(config.family)
+    if model is None:
+        return None
     ranks = num_ranks or _named_ranks(config)
     trained, loaded = _trained_weights(config, model), _loaded_weights(config, model)
     is_small = not facts_of(config).trains_weights  # what trains is beside the model, in float32 at least
@@ -166,11 +145,11 @@ def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> floa
     They are its libraries and, on the CPU, what it trains with gradients and the optimizer's state. Frozen weights
     don't count: the ranks read them from the same file.
     base_bytes: of the base's files, where the rank trains on the CPU; a base smaller than the published one, or in half
-    precision, counts as a share of it. None: on a GPU, or not known.
+    precision, counts as a share of it. None: on a GPU, or not known. Of a family of unknown size the libraries alone.
     """
-    if not base_bytes:
+    model = ARCHITECTURES.get(config.family)
+    if not base_bytes or model is None:
         return _LIBRARY_BYTES
-    model = ARCHITECTURES[config.family]
     published_bytes = 4 * (model.denoiser + sum(model.text_encoders) + model.vae)
     share = min(1.0, base_bytes / published_bytes)
     memory = estimate_memory(config)
@@ -187,7 +166,7 @@ def _optimizer_bytes(config: TrainConfig, weight_bytes: int) -> int:
 
 def _trained_text_encoders(config: TrainConfig) -> list[int]:
     """Indexes of the text encoders that train, from 0."""
-    count = len(ARCHITECTURES[config.family].text_encoders)
+    count = len(load_families()[config.family].text_encoders)
     method = facts_of(config)
     if method.trains_words:
         return list(range(count))

@@ -66,6 +66,12 @@ def test_a_rank_takes_at_least_its_libraries_and_what_it_trains_itself(values, b
     assert least_rank_bytes(config, base_bytes) - libraries == pytest.approx(trained_bytes)
 
 
+def test_of_a_family_of_unknown_size_nothing_is_claimed(monkeypatch):
+    monkeypatch.setattr("modules.machine.memory_estimate.ARCHITECTURES", {})
+    assert estimate(method="full") is None
+    assert least_rank_bytes(config_from_values({}), base_bytes=10**10) == least_rank_bytes(config_from_values({}))
+
+
 def test_a_small_base_counts_as_a_share_of_the_published_one():
     config = config_from_values({"method": "full"})
     whole, small, libraries = (least_rank_bytes(config, size) for size in (10**11, 1_000_000, None))

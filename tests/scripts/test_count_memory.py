@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from modules.families.sd15 import SD15
 from modules.machine.memory_estimate import ARCHITECTURES
 from scripts.count_memory import (
     add_adapters,
@@ -13,18 +14,18 @@ from scripts.count_memory import (
     count_kept,
     decoder_call,
     num_weights,
-    vae_call,
+    vae_activations,
 )
 
 
 def test_stable_diffusion_15_and_the_autoencoder_have_the_weights_and_activations_of_the_table():
     model = ARCHITECTURES["sd15"]
-    unet = build_denoiser("sd15")
+    unet = build_denoiser(SD15)
     assert num_weights(unet) == model.denoiser
-    assert add_adapters(unet, "sd15", "attention", rank=1) == model.adapter["attention"]
-    assert num_weights(build_vae()) == model.vae
+    assert add_adapters(SD15, "unet", unet, "attention", rank=1) == model.adapter["attention"]
+    assert num_weights(build_vae(SD15)) == model.vae
     for checkpointing, counted in ((False, model.vae_activations.whole), (True, model.vae_activations.part)):
-        assert count_kept(build_vae(), vae_call(256), checkpointing) / 256**2 == pytest.approx(counted, rel=1e-3)
+        assert vae_activations(SD15, checkpointing) == pytest.approx(counted, rel=1e-3)
 
 
 def test_what_is_kept_is_counted_once_and_without_the_weights():
@@ -42,5 +43,5 @@ def test_what_is_held_at_once_is_counted_as_it_comes_and_goes():
 
 
 def test_a_decoder_holds_what_the_estimate_of_sampling_says():
-    decode = decoder_call(256)
-    assert count_held(build_vae().eval(), decode) / 256**2 == pytest.approx(3 * 256 * 4, rel=1e-3)
+    decode = decoder_call(SD15, 256)
+    assert count_held(build_vae(SD15).eval(), decode) / 256**2 == pytest.approx(3 * 256 * 4, rel=1e-3)

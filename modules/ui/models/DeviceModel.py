@@ -101,17 +101,22 @@ class DeviceModel:
             return None
         return run_shape(config, ranks, self.num_samples)
 
-    def needed_bytes(self, config: TrainConfig) -> float:
-        """About what the run takes on each device; of a base that is smaller than its family's model, a share of it."""
+    def needed_bytes(self, config: TrainConfig) -> float | None:
+        """About what the run takes on each device; of a base that is smaller than its family's model, a share of it.
+        None for a family of unknown size."""
         typical = load_families()[config.family].typical_bytes
         # what was saved in half precision is twice as large in float32
         share = min(1.0, 2 * self.base_bytes / typical) if self.base_bytes else 1.0
         shape = self.shape(config)
-        return share * estimate_memory(config, shape.num_ranks if shape else None).peak
+        estimate = estimate_memory(config, shape.num_ranks if shape else None)
+        return share * estimate.peak if estimate else None
 
     def memory_text(self, config: TrainConfig) -> str:
         """What the run needs on each device against the least that one of the chosen has free."""
-        size = self.needed_bytes(config) / GIB
+        needed_bytes = self.needed_bytes(config)
+        if needed_bytes is None:
+            return "unknown for this model family"
+        size = needed_bytes / GIB
         needed = f"{f'about {size:.1f} GiB' if size >= 0.1 else 'less than 0.1 GiB'} by estimate"
         free = [
             (gpu.memory_bytes - self.usage[gpu.index].memory_used_bytes, gpu.index)

@@ -54,5 +54,6 @@ def _row(name: str, description: str, memory: int | None, num_gpus: int) -> tupl
     config = config_from_values(load_preset(variant), f"preset {variant}")
     pictures = global_batch(config, num_gpus)
     rate = config.optimizer.learning_rate * learning_rate_factor(config, num_gpus)
-    needed = f"{estimate_memory(config, num_gpus).peak / GIB:.1f} GiB"
+    memory_estimate = estimate_memory(config, num_gpus)
+    needed = f"{memory_estimate.peak / GIB:.1f} GiB" if memory_estimate else "unknown"
     return f"preset:{variant}", (variant, description, needed, f"{pictures} pictures", scientific(rate))
