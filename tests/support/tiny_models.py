@@ -43,8 +43,8 @@ def make_tiny_sd15(path: str | Path, prediction_type: str = "epsilon", sd2: bool
     )
     pipeline = StableDiffusionPipeline(
         unet=unet,
-        vae=_tiny_vae(scaling_factor=0.18215),
-        text_encoder=_tiny_clip(tokenizer, hidden_act="gelu" if sd2 else "quick_gelu"),
+        vae=tiny_vae(scaling_factor=0.18215),
+        text_encoder=tiny_clip(tokenizer, hidden_act="gelu" if sd2 else "quick_gelu"),
         tokenizer=tokenizer,
         scheduler=DDIMScheduler(
             **SD_BETAS, prediction_type=prediction_type, clip_sample=False, set_alpha_to_one=False, steps_offset=1
@@ -53,7 +53,7 @@ def make_tiny_sd15(path: str | Path, prediction_type: str = "epsilon", sd2: bool
         feature_extractor=None,
         requires_safety_checker=False,
     )
-    return _randomise_and_save(pipeline, path)
+    return randomize_and_save(pipeline, path)
 
 
 def make_tiny_sdxl(path: str | Path, prediction_type: str = "epsilon") -> Path:
@@ -87,17 +87,17 @@ def make_tiny_sdxl(path: str | Path, prediction_type: str = "epsilon") -> Path:
     )
     pipeline = StableDiffusionXLPipeline(
         unet=unet,
-        vae=_tiny_vae(scaling_factor=0.13025),
-        text_encoder=_tiny_clip(clip_1),
+        vae=tiny_vae(scaling_factor=0.13025),
+        text_encoder=tiny_clip(clip_1),
         tokenizer=clip_1,
-        text_encoder_2=_tiny_clip(clip_2, hidden_act="gelu", projected=True, width=WIDER),
+        text_encoder_2=tiny_clip(clip_2, hidden_act="gelu", projected=True, width=WIDER),
         tokenizer_2=clip_2,
         scheduler=EulerDiscreteScheduler(
             **SD_BETAS, prediction_type=prediction_type, timestep_spacing="leading", steps_offset=1
         ),
         add_watermarker=False,
     )
-    return _randomise_and_save(pipeline, path)
+    return randomize_and_save(pipeline, path)
 
 
 def make_tiny_sd3(path: str | Path, with_t5: bool = True, **transformer_config) -> Path:
@@ -124,20 +124,20 @@ def make_tiny_sd3(path: str | Path, with_t5: bool = True, **transformer_config) 
         pos_embed_max_size=32,
         **transformer_config,
     )
-    text_encoder = _tiny_clip(clip_1, projected=True)
+    text_encoder = tiny_clip(clip_1, projected=True)
     text_encoder.text_projection.weight.data = torch.eye(32)  # as in the released model
     pipeline = StableDiffusion3Pipeline(
         transformer=transformer,
-        vae=_tiny_vae(scaling_factor=1.5305, shift_factor=0.0609, use_quant_conv=False, use_post_quant_conv=False),
+        vae=tiny_vae(scaling_factor=1.5305, shift_factor=0.0609, use_quant_conv=False, use_post_quant_conv=False),
         scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
         text_encoder=text_encoder,
         tokenizer=clip_1,
-        text_encoder_2=_tiny_clip(clip_2, hidden_act="gelu", projected=True, width=WIDER),
+        text_encoder_2=tiny_clip(clip_2, hidden_act="gelu", projected=True, width=WIDER),
         tokenizer_2=clip_2,
-        text_encoder_3=_tiny_t5(t5, width=32 + WIDER) if with_t5 else None,
+        text_encoder_3=tiny_t5(t5, width=32 + WIDER) if with_t5 else None,
         tokenizer_3=t5 if with_t5 else None,
     )
-    return _randomise_and_save(pipeline, path)
+    return randomize_and_save(pipeline, path)
 
 
 def clip_tokenizer(max_length: int = 77):
@@ -162,7 +162,7 @@ def t5_tokenizer(max_length: int = 512):
     return T5Tokenizer(vocab=vocab, extra_ids=0, model_max_length=max_length)
 
 
-def _tiny_clip(tokenizer, hidden_act: str = "quick_gelu", projected: bool = False, width: int = 32):
+def tiny_clip(tokenizer, hidden_act: str = "quick_gelu", projected: bool = False, width: int = 32):
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
     config = CLIPTextConfig(
@@ -180,7 +180,7 @@ def _tiny_clip(tokenizer, hidden_act: str = "quick_gelu", projected: bool = Fals
     return (CLIPTextModelWithProjection if projected else CLIPTextModel)(config)
 
 
-def _tiny_t5(tokenizer, width: int):
+def tiny_t5(tokenizer, width: int):
     from transformers import T5Config, T5EncoderModel
 
     config = T5Config(
@@ -190,7 +190,7 @@ def _tiny_t5(tokenizer, width: int):
     return T5EncoderModel(config)
 
 
-def _tiny_vae(**config):
+def tiny_vae(**config):
     from diffusers import AutoencoderKL
 
     return AutoencoderKL(
@@ -205,7 +205,7 @@ def _tiny_vae(**config):
     )
 
 
-def _randomise_and_save(pipeline, path: str | Path) -> Path:
+def randomize_and_save(pipeline, path: str | Path) -> Path:
     import torch
 
     models = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
