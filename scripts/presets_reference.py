@@ -39,7 +39,7 @@ ARCHITECTURE_TITLES = (
 INTRODUCTION = """\
 # Presets
 
-<!-- Made by scripts/presets_reference.py from resources/presets and resources/preset_sizes.yaml: change those. -->
+<!-- Made by scripts/presets_reference.py from resources/presets: change those, and run scripts/generate.py. -->
 
 A preset is a start for a family and a method; it lacks only your pictures. The button at the top left of the window
 lists them, for the memory and the number of GPUs that are chosen above the list, and *Compare…* shows what one would

@@ -4,7 +4,8 @@ A preset is data, and lies under the user's file, which lies under the command l
 `merge_values(load_preset("sd15-lora"), load_values("mine.yaml"))`.
 
 Most also come for a GPU's memory and for a number of GPUs, by the ending of the name: "sdxl-lora-16gb",
-"sdxl-lora-x4", "sdxl-lora-16gb-x4". resources/preset_sizes.yaml says what they change by the memory.
+"sdxl-lora-x4", "sdxl-lora-16gb-x4". resources/preset_sizes.yaml, which scripts/preset_sizes.py makes, says what they
+change by the memory.
 """
 
 import copy
@@ -22,9 +23,10 @@ from modules.config.parse import read_values
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS_DIR = ROOT / "resources" / "presets"
 SIZES_FILE = ROOT / "resources" / "preset_sizes.yaml"
-MEMORY_SIZES = (8, 12, 16, 24)
+MEMORY_SIZES = (8, 12, 16, 24, 32, 48, 80)
 """Of GPUs, in GB, that presets are made for."""
 GPU_COUNTS = (2, 4, 8)
+OWN_SIZES = "sizes"  # the part of a preset's file that is no settings
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,15 @@ def load_preset(name: str, folder: Path = PRESETS_DIR) -> dict:
     if base != name:
         _check_variant(base, memory, num_gpus)
     values = _find_shipped(load_values(presets[base]))
+    values.pop(OWN_SIZES, None)
     if memory is not None:
         values = merge_values(values, _at_size(base, memory))
     return values if num_gpus == 1 else merge_values(values, _on_gpus(values, num_gpus))
+
+
+def own_sizes(name: str) -> dict[int, dict | str]:
+    """What a preset's file itself says of sizes of GPUs, as in SIZES_FILE; empty where it leaves them to be found."""
+    return load_values(PRESETS_DIR / f"{name}.yaml").get(OWN_SIZES, {})
 
 
 def variant_name(name: str, memory: int | None = None, num_gpus: int = 1) -> str:

@@ -1,0 +1,113 @@
+"""Write resources/preset_sizes.yaml, what presets change by the memory of a GPU, or check that it is up to date.
+
+    python scripts/preset_sizes.py --write
+    python scripts/preset_sizes.py --check
+
+For each size the fastest way to compute the preset's steps that fits by the estimate of memory: activations are kept
+if possible, and micro-batches as large as they may be. What a step learns never changes. A preset may say for itself
+what it changes, below `sizes` in its file, by the memory in GB.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from modules.config.files import config_from_values  # noqa: E402
+from modules.config.presets import (  # noqa: E402
+    GPU_COUNTS,
+    MEMORY_SIZES,
+    SIZES_FILE,
+    list_presets,
+    load_preset,
+    merge_values,
+    own_sizes,
+)
+from modules.machine.memory_estimate import GIB, SYSTEM_BYTES, estimate_memory  # noqa: E402
+from scripts.generated_file import write_or_check  # noqa: E402
+
+HEADER = """\
+# Made by scripts/preset_sizes.py: what presets change by the memory of the GPU, laid over resources/presets/NAME.yaml.
+# sdxl-lora-8gb is sdxl-lora with what stands here for it under 8. Each entry is for so many GB and for all larger sizes
+# up to the next entry. A sentence in place of settings says why the preset is not offered for a size.
+
+"""
+Change = dict | str
+
+
+def main() -> int:
+    return write_or_check(__doc__.splitlines()[0], SIZES_FILE, sizes_text())
+
+
+def sizes_text() -> str:
+    """The whole file. Presets that come with their pictures, as the demo does, are of no size."""
+    presets = {preset.name: load_preset(preset.name) for preset in list_presets()}
+    sizes = {name: own_sizes(name) or _sizes(values) for name, values in presets.items() if "concepts" not in values}
+    options = {"default_flow_style": None, "sort_keys": False, "width": 1000}
+    return HEADER + "\n".join(yaml.dump({name: entries}, **options) for name, entries in sizes.items())
+
+
+def _sizes(values: dict) -> dict[int, Change]:
+    """Memory in GB -> what changes there, without the sizes at which nothing new does."""
+    entries: dict[int, Change] = {}
+    for memory in MEMORY_SIZES:
+        change = _fitting(values, memory)
+        if change is None:
+            change = _why_not(values)
+        if not entries or change != next(reversed(entries.values())):
+            entries[memory] = change
+    return entries
+
+
+def _fitting(values: dict, memory: int) -> dict | None:
+    """The first of the candidates that fits; None where none does."""
+    return next((change for change in _candidates(values) if _fits(merge_values(values, change), memory)), None)
+
+
+def _candidates(values: dict) -> Iterator[dict]:
+    """Ways to compute the same steps, the fastest first."""
+    batch, steps = values["batch_size"], values.get("gradient_accumulation_steps", 1)
+    is_global = values.get("batch_size_mode") == "global"
+    samples = batch if is_global else batch * steps  # of a step
+    checkpoints = values["model"].get("gradient_checkpointing", False)
+    for checkpointing in (False, True):
+        for cut in range(1, samples + 1):
+            if samples % cut:
+                continue
+            change: dict = {}
+            if not is_global and samples // cut != batch:
+                change["batch_size"] = samples // cut
+            if cut != steps:
+                change["gradient_accumulation_steps"] = cut
+            if checkpointing != checkpoints:
+                change["model"] = {"gradient_checkpointing": checkpointing}
+            yield change
+
+
+def _fits(values: dict, memory: int) -> bool:
+    """On one GPU and on several, where the exchange of gradients takes some, too."""
+    config = config_from_values(values)
+    estimates = [estimate_memory(config, num_gpus) for num_gpus in (1, GPU_COUNTS[0])]
+    return all(estimate is None or estimate.peak <= memory * GIB - SYSTEM_BYTES for estimate in estimates)
+
+
+def _why_not(values: dict) -> str:
+    """Why the preset is offered for no size below the least that fits."""
+    config = config_from_values(merge_values(values, list(_candidates(values))[-1]))
+    estimate = estimate_memory(config)
+    least = next((memory for memory in MEMORY_SIZES if _fitting(values, memory) is not None), None)
+    remedy = f"use a GPU with {least} GB" if least else "no GPU has as much"
+    if estimate.caching == estimate.peak:
+        part, size = "The text encoders need", estimate.caching
+        return f"{part} {size / GIB:.1f} GiB in {config.model.weight_dtype} to encode the captions; {remedy}."
+    lasting = estimate.weights + estimate.gradients + estimate.optimizer + estimate.average
+    parts = "Weights and gradients" if config.method == "full" else "The weights"
+    return f"{parts} need {lasting / GIB:.1f} GiB in {config.model.weight_dtype}, and a step more; {remedy}."
+
+
+if __name__ == "__main__":
+    sys.exit(main())
