@@ -52,14 +52,15 @@ class Lora(Method):
         return DenoisingLoss(base, list(trained_in(self, base, config)), config)
 
     def check_output(self, base: BaseModel, config: TrainConfig) -> None:
-        check_lora(self._adapted(base, config), type(base.pipe), _formats(base, config))
+        check_lora(self._adapted(base, config), type(base.pipe), _formats(base, config), _experts(base.family))
 
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
     ) -> list[Path]:
         dtype = getattr(torch, config.output.dtype)
         adapted = self._adapted(base, config)
-        return save_lora(folder / name, adapted, type(base.pipe), _formats(base, config), dtype, metadata)
+        formats, experts = _formats(base, config), _experts(base.family)
+        return save_lora(folder / name, adapted, type(base.pipe), formats, dtype, metadata, experts)
 
     def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
         adapters = (param for module in self._adapted(base, config).values() for param in module.parameters())
@@ -96,6 +97,11 @@ def _candidates(base: BaseModel, components: Collection[str], config: TrainConfi
 
 def _formats(base: BaseModel, config: TrainConfig) -> str:
     return config.output.format if base.family.single_file else "diffusers"
+
+
+def _experts(family: Family) -> dict[str, str]:
+    """The denoisers but for the first, by whose name diffusers reads them, each from a file of its own."""
+    return dict.fromkeys(family.denoisers[1:], family.denoisers[0])
 
 
 def _add_adapter(family: Family, component: str, module: nn.Module, part: PartConfig, config: TrainConfig) -> None:

@@ -38,6 +38,9 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
                 f"{family.name}."
             )
         layers = read_layers(path, family)
+        for expert in family.denoisers[1:]:  # beside it, as save_lora writes them
+            file = path.with_name(f"{path.stem}_{expert}{path.suffix}")
+            layers |= read_layers(file, family) if file.is_file() else {}
     except WeightsError as error:
         raise UserError(f"lora.start_from {error}") from error
     for component, adapters in layers.items():

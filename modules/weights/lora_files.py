@@ -16,6 +16,7 @@ from modules.weights.inspect import lora_family
 from modules.weights.lora_layers import (
     ADAPTER_METADATA,
     DIFFUSERS_KINDS,
+    EXPERT,
     Layers,
     LoraLayer,
     diffusers_tensors,
@@ -26,7 +27,7 @@ from modules.weights.lora_layers import (
     read_layers,
     with_dtype,
 )
-from modules.weights.safe import read_header, save_tensors, tensor_shapes
+from modules.weights.safe import METADATA, read_header, save_tensors, tensor_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +46,7 @@ def save_lora(
     fmt: Literal["diffusers", "single_file", "both"] = "diffusers",
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, str] | None = None,
+    experts: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write the LoRA of `components` to `<path>.safetensors` and, in kohya's form, `<path>_kohya.safetensors`.
 
@@ -52,6 +54,7 @@ def save_lora(
     components: the pipeline's name of each -> the module into which PEFT put an adapter named "default".
     dtype: of the tensors in the file, None to keep them as they are.
     metadata: further texts for the files' headers.
+    experts: component -> the name by which diffusers reads it, from a file of its own, `<path>_<component>.safetensors`.
     Returns the files written, each whole or not at all. Raises WeightsError if the format can't hold the adapters.
     """
     path = Path(path)
@@ -60,9 +63,11 @@ def save_lora(
     as_kohya = _kohya_tensors(components, pipeline_class, dtype) if fmt != "diffusers" else {}
     written = []
     if fmt in ("diffusers", "both"):
-        file = stem.with_name(f"{stem.name}.safetensors")
-        _save_diffusers(file, components, pipeline_class, dtype, metadata)
-        written.append(file)
+        for ending, part in _files(components, experts or {}).items():
+            file = stem.with_name(f"{stem.name}{ending}.safetensors")
+            expert = {EXPERT: ending.removeprefix("_")} if ending else {}
+            _save_diffusers(file, part, pipeline_class, dtype, {**(metadata or {}), **expert})
+            written.append(file)
     if fmt in ("single_file", "both"):
         file = stem.with_name(f"{stem.name}_kohya.safetensors")
         save_tensors(file, as_kohya, metadata)
@@ -70,10 +75,15 @@ def save_lora(
     return written
 
 
-def check_lora(components: Mapping[str, nn.Module], pipeline_class: type[DiffusionPipeline], fmt: str) -> None:
+def check_lora(
+    components: Mapping[str, nn.Module],
+    pipeline_class: type[DiffusionPipeline],
+    fmt: str,
+    experts: Mapping[str, str] | None = None,
+) -> None:
     """Raises WeightsError where `save_lora` would, so that it shows before the training."""
-    if fmt != "single_file":
-        _check_places(components, pipeline_class)
+    for part in _files(components, experts or {}).values() if fmt != "single_file" else ():
+        _check_places(part, pipeline_class)
     if fmt != "diffusers":
         _kohya_tensors(components, pipeline_class, None)
 
@@ -93,7 +103,11 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
             # diffusers' own reading of this format loses alphas of single layers and DoRA, and knows not every family's
             pipe.load_lora_weights(diffusers_tensors(_with_scale(read_layers(path, family))))
         else:
-            pipe.load_lora_weights(str(path.parent), weight_name=path.name, use_safetensors=True, local_files_only=True)
+            expert = read_header(path)[METADATA].get(EXPERT)
+            options = {f"load_into_{expert}": True} if expert else {}
+            pipe.load_lora_weights(
+                str(path.parent), weight_name=path.name, use_safetensors=True, local_files_only=True, **options
+            )
         if not pipe.get_list_adapters():
             raise ValueError("it fits none of its layers")
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
@@ -101,6 +115,14 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
         raise WeightsError(
             f"'{path}': can't be loaded into a {type(pipe).__name__} ({reason}); choose a LoRA made for this model."
         ) from error
+
+
+def _files(components: Mapping[str, nn.Module], experts: Mapping[str, str]) -> dict[str, dict[str, nn.Module]]:
+    """Ending of a file's name -> its components under the names that they have in it."""
+    files: dict[str, dict[str, nn.Module]] = {}
+    for name, module in components.items():
+        files.setdefault(f"_{name}" if name in experts else "", {})[experts.get(name, name)] = module
+    return files
 
 
 def _save_diffusers(

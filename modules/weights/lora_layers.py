@@ -33,6 +33,7 @@ DIFFUSERS_KINDS = {
     ".lora_magnitude_vector.weight": "magnitude",
 }
 KOHYA_KINDS = {".lora_down.weight": "down", ".lora_up.weight": "up", ".alpha": "alpha", ".dora_scale": "magnitude"}
+EXPERT = "denoiser"  # the name under which the header of an expert's own file says which it is
 ADAPTER_METADATA = "lora_adapter_metadata"  # the name under which diffusers keeps PEFT's settings in a file's header
 
 
@@ -92,6 +93,8 @@ def read_layers(path: str | Path, family: Family) -> Layers:
     parts: dict[str, dict[str, dict[str, Any]]] = {}
     for name, tensor in load_tensors(path).items():
         key = parse_key(name, family)
+        if key is not None and key.component in family.denoisers:
+            key = key._replace(component=header[METADATA].get(EXPERT, key.component))
         if key is None:
             raise WeightsError(
                 f"'{path}': its '{name}' is no part of a LoRA for {family.name}; "
