@@ -214,7 +214,8 @@ def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
         if family.text.collate == "list":
             text = {name: list(value) for name, value in text.items()}
         timestep, sizes = torch.empty(1), torch.empty(1, 6)
-    return lambda model: model(**family.inputs(DenoiserCall(model, latents, timestep, text, sizes)))
+    packed, shape = family.pack(latents), tuple(latents.shape)
+    return lambda model: model(**family.inputs(DenoiserCall(model, packed, timestep, text, shape, sizes)))
 
 
 def vae_call(family: Family, side: int) -> Callable[[nn.Module], object]:

@@ -13,6 +13,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
 
 import contextlib
+import functools
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -69,42 +70,50 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_sd15(tmp_path_factory) -> Path:
+def tiny_model(tmp_path_factory) -> Callable[[str], Path]:
+    """A function that gives the folder of a tiny model: of a family, or one of tiny_models.VARIANTS. Read only."""
+
+    @functools.cache
+    def folder(name: str) -> Path:
+        return tiny_models.make_tiny(name, tmp_path_factory.mktemp("tiny") / name.replace(" ", "_"))
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_sd15(tiny_model) -> Path:
     """A diffusers folder: Stable Diffusion 1.5 in miniature, epsilon prediction. Read only."""
-    return tiny_models.make_tiny_sd15(tmp_path_factory.mktemp("tiny") / "sd15")
+    return tiny_model("sd15")
 
 
 @pytest.fixture(scope="session")
-def tiny_sd15_v(tmp_path_factory) -> Path:
+def tiny_sd15_v(tiny_model) -> Path:
     """A diffusers folder: Stable Diffusion 2.1 in miniature, v prediction. Read only."""
-    return tiny_models.make_tiny_sd15(
-        tmp_path_factory.mktemp("tiny") / "sd15_v", prediction_type="v_prediction", sd2=True
-    )
+    return tiny_model("sd15 v")
 
 
 @pytest.fixture(scope="session")
-def tiny_sdxl(tmp_path_factory) -> Path:
+def tiny_sdxl(tiny_model) -> Path:
     """A diffusers folder: Stable Diffusion XL in miniature, epsilon prediction. Read only."""
-    return tiny_models.make_tiny_sdxl(tmp_path_factory.mktemp("tiny") / "sdxl")
+    return tiny_model("sdxl")
 
 
 @pytest.fixture(scope="session")
-def tiny_sdxl_v(tmp_path_factory) -> Path:
+def tiny_sdxl_v(tiny_model) -> Path:
     """The same, v prediction. Read only."""
-    return tiny_models.make_tiny_sdxl(tmp_path_factory.mktemp("tiny") / "sdxl_v", prediction_type="v_prediction")
+    return tiny_model("sdxl v")
 
 
 @pytest.fixture(scope="session")
-def tiny_sd3(tmp_path_factory) -> Path:
+def tiny_sd3(tiny_model) -> Path:
     """A diffusers folder: Stable Diffusion 3 in miniature. Read only."""
-    return tiny_models.make_tiny_sd3(tmp_path_factory.mktemp("tiny") / "sd3")
+    return tiny_model("sd3")
 
 
 @pytest.fixture(scope="session")
-def tiny_sd35(tmp_path_factory) -> Path:
+def tiny_sd35(tiny_model) -> Path:
     """A diffusers folder: Stable Diffusion 3.5 in miniature, and without its T5. Read only."""
-    folder = tmp_path_factory.mktemp("tiny") / "sd35"
-    return tiny_models.make_tiny_sd3(folder, with_t5=False, qk_norm="rms_norm", dual_attention_layers=(0,))
+    return tiny_model("sd35 without T5")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """What a model family is: data and a few short functions, no training code and no torch at import.
 
 Noise, target and loss live in unpacked, normalized latent space; whatever a denoiser wants otherwise
-(packing, time scale, sign) is inside the family's `inputs` and `output`.
+(packing, time scale, sign) is inside the family's `pack`, `unpack`, `inputs` and `output`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ class DenoiserCall:
     """What a family's `inputs` sees of one forward pass."""
 
     denoiser: nn.Module
-    latents: Tensor  # [B, C, H, W] or [B, C, F, H, W], noised, normalized
+    latents: Tensor  # noised, normalized, and packed as the family says
     timestep: Tensor  # [B], 0..1000
     text: Conditioning  # the outputs of TextEncoding by name, batched
+    shape: tuple[int, ...]  # of the latents before they were packed: [B, C, H, W] or [B, C, F, H, W]
     sizes: Tensor | None = None  # [B, 6], as in Batch; given where the family `takes_sizes`
 
 
@@ -39,7 +40,8 @@ class Family:
     objective: "ddpm" (the base's scheduler config says epsilon or v) or "flow".
     align: pixel sizes must be multiples of it.
     inputs: DenoiserCall -> keyword arguments of the denoiser's forward.
-    output: (DenoiserCall, what the denoiser returns first) -> the prediction in the shape of the latents.
+    output: (DenoiserCall, what the denoiser returns first) -> the prediction, packed as the latents were.
+    pack: latents -> what the denoiser takes for them. unpack: (packed, shape of the latents) -> latents.
     experts: the pipeline's config -> denoiser -> the timesteps that are its own, from the first up to, but without, the
         second; None where one denoiser takes all. What trains of an expert that a step does not need stays as it is.
     codec: how the VAE turns pictures into latents and back.
@@ -82,6 +84,8 @@ class Family:
     typical_bytes: float
     is_default: bool = False
     output: Callable[[DenoiserCall, Any], Tensor] = lambda call, output: output
+    pack: Callable[[Tensor], Tensor] = lambda latents: latents
+    unpack: Callable[[Tensor, tuple[int, ...]], Tensor] = lambda packed, shape: packed
     experts: Callable[[Mapping[str, Any]], Mapping[str, tuple[float, float]]] | None = None
     codec: Codec = field(default_factory=Codec)
     other_pipelines: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ def predict(
     sizes: [B, 6], as in Batch, for families that take them; they stay in float32, which holds each pixel count exactly.
     host_timestep: `timestep` on the CPU, so that a choice between experts does not wait for the device.
     """
-    call = DenoiserCall(getattr(pipe, family.denoisers[0]), noised, timestep, text, sizes)
+    call = DenoiserCall(getattr(pipe, family.denoisers[0]), noised, timestep, text, noised.shape, sizes)
     if family.experts is None:
         return _call(family, call)
     timesteps = (timestep if host_timestep is None else host_timestep).tolist()
@@ -50,8 +50,9 @@ def predict(
 def _call(family: Family, call: DenoiserCall) -> Tensor:
     dtype = call.denoiser.dtype
     text = {name: _cast(value, dtype) for name, value in call.text.items()}
-    call = replace(call, latents=call.latents.to(dtype), text=text)
-    return family.output(call, call.denoiser(**family.inputs(call), return_dict=False)[0])
+    call = replace(call, latents=family.pack(call.latents.to(dtype)), shape=call.latents.shape, text=text)
+    output = family.output(call, call.denoiser(**family.inputs(call), return_dict=False)[0])
+    return family.unpack(output, call.shape)
 
 
 def _cast(value: Tensor | list[Tensor], dtype: torch.dtype) -> Tensor | list[Tensor]:

@@ -1,4 +1,4 @@
-"""What every family promises, checked against diffusers' own pipeline: a new family adds one row to MODELS.
+"""What every family promises, checked against diffusers' own pipeline. A new family is found here by its name.
 
 The oracle is the pipeline itself: a spy on its scheduler sees what the denoiser really predicts in sampling, so a wrong
 time scale, sign, packing or text input of ours shows as a difference.
@@ -11,31 +11,27 @@ from dataclasses import dataclass, field
 from functools import wraps
 
 import diffusers
+import numpy as np
 import pytest
 import torch
 
 from modules.config.ModelConfig import ModelConfig
+from modules.config.SampleConfig import SampleConfig
 from modules.data.TensorCache import TensorCache
-from modules.families.conditioning import encode_text
+from modules.families.conditioning import encode_records, encode_text, is_unconditional_zero
 from modules.families.Family import Family
 from modules.families.latents import decode_latents, encode_pixels, latent_shape
 from modules.families.prediction import objective_of, predict
-from modules.families.registry import FAMILIES
+from modules.families.registry import FAMILIES, family_of_pipeline
+from modules.families.TextEncoding import collate_text
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
+from modules.trainer.sampling import make_pictures, requests_of
 from modules.weights.BaseModel import BaseModel
 from tests.support.prepared import prepared
+from tests.support.short_training import load_plainly
+from tests.support.tiny_models import VARIANTS
 
-# Name of the case -> (the family's name, the fixture that makes a tiny model of it).
-MODELS = {
-    "sd15 epsilon": ("sd15", "tiny_sd15"),
-    "sd15 v": ("sd15", "tiny_sd15_v"),
-    "sdxl epsilon": ("sdxl", "tiny_sdxl"),
-    "sdxl v": ("sdxl", "tiny_sdxl_v"),
-    "sd3": ("sd3", "tiny_sd3"),
-    "sd35 without T5": ("sd3", "tiny_sd35"),
-}
-WIDTH, HEIGHT = 48, 32  # not square: else swapped axes would not show
 PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
 
 
@@ -47,29 +43,62 @@ class Case:
     folder: str
     pipe: diffusers.DiffusionPipeline = field(repr=False)
 
+    @property
+    def width(self):
+        return 3 * max(16, self.family.align)  # not square: else swapped axes would not show
+
+    @property
+    def height(self):
+        return 2 * max(16, self.family.align)
+
     def fresh_pipe(self, folder=None):
         return load_pipe(self.family, folder or self.folder)
 
     def text(self, pipe=None):
         """The conditioning of PROMPTS, each encoded alone, as a pipeline does it for one picture."""
+        return collate_text(self.family.text, self.records(pipe))
+
+    def records(self, pipe=None):
         with torch.no_grad():
-            records = [encode_text(self.family, pipe or self.pipe, [prompt]) for prompt in PROMPTS]
-        return {name: torch.cat([record[name] for record in records]) for name in records[0]}
+            return [encode_records(self.family, pipe or self.pipe, [prompt])[0] for prompt in PROMPTS]
 
     def predict(self, noised, timestep, text, pipe=None):
         """Of pictures that were not cut and have the size in which they are made, as a pipeline takes it."""
         with torch.no_grad():
-            return predict(self.family, pipe or self.pipe, noised, timestep, text, sizes_of(noised))
+            return predict(self.family, pipe or self.pipe, noised, timestep, text, self.sizes(noised))
+
+    def sizes(self, latents):
+        return torch.tensor([[self.height, self.width, 0, 0, self.height, self.width]]).float().repeat(len(latents), 1)
+
+    def latent_shape(self):
+        return latent_shape(self.family, self.pipe.vae, self.width, self.height)
 
     def objective(self):
         return objective_of(self.family, self.pipe.scheduler.config)
 
+    def make_picture(self, pipe, **arguments):
+        """[B, 3, H, W] in [0, 1] of a plain call of the pipeline, without guidance."""
+        arguments = {
+            **self.family.text.options,
+            **self.family.call_options,
+            "width": self.width,
+            "height": self.height,
+            "num_inference_steps": 3,
+            "guidance_scale": no_guidance(pipe),
+            "generator": torch.Generator().manual_seed(5),
+            "output_type": "pt",
+            **arguments,
+        }
+        taken = inspect.signature(pipe.__call__).parameters
+        output = pipe(**{name: value for name, value in arguments.items() if name in taken})
+        return output.images if hasattr(output, "images") else output.frames[:, 0]
 
-@pytest.fixture(scope="module", params=MODELS)
-def case(request) -> Case:
-    family_name, model = MODELS[request.param]
-    folder = str(request.getfixturevalue(model))
-    return Case(FAMILIES[family_name], folder, load_pipe(FAMILIES[family_name], folder))
+
+@pytest.fixture(scope="module", params=[*FAMILIES, *VARIANTS])
+def case(request, tiny_model) -> Case:
+    family = FAMILIES[VARIANTS.get(request.param, (request.param,))[0]]
+    folder = str(tiny_model(request.param))
+    return Case(family, folder, load_pipe(family, folder))
 
 
 def load_pipe(family, folder):
@@ -81,23 +110,10 @@ def load_pipe(family, folder):
     return pipe
 
 
-def sizes_of(latents):
-    return torch.tensor([[HEIGHT, WIDTH, 0, 0, HEIGHT, WIDTH]]).float().repeat(len(latents), 1)
-
-
-def make_picture(pipe, **arguments):
-    """[B, 3, H, W] in [0, 1] of a plain call of the pipeline, without guidance."""
-    arguments = {
-        "width": WIDTH,
-        "height": HEIGHT,
-        "num_inference_steps": 3,
-        "guidance_scale": 1.0,
-        "generator": torch.Generator().manual_seed(5),
-        "output_type": "pt",
-        **arguments,
-    }
-    taken = inspect.signature(pipe.__call__).parameters
-    return pipe(**{name: value for name, value in arguments.items() if name in taken}).images
+def no_guidance(pipe):
+    """The scale at which a pipeline asks its denoiser once for each step; some count from 0."""
+    pipe._guidance_scale = 1.0
+    return 0.0 if getattr(pipe, "do_classifier_free_guidance", False) else 1.0
 
 
 def spied_sampling(case, prompt):
@@ -108,25 +124,29 @@ def spied_sampling(case, prompt):
         pipe.scheduler = diffusers.DDIMScheduler.from_config(pipe.scheduler.config)
     calls, latents = [], []
     step = pipe.scheduler.step
+    shape = (1, *case.latent_shape())
+
+    def unpacked(value):
+        return case.family.unpack(value, shape).clone()
 
     @wraps(step)  # pipelines look at its signature
     def spy(prediction, timestep, sample, *args, **kwargs):
-        calls.append((prediction.clone(), torch.as_tensor(timestep).clone(), sample.clone()))
+        calls.append((unpacked(prediction), torch.as_tensor(timestep).clone(), unpacked(sample)))
         result = step(prediction, timestep, sample, *args, **kwargs)
-        latents.append(result[0].clone())
+        latents.append(unpacked(result[0]))
         return result
 
     pipe.scheduler.step = spy
-    picture = make_picture(pipe, prompt=[prompt])
+    picture = case.make_picture(pipe, prompt=[prompt])
     return picture, latents[-1], calls
 
 
 def noised_pair(case):
-    """Two noised latents with unlike timesteps: (latents, timesteps, targets)."""
-    shape = (len(PROMPTS), *latent_shape(case.family, case.pipe.vae, WIDTH, HEIGHT))
+    """Two noised latents with unlike timesteps, of unlike experts where there are some, as `objective.noise`."""
+    shape = (len(PROMPTS), *case.latent_shape())
     generator = torch.Generator().manual_seed(1)
     clean, noise = (torch.randn(shape, generator=generator) for _ in range(2))
-    return case.objective().noise(clean, noise, torch.tensor([0.3, 0.8]))
+    return case.objective().noise(clean, noise, torch.tensor([0.3, 0.9]))
 
 
 def predict_pair(case, pipe):
@@ -154,18 +174,26 @@ def shake(base, config):
 
 
 def largest_difference(a, b):
+    if isinstance(a, list):
+        return max(largest_difference(one, other) for one, other in zip(a, b, strict=True))
     assert a.shape == b.shape
     return (a - b).abs().max().item()
 
 
-def test_every_family_has_a_model_here():
-    assert {family for family, _ in MODELS.values()} == set(FAMILIES)
+def rows_of(text, rows):
+    return {
+        name: [value[row] for row in rows] if isinstance(value, list) else value[rows] for name, value in text.items()
+    }
+
+
+def test_a_model_is_known_for_its_own_family(case):
+    assert family_of_pipeline(case.pipe) is case.family
 
 
 def test_our_prediction_is_what_the_pipeline_feeds_its_scheduler(case):
     _, _, calls = spied_sampling(case, PROMPTS[0])
     assert len(calls) == 3
-    text = {name: value[:1] for name, value in case.text().items()}
+    text = rows_of(case.text(), [0])
     for prediction, timestep, latents in calls:
         ours = case.predict(latents, timestep.reshape(1), text)
         assert largest_difference(ours, prediction) == 0.0
@@ -180,13 +208,13 @@ def test_our_decoding_is_the_pipelines(case):
 
 
 def test_encoding_undoes_the_scale_and_shift_of_decoding(case):
-    pixels = torch.rand(2, 3, HEIGHT, WIDTH) * 2 - 1
+    pixels = torch.rand(2, 3, case.height, case.width) * 2 - 1
     vae = case.pipe.vae
     with torch.no_grad():
         latents = encode_pixels(case.family, vae, pixels)
         through_raw = case.family.codec.decode(vae, case.family.codec.encode(vae, pixels).mode())
         decoded = decode_latents(case.family, vae, latents)
-    assert latents.shape[1:] == latent_shape(case.family, vae, WIDTH, HEIGHT)
+    assert latents.shape[1:] == case.latent_shape()
     assert decoded.shape == pixels.shape
     assert largest_difference(decoded, through_raw) <= 1e-5
 
@@ -197,10 +225,10 @@ def test_integrating_the_exact_target_gives_the_clean_latents_back(case):
         options = {"clip_sample": False, "timestep_spacing": "leading", "set_alpha_to_one": True}
         scheduler = diffusers.DDIMScheduler.from_config(config, **options)
     else:
-        scheduler = diffusers.FlowMatchEulerDiscreteScheduler.from_config(config)
+        scheduler = diffusers.FlowMatchEulerDiscreteScheduler.from_config(config, use_dynamic_shifting=False)
     scheduler.set_timesteps(7)
     generator = torch.Generator().manual_seed(2)
-    shape = (2, *latent_shape(case.family, case.pipe.vae, WIDTH, HEIGHT))
+    shape = (2, *case.latent_shape())
     clean, noise = (torch.randn(shape, generator=generator) for _ in range(2))
     latents = None
     for timestep in scheduler.timesteps:
@@ -219,12 +247,8 @@ def test_a_batch_of_two_equals_two_singles(case):
     text = case.text()
     both = case.predict(noised, timestep, text)
     singles = [
-        case.predict(
-            noised[row : row + 1],
-            timestep[row : row + 1],
-            {name: value[row : row + 1] for name, value in text.items()},
-        )
-        for row in range(2)
+        case.predict(noised[row : row + 1], timestep[row : row + 1], collate_text(case.family.text, [record]))
+        for row, record in enumerate(case.records())
     ]
     with torch.no_grad():
         text_of_both = encode_text(case.family, case.pipe, PROMPTS)
@@ -237,16 +261,16 @@ def test_a_batch_of_two_equals_two_singles(case):
 def test_training_mode_changes_no_prediction(case):
     in_evaluation = predict_pair(case, case.pipe)
     pipe = case.fresh_pipe()
-    getattr(pipe, case.family.denoisers[0]).train()
+    for name in case.family.denoisers:
+        getattr(pipe, name).train()
     assert largest_difference(predict_pair(case, pipe), in_evaluation) == 0.0
 
 
 def test_the_prediction_heeds_prompt_and_timestep(case):
     noised, timestep, _ = noised_pair(case)
     text = case.text()
-    swapped = {name: value.flip(0) for name, value in text.items()}
     plain = case.predict(noised, timestep, text)
-    other_text = case.predict(noised, timestep, swapped)
+    other_text = case.predict(noised, timestep, rows_of(text, [1, 0]))
     other_time = case.predict(noised, timestep.flip(0), text)
     assert largest_difference(plain, other_text) > 1e-4
     assert largest_difference(plain, other_time) > 1e-4
@@ -256,8 +280,8 @@ def test_the_prediction_heeds_sizes_where_the_family_takes_them(case):
     noised, timestep, _ = noised_pair(case)
     text = case.text()
     predictions = []
-    for changed in range(6):
-        sizes = sizes_of(noised)
+    for changed in range(6) if case.family.takes_sizes else (0,):
+        sizes = case.sizes(noised)
         sizes[:, changed] += 100
         with torch.no_grad():
             predictions.append(predict(case.family, case.pipe, noised, timestep, text, sizes))
@@ -273,34 +297,73 @@ def test_only_components_that_the_family_names_have_weights_that_no_step_reaches
     loss = METHODS["full"].loss(base, config)
     noised, timestep, _ = noised_pair(case)
     text = encode_text(case.family, base.pipe, PROMPTS)
-    predict(case.family, base.pipe, noised, timestep, text, sizes_of(noised)).square().mean().backward()
+    predict(case.family, base.pipe, noised, timestep, text, case.sizes(noised)).square().mean().backward()
     idle = {
         name
         for name in trained_in(METHODS["full"], base, config)
         if any(param.requires_grad and param.grad is None for param in base.module(name).parameters())
     }
     assert idle == set(case.family.partly_idle)
-    assert loss.unused_parameters == bool(idle)
+    assert loss.unused_parameters == bool(idle or case.family.experts)
 
 
 def test_a_cached_embedding_gives_the_picture_of_its_prompt(case, tmp_path):
     writer = TensorCache(tmp_path, "text", 0)
-    text = case.text()
-    for row in range(2):
-        writer.put(f"key{row}", {name: value[row] for name, value in text.items()})
+    for row, record in enumerate(case.records()):
+        writer.put(f"key{row}", record)
     reader = TensorCache(tmp_path, "text", 1)  # another rank: the files, not what the writer keeps in memory
     for row, prompt in enumerate(PROMPTS):
-        record = {name: value[None] for name, value in reader.get(f"key{row}").items()}
-        cached = make_picture(case.fresh_pipe(), **record)
-        expected = make_picture(case.fresh_pipe(), prompt=[prompt])
+        text = collate_text(case.family.text, [reader.get(f"key{row}")])
+        cached = case.make_picture(case.fresh_pipe(), **text)
+        expected = case.make_picture(case.fresh_pipe(), prompt=[prompt])
         assert largest_difference(cached, expected) == 0.0
+
+
+def test_the_products_own_sampling_makes_pictures_with_guidance_and_otherwise_default_settings(case):
+    sample = SampleConfig(prompt=PROMPTS[0], width=case.width, height=case.height, steps=2, count=2)
+    assert sample.guidance > 1
+    together = [np.asarray(image, int) for _, image in make_pictures(case.fresh_pipe(), requests_of(sample), 2)]
+    alone = [np.asarray(image, int) for _, image in make_pictures(case.fresh_pipe(), requests_of(sample), 1)]
+    for one, other in zip(together, alone, strict=True):
+        assert one.shape == (case.height, case.width, 3)
+        assert np.abs(one - other).max() <= 2  # rounding, of 255
+    assert np.abs(together[0] - together[1]).max() > 2
+
+
+def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_is_given(case):
+    pipe, seen = case.fresh_pipe(), []
+    for name in case.family.denoisers:
+        denoiser = getattr(pipe, name)
+        denoiser.register_forward_pre_hook(lambda module, args, kwargs: seen.append((args, kwargs)), with_kwargs=True)
+    sample = SampleConfig(prompt=PROMPTS[0], width=case.width, height=case.height, steps=2)
+    list(make_pictures(pipe, requests_of(sample), 1))
+    name = case.family.text.outputs[0]
+    with torch.no_grad():
+        spoken, dropped = (encode_records(case.family, case.pipe, [text])[0][name] for text in (PROMPTS[0], ""))
+    if is_unconditional_zero(case.pipe):
+        dropped = torch.zeros_like(dropped)
+    texts = [text for text in matrices_in(seen) if text.shape in (spoken.shape, dropped.shape)]
+    assert any(is_same(text, spoken) for text in texts)
+    assert all(is_same(text, spoken) or is_same(text, dropped) for text in texts)
+
+
+def matrices_in(value):
+    """Every matrix among the arguments of denoisers: of tensors with three axes each row, of lists each item."""
+    if isinstance(value, torch.Tensor):
+        yield from value if value.dim() == 3 else [value] if value.dim() == 2 else ()
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from matrices_in(item)
+
+
+def is_same(a, b):
+    return a.shape == b.shape and torch.allclose(a, b, atol=1e-5)
 
 
 def test_text_is_encoded_with_only_the_text_encoders_in_memory(case):
     base = BaseModel(case.family, ModelConfig(base=case.folder), torch.device("cpu"))
     with base.using(*case.family.text_components) as pipe:
-        assert getattr(pipe, case.family.denoisers[0]) is None
-        assert pipe.vae is None
+        assert {getattr(pipe, name) for name in (*case.family.denoisers, "vae")} == {None}
         text = case.text(pipe)
     for name, value in case.text().items():
         assert largest_difference(text[name], value) == 0.0
@@ -310,7 +373,7 @@ def test_text_is_never_encoded_in_float16_where_activations_may_overflow(case):
     with torch.autocast("cpu", torch.float16):
         text = case.text()
     for name, value in case.text().items():
-        assert torch.equal(text[name], value), name
+        assert largest_difference(text[name], value) == 0.0, name
 
 
 def test_a_saved_lora_gives_a_fresh_pipeline_the_same_prediction(case, tmp_path):
@@ -318,12 +381,15 @@ def test_a_saved_lora_gives_a_fresh_pipeline_the_same_prediction(case, tmp_path)
     base, config = training_base(case, "lora", lora={"rank": 4, "alpha": 10.0})
     adapted = shake(base, config)
     assert adapted == set(case.family.lora_targets)
-    (file,) = METHODS["lora"].save(base, config, tmp_path, "x", {})
+    files = METHODS["lora"].save(base, config, tmp_path, "x", {})
+    assert len(files) == len(case.family.denoisers)
     pipe = case.fresh_pipe()
-    pipe.load_lora_weights(file.parent, weight_name=file.name)
+    for file in files:
+        load_plainly(pipe, file)
     trained = predict_pair(case, base.pipe)
     assert largest_difference(predict_pair(case, pipe), trained) == 0.0
-    assert largest_difference(predict_pair(case, case.pipe), trained) > 1e-3
+    difference = (predict_pair(case, case.pipe) - trained).abs().flatten(1).amax(1)
+    assert difference.min() > 1e-3  # of each row, so of each expert
 
 
 def test_saved_full_weights_give_a_fresh_pipeline_the_same_prediction(case, tmp_path):
@@ -333,4 +399,5 @@ def test_saved_full_weights_give_a_fresh_pipeline_the_same_prediction(case, tmp_
     (folder,) = METHODS["full"].save(base, config, tmp_path, "x", {})
     trained = predict_pair(case, base.pipe)
     assert largest_difference(predict_pair(case, case.fresh_pipe(folder)), trained) == 0.0
-    assert largest_difference(predict_pair(case, case.pipe), trained) > 1e-3
+    difference = (predict_pair(case, case.pipe) - trained).abs().flatten(1).amax(1)
+    assert difference.min() > 1e-3

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MIGRATIONS = ROOT / "modules" / "config" / "migrations.py"  # tells of names that once were
 
 # As it is written for a pipeline of diffusers that Chorus knows nothing of.
-MADE_UP = '''
+MADE_UP = """
 from modules.families.Family import Family
 from modules.families.TextEncoding import TextEncoding
 
@@ -42,7 +42,7 @@ MADE_UP = Family(
     caption_bytes=1,
     typical_bytes=1e6,
 )
-'''
+"""
 SETTINGS = """
 family: made_up
 model: {{base: {base}}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from modules.data.Batch import Batch
 from modules.methods.registry import METHODS
 from modules.trainer.sampling import PictureRequest, make_pictures
+from modules.weights.safe import METADATA, read_header
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
@@ -62,6 +64,12 @@ def our_picture(pipe: DiffusionPipeline, request: PictureRequest = REQUEST) -> n
     assert made is request
     assert np.array_equal(np.asarray(picture), (seen[0] * 255).round().astype(np.uint8))
     return seen[0]
+
+
+def load_plainly(pipe: DiffusionPipeline, file: Path) -> None:
+    """Loads a LoRA file that Chorus has written by diffusers alone; of an expert's, as its header says, into it."""
+    expert = read_header(file)[METADATA].get("denoiser")
+    pipe.load_lora_weights(file.parent, weight_name=file.name, **({f"load_into_{expert}": True} if expert else {}))
 
 
 def plain_picture(pipe: DiffusionPipeline, request: PictureRequest = REQUEST) -> np.ndarray:

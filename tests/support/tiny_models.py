@@ -17,6 +17,20 @@ WORDS = ("a", "photo", "of", "cat", "dog", "the", "red", "blue", "sky", "moving"
 SD_BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 
 
+# Further models of some families: name -> (the family's, arguments of the function that makes it).
+VARIANTS = {
+    "sd15 v": ("sd15", {"prediction_type": "v_prediction", "sd2": True}),
+    "sdxl v": ("sdxl", {"prediction_type": "v_prediction"}),
+    "sd35 without T5": ("sd3", {"with_t5": False, "qk_norm": "rms_norm", "dual_attention_layers": (0,)}),
+}
+
+
+def make_tiny(name: str, path: str | Path) -> Path:
+    """Save the tiny model of a family, or one of VARIANTS, below `path` and return the path."""
+    family, options = VARIANTS.get(name, (name, {}))
+    return globals()[f"make_tiny_{family}"](path, **options)
+
+
 def make_tiny_sd15(path: str | Path, prediction_type: str = "epsilon", sd2: bool = False) -> Path:
     """Save a tiny Stable Diffusion pipeline below `path` and return the path.
 

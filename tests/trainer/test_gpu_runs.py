@@ -37,13 +37,13 @@ def test_the_driver_and_torch_count_the_gpus_alike():
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_run_trains_validates_samples_and_saves(family, precision, make_config, train, request):
+def test_a_run_trains_validates_samples_and_saves(family, precision, make_config, train, tiny_model):
     if precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         pytest.skip("this GPU does not compute in bfloat16")
     trainer = train(
         make_config(
             f"family={family}",
-            f"model.base={request.getfixturevalue(f'tiny_{family}')}",
+            f"model.base={tiny_model(family)}",
             f"model.mixed_precision={precision}",
             "model.gradient_checkpointing=true",
             "data.bucket_step=16",

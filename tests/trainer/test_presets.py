@@ -23,14 +23,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def small(picture_folder, tmp_path, request) -> Callable[[dict], list[str]]:
+def small(picture_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
     """A function that gives what makes a preset's values those of a quick run on a tiny model, as "path=value"."""
 
     def changes(values: dict) -> list[str]:
         paths = {
             "workspace_dir": tmp_path / "run",
             "cache_dir": tmp_path / "cache",
-            "model.base": request.getfixturevalue(f"tiny_{values['family']}"),
+            "model.base": tiny_model(values["family"]),
             "concepts.0.path": picture_folder(),
         }
         words = WORD if values["method"] == "embedding" else ()
