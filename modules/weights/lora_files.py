@@ -54,7 +54,7 @@ def save_lora(
     components: the pipeline's name of each -> the module into which PEFT put an adapter named "default".
     dtype: of the tensors in the file, None to keep them as they are.
     metadata: further texts for the files' headers.
-    experts: component -> the name by which diffusers reads it, from a file of its own, `<path>_<component>.safetensors`.
+    experts: component -> the name by which diffusers reads it, from a file of its own, `<path>_<component>`.
     Returns the files written, each whole or not at all. Raises WeightsError if the format can't hold the adapters.
     """
     path = Path(path)
