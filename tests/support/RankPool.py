@@ -23,15 +23,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pytest
-
+from tests.support.fork_server import start_forked
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from modules.distributed.Runtime import Runtime
 
-# Imported once, by the process that all ranks of all pools are forked from: it takes longer than most scenarios.
-LIBRARIES = ("diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion", "peft")
 START_SECONDS = 180.0  # the imports come first, on what cores there are
 SCENARIO_SECONDS = 300.0  # for one that hangs: the longest takes a tenth of it on an idle machine
 GRACE_SECONDS = 2.0  # for the other ranks to say what they saw, after the first error
@@ -86,20 +83,14 @@ class RankPool:
         from modules.config.TrainConfig import TrainConfig
         from modules.distributed.environments import spawn_variables
 
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(LIBRARIES))
         port = free_port()
         self._starts += 1
         for rank in range(self.world_size):
             # that of this test, not of the first, which has started the process that all are forked from
             variables = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
             variables |= spawn_variables(rank, TrainConfig(), self.world_size, port, f"pool-{self._starts}")
-            ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, variables, self._log(rank)), daemon=True)
-            with pytest.MonkeyPatch.context() as environment:  # of the process that the ranks are forked from
-                environment.setenv("OMP_NUM_THREADS", "1")
-                environment.setenv("CUDA_VISIBLE_DEVICES", "")
-                process.start()
+            ours, theirs = multiprocessing.Pipe()
+            process = start_forked(serve, theirs, variables, self._log(rank))
             theirs.close()
             self._ranks.append(Rank(process, ours))
         self._answers("The start", START_SECONDS)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.fork_server import ForkedScript, pids_of_session
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -26,7 +27,8 @@ class StartedRun:
     """A run by one of `LAUNCHERS`; all that is left of it ends with the block.
 
     launcher: its name. config_file: the settings. folder: their workspace_dir. arguments: further ones of the script.
-    variables: for the environment.
+    variables: for the environment. forked: the processes begin with all imports done, which saves seconds; not for
+    torchrun and accelerate, which start the ranks themselves.
     """
 
     def __init__(
@@ -36,28 +38,36 @@ class StartedRun:
         folder: Path,
         *arguments: str,
         variables: Mapping[str, str] | None = None,
+        forked: bool = False,
     ):
         self.folder = folder
+        self._forked = forked
         self.variables = dict(variables or {})
         self._mark = secrets.token_hex(8)
         self._output_path = Path(config_file).with_name(f"output-{self._mark}.txt")
         left_out = ("SLURM_", "TORCHELASTIC_", "ACCELERATE_", "CHORUS_")
         env = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         env |= {MARK: self._mark, "CUDA_VISIBLE_DEVICES": "", **self.variables}
-        with self._output_path.open("wb") as output:
-            self.processes = [
-                # a session of its own, as a terminal gives it: a Ctrl-C goes to all of it
-                subprocess.Popen(
-                    command, env=env | own, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
-                )
-                for command, own in LAUNCHERS[launcher](["--config", str(config_file), *arguments])
-            ]
+        self._output_path.touch()
+        commands = LAUNCHERS[launcher](["--config", str(config_file), *arguments])
+        self.processes = [self._start(command, env | own) for command, own in commands]
+
+    def _start(self, command: list[str], env: dict[str, str]) -> subprocess.Popen | ForkedScript:
+        """In a session of its own, as a terminal gives it: a Ctrl-C goes to all of it."""
+        if self._forked:
+            _python, *arguments = command
+            return ForkedScript(arguments, env, self._output_path)
+        with self._output_path.open("ab") as output:
+            return subprocess.Popen(
+                command, env=env, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
+            )
 
     def __enter__(self) -> StartedRun:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        end_processes({MARK: self._mark})
+        while pids := self.pids():  # again, for what they have started meanwhile
+            kill_all(pids)
         for process in self.processes:
             process.wait()
 
@@ -86,7 +96,9 @@ class StartedRun:
         return json.loads(path.read_bytes()) if path.exists() else {}
 
     def pids(self, **variables: str) -> list[int]:
-        """The processes of this run that are there; of them those that were started with `variables`."""
+        """The processes of this run that are there; of them those that were started with `variables`, if not forked."""
+        if self._forked:  # whose environment the system tells of is that of the process they are forked from
+            return [pid for process in self.processes for pid in pids_of_session(process.pid)]
         return find_processes({MARK: self._mark, **variables})
 
     def wait_for(self, condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> None:
@@ -109,9 +121,13 @@ class StartedRun:
 def end_processes(variables: Mapping[str, str]) -> None:
     """Ends those that were started with these environment variables, and what they start meanwhile."""
     while pids := find_processes(variables):
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_all(pids)
+
+
+def kill_all(pids: Sequence[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def find_processes(variables: Mapping[str, str]) -> list[int]:
