@@ -24,7 +24,9 @@ from modules.session.event_types import Event
 from modules.session.events import read_events
 from modules.session.manifest import check_manifest
 from scripts import slurm_job
+from tests.support.fork_server import ForkedScript
 from tests.support.StartedRun import MARK, find_processes
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKES = ROOT / "tests" / "support" / "fake_slurm"
@@ -91,7 +93,8 @@ def submitted(
     path.write_text(script, encoding="utf-8")
     state.mkdir(exist_ok=True)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "CHORUS_"))}
-    env |= {"PATH": f"{FAKES}{os.pathsep}{env['PATH']}", "FAKE_SLURM": str(state), MARK: secrets.token_hex(8)}
+    path_variable = os.pathsep.join((str(FAKES), str(Path(sys.executable).parent), env["PATH"]))
+    env |= {"PATH": path_variable, "FAKE_SLURM": str(state), MARK: secrets.token_hex(8)}
     process = subprocess.Popen([str(FAKES / "sbatch"), str(path), *arguments], cwd=folder, env=env | variables)
     try:
         yield process, env
@@ -248,8 +251,8 @@ def test_a_job_whose_time_ends_backs_up_is_queued_again_once_and_ends_as_if_noth
     """Two nodes of two ranks; the signal reaches the last rank only."""
     steps = 8
     prepare_run(folder, tiny_sd15, max_steps=steps)
-    alone = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", "settings.yaml"]
-    subprocess.run([*alone, "--set", "workspace_dir=alone"], env=os.environ | ON_CPUS, check=True, timeout=120)
+    alone = [str(ROOT / "scripts" / "train.py"), "--config", "settings.yaml", "--set", "workspace_dir=alone"]
+    assert ForkedScript(alone, os.environ | ON_CPUS, folder / "alone.txt", cwd=folder).wait(PATIENCE_SECONDS) == 0
 
     script = write("--nodes", "2", *MINIMUM, "--python", sys.executable)
     code = submit(script, folder, seconds=300, FAULT="preempt@3:3", **ON_CPUS)

@@ -41,12 +41,13 @@ def start_forked(target: Callable[..., None], *arguments: Any, daemon: bool = Tr
 class ForkedScript:
     """A script of Chorus in a process of its own, in a session of its own; with the methods of subprocess.Popen.
 
-    arguments: the script and its own. environment: all of it. output: the file for stdout and stderr.
+    arguments: the script and its own. environment: all of it. output: the file for stdout and stderr. cwd: the folder
+    that it runs in, by default that of Chorus.
     Ranks that the script spawns are forked from it too; what else it starts, it starts as ever.
     """
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], output: Path):
-        self._process = start_forked(_run_script, list(arguments), dict(environment), output, daemon=False)
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], output: Path, cwd: Path = ROOT):
+        self._process = start_forked(_run_script, list(arguments), dict(environment), output, cwd, daemon=False)
         self.pid = self._process.pid
         self.kill = self._process.kill
         self.terminate = self._process.terminate
@@ -61,12 +62,13 @@ class ForkedScript:
         return self._process.exitcode
 
 
-def _run_script(arguments: list[str], environment: dict[str, str], output: Path) -> None:
+def _run_script(arguments: list[str], environment: dict[str, str], output: Path, cwd: Path) -> None:
     import torch
 
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
+    os.chdir(cwd)
     with output.open("ab") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
