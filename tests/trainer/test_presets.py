@@ -54,8 +54,8 @@ def test_a_preset_for_two_gpus_trains_on_two_ranks_by_its_name_alone(small, tmp_
     settings = tmp_path / "settings.yaml"
     settings.write_text(f"initial_port: '{free_port()}'\nuse_torchrun: false\n", encoding="utf-8")
     changes = [f"--set={change}" for change in small(load_preset(name))]
-    with StartedRun("alone", settings, tmp_path / "run", f"--preset={name}", *changes) as run:
-        assert run.wait(300) == [0], run.output
+    with StartedRun("alone", settings, tmp_path / "run", f"--preset={name}", *changes, forked=True) as run:
+        assert run.wait() == [0], run.output
         assert "Number of processes: 2" in run.output
         for rank in (0, 1):
             losses = run.losses(rank)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.full_disk import full_disk
+from tests.support.StartedRun import StartedRun
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = {
@@ -77,11 +78,6 @@ def stop_after(trainer, step: int) -> None:
     trainer.callbacks.on_step = watch
 
 
-def run_script(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_twenty_steps_equal_ten_and_a_new_process_and_ten(method, make_config, train, start, config_file, tmp_path):
     straight = train(make_config(*RUN, *METHODS[method], f"workspace_dir={tmp_path / 'straight'}"))
@@ -92,9 +88,9 @@ def test_twenty_steps_equal_ten_and_a_new_process_and_ten(method, make_config, t
     first.end()
     assert (first.step, first.step_in_epoch, first.stopped) == (10, 1, True)
 
-    done = run_script("--config", config_file(first.config), "--resume")
-    assert done.returncode == 0, done.stderr
     run = tmp_path / "run"
+    with StartedRun("alone", config_file(first.config), run, "--resume", forked=method != "lora") as resumed:
+        assert resumed.wait() == [0], resumed.output
     assert model_files(run, "model-2") == model_files(tmp_path / "straight", "model") != []
     assert model_files(run, "model-2") != model_files(run, "model")
     assert files(run / "backup" / "step-000000020") == files(tmp_path / "straight" / "backup" / "step-000000020")
