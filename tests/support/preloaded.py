@@ -4,7 +4,7 @@
 import peft
 from diffusers.pipelines.stable_diffusion import pipeline_stable_diffusion
 
+import modules.launch.start
 import modules.trainer.DistributedTrainer
 import modules.trainer.sampling
-import modules.trainer.start
 from tests.support import RankPool, rank_scenarios

@@ -27,13 +27,13 @@ sys.exit(7)
 
 
 def tell_modules(connection: Connection) -> None:
-    connection.send([name for name in ("torch", "diffusers", "peft", "modules.trainer.start") if name in sys.modules])
+    connection.send([name for name in ("torch", "diffusers", "peft", "modules.launch.start") if name in sys.modules])
 
 
 def test_a_forked_process_begins_with_all_imports_done():
     ours, theirs = multiprocessing.Pipe()
     process = start_forked(tell_modules, theirs)
-    assert ours.recv() == ["torch", "diffusers", "peft", "modules.trainer.start"]
+    assert ours.recv() == ["torch", "diffusers", "peft", "modules.launch.start"]
     process.join()
 
 

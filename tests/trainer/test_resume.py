@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from modules.config.files import load_config
+from modules.launch.run import run_training
+from modules.methods.DenoisingLoss import DenoisingLoss
+from tests.support.fork_server import start_forked
 from tests.support.full_disk import full_disk
 from tests.support.StartedRun import StartedRun
+from tests.support.waiting import PATIENCE_SECONDS
 
-ROOT = Path(__file__).resolve().parents[2]
 METHODS = {
     "lora": ("method=lora", "text_encoder.train=true", "lora.dropout=0.1", "lora.targets=linear_conv"),
     "full": ("method=full", "text_encoder.train=true", "optimizer.learning_rate=0.0001"),
@@ -28,25 +31,20 @@ RUN = (
     "ema.enabled=true",
     "max_steps=20",
 )
-KILLED_IN_A_STEP = """
-import os, signal, sys
-from modules.config.files import load_config
-from modules.methods.DenoisingLoss import DenoisingLoss
-from modules.launch.run import run_training
+def killed_in_a_step(config_file: str) -> None:
+    """Trains until it is killed between the micro-batches of a step."""
+    forward = DenoisingLoss.forward
+    calls = 0
 
-forward = DenoisingLoss.forward
-calls = 0
+    def killing_forward(self, batch):
+        nonlocal calls
+        calls += 1
+        if calls == 30:  # the second micro-batch of a step: every step has two, or three where shapes are mixed
+            os.kill(os.getpid(), signal.SIGKILL)
+        return forward(self, batch)
 
-def killing_forward(self, batch):
-    global calls
-    calls += 1
-    if calls == 30:  # the second micro-batch of a step: every step has two, or three where shapes are mixed
-        os.kill(os.getpid(), signal.SIGKILL)
-    return forward(self, batch)
-
-DenoisingLoss.forward = killing_forward
-run_training(load_config(sys.argv[1]))
-"""
+    DenoisingLoss.forward = killing_forward
+    run_training(load_config(config_file))
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -105,9 +103,9 @@ def test_a_run_killed_inside_accumulation_goes_on_from_its_backup(make_config, t
     settings = (*RUN, *METHODS["lora"], "backup.every=5", "backup.unit=steps")
     straight = train(make_config(*settings, f"workspace_dir={tmp_path / 'straight'}"))
     config = make_config(*settings)
-    command = [sys.executable, "-c", KILLED_IN_A_STEP, config_file(config)]
-    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed = start_forked(killed_in_a_step, config_file(config))
+    killed.join(PATIENCE_SECONDS)
+    assert killed.exitcode == -signal.SIGKILL
     run = tmp_path / "run"
     last = max(step_events(run))
     assert 10 < last < 15
