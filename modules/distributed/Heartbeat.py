@@ -10,12 +10,13 @@ from typing import Literal
 
 from modules.config.errors import UserError
 
-Phase = Literal["loading", "caching", "training", "sampling", "saving", "waiting"]
+Phase = Literal["loading", "joining", "caching", "training", "sampling", "saving", "waiting"]
 
-# Seconds a rank may be silent in a phase before it counts as hung. Loading reads files of many GB; a first training
-# step compiles kernels; a wait is bounded by the phases of the ranks that are waited for.
+# Seconds a rank may be silent in a phase before it counts as hung. Loading reads files of many GB; joining has its own
+# limits; a first training step compiles kernels; a wait is bounded by the phases of the ranks that are waited for.
 PHASE_LIMITS: dict[Phase, float] = {
     "loading": 1800,
+    "joining": 1800,
     "caching": 600,
     "training": 600,
     "sampling": 1800,

@@ -40,6 +40,7 @@ class Supervisor:
     has_backup: whether there is a backup to start again from.
     grace_seconds: from asking a rank to end to killing it.
     first_rank: the rank of local rank 0. writes_exit: whether exit.json is for this node to write.
+    train_alone: called where the ranks could not join; has the next launcher start one rank, or says that none may.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Supervisor:
         grace_seconds: float = 3.0,
         first_rank: int = 0,
         writes_exit: bool = True,
+        train_alone: Callable[[Failure], bool] = lambda failure: False,
     ):
         self._folder = folder
         self._make_launcher = make_launcher
@@ -64,6 +66,7 @@ class Supervisor:
         self._grace_seconds = grace_seconds
         self._first_rank = first_rank
         self._writes_exit = writes_exit
+        self._train_alone = train_alone
         self._stops: list[int] = []  # the signals that have asked for a stop
         self._heartbeats_due = 0.0
         self._has_passed_stop_on = False
@@ -187,7 +190,13 @@ class Supervisor:
         return failure
 
     def _starts_again_after(self, failure: Failure, attempt: int) -> bool:
-        if failure.kind == "user_error" or attempt >= self._max_restarts or self._stops or self._requeue_asked:
+        if self._stops or self._requeue_asked:
+            return False
+        failed_to_join = failure.phase == "joining" and failure.kind in ("user_error", "error", "hung")
+        if failed_to_join and self._train_alone(failure):
+            self._max_restarts += 1  # it is none of those that the settings allow
+            return True
+        if failure.kind == "user_error" or attempt >= self._max_restarts:
             return False
         self._resume = True  # also without a backup: models that were saved must not end the run as an earlier one's
         start = "from the last backup" if self._has_backup() else "from the beginning"

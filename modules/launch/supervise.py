@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from modules.config.batch_size import global_batch, learning_rate_factor, scientific
 from modules.config.errors import UserError
 from modules.config.files import config_from_values, save_config, to_values
 from modules.config.presets import ROOT
@@ -52,6 +53,7 @@ from modules.session.TrainCommands import TrainCommands
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.launch.plan import LaunchPlan
+    from modules.launch.RankWatch import Failure
 
 SETTINGS_NAME = "config.yaml"
 
@@ -62,7 +64,8 @@ def supervise_training(config: TrainConfig, plan: LaunchPlan) -> int:
     To be called from the main thread: spawned ranks end with the thread that has started them.
     Raises UserError for what can be said before a rank starts.
     """
-    num_ranks, resume, by_torchrun = plan.num_ranks, plan.resume, plan.start == "torchrun"
+    num_ranks, resume = plan.num_ranks, plan.resume
+    by_torchrun = plan.start == "torchrun"
     remember_signals(plan.requeue_signals)
     started = float(os.environ.get(STARTED_VARIABLE) or time.time())  # the window tells when it was asked to start
     os.environ[STARTED_VARIABLE] = repr(started)
@@ -88,10 +91,19 @@ def supervise_training(config: TrainConfig, plan: LaunchPlan) -> int:
         claims = stack.enter_context(contextlib.ExitStack())
         launch_dir = _launch_dir(config, folder, stack) if by_torchrun else None
 
+        def train_alone(failure: Failure) -> bool:
+            nonlocal config, plan
+            if plan.backend is None or plan.num_nodes > 1:  # on several machines the others wait for their ranks
+                return False
+            callbacks.on_warning(f"{failure.text} One device trains alone instead{_in_other_steps(config, plan)}.")
+            config = replace(config, enable_multi_gpu=False)
+            plan = replace(plan, start="spawn", num_ranks=1, devices=plan.devices[:1], backend=None, max_restarts=0)
+            return True
+
         def make_launcher(attempt: int, resume: bool) -> Launcher:
             claims.close()  # that of the attempt before
-            port = _free_port(plan, callbacks, claims)
-            if by_torchrun:
+            port, num_ranks = _free_port(plan, callbacks, claims), plan.num_ranks
+            if plan.start == "torchrun":
                 script = [str(ROOT / "scripts" / "train.py"), "--config", str(launch_dir / SETTINGS_NAME)]
                 script += ["--resume"] if resume else []
                 ends = launch_dir / f"ends-{attempt}.json"
@@ -111,6 +123,7 @@ def supervise_training(config: TrainConfig, plan: LaunchPlan) -> int:
             has_backup=lambda: newest_usable(folder) is not None,
             first_rank=plan.node_rank * num_ranks,
             writes_exit=leads,
+            train_alone=train_alone,
         ).run()
         if code == REQUEUED:
             record_end(folder, Outcome("stopped", requeues=True))
@@ -144,6 +157,18 @@ def run_distributed_training(
     lifeline = Lifeline.from_environment(environment.rank)
     outcome = train_as_rank(config, environment, lifeline, resume, started, (signal.SIGTERM, *requeue_signals()))
     end_process(replace(outcome, requeues=False), lifeline)  # the supervisor sees to that
+
+
+def _in_other_steps(config: TrainConfig, plan: LaunchPlan) -> str:
+    """What becomes of batch and learning rate where one rank trains in place of those of `plan`; "" where nothing."""
+    samples = [global_batch(config, ranks) for ranks in (plan.num_ranks, 1)]
+    rates = [config.optimizer.learning_rate * learning_rate_factor(config, ranks) for ranks in (plan.num_ranks, 1)]
+    changes = []
+    if samples[0] != samples[1]:
+        changes.append(f"{samples[1]} samples per step in place of {samples[0]}")
+    if rates[0] != rates[1]:
+        changes.append(f"learning rate {scientific(rates[1])} in place of {scientific(rates[0])}")
+    return f", with {' and '.join(changes)}" if changes else ""
 
 
 def _machines(config: TrainConfig) -> TrainConfig:

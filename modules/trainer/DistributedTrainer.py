@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.setup_distributed import cleanup_distributed, create_runtime, setup_distributed
 from modules.trainer.GenericTrainer import GenericTrainer
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
-    from modules.distributed.Heartbeat import Heartbeat
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
 
@@ -36,7 +36,9 @@ class DistributedTrainer(GenericTrainer):
         heartbeat: Heartbeat | None = None,
     ):
         tell = {"tell": callbacks.on_status, "warn": callbacks.on_warning} if callbacks else {}
-        joined, _, _ = setup_distributed(config, **tell)
+        heartbeat = heartbeat or Heartbeat()
+        with heartbeat.phase("joining"):
+            joined, _, _ = setup_distributed(config, **tell)
         if joined != local_rank:
             raise ValueError(f"local rank {local_rank}, but the launcher has started this process as {joined}")
         super().__init__(config, callbacks, commands, create_runtime(config, heartbeat), resume)

@@ -397,3 +397,13 @@ def assert_stopped(run: StartedRun, num_ranks: int = 2) -> None:
     assert check_manifest(backup) is None
     assert list((run.folder / "models").iterdir())
     run.wait_until_gone(GONE_SECONDS)
+
+
+def test_ranks_that_can_not_join_leave_one_device_to_train_alone_and_say_so(open_run):
+    variables = {"GLOO_SOCKET_IFNAME": "no_such_interface"}
+    run = open_run("forked spawn", variables=variables, batch_size_mode="per_device")
+    assert run.wait() == [0], run.output
+    assert run.record()["status"] == "finished"
+    assert len(run.losses()) == STEPS
+    alone = "One device trains alone instead, with 4 samples per step in place of 8 and learning rate 1e-3 in place of "
+    assert alone + "1.414e-3." in run.output
