@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
     from modules.weights.BaseModel import BaseModel
 
+MAGNITUDE = "lora_magnitude_vector"  # peft's name of what DoRA trains beside the adapter
+
 
 class Lora(Method):
     name = "lora"
@@ -46,6 +48,7 @@ class Lora(Method):
             else:
                 _add_adapter(base.family, name, module, part, config)
             _keep_precise(module)
+            _lay_out_as_gradients(module, config.model.channels_last)
             prepare_for_training(module, config.model.gradient_checkpointing)
 
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
@@ -125,3 +128,16 @@ def _keep_precise(module: nn.Module) -> None:
     for param in module.parameters():
         if param.requires_grad and param.dtype in (torch.bfloat16, torch.float16):
             param.data = param.data.float()
+
+
+def _lay_out_as_gradients(module: nn.Module, channels_last: bool) -> None:
+    """Gives convolutions' adapters the strides that their gradients will have, those of the activations: data
+    parallelism copies gradients of other strides one by one, and warns of them."""
+    trained = {name: param for name, param in module.named_parameters() if param.requires_grad and param.dim() == 4}
+    has_dora = any(MAGNITUDE in name for name in trained)
+    for name, param in trained.items():
+        is_pointwise = param.shape[2:] == (1, 1)
+        if MAGNITUDE in name:  # peft makes it by transposing
+            param.data = param.data.clone(memory_format=torch.contiguous_format)
+        elif channels_last and (is_pointwise or not has_dora):  # of larger kernels DoRA takes flat views
+            param.data = param.data.clone(memory_format=torch.channels_last)

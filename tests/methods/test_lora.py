@@ -217,3 +217,18 @@ def test_a_text_encoder_that_lora_can_not_train_is_refused():
         METHODS["lora"].components(FAMILIES["sd3"], config)
     config.method = "full"
     assert "text_encoder_3" in METHODS["full"].components(FAMILIES["sd3"], config)
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("dora", [False, True])
+def test_gradients_have_the_layout_of_their_weights(tiny_sd15, channels_last, dora):
+    model = {"channels_last": channels_last}
+    base, config = prepared(tiny_sd15, "lora", lora={"targets": "linear_conv", "dora": dora}, model=model)
+    loss = LORA.loss(base, config)
+    trained = {name: param for name, param in loss.named_parameters() if param.requires_grad}
+    total, *_ = loss(a_batch())
+    gradients = torch.autograd.grad(total, list(trained.values()))
+    layouts = zip(trained.items(), gradients, strict=True)
+    other = {name for (name, weight), gradient in layouts if weight.stride() != gradient.stride()}
+    viewed = {name for name, weight in trained.items() if "lora_A" in name and weight.shape[2:] == (3, 3)}
+    assert other == (viewed if dora and channels_last else set())
