@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import importlib
 import shutil
+import sys
 from pathlib import Path
 
 from modules.config.atomic_file import new_file
@@ -14,8 +16,12 @@ def load_toolkit() -> None:
     """Import CustomTkinter; to be called before anything else that imports it.
 
     Its import copies its fonts into ~/.fonts, each time, into the files that are there. Every open window has mapped
-    these into its memory, and is killed (SIGBUS) if it draws while one of them is cut short.
+    these into its memory, and is killed (SIGBUS) if it draws while one of them is cut short. It also takes for an error
+    that another process has just made the folder.
     """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # it says itself where it can't have its fonts
+            Path("~/.fonts").expanduser().mkdir(exist_ok=True)
     copy = shutil.copy
     shutil.copy = _copy_what_differs
     try:

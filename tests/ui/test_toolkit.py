@@ -9,6 +9,14 @@ import pytest
 from modules.config.presets import ROOT
 
 SCRIPT = "from modules.ui.toolkit import load_toolkit; load_toolkit(); import shutil; print(shutil.copy.__module__)"
+OVERTAKEN = """
+import os
+mkdir = os.mkdir
+def overtaken(path, *mode):
+    mkdir(path, *mode)
+    mkdir(path, *mode)
+os.mkdir = overtaken
+"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere CustomTkinter copies no fonts")
@@ -30,3 +38,12 @@ def test_a_font_that_an_open_window_has_mapped_is_never_written_into(tmp_path):
         assert load().keys() == first.keys()
         assert mapped.read() == b"of another version"
     assert other.read_bytes() != b"of another version"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere CustomTkinter copies no fonts")
+def test_a_window_that_starts_at_the_same_moment_and_makes_the_folder_first_is_no_error(tmp_path):
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", OVERTAKEN + SCRIPT]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("shutil\n", "")
+    assert (tmp_path / ".fonts" / "CustomTkinter_shapes_font.otf").exists()
