@@ -29,6 +29,7 @@ from modules.distributed.usable_gpus import check_gpus, take_device
 from modules.machine.backend import Backend, backend_warning, choose_backend
 from modules.machine.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
 from modules.machine.interfaces import interface_towards
+from modules.machine.link_speeds import describe_links
 from modules.machine.run_shape import crowded_warning
 from modules.session.out_of_memory import is_out_of_memory
 
@@ -300,6 +301,8 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
         gpus = {gpu.index: gpu for gpu in list_gpus()}
         own = [int(facts["device"].split(":")[1]) for facts in ranks[: environment.local_world_size]]
         chosen = [gpus[index] for index in own if index in gpus]
+        if links := describe_links(chosen):
+            tell(f"GPU links: {links}")
         for warning in filter(None, (mixed_gpus_warning(chosen), slow_links_warning(chosen))):
             warn(warning)
     if several:

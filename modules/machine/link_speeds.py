@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from modules.machine.devices import Gpu, Link, ask, open_nvml
+from modules.machine.devices import Gpu, Link, ask, link_matrix, open_nvml
+
+LINK_NAMES: dict[Link, str] = {"nvlink": "NVLink", "pcie": "PCIe", "none": "no direct link", "unknown": "unknown"}
 
 # GB/s (10^9 bytes) of one lane in one direction, by PCIe generation: transfers a second less the line code's share.
 # Source: PCI-SIG's 2.5, 5, 8, 16, 32 and 64 GT/s; 8b/10b, 128b/130b from generation 3 on, flits of 236/256 in 6.
@@ -27,6 +29,27 @@ def link_speeds(gpus: Sequence[Gpu], links: Sequence[Sequence[Link | None]]) -> 
             if handles[a] is not None and handles[b] is not None:
                 speeds[a][b] = speeds[b][a] = _speed(nvml, handles[a], handles[b], links[a][b])
     return speeds
+
+
+def describe_links(gpus: Sequence[Gpu]) -> str | None:
+    """How the GPUs that will train are linked, in a few words; None for one GPU, or where the driver does not say.
+
+    A GPU that is named twice counts once. Speeds are those of the slowest pair, in one direction.
+    """
+    gpus = list(dict.fromkeys(gpus))
+    links = link_matrix(gpus)
+    speeds = link_speeds(gpus, links)
+    pairs = list(itertools.combinations(range(len(gpus)), 2))
+    parts = []
+    for kind, name in LINK_NAMES.items():
+        of_kind = [(a, b) for a, b in pairs if links[a][b] == kind]
+        known = [speed for a, b in of_kind if (speed := speeds[a][b]) is not None]
+        details = [] if len(of_kind) == len(pairs) else [f"{len(of_kind)} pair{'s' if len(of_kind) > 1 else ''}"]
+        details += [f"{min(known):.3g} GB/s"] if known else []
+        if of_kind:
+            parts.append(name + (f" ({', '.join(details)})" if details else ""))
+    is_known = any(links[a][b] != "unknown" for a, b in pairs)
+    return ", ".join(parts) if is_known else None
 
 
 def _speed(nvml: Any, a: Any, b: Any, link: Link | None) -> float | None:

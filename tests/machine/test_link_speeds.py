@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from modules.machine.devices import driver_versions, link_matrix, list_gpus
-from modules.machine.link_speeds import link_speeds
+from modules.machine.link_speeds import describe_links, link_speeds
 from tests.support.fake_nvml import FakeNvml, eight_gpus, real
 
 
@@ -51,3 +51,28 @@ def test_without_a_driver_nothing_is_known(monkeypatch):
 def test_the_driver_says_its_version_and_that_of_cuda(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(driver="560.35.03", cuda=12060))
     assert driver_versions() == ("560.35.03", (12, 6))
+
+
+@pytest.mark.parametrize(
+    ("indexes", "words"),
+    [
+        ([0, 1], "NVLink (100 GB/s)"),
+        ([0, 1, 1], "NVLink (100 GB/s)"),
+        ([0, 2], "PCIe (31.5 GB/s)"),
+        ([0, 1, 2, 3], "NVLink (2 pairs, 100 GB/s), PCIe (4 pairs, 31.5 GB/s)"),
+        ([4, 5], "no direct link"),
+        ([0, 1, 4], "NVLink (1 pair, 100 GB/s), no direct link (2 pairs)"),
+        ([0], None),
+    ],
+)
+def test_the_links_of_the_gpus_that_train_in_words(monkeypatch, indexes, words):
+    monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())
+    gpus = list_gpus({})
+    assert describe_links([gpus[index] for index in indexes]) == words
+
+
+def test_nothing_is_said_of_links_where_the_driver_does_not_answer(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())
+    gpus = list_gpus({})
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(init_error=real.NVML_ERROR_DRIVER_NOT_LOADED))
+    assert describe_links(gpus[:2]) is None
