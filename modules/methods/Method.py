@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.data.Batch import Batch
     from modules.families.Family import Family
+    from modules.methods.layers import Preset
     from modules.weights.BaseModel import BaseModel
 
 
@@ -38,6 +39,13 @@ class Method(ABC):
     @abstractmethod
     def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
         """The components that train, with their own settings: learning rate, weight decay, end."""
+
+    def layer_presets(self, parts: Mapping[str, PartConfig], config: TrainConfig) -> dict[str, Preset]:
+        """Component -> the kind of layers among which the patterns of its settings choose; none where they don't.
+
+        parts: settings of the components that train.
+        """
+        return {}
 
     @abstractmethod
     def attach(self, base: BaseModel, config: TrainConfig) -> None:

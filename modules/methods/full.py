@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
+    from modules.methods.layers import Preset
     from modules.weights.BaseModel import BaseModel
 
 
@@ -28,6 +30,9 @@ class Full(Method):
 
     def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
         return trained_parts(family, config, set(self.trainable(family)))
+
+    def layer_presets(self, parts: Mapping[str, PartConfig], config: TrainConfig) -> dict[str, Preset]:
+        return {name: part.layers for name, part in parts.items()}
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         parts = trained_in(self, base, config)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
+    from modules.methods.Method import Method
     from modules.weights.BaseModel import BaseModel
 
 Preset = Literal["all", "blocks", "attention", "attention_mlp", "linear", "linear_conv"]
@@ -40,14 +41,14 @@ def preset_layers(family: Family, component: str, module: nn.Module, preset: Pre
     return [name for name in in_blocks if any(f".{name}".endswith(f".{ending}") for ending in endings)]
 
 
-def check_layers(base: BaseModel, parts: Mapping[str, PartConfig], config: TrainConfig) -> None:
+def check_layers(method: Method, base: BaseModel, parts: Mapping[str, PartConfig], config: TrainConfig) -> None:
     """Raises UserError for patterns that a model's layers don't fit; no weights are loaded for it.
 
     parts: settings of the components that train.
     """
-    if config.lora.start_from or not any(part.include_layers or part.exclude_layers for part in parts.values()):
-        return  # a LoRA that is trained on has its layers
-    presets = {name: config.lora.targets if config.method == "lora" else part.layers for name, part in parts.items()}
+    if not any(part.include_layers or part.exclude_layers for part in parts.values()):
+        return
+    presets = method.layer_presets(parts, config)
     candidates = {
         name: preset_layers(base.family, name, base.outline(name), preset) for name, preset in presets.items()
     }

@@ -6,7 +6,7 @@ scale of rsLoRA (Kalajdzievski 2023, arXiv 2312.03732).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
+    from modules.methods.layers import Preset
     from modules.weights.BaseModel import BaseModel
 
 MAGNITUDE = "lora_magnitude_vector"  # peft's name of what DoRA trains beside the adapter
@@ -35,6 +36,10 @@ class Lora(Method):
 
     def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
         return trained_parts(family, config, set(self.trainable(family)))
+
+    def layer_presets(self, parts: Mapping[str, PartConfig], config: TrainConfig) -> dict[str, Preset]:
+        # a LoRA that is trained on has its layers
+        return {} if config.lora.start_from else dict.fromkeys(parts, config.lora.targets)
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         parts = trained_in(self, base, config)

@@ -307,7 +307,7 @@ class GenericTrainer(TrainingEngine):
         self.parts = trained_in(self.method, self.base, self.config)
         check_parts(self.config, self.parts)  # again: the base may go without a part of its family
         # before anything is cached
-        check_layers(self.base, self.parts, self.config)
+        check_layers(self.method, self.base, self.parts, self.config)
         if self.method.facts.uses_denoiser:
             check_prediction(self.family, self.base.pipe.scheduler.config)
         self.text_trains = any(part in self.family.text.encoders for part in self.parts)

@@ -9,7 +9,7 @@ from pathlib import Path
 from modules.config.methods import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
-HOMES = ("modules/config/methods.py", "modules/methods/")
+HOMES = ("modules/config/methods.py", *(f"modules/methods/{name}.py" for name in METHODS))
 # "vae" is a part of a pipeline there, and no function is given a method.
 OF_MODELS = ("modules/families/", "modules/weights/")
 
