@@ -26,7 +26,7 @@ class TensorBoardCallbacks(TrainCallbacks):
 
     def on_step(self, info: StepInfo) -> None:
         scalars = {"loss": info.loss, "smooth_loss": info.smooth_loss, "grad_norm": info.grad_norm, **info.metrics}
-        scalars["samples_per_second"] = info.samples / info.seconds if info.seconds else None
+        scalars["train/samples_per_sec"] = info.samples / info.seconds if info.seconds else None
         self._try(lambda: self._add_scalars(scalars, info.step), info.step)
 
     def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:

@@ -25,7 +25,7 @@ def test_steps_done_again_after_a_resume_replace_the_first_ones(tmp_path):
     assert [(event.step, event.value) for event in read.Scalars("loss")] == [
         (1, 1.0), (2, 1.0), (3, 1.0), (4, 2.0), (5, 2.0), (6, 2.0),
     ]  # fmt: skip
-    assert {event.value for event in read.Scalars("samples_per_second")} == {8.0}
+    assert {event.value for event in read.Scalars("train/samples_per_sec")} == {8.0}
 
 
 def test_a_disk_that_is_full_at_the_end_ends_the_curves_and_not_the_run(tmp_path, monkeypatch, capsys):
