@@ -1,6 +1,7 @@
 """Callbacks for a person at a terminal: a progress bar, or plain lines where there is none."""
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 
 _LINE_SECONDS = 5.0  # between two step lines in a log file
+_USUAL_SIZE = {"ncols": 80, "nrows": 24}  # of a terminal that does not say how large it is
 
 
 class TerminalCallbacks(TrainCallbacks):
@@ -27,26 +29,36 @@ class TerminalCallbacks(TrainCallbacks):
         self._has_bar = self._stream.isatty()
         self._bar: tqdm | None = None
         self._next_line = 0.0
+        self._own_samples: set[Path] = set()  # of the round that is being made
 
     def on_status(self, text: str) -> None:
         self._write(text)
 
     def on_step(self, info: StepInfo) -> None:
         loss = info.loss if info.smooth_loss is None else info.smooth_loss
-        numbers = f"loss {'not finite' if loss is None else f'{loss:.4f}'}, lr {info.lr:.2e}"
+        loss_text = f"loss {'not finite' if loss is None else f'{loss:.4f}'}"
+        speed = f", {info.samples / info.seconds:.2f} samples/s" if info.seconds > 0 else ""
         if self._has_bar:
-            self._move_bar(info, numbers)
+            # the most wanted first: a narrow terminal cuts the end off
+            self._move_bar(info, f"{loss_text}{speed}, lr {info.lr:.2e}, epoch {info.epoch}")
         elif time.monotonic() >= self._next_line or info.step == info.steps_total:
             self._next_line = time.monotonic() + _LINE_SECONDS
-            speed = f"{info.samples / info.seconds:.2f} samples/s" if info.seconds > 0 else ""
-            self._write(f"step {info.step}/{info.steps_total}, epoch {info.epoch}, {numbers}, {speed}".rstrip(", "))
+            step = f"step {info.step}/{info.steps_total}, epoch {info.epoch}"
+            self._write(f"{step}, {loss_text}, lr {info.lr:.2e}{speed}")
 
     def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
         averaged = "" if ema_loss is None else f", of the averaged weights {ema_loss:.4f}"
         self._write(f"Validation at step {step}: loss {loss:.4f}{averaged} ({samples} held-out samples)")
 
     def on_sample(self, path: str | Path, prompt: str, step: int) -> None:
+        self._own_samples.add(Path(path))
         self._write(f"Sample at step {step}: {path}")
+
+    def on_samples(self, folder: str | Path, step: int) -> None:
+        """Lists those of the other ranks, which tell only their own callbacks."""
+        for path in sorted({*Path(folder).glob("*.png")} - self._own_samples):
+            self._write(f"Sample at step {step}: {path}")
+        self._own_samples.clear()
 
     def on_backup(self, path: str | Path, step: int) -> None:
         self._write(f"Backup at step {step}: {path}")
@@ -71,12 +83,13 @@ class TerminalCallbacks(TrainCallbacks):
                 self._bar.close()
             self._bar = None
 
-    def _move_bar(self, info: StepInfo, numbers: str) -> None:
+    def _move_bar(self, info: StepInfo, figures: str) -> None:
         with self._lost_where_nobody_reads():
             if self._bar is None:  # made late: a resumed run starts where it was, and its speed counts from there
                 options = {"total": info.steps_total, "initial": info.step - 1, "unit": "step"}
-                self._bar = tqdm(**options, file=self._stream, dynamic_ncols=True)
-            self._bar.set_postfix_str(f"epoch {info.epoch}, {numbers}", refresh=False)
+                size = {"dynamic_ncols": True} if _has_size(self._stream) else _USUAL_SIZE
+                self._bar = tqdm(**options, file=self._stream, **size)
+            self._bar.set_postfix_str(figures, refresh=False)
             self._bar.update(info.step - self._bar.n)
 
     def _write(self, *lines: str) -> None:
@@ -97,3 +110,11 @@ class TerminalCallbacks(TrainCallbacks):
         except ValueError:
             if not self._stream.closed:
                 raise
+
+
+def _has_size(stream: TextIO) -> bool:
+    """Whether a terminal says how large it is. Some, as in containers, say 0, and tqdm then shows nothing."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns > 0
+    except OSError:  # no terminal of the system: tqdm looks at the environment
+        return True

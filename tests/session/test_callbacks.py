@@ -1,5 +1,7 @@
 import io
 import json
+import os
+import struct
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
@@ -150,3 +152,33 @@ def test_a_terminal_gets_a_bar_that_starts_where_a_resumed_run_does():
     assert "Warning: slow disk" in screen.getvalue()
     assert "10/10" in screen.getvalue()
     assert "loss 0.2500" in screen.getvalue()
+    assert "4.00 samples/s" in screen.getvalue()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such terminals")
+@pytest.mark.parametrize("columns", [0, 100])
+def test_a_terminal_shows_progress_whatever_size_it_says_it_has(columns):
+    import fcntl
+    import termios
+
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", columns // 4, columns, 0, 0))
+    with open(theirs, "w", encoding="utf-8") as terminal:
+        callbacks = TerminalCallbacks(terminal)
+        callbacks.on_step(replace(INFO, step=10))
+        callbacks.close()
+        assert "10/10" in os.read(ours, 10_000).decode()
+    os.close(ours)
+
+
+def test_the_samples_of_all_ranks_are_listed_once(tmp_path):
+    own, other = tmp_path / "000_a.png", tmp_path / "001_b.png"
+    log = io.StringIO()
+    callbacks = TerminalCallbacks(log)
+    for step in (5, 10):
+        own.touch()
+        callbacks.on_sample(str(own), "a", step)
+        other.touch()
+        callbacks.on_samples(tmp_path, step)
+    listed = [f"Sample at step {step}: {path}" for step in (5, 10) for path in (own, other)]
+    assert log.getvalue().splitlines() == listed
