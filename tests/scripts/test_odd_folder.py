@@ -59,7 +59,7 @@ def chorus(tmp_path_factory) -> Path:
 def environment() -> Iterator[dict[str, str]]:
     """For processes that are found again by a mark; all that are left of them afterwards are ended."""
     mark = secrets.token_hex(8)
-    env = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "DISPLAY")}
+    env = {name: value for name, value in os.environ.items() if name != "DISPLAY"}
     yield env | {MARK: mark, "CUDA_VISIBLE_DEVICES": "", "PYTHON": sys.executable}
     end_processes({MARK: mark})
 

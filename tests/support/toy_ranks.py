@@ -108,7 +108,7 @@ def _train(line: Lifeline, folder: RunFolder) -> None:
     """Tells of steps up to max_steps of the folder's settings, of samples and backups, as a rank that trains."""
     total = load_config(folder.config_path).max_steps or 1_000_000
     done = max((int(path.name[5:]) for path in folder.backup_dir.glob("step-*")), default=0)
-    with EventWriter(folder.event_path(line.rank), line.rank) as events:
+    with EventWriter(folder.event_path(line.rank), line.rank) as events, line.phase("training"):
         callbacks = EventCallbacks(events)
         callbacks.on_status("Training")
         for step in range(done + 1, total + 1):

@@ -1,4 +1,7 @@
-"""The window as a person uses it: keys and clicks on a screen of its own, and real runs of the demo."""
+"""The window as a person uses it: keys and clicks on a screen of its own, and runs of the demo.
+
+The runs are real where what they train or leave is looked at; else their ranks tell of steps and train nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,15 @@ pytestmark = [
 ]
 
 MANY_STEPS, MANY_EPOCHS = 20_000, 100_000  # they do not pass while somebody looks for a button
-SAMPLE_EVERY = 20
+SAMPLE_EVERY = 10
+TOY_OR_CHECK = """
+import runpy, sys
+if "--supervise" in sys.argv:
+    sys.path.insert(0, {root!r})
+    from tests.support.toy_run import main
+    sys.exit(main())
+runpy.run_path(__file__.replace("train.py", "real_train.py"), run_name="__main__")
+"""
 SECONDS_TO_TELL = 5.0  # from a rank's end to the report and the table, where the machine has nothing else to do
 LEEWAY = 4  # it has: other tests
 
@@ -54,6 +65,14 @@ def person(screen, chorus, tmp_path):
 def folder(chorus):
     """The run folder of the demo."""
     return RunFolder(chorus / "workspace" / "demo")
+
+
+@pytest.fixture
+def toy_ranks(chorus):
+    """What `chorus` trains from now on has ranks without a model, under a real supervisor; its checks stay real."""
+    script = chorus / "scripts" / "train.py"
+    script.rename(script.with_name("real_train.py"))
+    script.write_text(TOY_OR_CHECK.format(root=str(ROOT)), encoding="utf-8")
 
 
 @pytest.fixture
@@ -112,6 +131,7 @@ def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(perso
     seen = person.wait(lambda seen: not seen["run"]["is_running"])
     assert seen["run"]["exit"]["status"] == "stopped"
     assert list(folder.backup_dir.glob("step-*"))
+    assert list(folder.models_dir.iterdir())
     stopped_at = seen["run"]["step"]
     assert stopped_at < MANY_STEPS
 
@@ -133,10 +153,13 @@ def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(perso
     person.wait_for(f"step {last:,}")  # the newest are in sight
 
 
-def test_a_window_that_is_killed_leaves_the_run_to_the_next_one_which_tells_of_a_killed_rank(person, demo_with, folder):
-    person.open("--config", str(demo_with()))
+def test_a_window_that_is_killed_leaves_the_run_to_the_next_one_which_tells_of_a_killed_rank(
+    person, demo_with, folder, toy_ranks
+):
+    person.open("--config", str(demo_with(world_size=2)))
     start(person)
-    person.wait(lambda seen: seen["run"]["step"] >= 2 and seen["run"]["sample_steps"])
+    seen = person.wait(lambda seen: seen["run"]["step"] >= 2 and seen["run"]["sample_steps"])
+    first_sample = seen["run"]["sample_steps"][0]
     person.kill_window()
     before = steps_told(folder)[-1]
     wait_until(lambda: steps_told(folder)[-1] > before)
@@ -145,7 +168,7 @@ def test_a_window_that_is_killed_leaves_the_run_to_the_next_one_which_tells_of_a
     seen = person.wait(lambda seen: seen["run"]["is_running"] and seen["run"]["step"] > before)
     assert seen["run"]["steps_kept"][0] == 1
     person.wait(lambda seen: seen["run"]["steps_kept"] == [1, *2 * [seen["run"]["step"]]])
-    assert seen["run"]["sample_steps"][0] == 0  # what came before the window was killed
+    assert seen["run"]["sample_steps"][0] == first_sample  # what came before the window was killed
     person.open_tab("multi-GPU")
     person.scroll_down(over="Refresh")
     person.wait(lambda seen: sum("cpu  training" in row for row, _, _ in seen["rows"]) == 2)
@@ -193,7 +216,7 @@ def test_settings_are_found_typed_undone_and_saved_with_the_keyboard(person, cho
     person.wait(lambda seen: seen["titles"] == ["Chorus"])
 
 
-def test_closing_the_window_keeps_the_training_or_stops_and_saves_it(person, chorus, demo_with, folder):
+def test_closing_the_window_keeps_the_training_or_stops_and_saves_it(person, chorus, demo_with, folder, toy_ranks):
     config = str(demo_with(enable_multi_gpu=False, sampling={}))
     command = [sys.executable, str(chorus / "scripts" / "train.py"), "--supervise", "--config", config]
     run = person.start_beside(command)
@@ -218,7 +241,6 @@ def test_closing_the_window_keeps_the_training_or_stops_and_saves_it(person, cho
     run.wait(PATIENCE_SECONDS)
     assert folder.read_exit()["status"] == "stopped"
     assert list(folder.backup_dir.glob("step-*"))
-    assert list(folder.models_dir.iterdir())
     assert not is_running(folder)
 
 
