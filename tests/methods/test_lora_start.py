@@ -28,9 +28,18 @@ def made(folder, family, path, text=True, **lora):
     return base, LORA.save(base, config, path, "first", {})
 
 
-@pytest.mark.parametrize("lora", [{}, {"dora": True}, {"rslora": True, "targets": "attention_mlp"}], ids=str)
-@pytest.mark.parametrize("kind", FILES)
-@pytest.mark.parametrize("model", MODELS)
+KINDS_OF_LORA = ({}, {"dora": True}, {"rslora": True, "targets": "attention_mlp"})
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "lora"),
+    [
+        *(("tiny_sd15", kind, lora) for kind in FILES for lora in KINDS_OF_LORA),
+        *(("tiny_sdxl", kind, lora) for kind, lora in zip(("diffusers", "kohya", "kohya"), KINDS_OF_LORA, strict=True)),
+        *(("tiny_sd3", kind, lora) for kind, lora in zip(("kohya", "diffusers"), KINDS_OF_LORA[:2], strict=True)),
+    ],
+    ids=str,
+)
 def test_training_goes_on_from_what_the_file_holds(model, kind, lora, tmp_path, request):
     folder = request.getfixturevalue(model)
     before, files = made(folder, MODELS[model], tmp_path, **lora)

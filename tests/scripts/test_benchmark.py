@@ -1,13 +1,19 @@
 """The benchmark runs end to end on the smallest model; what it measures is not judged here."""
 
+import contextlib
 import json
 import shutil
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from scripts import benchmark
+from scripts.benchmarks import compare
 from scripts.benchmarks.medians import median_with_interval
+from scripts.benchmarks.options import OPTIONS
+from scripts.benchmarks.worker import WorkerArguments
 
 BLOCKS = 2
 
@@ -41,10 +47,24 @@ def test_the_step_comparison_reports_every_pair_and_an_interval_around_the_media
     assert not list(material.glob("run-*")), "the run folders are gone"
 
 
-def test_an_option_is_compared_to_the_same_run_without_it(material, tmp_path, capsys):
+def test_an_option_is_compared_to_the_same_run_without_it(material, tmp_path, monkeypatch, capsys):
+    """By programs that answer without training."""
+    programs = []
+
+    @contextlib.contextmanager
+    def program(name, arguments, device, num_ranks):
+        monkeypatch.setattr("sys.argv", [name, *arguments.as_options()])
+        programs.append((name, WorkerArguments.parse()))  # what the program itself would read
+        yield SimpleNamespace(turn=lambda: {"seconds": 1.0, "cpu_seconds": 2.0})
+
+    monkeypatch.setattr(compare, "_worker", program)
     figures = tmp_path / "figures.json"
     options = ["--method", "lora", "--blocks", str(BLOCKS), "--steps-per-block", "1", "--folder", str(material)]
     assert benchmark.main(["step", "--options", "lion", *options, "--json", str(figures)]) == 0
+    (name, with_it), (same_name, without) = programs
+    assert name == same_name == compare.CHORUS
+    assert with_it == replace(without, settings=list(OPTIONS["lion"]))
+    assert without.settings == []
     wall, processor = json.loads(figures.read_text())["comparisons"]
     assert (wall["what"], wall["target"]) == ("step with lion, lora, cpu", None)
     assert processor["what"] == "step with lion, lora, cpu, processor time"
@@ -56,8 +76,6 @@ def test_every_option_is_a_setting_that_a_run_takes(material):
     from modules.config.files import apply_overrides, config_from_values
     from modules.config.validation import find_problems
     from scripts.benchmarks.chorus_run import run_values
-    from scripts.benchmarks.options import OPTIONS
-    from scripts.benchmarks.worker import WorkerArguments
 
     values = run_values(WorkerArguments(material, "lora", steps=1, turns=1))
     for name, settings in OPTIONS.items():

@@ -83,10 +83,10 @@ def count_encoding(monkeypatch) -> dict[str, int]:
 # --- the same run, cut differently ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
-def test_forty_steps_are_the_same_however_the_batch_is_cut(dtype, tolerance, make_config, train, tmp_path):
+@pytest.mark.parametrize(("dtype", "tolerance", "cuts"), [("float64", 1e-9, (1, 2, 4)), ("float32", 1e-4, (1, 4))])
+def test_forty_steps_are_the_same_however_the_batch_is_cut(dtype, tolerance, cuts, make_config, train, tmp_path):
     curves = []
-    for accumulation in (1, 2, 4):
+    for accumulation in cuts:
         trainer = train(
             make_config(
                 "batch_size=8",

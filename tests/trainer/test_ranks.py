@@ -85,10 +85,7 @@ def weights_of(folder: Path, when: str, rank: int = 0) -> torch.Tensor:
 # --- the same curve ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("dtype", "method", "accumulation"),
-    [("float64", "lora", 1), ("float64", "full", 2), ("float32", "lora", 2), ("float32", "full", 1)],
-)
+@pytest.mark.parametrize(("dtype", "method", "accumulation"), [("float64", "full", 2), ("float32", "lora", 1)])
 def test_one_two_and_four_ranks_give_the_same_curve_of_forty_steps(
     dtype, method, accumulation, settings, two_ranks, four_ranks, tmp_path
 ):
