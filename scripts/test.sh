@@ -26,24 +26,11 @@ check() { # check NAME COMMAND...: runs it, and remembers a failure while the ot
     "$@" || failed="$failed, $name (exit code $?)"
 }
 
-# Two files at a time, in the order of tests/conftest.py: the longest first.
-pytest_in_two() {
-    "$python" -m pytest -n 2 --dist loadscope --no-loadscope-reorder "$@"
-}
-
-slow_tests() {
-    pytest_in_two -m slow
-    local code=$?
-    [ $code -eq 5 ] && return 0 # no test is marked slow
-    return $code
-}
-
 # Modules are started by name: the scripts that pip wrote break when the folder is moved.
 check "ruff" "$python" -m ruff check .
 check "lint-imports" "$python" -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
-# One thread each: two workers that both use all cores slow each other down.
-OMP_NUM_THREADS=1 check "quick tests" pytest_in_two -m "not slow"
-check "slow tests" slow_tests
+# Two files (of classes, two classes) at a time, in the order of tests/conftest.py: the longest first.
+check "tests" "$python" -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 if [ -n "$failed" ]; then
     echo "Failed: ${failed#, }" >&2
