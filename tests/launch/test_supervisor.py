@@ -25,7 +25,7 @@ from modules.session.signals import remember_signals
 from modules.session.slurm import REQUEUE_SIGNALS, REQUEUED
 from tests.support.ports import free_port
 from tests.support.Recorder import Recorder
-from tests.support.toy_ranks import ToyLauncher, toy_rank
+from tests.support.toy_ranks import ForkedToyLauncher, ToyLauncher, toy_rank
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these tests send signals and read /proc")
@@ -59,9 +59,12 @@ def callbacks():
 
 @pytest.fixture
 def supervise(folder, callbacks):
-    """Runs a supervisor over toy ranks, one list of actions for each; its exit code."""
+    """Runs a supervisor over toy ranks, one list of actions for each; its exit code.
 
-    def run(*actions, launcher=ToyLauncher, **options):
+    launcher: one whose ranks are its children, ToyLauncher, where they are to inherit which signals are blocked.
+    """
+
+    def run(*actions, launcher=ForkedToyLauncher, **options):
         scenario = {"folder": str(folder.path), **{str(rank): names for rank, names in enumerate(actions)}}
         path = folder.path / "scenario.json"
         path.write_text(json.dumps(scenario))
@@ -362,7 +365,8 @@ def test_the_signal_at_the_end_of_a_jobs_time_is_for_every_rank_and_ends_none(
         if reaches == "nobody yet":
             send()
         with meanwhile(send):
-            assert supervise(["work_until_requeued"], ["work_until_requeued"], max_restarts=1) == REQUEUED
+            actions = ["work_until_requeued"], ["work_until_requeued"]
+            assert supervise(*actions, launcher=ToyLauncher, max_restarts=1) == REQUEUED
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert callbacks.attempts == [(0, False)]
@@ -380,7 +384,7 @@ def test_a_rank_that_does_not_wait_for_the_signal_lives_on(folder, supervise, mo
         os.kill(os.getpid(), signal.SIGINT)
 
     with meanwhile(send):
-        assert supervise(["work_until_stopped"], ["work_until_stopped"]) == STOPPED
+        assert supervise(["work_until_stopped"], ["work_until_stopped"], launcher=ToyLauncher) == STOPPED
 
 
 SUPERVISOR = """

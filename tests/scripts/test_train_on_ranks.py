@@ -190,18 +190,15 @@ class TestRefusals:
             settings = {"initial_port": str(port), "num_nodes": 2, "master_addr": "192.0.2.1"}
             assert_refused(open_run("forked spawn", **settings), f"initial_port {port} is busy")
 
-    @pytest.mark.parametrize(
-        "launcher", ["forked spawn", "own torchrun", pytest.param("torchrun", marks=slow), "slurm"]
-    )
+    @pytest.mark.parametrize("launcher", ["forked spawn", "own torchrun", "slurm"])
     def test_a_folder_that_holds_a_run_is_refused_once_and_left_alone(self, launcher, open_run, finished):
         earlier = finished("alone")
         paths = [path for path in sorted(earlier.folder.rglob("*")) if path.is_file()]
         before = [path.read_bytes() for path in paths]
         run = open_run(launcher, folder=earlier.folder)
-        # torchrun turns the code of its ranks into 1
-        assert set(run.wait()) == {1 if launcher == "torchrun" else 2}, run.output
+        assert set(run.wait()) == {2}, run.output
         assert run.output.count("holds a run already: resume it") == 1
-        assert "Traceback" not in run.output or launcher == "torchrun"
+        assert "Traceback" not in run.output
         assert [path for path in sorted(earlier.folder.rglob("*")) if path.is_file()] == paths
         assert [path.read_bytes() for path in paths] == before
 
@@ -213,7 +210,7 @@ class FaultsOf:
     """What a run does when a rank fails: what is the launcher's own."""
 
     launcher: str
-    names_the_signal = True
+    names_the_signal = True  # own torchrun's too: see the restart below, and tests/distributed/test_supervisor.py
 
     def assert_killed(self, record: dict, rank: int) -> None:
         if self.names_the_signal:
@@ -226,8 +223,12 @@ class FaultsOf:
     def test_a_rank_that_is_killed_is_named(self, open_run):
         self.assert_killed(assert_failed(open_run(self.launcher, fault="kill@1:3"), 1), 1)
 
-    def test_a_rank_that_is_stopped_is_named_as_one_that_hangs(self, open_run):
-        assert_failed_by_hanging(open_run(self.launcher, fault="stop@1:3", variables=LIMIT), 1)
+    def test_an_exception_is_shown_with_its_rank_and_traceback(self, open_run):
+        record = assert_failed(open_run(self.launcher, fault="raise@1:3"), 1)
+        assert record["kind"] == "error"
+        assert record["text"] == "RuntimeError: a fault on demand"
+        assert "in before" in record["traceback"]
+        assert record["phase"] == "training"
 
 
 class WatchedFaultsOf(FaultsOf):
@@ -236,24 +237,16 @@ class WatchedFaultsOf(FaultsOf):
     def test_rank_0_that_is_killed_is_named(self, open_run):
         self.assert_killed(assert_failed(open_run(self.launcher, fault="kill@0:3"), 0), 0)
 
-    def test_an_exception_is_shown_with_its_rank_and_traceback(self, open_run):
-        assert_failed_by_exception(open_run(self.launcher, fault="raise@1:3"))
-
     def test_a_clean_exit_in_the_middle_is_a_failure(self, open_run):
         assert_failed(open_run(self.launcher, fault="exit@1:3"), 1)
+
+    def test_a_rank_that_is_stopped_is_named_as_one_that_hangs(self, open_run):
+        assert_failed_by_hanging(open_run(self.launcher, fault="stop@1:3", variables=LIMIT), 1)
 
     def test_a_rank_that_hangs_is_named_with_its_stacks(self, open_run):
         run = open_run(self.launcher, fault="sleep@1:3", variables=LIMIT)
         assert_failed_by_hanging(run, 1)
         assert "faults.py" in (run.folder / "log" / "rank-1.stacks").read_text(encoding="utf-8")
-
-
-def assert_failed_by_exception(run: StartedRun) -> None:
-    record = assert_failed(run, 1)
-    assert record["kind"] == "error"
-    assert record["text"] == "RuntimeError: a fault on demand"
-    assert "in before" in record["traceback"]
-    assert record["phase"] == "training"
 
 
 def assert_failed_by_hanging(run: StartedRun, rank: int) -> None:
@@ -279,17 +272,11 @@ class TestFaultsUnderSlurm(WatchedFaultsOf):
 
 
 @slow
-class TestFaultsUnderOwnTorchrun(FaultsOf):  # the supervisor is that of spawn
-    launcher = "own torchrun"
+class TestFaultsUnderTorchrun(FaultsOf):
+    """The watch is that under SLURM; but torchrun ends the other ranks by itself, in the same moment."""
 
-
-@slow
-class TestFaultsUnderTorchrun(FaultsOf):  # the watch is that under SLURM
     launcher = "torchrun"
     names_the_signal = False  # that is torchrun's to say, to the terminal
-
-    def test_an_exception_is_shown_with_its_rank_and_traceback(self, open_run):
-        assert_failed_by_exception(open_run(self.launcher, fault="raise@1:3"))
 
 
 @pytest.mark.parametrize("launcher", ["forked spawn", pytest.param("own torchrun", marks=slow)])
@@ -334,13 +321,11 @@ class TestEnds:
         assert run.wait() == [130], run.output
         assert_stopped(run)
 
-    @pytest.mark.parametrize(
-        ("launcher", "name"), [("own torchrun", "SIGINT"), ("torchrun", "SIGINT"), ("torchrun", "SIGHUP")]
-    )
+    @pytest.mark.parametrize(("launcher", "number"), [("own torchrun", signal.SIGINT), ("torchrun", signal.SIGHUP)])
     @slow
-    def test_ctrl_c_and_a_closed_terminal_back_up_and_save(self, launcher, name, long_run):
+    def test_ctrl_c_and_a_closed_terminal_back_up_and_save(self, launcher, number, long_run):
         run = long_run(launcher)
-        os.killpg(run.processes[0].pid, getattr(signal, name))
+        os.killpg(run.processes[0].pid, number)
         codes = run.wait()
         if launcher == "own torchrun":  # torchrun itself turns its own end by a signal into a failure
             assert codes == [130], run.output

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,36 @@ class ToyLauncher:
 
     def killed_by(self) -> int | None:
         return None
+
+    def terminate(self) -> None:
+        for process in self._processes:
+            process.terminate()
+
+    def kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+
+class ForkedToyLauncher:
+    """Forks them, which takes a tenth of that again, once the process is there that all are forked from."""
+
+    def __init__(self, scenario_path: Path, num_ranks: int):
+        self.num_ranks = num_ranks
+        self.last_lines = ()
+        self._scenario = json.loads(scenario_path.read_text())
+        self._processes: list[BaseProcess] = []
+
+    def start(self, variables: dict[str, str]) -> None:
+        from tests.support.fork_server import start_forked
+
+        for rank in range(self.num_ranks):
+            self._processes.append(start_forked(toy_rank, rank, {**os.environ, **variables}, self._scenario))
+
+    def is_running(self) -> bool:
+        return any(process.exitcode is None for process in self._processes)
+
+    def exit_codes(self) -> dict[int, int | None]:
+        return {rank: process.exitcode for rank, process in enumerate(self._processes)}
 
     def terminate(self) -> None:
         for process in self._processes:
