@@ -213,9 +213,9 @@ def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
         text = {name: torch.empty(1, *shape) for name, shape in family.published.text.items()}
         if family.text.collate == "list":
             text = {name: list(value) for name, value in text.items()}
-        timestep, sizes = torch.empty(1), torch.empty(1, 6)
+        timestep, sizes, guidance = torch.empty(1), torch.empty(1, 6), torch.empty(1)
     packed, shape = family.pack(latents), tuple(latents.shape)
-    return lambda model: model(**family.inputs(DenoiserCall(model, packed, timestep, text, shape, sizes)))
+    return lambda model: model(**family.inputs(DenoiserCall(model, packed, timestep, text, shape, sizes, guidance)))
 
 
 def vae_call(family: Family, side: int) -> Callable[[nn.Module], object]:

@@ -47,6 +47,7 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "single_file": family.single_file,
         "embeddings": bool(family.embedding_keys),
         "methods": family.methods,
+        "takes_guidance": family.takes_guidance,
         "experts": family.experts is not None,
         "memory": _memory(family, counted),
     }

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
+from modules.config.families import families_with
 from modules.config.setting import STRICT, Float, Int, setting
 
 OTHER_THAN_FAMILY = ["uniform", "logit_normal", "sigmoid", "beta"]
@@ -123,6 +124,17 @@ class DiffusionConfig:
         ge=1,
         le=1000,
         importance="advanced",
+    )
+    guidance: Float = setting(
+        1.0,
+        label="Guidance (embedded)",
+        help="The guidance scale that the model is told in training, where it takes one as an input, as FLUX.1 dev. "
+        "1 is usual, whatever samples are made with. Models without that input, such as FLUX.1 schnell, ignore it.",
+        group="training",
+        ge=0,
+        le=100,
+        importance="advanced",
+        visible_when={"family": families_with(takes_guidance=True)},
     )
     offset_noise: Float = setting(
         0.0,

@@ -24,7 +24,8 @@ class FamilyInfo:
     denoisers, text_encoders, vae: names of the model's parts. objective: "ddpm" or "flow".
     align: pixel sizes are multiples of it. typical_bytes: of the whole model in float32. single_file: the layout in
     which it can be written as a single file, None where there is none. embeddings: whether it can learn new words.
-    methods: those that can train it. experts: whether several denoisers share the timesteps.
+    methods: those that can train it. takes_guidance: whether its denoiser is told a scale of guidance.
+    experts: whether several denoisers share the timesteps.
     memory: what session/memory_estimate.py knows of the published model, None where its size is unknown.
     """
 
@@ -40,6 +41,7 @@ class FamilyInfo:
     single_file: str | None
     embeddings: bool
     methods: tuple[str, ...]
+    takes_guidance: bool
     experts: bool
     memory: Mapping[str, Any] | None = field(hash=False)
 

@@ -28,6 +28,7 @@ class DenoiserCall:
     text: Conditioning  # the outputs of TextEncoding by name, batched
     shape: tuple[int, ...]  # of the latents before they were packed: [B, C, H, W] or [B, C, F, H, W]
     sizes: Tensor | None = None  # [B, 6], as in Batch; given where the family `takes_sizes`
+    guidance: Tensor | None = None  # [B], float32; given where the family `takes_guidance`
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Family:
     unused: components that training never needs and that are not loaded.
     optional: components that a model may go without -> how the names of their tensors begin in a single file.
     takes_sizes: whether the denoiser is told each picture's original size, crop and bucket (`Batch.sizes`).
+    takes_guidance: whether denoisers are told a scale of guidance, as those that were distilled from guided ones.
     patch: latent cells along each side of what counts as a token where timesteps are shifted by a picture's size.
     partly_idle: components of which training reaches not every weight, so that some never get a gradient.
     fixed: component -> layers of it that never train, because other programs' files have no place for them.
@@ -93,6 +95,7 @@ class Family:
     unused: tuple[str, ...] = ()
     optional: Mapping[str, str] = field(default_factory=dict)
     takes_sizes: bool = False
+    takes_guidance: bool = False
     patch: int = 2
     partly_idle: tuple[str, ...] = ()
     fixed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

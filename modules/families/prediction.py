@@ -26,6 +26,7 @@ def predict(
     timestep: Tensor,
     text: Conditioning,
     sizes: Tensor | None = None,
+    guidance: float = 1.0,
     host_timestep: Tensor | None = None,
 ) -> Tensor:
     """The prediction for noised latents [B, C, H, W], of video models [B, C, F, H, W], in the same shape.
@@ -33,9 +34,13 @@ def predict(
     Of a family with experts each row goes to the denoiser that its timestep belongs to, however the batch was cut.
     timestep: [B], 0..1000. text: conditioning by name, batched. Both and the latents are cast to the denoiser's dtype.
     sizes: [B, 6], as in Batch, for families that take them; they stay in float32, which holds each pixel count exactly.
+    guidance: the scale that a family is told which takes one.
     host_timestep: `timestep` on the CPU, so that a choice between experts does not wait for the device.
     """
-    call = DenoiserCall(getattr(pipe, family.denoisers[0]), noised, timestep, text, noised.shape, sizes)
+    import torch
+
+    scale = noised.new_full((len(noised),), guidance, dtype=torch.float32) if family.takes_guidance else None
+    call = DenoiserCall(getattr(pipe, family.denoisers[0]), noised, timestep, text, noised.shape, sizes, scale)
     if family.experts is None:
         return _call(family, call)
     timesteps = (timestep if host_timestep is None else host_timestep).tolist()
@@ -78,6 +83,7 @@ def _rows_of(call: DenoiserCall, rows: list[int]) -> DenoiserCall:
         timestep=take(call.timestep),
         text={name: take(value) for name, value in call.text.items()},
         sizes=take(call.sizes),
+        guidance=take(call.guidance),
     )
 
 

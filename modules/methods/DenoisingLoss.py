@@ -33,6 +33,7 @@ class DenoisingLoss(Loss):
     def __init__(self, base: BaseModel, trained: list[str], config: TrainConfig):
         super().__init__(base, trained)
         self._config = config.loss
+        self._guidance = config.diffusion.guidance
         self._shows_metrics = config.tensorboard
         self._mix = LossMix(config.loss.mse, config.loss.mae, config.loss.huber)
         self._objective = objective_of(base.family, base.pipe.scheduler.config, base.device)
@@ -53,9 +54,8 @@ class DenoisingLoss(Loss):
 
     def _predict(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor:
         host_timestep = self._objective.timestep(batch.host_u)
-        return predict(
-            self.base.family, self.base.pipe, noised, timestep, self._text(batch), batch.sizes, host_timestep
-        )
+        inputs = (noised, timestep, self._text(batch), batch.sizes, self._guidance, host_timestep)
+        return predict(self.base.family, self.base.pipe, *inputs)
 
     def _text(self, batch: Batch) -> Mapping[str, Tensor]:
         text = batch.text if batch.text is not None else encode_text(self.base.family, self.base.pipe, batch.prompts)

@@ -56,7 +56,7 @@ def _convert_lora(source: Path, target: Path, dtype: str, named: str) -> Path:
     if found and named and found != named:
         raise WeightsError(f"'{source}': is a LoRA for {found}; leave the family out, or choose a LoRA for {named}.")
     if not found and not named:
-        known = ", ".join(FAMILIES)
+        known = ", ".join(name for name, one in FAMILIES.items() if one.kohya_prefixes)
         raise WeightsError(f"'{source}': does not tell what it was made for; name the family: {known}.")
     family = FAMILIES[found or named]
     header = read_header(source)

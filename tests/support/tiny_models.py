@@ -21,6 +21,7 @@ SD_BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_l
 VARIANTS = {
     "sd15 v": ("sd15", {"prediction_type": "v_prediction", "sd2": True}),
     "sdxl v": ("sdxl", {"prediction_type": "v_prediction"}),
+    "flux1 schnell": ("flux1", {"guidance_embeds": False}),
     "sd35 without T5": ("sd3", {"with_t5": False, "qk_norm": "rms_norm", "dual_attention_layers": (0,)}),
 }
 
@@ -150,6 +151,37 @@ def make_tiny_sd3(path: str | Path, with_t5: bool = True, **transformer_config) 
         tokenizer_2=clip_2,
         text_encoder_3=tiny_t5(t5, width=32 + WIDER) if with_t5 else None,
         tokenizer_3=t5 if with_t5 else None,
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def make_tiny_flux1(path: str | Path, guidance_embeds: bool = True) -> Path:
+    """Save a tiny FLUX.1 pipeline below `path` and return the path. guidance_embeds: as dev has; schnell has none."""
+    import torch
+    from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
+
+    torch.manual_seed(SEED)
+    clip, t5 = clip_tokenizer(), t5_tokenizer()
+    transformer = FluxTransformer2DModel(
+        patch_size=1,
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=32,
+        pooled_projection_dim=32,
+        guidance_embeds=guidance_embeds,
+        axes_dims_rope=(4, 4, 8),
+    )
+    pipeline = FluxPipeline(
+        transformer=transformer,
+        vae=tiny_vae(scaling_factor=0.3611, shift_factor=0.1159, use_quant_conv=False, use_post_quant_conv=False),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=guidance_embeds),
+        text_encoder=tiny_clip(clip),
+        tokenizer=clip,
+        text_encoder_2=tiny_t5(t5, width=32),
+        tokenizer_2=t5,
     )
     return randomize_and_save(pipeline, path)
 

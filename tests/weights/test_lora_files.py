@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from diffusers import StableDiffusion3Pipeline, StableDiffusionPipeline, StableDiffusionXLPipeline
+from diffusers import FluxPipeline, StableDiffusion3Pipeline, StableDiffusionPipeline, StableDiffusionXLPipeline
 from peft import LoraConfig
 
 from modules.families.registry import FAMILIES, family_of
@@ -321,6 +321,16 @@ def test_the_family_of_a_lora_is_known_by_its_names_and_shapes(case, tmp_path):
     shapes, expected = KNOWN[case]
     save_tensors(tmp_path / "x.safetensors", {name: torch.zeros(4, width) for name, width in shapes.items()})
     assert lora_family(tmp_path / "x.safetensors") == expected
+
+
+def test_a_form_that_only_diffusers_knows_is_left_to_it(tiny_model, tmp_path):
+    layer = "lora_unet_double_blocks_0_img_attn_proj"  # as kohya's scripts name those of FLUX.1
+    shapes = {f"{layer}.lora_down.weight": (4, 32), f"{layer}.lora_up.weight": (32, 4)}
+    save_tensors(tmp_path / "x.safetensors", {name: torch.randn(shape) for name, shape in shapes.items()})
+    pipe = FluxPipeline.from_pretrained(tiny_model("flux1"))
+    load_lora(pipe, tmp_path / "x.safetensors")
+    adapted = {name for name, _ in pipe.transformer.named_modules() if name.endswith("lora_A.default_0")}
+    assert adapted == {"transformer_blocks.0.attn.to_out.0.lora_A.default_0"}
 
 
 def test_a_file_in_an_unknown_form_that_fits_nothing_is_refused_by_what_loading_it_changed(tiny_sd15, tmp_path):

@@ -1,0 +1,81 @@
+"""FLUX.1: a flow transformer on packed latents, CLIP's pooled output and T5; dev takes the scale of guidance, too.
+
+Black Forest Labs 2024; Esser et al. 2024, arXiv 2403.03206, for the blocks and the shift of timesteps by resolution.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from modules.families.Family import DenoiserCall, Family
+from modules.families.packing import pack_2x2, token_places, unpack_2x2
+from modules.families.PublishedModel import CLIP_L, KL_VAE_16, T5_XXL, Part, PublishedModel
+from modules.families.TextEncoding import TextEncoding
+
+
+def _inputs(call: DenoiserCall) -> dict[str, Any]:
+    latents, text = call.latents, call.text["prompt_embeds"]
+    height, width = call.shape[-2:]
+    return {
+        "hidden_states": latents,
+        "timestep": call.timestep / 1000,
+        "guidance": call.guidance if call.denoiser.config.guidance_embeds else None,
+        "encoder_hidden_states": text,
+        "pooled_projections": call.text["pooled_prompt_embeds"],
+        "txt_ids": text.new_zeros(text.shape[1], 3),
+        "img_ids": token_places(height // 2, width // 2, like=latents),
+    }
+
+
+FLUX1 = Family(
+    name="flux1",
+    label="FLUX.1",
+    pipeline="FluxPipeline",
+    denoisers=("transformer",),
+    text=TextEncoding(
+        outputs=("prompt_embeds", "pooled_prompt_embeds", None),
+        encoders=("text_encoder", "text_encoder_2"),
+        tokenizers=("tokenizer", "tokenizer_2"),
+        options={"max_sequence_length": 512},
+    ),
+    objective="flow",
+    align=16,
+    inputs=_inputs,
+    pack=pack_2x2,
+    unpack=unpack_2x2,
+    takes_guidance=True,
+    lora_targets={
+        "transformer": tuple(
+            f"attn.{name}"
+            for name in ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
+        ),
+        "text_encoder": ("q_proj", "k_proj", "v_proj", "out_proj"),
+    },
+    lora_mlp={
+        "transformer": (
+            "ff.net.0.proj",
+            "ff.net.2",
+            "ff_context.net.0.proj",
+            "ff_context.net.2",
+            "proj_mlp",
+            "proj_out",
+        ),
+        "text_encoder": ("fc1", "fc2"),
+    },
+    lora_blocks={
+        "transformer": ("transformer_blocks", "single_transformer_blocks"),
+        "text_encoder": ("encoder.layers",),
+    },
+    latent_bytes_per_pixel=16 * 4 / 8**2,
+    caption_bytes=(512 * 4096 + 768) * 4,
+    typical_bytes=67.5e9,
+    unused=("image_encoder", "feature_extractor"),
+    published=PublishedModel(
+        denoiser=Part("diffusers.FluxTransformer2DModel", {"guidance_embeds": True}),
+        vae=KL_VAE_16,
+        text_encoders=((CLIP_L, 77), (T5_XXL, 512)),
+        text={"prompt_embeds": (512, 4096), "pooled_prompt_embeds": (768,)},
+        side=1024,
+    ),
+    embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "t5xxl"},
+)
