@@ -4,8 +4,8 @@
     python scripts/preset_sizes.py --check
 
 For each size the fastest way to compute the preset's steps that fits by the estimate of memory: activations are kept
-if possible, and micro-batches as large as they may be. What a step learns never changes. A preset may say for itself
-what it changes, below `sizes` in its file, by the memory in GB.
+if half of the step fits so, and micro-batches are as large as they may be. What a step learns never changes. A preset
+may say for itself what it changes, below `sizes` in its file, by the memory in GB.
 """
 
 import sys
@@ -76,7 +76,7 @@ def _candidates(values: dict) -> Iterator[dict]:
     checkpoints = values["model"].get("gradient_checkpointing", False)
     for checkpointing in (False, True):
         for cut in range(1, samples + 1):
-            if samples % cut:
+            if samples % cut or (cut > 2 and not checkpointing):  # small micro-batches leave more of a GPU idle
                 continue
             change: dict = {}
             if not is_global and samples // cut != batch:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class Posterior(Protocol):
-    """What an encoder says of the raw latents of a batch: a normal distribution for each value."""
+    """What an encoder says of the raw latents of a batch: a normal distribution for each value.
+
+    Of an encoder without one there is the mode alone; such a family can't be trained by the method "vae".
+    """
 
     mean: Tensor
     std: Tensor

@@ -30,7 +30,8 @@ def _own(family: Family, scheduler_config: Mapping[str, Any]) -> tuple[InverseCd
         return None, 1.0
     if scheduler_config.get("use_dynamic_shifting", False):
         return logit_normal(0.0, 1.0), _resolution_shift(scheduler_config)
-    return logit_normal(0.0, 1.0), scheduler_config.get("shift", 1.0)
+    shifts = (scheduler_config.get(name) for name in ("flow_shift", "shift"))  # the first: of multistep schedulers
+    return logit_normal(0.0, 1.0), next((shift for shift in shifts if shift is not None), 1.0)
 
 
 def _inverse_cdf(settings: DiffusionConfig) -> InverseCdf | None:

@@ -25,7 +25,8 @@ def preset_layers(family: Family, component: str, module: nn.Module, preset: Pre
     """Full names of a component's layers that hold weights, in the order of the model.
 
     "all"; or of the blocks: "blocks" (all of them), "attention" (its projections), "attention_mlp" (and the
-    feed-forward layers), "linear" (every linear layer), "linear_conv" (and every convolution).
+    feed-forward layers), "linear" (every linear layer), "linear_conv" (and every convolution of whole channels: an
+    adapter of low rank has no place in one of groups).
     """
     from torch import nn
 
@@ -35,7 +36,11 @@ def preset_layers(family: Family, component: str, module: nn.Module, preset: Pre
     in_blocks = {n: layer for n, layer in layers.items() if n.startswith(family.lora_blocks.get(component, ()))}
     kinds = {"blocks": (nn.Module,), "linear": (nn.Linear,), "linear_conv": (nn.Linear, nn.Conv2d)}
     if preset in kinds:
-        return [name for name, layer in in_blocks.items() if isinstance(layer, kinds[preset])]
+        return [
+            name
+            for name, layer in in_blocks.items()
+            if isinstance(layer, kinds[preset]) and (preset == "blocks" or getattr(layer, "groups", 1) == 1)
+        ]
     endings = family.lora_targets.get(component, ())
     endings += family.lora_mlp.get(component, ()) if preset == "attention_mlp" else ()
     return [name for name in in_blocks if any(f".{name}".endswith(f".{ending}") for ending in endings)]

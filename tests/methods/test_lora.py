@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from diffusers import StableDiffusion3Pipeline, StableDiffusionPipeline, StableDiffusionXLPipeline
+from diffusers import (
+    SanaTransformer2DModel,
+    StableDiffusion3Pipeline,
+    StableDiffusionPipeline,
+    StableDiffusionXLPipeline,
+)
 
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
@@ -240,3 +245,10 @@ def test_gradients_have_the_layout_of_their_weights(tiny_sd15, channels_last, do
     other = {name for (name, weight), gradient in layouts if weight.stride() != gradient.stride()}
     viewed = {name for name, weight in trained.items() if "lora_A" in name and weight.shape[2:] == (3, 3)}
     assert other == (viewed if dora and channels_last else set())
+
+
+def test_convolutions_of_groups_get_no_adapter(tiny_model):
+    transformer = SanaTransformer2DModel.from_pretrained(tiny_model("sana"), subfolder="transformer")
+    names = target_modules(FAMILIES["sana"], "transformer", transformer, "linear_conv")
+    assert "transformer_blocks.0.ff.conv_point" in names
+    assert "transformer_blocks.0.ff.conv_depth" not in names  # which has one group for each channel

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from modules.data.Batch import Batch
+from modules.families.registry import family_of_pipeline
 from modules.methods.registry import METHODS
 from modules.trainer.sampling import PictureRequest, make_pictures
 from modules.weights.safe import METADATA, read_header
@@ -50,17 +51,19 @@ def train(base: BaseModel, config: TrainConfig, steps: int = 8, prompts: Sequenc
 def our_picture(pipe: DiffusionPipeline, request: PictureRequest = REQUEST) -> np.ndarray:
     """float32[H, W, 3] in [0, 1] of our own sampler, seen just before it is rounded to a PIL picture."""
     seen = []
-    postprocess = pipe.image_processor.postprocess
+    # the one of videos calls that of pictures for each of them
+    processor = pipe.image_processor if hasattr(pipe, "image_processor") else pipe.video_processor
+    postprocess = processor.postprocess
 
     def spy(image, output_type, **options):
         seen.append(postprocess(image, output_type="np", **options)[0])
         return postprocess(image, output_type=output_type, **options)
 
-    pipe.image_processor.postprocess = spy
+    processor.postprocess = spy
     try:
         ((made, picture),) = make_pictures(pipe, [request], 4)
     finally:
-        pipe.image_processor.postprocess = postprocess
+        processor.postprocess = postprocess
     assert made is request
     assert np.array_equal(np.asarray(picture), (seen[0] * 255).round().astype(np.uint8))
     return seen[0]
@@ -73,8 +76,9 @@ def load_plainly(pipe: DiffusionPipeline, file: Path) -> None:
 
 
 def plain_picture(pipe: DiffusionPipeline, request: PictureRequest = REQUEST) -> np.ndarray:
-    """float32[H, W, 3] of a plain call, as anybody would make it."""
-    return pipe(
+    """float32[H, W, 3] of a plain call, as anybody would make it who wants a picture of this size."""
+    family = family_of_pipeline(pipe)
+    output = pipe(
         request.prompt,
         negative_prompt=request.negative_prompt,
         generator=torch.Generator().manual_seed(request.seed),
@@ -83,4 +87,6 @@ def plain_picture(pipe: DiffusionPipeline, request: PictureRequest = REQUEST) ->
         num_inference_steps=request.steps,
         guidance_scale=request.guidance,
         output_type="np",
-    ).images[0]
+        **(family.call_options if family else {}),
+    )
+    return output.images[0] if hasattr(output, "images") else output.frames[0][0]

@@ -186,6 +186,71 @@ def make_tiny_flux1(path: str | Path, guidance_embeds: bool = True) -> Path:
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_sana(path: str | Path) -> Path:
+    """Save a tiny Sana pipeline below `path` and return the path."""
+    import torch
+    from diffusers import AutoencoderDC, DPMSolverMultistepScheduler, SanaPipeline, SanaTransformer2DModel
+    from transformers import Gemma2Config, Gemma2Model
+
+    from modules.families.sana import SANA
+
+    torch.manual_seed(SEED)
+    tokenizer = gemma_tokenizer()
+    # each word of the long instruction as one token, not as its letters: fewer to encode
+    instruction = " ".join(SANA.text.options["complex_human_instruction"])
+    tokenizer.add_tokens(sorted({word for word in instruction.split() if len(word) > 3}))
+    text_encoder = Gemma2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        sliding_window=64,
+        pad_token_id=tokenizer.pad_token_id,
+        attn_implementation="eager",
+    )
+    transformer = SanaTransformer2DModel(
+        patch_size=1,
+        in_channels=4,
+        out_channels=4,
+        num_layers=1,
+        num_attention_heads=2,
+        attention_head_dim=4,
+        num_cross_attention_heads=2,
+        cross_attention_head_dim=4,
+        cross_attention_dim=8,
+        caption_channels=8,
+        sample_size=32,
+    )
+    blocks = {
+        f"{half}_{name}": value
+        for half in ("encoder", "decoder")
+        for name, value in {
+            "block_types": ("ResBlock", "EfficientViTBlock"),
+            "block_out_channels": (8, 8),
+            "qkv_multiscales": ((), (5,)),
+            "layers_per_block": (1, 1),
+        }.items()
+    }
+    pipeline = SanaPipeline(
+        transformer=transformer,
+        vae=AutoencoderDC(
+            latent_channels=4,
+            attention_head_dim=2,
+            downsample_block_type="conv",
+            upsample_block_type="interpolate",
+            scaling_factor=0.41407,
+            **blocks,
+        ),
+        scheduler=DPMSolverMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
+        text_encoder=Gemma2Model(text_encoder),
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def clip_tokenizer(max_length: int = 77):
     """A CLIP tokenizer that knows bytes only, so any text becomes ids without a merges file."""
     from tokenizers.pre_tokenizers import ByteLevel
@@ -206,6 +271,16 @@ def t5_tokenizer(max_length: int = 512):
     vocab = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581", -2.0)]
     vocab += [(f"\u2581{word}", -3.0) for word in WORDS] + [(letter, -8.0) for letter in letters]
     return T5Tokenizer(vocab=vocab, extra_ids=0, model_max_length=max_length)
+
+
+def gemma_tokenizer(max_length: int = 512):
+    """A Gemma tokenizer of the printable characters and single bytes."""
+    from transformers import GemmaTokenizer
+
+    letters = [*sorted(set(string.printable) - set(string.whitespace)), "\u2581", "\n"]
+    tokens = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
+    vocab = {token: index for index, token in enumerate(tokens)}
+    return GemmaTokenizer(vocab=vocab, merges=[], model_max_length=max_length)
 
 
 def tiny_clip(tokenizer, hidden_act: str = "quick_gelu", projected: bool = False, width: int = 32):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from modules.config.families import load_families
 from modules.config.files import apply_overrides, config_from_values
 from modules.config.presets import list_presets, load_preset
 from tests.support.ports import free_port
@@ -16,7 +17,7 @@ from tests.support.StartedRun import StartedRun
 # Of the changes by memory each kind once: accumulation, bfloat16 weights with Adafactor, checkpointing of the VAE.
 VARIANTS = ("sdxl-lora-8gb", "sd15-full-8gb", "sd15-vae-8gb")
 NAMES = [*(preset.name for preset in list_presets() if preset.name != "demo"), *VARIANTS]
-SMALL = ("max_steps=5", "data.resolution=32", "data.bucket_step=16", "output.format=diffusers", "tensorboard=false")
+SMALL = ("max_steps=5", "data.resolution=32", "output.format=diffusers", "tensorboard=false")
 WORD = ("embeddings.0.placeholder=number", "embeddings.0.initial_text=dog")  # "number" is in the default captions
 
 pytestmark = pytest.mark.slow
@@ -32,6 +33,7 @@ def small(picture_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
             "cache_dir": tmp_path / "cache",
             "model.base": tiny_model(values["family"]),
             "concepts.0.path": picture_folder(),
+            "data.bucket_step": max(16, load_families()[values["family"]].align),
         }
         words = WORD if values["method"] == "embedding" else ()
         return [*(f"{path}={value}" for path, value in paths.items()), *SMALL, *words]
