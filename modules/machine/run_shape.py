@@ -98,13 +98,13 @@ def shape_lines(shape: RunShape, config: TrainConfig) -> list[tuple[str, str]]:
     ]
 
 
-def uses_torchrun(config: TrainConfig, system: str = sys.platform) -> bool:
-    """Whether terminals and commands start the ranks by torchrun.
+def uses_torchrun(config: TrainConfig, system: str = "") -> bool:
+    """Whether terminals and commands start the ranks by torchrun. system: as `sys.platform`, by default this one.
 
     Never on Windows: torchrun's rendezvous needs libuv, which PyTorch's builds for it come without
     (https://github.com/pytorch/pytorch/pull/196855).
     """
-    return config.use_torchrun and system != "win32"
+    return config.use_torchrun and (system or sys.platform) != "win32"
 
 
 def chosen_gpus(config: TrainConfig, gpus: Sequence[Gpu]) -> list[Gpu]:

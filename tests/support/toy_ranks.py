@@ -216,6 +216,9 @@ class ForkedToyLauncher:
     def exit_codes(self) -> dict[int, int | None]:
         return {rank: process.exitcode for rank, process in enumerate(self._processes)}
 
+    def killed_by(self) -> int | None:
+        return None
+
     def terminate(self) -> None:
         for process in self._processes:
             process.terminate()
