@@ -675,7 +675,7 @@ def test_what_was_written_is_told_where_another_format_fails(make_config, start,
     assert trainer.step == 4
     assert [path.name for path in trainer.callbacks.saved] == ["model-step000002", "model-step000004"]
     assert all("has no name in a single-file checkpoint" in text for text in trainer.callbacks.warnings)
-    with pytest.raises(TrainingError, match=r"has no name.*instead: then resume from the backup of step 4\.$"):
+    with pytest.raises(TrainingError, match=r"has no name.*instead: resume from the backup of step 4\.$"):
         trainer.end()
     assert [path.name for path in trainer.callbacks.saved[2:]] == ["model"]
     assert trainer.callbacks.saved[2].is_dir()
