@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from modules.config.atomic_file import new_file
 from modules.families.conditioning import written_out
@@ -112,8 +113,8 @@ def lower_precision(denoiser: nn.Module, autocast: Callable[[], AbstractContextM
     def lowered(*args, **kwargs):
         with autocast():
             outputs = forward(*args, **kwargs)
-        latents = next(value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
-        return tuple(value.to(latents.dtype) for value in outputs)
+        latents = next(value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor))
+        return tree_map(lambda value: value.to(latents.dtype), tuple(outputs))
 
     denoiser.forward = lowered
     try:

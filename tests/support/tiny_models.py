@@ -251,6 +251,48 @@ def make_tiny_sana(path: str | Path) -> Path:
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_zimage(path: str | Path) -> Path:
+    """Save a tiny Z-Image pipeline below `path` and return the path."""
+    import torch
+    from diffusers import FlowMatchEulerDiscreteScheduler, ZImagePipeline, ZImageTransformer2DModel
+    from transformers import Qwen3Config, Qwen3Model
+
+    torch.manual_seed(SEED)
+    tokenizer = qwen_tokenizer()
+    text_encoder = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=512,
+    )
+    transformer = ZImageTransformer2DModel(
+        in_channels=4,
+        dim=32,
+        n_layers=1,
+        n_refiner_layers=1,
+        n_heads=2,
+        n_kv_heads=2,
+        cap_feat_dim=16,
+        axes_dims=[8, 4, 4],
+        axes_lens=[1024, 64, 64],
+    )
+    with torch.no_grad():  # made without values, and so with any
+        transformer.x_pad_token.fill_(1.0)
+        transformer.cap_pad_token.fill_(1.0)
+    pipeline = ZImagePipeline(
+        transformer=transformer,
+        vae=tiny_vae(scaling_factor=0.3611, shift_factor=0.1159, use_quant_conv=False, use_post_quant_conv=False),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        text_encoder=Qwen3Model(text_encoder),
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def clip_tokenizer(max_length: int = 77):
     """A CLIP tokenizer that knows bytes only, so any text becomes ids without a merges file."""
     from tokenizers.pre_tokenizers import ByteLevel
@@ -271,6 +313,23 @@ def t5_tokenizer(max_length: int = 512):
     vocab = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581", -2.0)]
     vocab += [(f"\u2581{word}", -3.0) for word in WORDS] + [(letter, -8.0) for letter in letters]
     return T5Tokenizer(vocab=vocab, extra_ids=0, model_max_length=max_length)
+
+
+def qwen_tokenizer(max_length: int = 2048):
+    """A Qwen tokenizer that knows bytes only, with the template of its chats."""
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import Qwen2Tokenizer
+
+    tokens = [*sorted(ByteLevel.alphabet()), "<|endoftext|>"]
+    tokenizer = Qwen2Tokenizer(
+        vocab={token: index for index, token in enumerate(tokens)}, merges=[], model_max_length=max_length
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.chat_template = (
+        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    return tokenizer
 
 
 def gemma_tokenizer(max_length: int = 512):

@@ -9,7 +9,7 @@ from diffusers import AutoencoderKL, StableDiffusionXLPipeline
 from PIL import Image
 from transformers import CLIPTextModel
 
-from modules.trainer.sampling import PictureRequest, make_pictures, requests_of
+from modules.trainer.sampling import PictureRequest, lower_precision, make_pictures, requests_of
 
 REQUEST = PictureRequest("a cat", "", seed=3, width=32, height=32, steps=2, guidance=4.0)
 
@@ -72,3 +72,15 @@ def test_with_mixed_precision_the_denoiser_alone_computes_in_it(precision, dtype
         ((_, expected),) = make_pictures(pipe, requests_of(trainer.config.sampling.samples[0]), 1)
         assert np.abs(pixels(picture) - pixels(expected)).max() < 0.1
     assert computed["denoiser"] == torch.float32
+
+
+def test_a_denoiser_of_lists_gives_what_it_predicts_in_the_precision_of_its_latents():
+    class OfLists(torch.nn.Module):
+        def forward(self, latents, scale):
+            return ([value.bfloat16() * scale for value in latents],)
+
+    denoiser, latents = OfLists(), [torch.ones(2), torch.ones(3)]
+    with lower_precision(denoiser, lambda: torch.autocast("cpu", torch.bfloat16)):
+        (outputs,) = denoiser(latents, scale=2)
+    assert [value.dtype for value in outputs] == [torch.float32] * 2
+    assert denoiser(latents, scale=2)[0][0].dtype == torch.bfloat16  # as it was

@@ -1,0 +1,80 @@
+"""Z-Image: one flow transformer over text and picture, whose output has the sign turned, and Qwen 3.
+
+Its time runs from 0, noise alone, to 1. Pictures and texts come as lists; of each text only its own tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from modules.families.Family import DenoiserCall, Family
+from modules.families.PublishedModel import KL_VAE_16, Part, PublishedModel
+from modules.families.TextEncoding import TextEncoding
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
+
+
+def _inputs(call: DenoiserCall) -> dict[str, Any]:
+    return {
+        "x": list(call.latents.unsqueeze(2).unbind(0)),  # each [C, F, H, W], with one frame
+        "t": (1000 - call.timestep) / 1000,
+        "cap_feats": call.text["prompt_embeds"],
+    }
+
+
+def _output(call: DenoiserCall, output: list[Tensor]) -> Tensor:
+    import torch
+
+    return -torch.stack(output).squeeze(2)
+
+
+Z_IMAGE = Family(
+    name="zimage",
+    label="Z-Image",
+    pipeline="ZImagePipeline",
+    denoisers=("transformer",),
+    text=TextEncoding(
+        outputs=("prompt_embeds", None),
+        encoders=("text_encoder",),
+        tokenizers=("tokenizer",),
+        options={"max_sequence_length": 512},
+        collate="list",
+    ),
+    objective="flow",
+    align=16,
+    inputs=_inputs,
+    output=_output,
+    methods=("lora", "full", "vae"),
+    lora_targets={"transformer": _ATTENTION},
+    lora_mlp={"transformer": ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3")},
+    lora_blocks={"transformer": ("layers", "noise_refiner", "context_refiner")},
+    latent_bytes_per_pixel=16 * 4 / 8**2,
+    caption_bytes=128 * 2560 * 4,  # of a caption's own tokens, about so many
+    typical_bytes=41e9,
+    partly_idle=("text_encoder",),  # the denoiser is given what goes into its last layer
+    published=PublishedModel(
+        denoiser=Part("diffusers.ZImageTransformer2DModel"),
+        vae=KL_VAE_16,
+        text_encoders=(
+            (
+                Part(
+                    "transformers.Qwen3Model",
+                    {
+                        "hidden_size": 2560,
+                        "intermediate_size": 9728,
+                        "num_hidden_layers": 36,
+                        "num_attention_heads": 32,
+                        "num_key_value_heads": 8,
+                    },
+                    "Qwen3Config",
+                ),
+                512,
+            ),
+        ),
+        text={"prompt_embeds": (128, 2560)},
+        side=1024,
+    ),
+)
