@@ -284,8 +284,9 @@ def mixed_precision():
     def cast(dtype: torch.dtype, *tensors: Tensor | None) -> list[Tensor | None]:
         return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
 
-    def conv(self: nn.Conv2d, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return F.conv2d(*cast(low, values, weight, bias), self.stride, self.padding, self.dilation, self.groups)
+    def conv(self: nn.Conv2d | nn.Conv3d, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        convolve = F.conv3d if isinstance(self, nn.Conv3d) else F.conv2d
+        return convolve(*cast(low, values, weight, bias), self.stride, self.padding, self.dilation, self.groups)
 
     def norm_groups(values, groups, weight=None, bias=None, eps=1e-5):
         values, weight, bias = cast(full, values, weight, bias)
@@ -304,6 +305,7 @@ def mixed_precision():
     with (
         mock.patch.object(F, "linear", multiply),
         mock.patch.object(nn.Conv2d, "_conv_forward", conv),
+        mock.patch.object(nn.Conv3d, "_conv_forward", conv),
         mock.patch.object(F, "group_norm", norm_groups),
         mock.patch.object(F, "layer_norm", norm_layer),
         mock.patch.object(F, "scaled_dot_product_attention", attend),

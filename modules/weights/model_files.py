@@ -77,7 +77,7 @@ def save_folder(pipe: DiffusionPipeline, path: Path, dtype: torch.dtype) -> None
         name: _copy_on_cpu(component, dtype) if hasattr(component, "parameters") else component
         for name, component in pipe.components.items()
     }
-    options = {name: value for name, value in pipe.config.items() if isinstance(value, bool)}
+    options = {name: value for name, value in pipe.config.items() if isinstance(value, bool | int | float)}
     with new_folder(path) as temporary:
         with errors_of_the_disk(path):
             type(pipe)(**components, **options).save_pretrained(temporary, safe_serialization=True)

@@ -33,6 +33,7 @@ def test_an_untouched_config_lacks_only_model_and_pictures():
         (["model.base= "], "model.base"),
         (["workspace_dir="], "workspace_dir"),
         (["family=sana", "method=vae"], "method"),
+        (["family=wan22_a14b", "enable_multi_gpu=true", "ddp_static_graph=true"], "ddp_static_graph"),
         (["cache_dir="], "cache_dir"),
         (["concepts.0.enabled=false"], "concepts"),
         (["concepts.0.path="], "concepts.0.path"),

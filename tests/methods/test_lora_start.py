@@ -66,6 +66,21 @@ def test_training_goes_on_from_what_the_file_holds(model, kind, lora, tmp_path, 
     assert np.abs(our_picture(base.pipe) - our_picture(before.pipe)).max() > 1e-4
 
 
+def test_of_experts_the_files_beside_it_are_read_too(tiny_model, tmp_path):
+    before, config = prepared(tiny_model("wan22_a14b"), "lora", "wan22_a14b", lora={"rank": 3})
+    with torch.no_grad():
+        for name in before.family.denoisers:
+            for parameter in before.module(name).parameters():
+                if parameter.requires_grad:
+                    parameter.normal_()
+    first, _ = LORA.save(before, config, tmp_path, "first", {})
+    base, config = prepared(tiny_model("wan22_a14b"), "lora", "wan22_a14b", lora={"start_from": str(first)})
+    for name in base.family.denoisers:
+        own, other = adapter_layers(base.module(name)), adapter_layers(before.module(name))
+        assert own.keys() == other.keys()
+        assert all(torch.equal(layer.up, other[path].up) for path, layer in own.items())
+
+
 def test_a_part_that_the_file_lacks_gets_a_new_adapter(tiny_sd15, tmp_path):
     _, files = made(tiny_sd15, "sd15", tmp_path, text=False)
     base, _ = prepared(tiny_sd15, "lora", **TEXT, lora={"rank": 5, "start_from": str(files[0])})

@@ -293,6 +293,67 @@ def make_tiny_zimage(path: str | Path) -> Path:
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_wan21(path: str | Path) -> Path:
+    """Save a tiny Wan 2.1 pipeline below `path` and return the path."""
+    return _save_tiny_wan(path)
+
+
+def make_tiny_wan22_5b(path: str | Path) -> Path:
+    """Save a tiny Wan 2.2 TI2V-5B pipeline below `path` and return the path: 16 pixels a cell, timesteps by token."""
+    vae = {"z_dim": 48, "is_residual": True, "in_channels": 12, "out_channels": 12, "patch_size": 2}
+    return _save_tiny_wan(path, channels=48, vae={**vae, "scale_factor_spatial": 16}, expand_timesteps=True)
+
+
+def make_tiny_wan22_a14b(path: str | Path) -> Path:
+    """Save a tiny Wan 2.2 A14B pipeline below `path` and return the path: two experts, each with half of the steps."""
+    return _save_tiny_wan(path, experts=2, boundary_ratio=0.5)
+
+
+def _save_tiny_wan(path: str | Path, channels: int = 16, experts: int = 1, vae: dict | None = None, **options) -> Path:
+    import torch
+    from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
+    from transformers import UMT5Config, UMT5EncoderModel
+
+    torch.manual_seed(SEED)
+    tokenizer = t5_tokenizer()
+    text_encoder = UMT5Config(
+        vocab_size=len(tokenizer), d_model=32, d_ff=40, d_kv=8, num_heads=4, num_layers=2,
+        relative_attention_num_buckets=8,
+    )  # fmt: skip
+    transformers = [
+        WanTransformer3DModel(
+            num_attention_heads=2,
+            attention_head_dim=12,
+            in_channels=channels,
+            out_channels=channels,
+            text_dim=32,
+            freq_dim=32,
+            ffn_dim=32,
+            num_layers=2,
+            rope_max_seq_len=32,
+        )
+        for _ in range(experts)
+    ]
+    pipeline = WanPipeline(
+        transformer=transformers[0],
+        transformer_2=transformers[1] if experts > 1 else None,
+        vae=AutoencoderKLWan(
+            base_dim=4,
+            dim_mult=[1, 1, 1, 1],
+            num_res_blocks=1,
+            # unlike each other: mixed up channels would show
+            latents_mean=[0.1 * channel for channel in range(channels)],
+            latents_std=[1.0 + 0.1 * channel for channel in range(channels)],
+            **(vae or {}),
+        ),
+        scheduler=UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
+        text_encoder=UMT5EncoderModel(text_encoder),
+        tokenizer=tokenizer,
+        **options,
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def clip_tokenizer(max_length: int = 77):
     """A CLIP tokenizer that knows bytes only, so any text becomes ids without a merges file."""
     from tokenizers.pre_tokenizers import ByteLevel

@@ -275,6 +275,11 @@ def test_a_model_of_the_hub_that_cannot_be_fetched_is_refused():
     assert "check the name and the connection" in message
 
 
+def test_what_was_fetched_from_the_hub_is_looked_at_before_it_is_loaded(tiny_model, monkeypatch):
+    monkeypatch.setattr(BaseModel, "_local_folder", lambda self: tiny_model("wan22_a14b"))
+    assert "choose family wan22_a14b or another base" in refusal("somebody/wan", FAMILIES["wan21"])
+
+
 @pytest.mark.parametrize(("model", "family", "fitting"), [("tiny_sd3", SD15, "sd3"), ("tiny_sd15", SD3, "sd15")])
 def test_a_folder_of_another_architecture_is_refused(model, family, fitting, request):
     message = refusal(request.getfixturevalue(model), family)

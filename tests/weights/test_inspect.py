@@ -77,6 +77,23 @@ def test_the_wrong_family_is_named_with_the_right_one(tiny_sd15, tiny_sd3):
     assert "choose family sd15 or another base" in refusal(tiny_sd15, SD3)
 
 
+def test_variants_of_a_pipeline_are_told_apart(tiny_model, tmp_path):
+    wan, experts = FAMILIES["wan21"], FAMILIES["wan22_a14b"]
+    assert refusal(tiny_model("wan22_a14b"), wan).endswith(
+        f"is a {experts.label} model; the family wan21 needs {wan.label}: choose family wan22_a14b or another base."
+    )
+    unknown = shutil.copytree(tiny_model("wan22_a14b"), tmp_path / "unknown")
+    index = json.loads((unknown / "model_index.json").read_text())
+    (unknown / "model_index.json").write_text(json.dumps({**index, "expand_timesteps": True}))
+    for family in (wan, experts):
+        assert "is a model of the pipeline WanPipeline; the family" in refusal(unknown, family)
+
+
+def test_a_single_file_of_a_family_that_is_read_from_folders_is_refused(tmp_path):
+    file = write_file(tmp_path / "x.safetensors", {"double_blocks.0.img_attn.x": (1,)})
+    assert "is a single file, and FLUX.1 is read from diffusers folders only" in refusal(file, FAMILIES["flux1"])
+
+
 def test_the_setting_of_the_caller_is_named(tiny_sd3):
     assert refusal(tiny_sd3, setting="model.vae").startswith("model.vae '")
 

@@ -1,0 +1,72 @@
+"""Wan 2.2, trained on pictures: to diffusers the pipeline of Wan 2.1, which its files tell apart.
+
+The small model takes a timestep for each token. The large one is two experts: the first makes a picture's layout out of
+the noise, the second its details; `boundary_ratio` of the pipeline says where one ends and the other begins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from modules.families.Family import DenoiserCall
+from modules.families.PublishedModel import Part
+from modules.families.wan21 import ATTENTION, MLP, WAN_21, wan_inputs
+
+
+def _inputs_by_token(call: DenoiserCall) -> dict[str, Any]:
+    batch, _, frames, height, width = call.shape
+    tokens = frames * (height // 2) * (width // 2)
+    return {**wan_inputs(call), "timestep": call.timestep[:, None].expand(batch, tokens)}
+
+
+def _experts(config: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    boundary = 1000 * config["boundary_ratio"]
+    return {"transformer": (boundary, math.inf), "transformer_2": (-math.inf, boundary)}
+
+
+WAN_22_5B = replace(
+    WAN_21,
+    name="wan22_5b",
+    label="Wan 2.2 TI2V-5B (pictures)",
+    accepts=lambda index: bool(index.get("expand_timesteps")) and not index.get("boundary_ratio"),
+    align=32,
+    inputs=_inputs_by_token,
+    latent_bytes_per_pixel=48 * 4 / 16**2,
+    typical_bytes=45e9,
+    published=replace(
+        WAN_21.published,
+        denoiser=Part(
+            "diffusers.WanTransformer3DModel",
+            {"in_channels": 48, "out_channels": 48, "num_layers": 30, "num_attention_heads": 24, "ffn_dim": 14336},
+        ),
+        vae=Part(
+            "diffusers.AutoencoderKLWan",
+            {
+                "base_dim": 160,
+                "decoder_base_dim": 256,
+                "z_dim": 48,
+                "is_residual": True,
+                "in_channels": 12,
+                "out_channels": 12,
+                "patch_size": 2,
+                "scale_factor_spatial": 16,
+            },
+        ),
+    ),
+)
+
+WAN_22_A14B = replace(
+    WAN_21,
+    name="wan22_a14b",
+    label="Wan 2.2 A14B (pictures)",
+    accepts=lambda index: bool(index.get("boundary_ratio")) and not index.get("expand_timesteps"),
+    denoisers=("transformer", "transformer_2"),
+    experts=_experts,
+    lora_targets=dict.fromkeys(("transformer", "transformer_2"), ATTENTION),
+    lora_mlp=dict.fromkeys(("transformer", "transformer_2"), MLP),
+    lora_blocks=dict.fromkeys(("transformer", "transformer_2"), ("blocks",)),
+    typical_bytes=137e9,
+)

@@ -1,0 +1,59 @@
+"""Models of several denoisers, each with its own timesteps: on any ranks, what a step does not need stays as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from modules.config.files import save_config
+from modules.weights.safe import load_tensors
+from tests.support import rank_scenarios
+from tests.support.RankPool import run_alone
+
+RUN = ("family=wan22_a14b", "data.bucket_step=16", "backup.at_end=false", "optimizer.weight_decay=0.1")
+
+
+def changed(folder: Path) -> dict[str, bool]:
+    """Whether the weights of each expert are others after the run, by the expert's name."""
+    before, after = (load_tensors(folder / f"{when}-0.safetensors") for when in ("before", "after"))
+    experts = {name.split(".")[0] for name in before}
+    return {
+        expert: any(not torch.equal(before[name], after[name]) for name in before if name.startswith(f"{expert}."))
+        for expert in experts
+    }
+
+
+@pytest.fixture
+def settings(make_config, tiny_model, tmp_path):
+    """A function that writes the settings of a run into the folder `name` and gives their file and one for weights."""
+
+    def write(name: str, *overrides: str) -> dict[str, str]:
+        base = f"model.base={tiny_model('wan22_a14b')}"
+        config = make_config(*RUN, base, f"workspace_dir={tmp_path / name}", *overrides)
+        file, weights = tmp_path / f"{name}.yaml", tmp_path / f"weights-{name}"
+        save_config(config, file)
+        weights.mkdir()
+        return {"config": str(file), "weights": str(weights)}
+
+    return write
+
+
+def test_two_ranks_give_the_curve_of_one_though_each_may_need_another_expert(settings, two_ranks, tmp_path):
+    # eleven pictures by twos: in the last step of an epoch one rank has none
+    options = ("batch_size=2", "batch_size_mode=global", "method=full", "max_steps=12")
+    alone = run_alone(rank_scenarios.train, **settings("one", *options))
+    first, second = two_ranks.run(rank_scenarios.train, **settings("two", *options))
+    assert first["digest"] == second["digest"]
+    assert first["samples"] == alone["samples"] == [2, 2, 2, 2, 2, 1] * 2
+    assert first["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+    assert first["norms"] == pytest.approx(alone["norms"], rel=1e-4)
+    assert changed(tmp_path / "weights-two") == {"transformer": True, "transformer_2": True}
+
+
+def test_an_expert_that_no_rank_needs_is_not_changed(settings, two_ranks, tmp_path):
+    noisy = ("batch_size=2", "method=full", "diffusion.min_timestep=600", "max_steps=3")
+    two_ranks.run(rank_scenarios.train, **settings("noisy", *noisy))
+    # neither by its gradient nor by weight decay
+    assert changed(tmp_path / "weights-noisy") == {"transformer": True, "transformer_2": False}
