@@ -19,8 +19,8 @@ DEMO = ROOT / "resources/demo"
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 MAX_MODEL_BYTES = 8_000_000
 FRESH_SEED = 100_000  # none of the seeds that made the regularisation pictures
-# Half of the steps teach as much, one rank what two do; pictures at the start and at the end, none in between.
-QUICKLY = ("--set=max_steps=250", "--set=enable_multi_gpu=false", "--set=sampling.every=100000")
+# Half of the steps teach as much, and all of them take minutes; pictures at the start and at the end, none in between.
+QUICKLY = ("--set=max_steps=250", "--set=sampling.every=100000")
 
 
 def captioned(folder: Path) -> dict[str, list[Path]]:
