@@ -49,7 +49,7 @@ LONG_FILES = (
     "weights/test_lora_files.py",
     "scripts/test_benchmark.py",
     "trainer/test_resume.py",
-    "distributed/test_supervisor.py",
+    "launch/test_supervisor.py",
     "distributed/test_probe.py",
     "methods/test_lora_start.py",
     "methods/test_lora.py",
@@ -62,6 +62,11 @@ LONG_FILES = (
     "trainer/test_larger_families.py",
     "families/test_conformance.py",
 )
+
+
+def pytest_configure() -> None:
+    if gone := [name for name in LONG_FILES if not (TESTS / name).is_file()]:
+        raise pytest.UsageError(f"LONG_FILES in tests/conftest.py names what is not there: {', '.join(gone)}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
