@@ -45,7 +45,7 @@ def test_whatever_a_person_does_the_window_shows_the_settings_as_they_are(make_a
 
     WINDOW_ACTIONS=500 WINDOW_SEED=7 python -m pytest tests/ui/test_shown_settings.py
     """
-    seed, num_actions = int(os.environ.get("WINDOW_SEED", 9)), int(os.environ.get("WINDOW_ACTIONS", 60))
+    seed, num_actions = int(os.environ.get("WINDOW_SEED", 9)), int(os.environ.get("WINDOW_ACTIONS", 100))
     chance = random.Random(seed)
     monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.count_pictures", lambda config, is_wanted: 708)
