@@ -52,7 +52,7 @@ def wan_inputs(call: DenoiserCall) -> dict[str, Any]:
 
 WAN_21 = Family(
     name="wan21",
-    label="Wan 2.1 (pictures)",
+    label="Wan 2.1 (images)",
     pipeline="WanPipeline",
     accepts=lambda index: not index.get("boundary_ratio") and not index.get("expand_timesteps"),
     denoisers=("transformer",),

@@ -30,7 +30,7 @@ def _experts(config: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 WAN_22_5B = replace(
     WAN_21,
     name="wan22_5b",
-    label="Wan 2.2 TI2V-5B (pictures)",
+    label="Wan 2.2 TI2V-5B (images)",
     accepts=lambda index: bool(index.get("expand_timesteps")) and not index.get("boundary_ratio"),
     align=32,
     inputs=_inputs_by_token,
@@ -61,7 +61,7 @@ WAN_22_5B = replace(
 WAN_22_A14B = replace(
     WAN_21,
     name="wan22_a14b",
-    label="Wan 2.2 A14B (pictures)",
+    label="Wan 2.2 A14B (images)",
     accepts=lambda index: bool(index.get("boundary_ratio")) and not index.get("expand_timesteps"),
     denoisers=("transformer", "transformer_2"),
     experts=_experts,
