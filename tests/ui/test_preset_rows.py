@@ -3,9 +3,11 @@
 import pytest
 
 from modules.config.presets import list_presets
+from modules.config.TrainConfig import TrainConfig
 from modules.machine.devices import Gpu
 from modules.machine.memory_estimate import GIB
-from modules.ui.models.preset_rows import file_rows, preset_rows, suggested
+from modules.ui.models.DeviceModel import DeviceModel
+from modules.ui.models.preset_rows import _row, file_rows, preset_rows, suggested
 
 
 def cells(name: str, memory: int | None = None, num_gpus: int = 1) -> tuple[str, ...]:
@@ -24,6 +26,14 @@ def test_a_preset_is_shown_with_its_estimate_its_step_and_its_rate():
     assert "12 GB" not in description  # the size of the preset itself
     assert memory.endswith(" GiB")
     assert float(memory.removesuffix(" GiB")) < 15
+
+
+def test_of_a_family_of_unknown_size_no_estimate_is_shown(monkeypatch):
+    monkeypatch.setattr("modules.machine.memory_estimate.ARCHITECTURES", {})
+    _row.cache_clear()
+    assert cells("sdxl-lora-16gb", 16)[2] == "unknown"
+    assert DeviceModel().memory_text(TrainConfig()) == "unknown for this model family"
+    _row.cache_clear()
 
 
 def test_what_does_not_fit_says_why_in_place_of_what_it_is_for():
