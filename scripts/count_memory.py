@@ -44,8 +44,6 @@ def main() -> None:
     for name in sys.argv[1:] or FAMILIES:
         family = FAMILIES[name]
         print(name, json.dumps(count(family), indent=2) if family.published else "is of unknown size")
-        if family.published:
-            print("held, bytes a pixel:", json.dumps(count_sampling(family)))
 
 
 def count(family: Family) -> dict[str, Any]:
@@ -68,10 +66,11 @@ def count(family: Family) -> dict[str, Any]:
         "vae_activations": _both(lambda checkpointing: vae_activations(family, checkpointing))
         if "vae" in family.methods
         else {"whole": 0, "part": 0},
+        "held": count_held_in_sampling(family),
     }
 
 
-def count_sampling(family: Family) -> dict[str, int]:
+def count_held_in_sampling(family: Family) -> dict[str, int]:
     """Bytes a pixel at the most while samples are made: by the denoiser in mixed precision, by the VAE in float32."""
     side = family.published.side
     with mixed_precision():

@@ -35,6 +35,7 @@ ARCHITECTURE_TITLES = (
     "text encoders, weights",
     "LoRA, bytes a pixel (checkpointing)",
     "full, bytes a pixel (checkpointing)",
+    "sampling, bytes a pixel: denoiser, autoencoder",
 )
 INTRODUCTION = """\
 # Presets
@@ -70,7 +71,8 @@ and its libraries, and on what else uses it. The sum, for one GPU, is the larges
 - sampling, where a run makes samples by itself, as no preset but the demo does: all parts of the model beside the
   optimizer's state and the average, and what the autoencoder holds of the picture that it decodes, 3,072 bytes a pixel
   in float32 and 1,536 in bfloat16, or what the denoiser holds of the pictures that are made at a time, 912 bytes a
-  pixel in mixed precision or bfloat16 and 1,824 in float32, whichever is more, with the tenth on top.
+  pixel in mixed precision or bfloat16 and 1,824 in float32, whichever is more, with the tenth on top. Of
+  a family that holds more, in half precision for one picture and in float32, the table says how much.
 
 Weights and activations are counted by `scripts/count_memory.py` on the real architectures, without their weights:
 
@@ -179,7 +181,8 @@ def _architecture_rows() -> Iterator[str]:
     for name, model in ARCHITECTURES.items():
         encoders = " + ".join(f"{count / 1e6:,.0f} M" for count in model.text_encoders)
         kept = (f"{kind.whole:,} ({kind.part:,})" for kind in (model.lora, model.full))
-        yield f"| {name} | {model.denoiser / 1e6:,.0f} M | {encoders} | {' | '.join(kept)} |"
+        held = f"{model.held['denoiser']}, {model.held['vae']:,}"
+        yield f"| {name} | {model.denoiser / 1e6:,.0f} M | {encoders} | {' | '.join(kept)} | {held} |"
 
 
 def _config(name: str) -> TrainConfig:

@@ -50,6 +50,7 @@ class Architecture:
     denoiser, text_encoders, vae: numbers of weights. adapter: those of a LoRA of rank 1 by `lora.targets`;
     text_adapters: likewise on each text encoder's attention, 0 where there can be none.
     lora, full: activations of the denoiser in mixed precision. vae_activations: in float32.
+    held: bytes a pixel while samples are made, by the "denoiser" in mixed precision and by the "vae" in float32.
     text_bytes: activations of each text encoder for a caption.
     """
 
@@ -62,6 +63,7 @@ class Architecture:
     text_bytes: Sequence[int]
     vae: int
     vae_activations: Activations
+    held: Mapping[str, int]
 
 
 def _architecture(counted: Mapping[str, Any]) -> Architecture:
@@ -246,10 +248,10 @@ def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float
     """What samples need beside what stays for the training, in bytes; 0 where the run makes none by itself.
 
     They are the parts of the model that the training goes without, and either what the denoiser holds of the pictures
-    that are made at a time, at most 456 bytes a pixel in half precision, twice for guidance; or what the VAE's decoder
-    holds of the one that it decodes, in channels of its full size: 256 that go into a norm, 256 that come out of it,
-    and 256 out of the activation behind it. In float32 these are 3 x 256 x 4 = 3,072 bytes a pixel; mixed precision is
-    for the denoiser alone. Source: scripts/count_memory.py counts them on the real architectures.
+    that are made at a time, 456 bytes a pixel in half precision if not more, twice for guidance; or what the VAE's
+    decoder holds of the one that it decodes, in channels of its full size: 256 that go into a norm, 256 that come out
+    of it, and 256 out of the activation behind it. In float32 these are 3 x 256 x 4 = 3,072 bytes a pixel, in models of
+    videos more; mixed precision is for the denoiser alone. Source: scripts/count_memory.py counts them.
     """
     settings = config.sampling
     samples = [sample for sample in settings.samples if sample.enabled]
@@ -261,9 +263,10 @@ def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float
     pixels = max(sample.width * sample.height for sample in samples)
     # SDXL's pipeline decodes in float32 where the weights are float16, in which its VAE overflows
     value_bytes = 4 if config.model.weight_dtype == "float16" else own
-    decoding = pixels * _DECODER_WIDTH * 3 * value_bytes
+    decoding = pixels * max(_DECODER_WIDTH * 3, model.held["vae"] / 4) * value_bytes
     denoiser_bytes = own if config.model.mixed_precision == "no" else 2
-    denoising = pictures * pixels * _DENOISER_WIDTH * denoiser_bytes
+    # counted for one of the two pictures that guidance makes of each, in half precision
+    denoising = pictures * pixels * max(_DENOISER_WIDTH, model.held["denoiser"]) * denoiser_bytes
     return absent * own + max(denoising, decoding) * _ALLOCATOR
 
 
