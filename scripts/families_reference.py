@@ -45,7 +45,6 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "align": family.align,
         "typical_bytes": family.typical_bytes,
         "single_file": family.single_file,
-        "embeddings": bool(family.embedding_keys),
         "methods": family.methods,
         "takes_guidance": family.takes_guidance,
         "experts": family.experts is not None,

@@ -23,7 +23,7 @@ class FamilyInfo:
     label: as people know it. is_default: whether a config nobody touched is of this family.
     denoisers, text_encoders, vae: names of the model's parts. objective: "ddpm" or "flow".
     align: pixel sizes are multiples of it. typical_bytes: of the whole model in float32. single_file: the layout in
-    which it can be written as a single file, None where there is none. embeddings: whether it can learn new words.
+    which it can be written as a single file, None where there is none.
     methods: those that can train it. takes_guidance: whether its denoiser is told a scale of guidance.
     experts: whether several denoisers share the timesteps.
     memory: what session/memory_estimate.py knows of the published model, None where its size is unknown.
@@ -39,7 +39,6 @@ class FamilyInfo:
     align: int
     typical_bytes: float
     single_file: str | None
-    embeddings: bool
     methods: tuple[str, ...]
     takes_guidance: bool
     experts: bool

@@ -61,7 +61,7 @@ class Family:
     accepts: whether a model_index.json that names one of the pipelines is of this family; variants differ in it.
     made_lora: whether a LoRA file with tensors of these names and shapes is of this family and of no other.
     published: the model that the estimate of memory is made for; None where nothing is known of its size.
-    methods: those that can train it.
+    methods: those that can train it; "embedding" needs `embedding_keys`, "vae" a VAE with a distribution.
     call_options: further arguments of the pipeline's `__call__`, beside those of `text.options`.
     single_file: the key layout in which a single-file checkpoint can be written, None where there is none: "ldm" of the
         first latent diffusion, "sgm" of Stability's later ones with two text encoders, "mmdit" with three.
@@ -102,7 +102,7 @@ class Family:
     accepts: Callable[[Mapping[str, Any]], bool] = lambda index: True
     made_lora: Callable[[Mapping[str, tuple[int, ...]]], bool] = lambda shapes: False
     published: PublishedModel | None = None
-    methods: tuple[str, ...] = ("lora", "full", "embedding", "vae")
+    methods: tuple[str, ...] = ("lora", "full")
     call_options: Mapping[str, Any] = field(default_factory=dict)
     single_file: Literal["ldm", "sgm", "mmdit"] | None = None
     kohya_prefixes: Mapping[str, str] = field(default_factory=dict)

@@ -68,7 +68,6 @@ SANA = Family(
         "encoder_attention_mask": call.text["prompt_attention_mask"],
     },
     patch=1,
-    methods=("lora", "full"),
     call_options={"use_resolution_binning": False},  # sizes stay as they are asked for
     lora_targets={"transformer": _ATTENTION},
     lora_mlp={"transformer": ("ff.conv_inverted", "ff.conv_point")},

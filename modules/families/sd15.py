@@ -29,6 +29,7 @@ SD15 = Family(
     caption_bytes=77 * 1024 * 4,
     typical_bytes=4.3e9,
     is_default=True,
+    methods=("lora", "full", "embedding", "vae"),
     unused=("safety_checker", "feature_extractor", "image_encoder"),
     published=PublishedModel(
         denoiser=Part("diffusers.UNet2DConditionModel", {"cross_attention_dim": 768}),

@@ -62,6 +62,7 @@ SDXL = Family(
     typical_bytes=13.9e9,
     unused=("image_encoder", "feature_extractor"),
     takes_sizes=True,
+    methods=("lora", "full", "embedding", "vae"),
     partly_idle=("text_encoder",),  # its last layer lies behind the penultimate one, and nothing is pooled from it
     published=PublishedModel(
         denoiser=_UNET,

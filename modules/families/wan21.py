@@ -66,7 +66,6 @@ WAN_21 = Family(
     align=16,
     codec=Codec(_stats, _encode, _decode, _shape),
     inputs=wan_inputs,
-    methods=("lora", "full"),
     call_options={"num_frames": 1},
     lora_targets={"transformer": ATTENTION},
     lora_mlp={"transformer": MLP},

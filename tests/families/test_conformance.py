@@ -190,6 +190,11 @@ def test_a_model_is_known_for_its_own_family(case):
     assert family_of_pipeline(case.pipe) is case.family
 
 
+def test_a_family_of_embeddings_has_a_name_for_those_of_each_encoder(case):
+    encoders = case.family.text.encoders if "embedding" in case.family.methods else ()
+    assert set(case.family.embedding_keys) == set(encoders)
+
+
 def test_our_prediction_is_what_the_pipeline_feeds_its_scheduler(case):
     _, _, calls = spied_sampling(case, PROMPTS[0])
     assert len(calls) == 3
