@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from modules.config.families import load_families
@@ -68,8 +68,9 @@ class Architecture:
 
 def _architecture(counted: Mapping[str, Any]) -> Architecture:
     figures = {name: value for name, value in counted.items() if name != "counted_from"}
-    for name in ("lora", "full", "vae_activations"):
-        figures[name] = Activations(**figures[name])
+    for field in fields(Architecture):
+        if field.type == "Activations":
+            figures[field.name] = Activations(**figures[field.name])
     return Architecture(**figures)
 
 

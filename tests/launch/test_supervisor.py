@@ -294,7 +294,8 @@ def test_a_closed_terminal_is_one_stop_and_reaches_no_rank(folder, callbacks, su
         os.kill(os.getpid(), signal.SIGTERM)
 
     with meanwhile(close):
-        assert supervise(["work_until_stopped"], ["work_until_stopped"], max_restarts=1) == STOPPED
+        actions = ["work_until_stopped"]
+        assert supervise(actions, actions, launcher=ToyLauncher, max_restarts=1) == STOPPED
     assert callbacks.statuses == ["The terminal was closed: stopping after this step"]
     assert folder.read_exit()["status"] == "stopped"
 

@@ -277,7 +277,7 @@ def test_on_windows_nobody_is_asked_for_a_launcher(start, settings):
 
 @pytest.mark.parametrize(
     ("gpus", "num_gpus", "gib", "preset"),
-    [("2", 2, 24, "sdxl-lora-24gb-x2"), ("3", 3, 16, "sdxl-lora-16gb"), ("0,1,2,3", 4, 80, "sdxl-lora-24gb-x4")],
+    [("2", 2, 24, "sdxl-lora-24gb-x2"), ("3", 3, 16, "sdxl-lora-16gb"), ("0,1,2,3", 4, 80, "sdxl-lora-80gb-x4")],
 )
 def test_a_preset_made_for_the_chosen_gpus_is_offered(gpus, num_gpus, gib, preset, start, tmp_path):
     (tmp_path / "cats").mkdir()

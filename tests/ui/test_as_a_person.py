@@ -32,7 +32,7 @@ MANY_STEPS, MANY_EPOCHS = 20_000, 100_000  # they do not pass while somebody loo
 SAMPLE_EVERY = 10
 TOY_OR_CHECK = """
 import runpy, sys
-if "--supervise" in sys.argv:
+if "--supervise" in sys.argv and "--dry-run" not in sys.argv:
     sys.path.insert(0, {root!r})
     from tests.support.toy_run import main
     sys.exit(main())
