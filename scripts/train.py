@@ -35,8 +35,9 @@ def main(argv: list[str] | None = None) -> int:
             from modules.machine.Machine import read_machine
             from modules.trainer.checks import check_compiles, check_own_start
 
-            plan = plan_launch(config, {}, read_machine(), resume=args.resume, supervise=args.supervise)
-            _, warnings = check_own_start(config, args.resume)
+            machine = read_machine()
+            plan = plan_launch(config, {}, machine, resume=args.resume, supervise=args.supervise)
+            warnings = check_own_start(config, machine, args.resume)
             check_compiles(config)
             show(f"{'Start:':<15}{plan.describe()}\n{summarize(config, plan.world_size, warnings)}")
             return 0

@@ -16,8 +16,8 @@ from modules.config.presets import ROOT
 from modules.config.TrainConfig import TrainConfig
 from modules.launch.launchers import SAVE_SECONDS
 from modules.machine.can_start import StartFacts, blocking, can_start
-from modules.machine.devices import default_num_ranks, no_gpu_reason, num_cores
-from modules.machine.Machine import read_machine
+from modules.machine.devices import default_num_ranks, num_cores
+from modules.machine.Machine import Machine, read_machine
 from modules.session.atomic import make_temporary_folder
 from modules.session.printing import print_text
 from modules.session.RunFolder import RunFolder
@@ -45,13 +45,14 @@ def main(argv: list[str] | None = None) -> int:
     args = train.parse(arguments)
     try:
         config = train.read_config(args)
-        num_ranks, has_gpu = count_ranks(config, args.resume)
+        machine = read_machine()
+        num_ranks, has_gpu = count_ranks(config, machine, args.resume)
         folder = RunFolder(config.workspace_dir)
     except UserError as error:
         print_text(error, sys.stderr)
         return 2
     if not has_gpu:
-        print_text(f"There is no GPU ({no_gpu_reason()}): {num_ranks} processes train on the CPU.", sys.stderr)
+        print_text(f"There is no GPU ({machine.no_gpu_reason}): {num_ranks} processes train on the CPU.", sys.stderr)
     if args.dry_run:
         return train.main(arguments)
     # torchrun would give each rank one thread, whatever there is
@@ -70,11 +71,10 @@ def ranks_wanted(wanted: str) -> list[str]:
     return [f"--world_size={wanted}"] if wanted else []
 
 
-def count_ranks(config: TrainConfig, resume: bool = False) -> tuple[int, bool]:
+def count_ranks(config: TrainConfig, machine: Machine, resume: bool = False) -> tuple[int, bool]:
     """(ranks to start, whether there is a GPU). Raises UserError for more than this machine has GPUs or memory for."""
     if config.num_nodes > 1:
         raise UserError(f"num_nodes {config.num_nodes}: this is for one machine; scripts/multi_node.py is for several.")
-    machine = read_machine()
     if not machine.gpus and (num_gpus := count_by_torch()):  # those that NVIDIA's driver does not know
         return config.world_size or len(config.device_indexes) or num_gpus, True
     if refused := blocking(can_start(config, StartFacts(machine), resume)):

@@ -105,7 +105,7 @@ def spawn_variables(
         # on one node nobody else need reach it, and "localhost" may also be ::1
         "MASTER_ADDR": config.master_addr if config.num_nodes > 1 else _LOOPBACK,
         "MASTER_PORT": str(port),
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # device_indexes count as session/devices.py lists the GPUs
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # device_indexes count as machine/devices.py lists the GPUs
     }
 
 

@@ -144,7 +144,6 @@ class RankWatch:
         # Of several ranks that are silent, the others wait for the one that became silent first.
         return Failure(state.rank, "hung", text, silent_since, phase=state.phase)
 
-
     def _silent_with(self, state: RankState) -> list[int]:
         """Other ranks that became silent at almost the same time: in a collective all stop within milliseconds."""
         running = [s for s in self._server.ranks.values() if not s.done and s.error is None and s.lost_at is None]

@@ -61,7 +61,7 @@ class Supervisor:
         self._make_launcher = make_launcher
         self._callbacks = callbacks
         self._resume = resume
-        self._max_restarts = max_restarts
+        self._max_restarts, self._restarts = max_restarts, 0
         self._has_backup = has_backup
         self._grace_seconds = grace_seconds
         self._first_rank = first_rank
@@ -99,7 +99,7 @@ class Supervisor:
             outcome = self._watch(ranks)
             if isinstance(outcome, Failure):
                 outcome = self._with_details(outcome, ranks)
-                if self._starts_again_after(outcome, attempt):
+                if self._starts_again_after(outcome):
                     return None
             # before the ranks are reaped: whoever follows the run learns of a failure while a stuck rank still lives
             server.end_all()
@@ -189,18 +189,18 @@ class Supervisor:
             failure = dataclasses.replace(failure, traceback="\n".join(ranks.launcher.last_lines))
         return failure
 
-    def _starts_again_after(self, failure: Failure, attempt: int) -> bool:
+    def _starts_again_after(self, failure: Failure) -> bool:
         if self._stops or self._requeue_asked:
             return False
         failed_to_join = failure.phase == "joining" and failure.kind in ("user_error", "error", "hung")
-        if failed_to_join and self._train_alone(failure):
-            self._max_restarts += 1  # it is none of those that the settings allow
+        if failed_to_join and self._train_alone(failure):  # none of the restarts that the settings allow
             return True
-        if failure.kind == "user_error" or attempt >= self._max_restarts:
+        if failure.kind == "user_error" or self._restarts >= self._max_restarts:
             return False
+        self._restarts += 1
         self._resume = True  # also without a backup: models that were saved must not end the run as an earlier one's
         start = "from the last backup" if self._has_backup() else "from the beginning"
-        self._callbacks.on_warning(f"{failure.text} Starting again {start} ({attempt + 1} of {self._max_restarts}).")
+        self._callbacks.on_warning(f"{failure.text} Starting again {start} ({self._restarts} of {self._max_restarts}).")
         return True
 
     def _tell(self, outcome: Outcome) -> None:

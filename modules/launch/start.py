@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.distributed.environments import RankEnvironment
     from modules.launch.plan import LaunchPlan
+    from modules.machine.Machine import Machine
 
 REFUSAL_SECONDS = 2.0  # for one rank to say what is wrong, before the launcher ends it because of the others
 
@@ -58,7 +59,7 @@ def start_training(
         plan = plan_launch(
             config, os.environ, machine, resume=resume, supervise=supervise, stop_signals=stop_signals()
         )
-        _check(config, plan)
+        _check(config, plan, machine)
     for warning in plan.warnings:
         _say(f"Warning: {warning}")
     if plan.start == "join":
@@ -68,11 +69,11 @@ def start_training(
     return supervise_training(config, plan)
 
 
-def _check(config: TrainConfig, plan: LaunchPlan) -> None:
+def _check(config: TrainConfig, plan: LaunchPlan, machine: Machine) -> None:
     """Raises UserError for what the dry run refuses too."""
     environment = plan.environment
     if environment is None:
-        check_own_start(config, plan.resume)  # rank 0 gives the warnings, whoever has started it
+        check_own_start(config, machine, plan.resume)  # rank 0 gives the warnings, whoever has started it
     elif LIFELINE_VARIABLE in os.environ or environment.num_nodes > 1:
         # a supervisor has checked; and for a machine that refuses alone, the others would wait for minutes
         read_limits()

@@ -97,7 +97,7 @@ def supervise_training(config: TrainConfig, plan: LaunchPlan) -> int:
                 return False
             callbacks.on_warning(f"{failure.text} One device trains alone instead{_in_other_steps(config, plan)}.")
             config = replace(config, enable_multi_gpu=False)
-            plan = replace(plan, start="spawn", num_ranks=1, devices=plan.devices[:1], backend=None, max_restarts=0)
+            plan = replace(plan, start="spawn", num_ranks=1, devices=plan.devices[:1], backend=None)
             return True
 
         def make_launcher(attempt: int, resume: bool) -> Launcher:

@@ -19,7 +19,6 @@ from modules.distributed.Heartbeat import read_limits
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
 from modules.machine.can_start import StartFacts, blocking, can_start
-from modules.machine.Machine import read_machine
 from modules.machine.run_shape import ranks_here, run_shape
 from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from modules.config.ModelConfig import ModelConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
+    from modules.machine.Machine import Machine
 
 
 def check_before_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> BaseInfo:
@@ -56,12 +56,11 @@ def check_before_start(config: TrainConfig, num_ranks: int, resume: bool = False
     return base
 
 
-def check_own_start(config: TrainConfig, resume: bool = False) -> tuple[int, list[str]]:
-    """(Ranks on this machine, warnings) of a run that starts its ranks itself.
+def check_own_start(config: TrainConfig, machine: Machine, resume: bool = False) -> list[str]:
+    """The warnings of a run that starts its ranks itself, on this `machine`.
 
     Raises UserError as `check_before_start`, and for what this machine's devices can't do.
     """
-    machine = read_machine()
     num_ranks = ranks_here(config, machine.gpus, machine.cores)
     if config.device_indexes and not machine.gpus:
         from modules.distributed.Runtime import default_device
@@ -71,7 +70,7 @@ def check_own_start(config: TrainConfig, resume: bool = False) -> tuple[int, lis
     problems = can_start(config, StartFacts(machine, base_bytes=base.size_bytes or None), resume)
     if refused := blocking(problems):
         raise ConfigError(refused)
-    return num_ranks, [problem.message for problem in problems]
+    return [problem.message for problem in problems]
 
 
 def check_compiles(config: TrainConfig) -> None:

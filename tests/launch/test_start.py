@@ -39,7 +39,7 @@ def started(monkeypatch):
 @pytest.fixture
 def unchecked(monkeypatch):
     """Settings without a model and images are as good as any."""
-    monkeypatch.setattr(start, "check_own_start", lambda config, resume: (config.world_size, []))
+    monkeypatch.setattr(start, "check_own_start", lambda config, machine, resume: [])
 
 
 @pytest.fixture

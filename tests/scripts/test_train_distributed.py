@@ -26,13 +26,13 @@ def start(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(train_distributed, "num_cores", lambda: 8)
-    monkeypatch.setattr(train_distributed, "no_gpu_reason", lambda: "no NVIDIA driver is installed")
     (tmp_path / "run.yaml").write_text(f"device_indexes: [1, 2]\n{WHAT}")
     (tmp_path / "all.yaml").write_text(f"family: sd15\n{WHAT}")
 
     def start(*arguments: str, gpus=FOUR, gpus_of_torch: int = 0) -> tuple[int | None, list[str], str]:
         become: list[list[str]] = []
-        machine = Machine(tuple(gpus), cores=8, memory_bytes=64 << 30)
+        reason = "" if gpus else "no NVIDIA driver is installed"
+        machine = Machine(tuple(gpus), cores=8, no_gpu_reason=reason, memory_bytes=64 << 30)
         monkeypatch.setattr(train_distributed, "read_machine", lambda: machine)
         monkeypatch.setattr(train_distributed, "count_by_torch", lambda: gpus_of_torch)
         monkeypatch.setattr(os, "execv", lambda program, command: become.append(command))

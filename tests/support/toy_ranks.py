@@ -12,11 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from modules.config.files import load_config
+from modules.launch.launchers import SpawnLauncher
 from modules.launch.lifeline import Lifeline
 from modules.launch.stacks import dump_stacks_on_request
 from modules.session.atomic import write_text
@@ -195,37 +195,17 @@ class ToyLauncher:
             process.kill()
 
 
-class ForkedToyLauncher:
+class ForkedToyLauncher(SpawnLauncher):
     """Forks them, which takes a tenth of that again, once the process is there that all are forked from."""
 
     def __init__(self, scenario_path: Path, num_ranks: int):
-        self.num_ranks = num_ranks
-        self.last_lines = ()
-        self._scenario = json.loads(scenario_path.read_text())
-        self._processes: list[BaseProcess] = []
+        super().__init__(toy_rank, [json.loads(scenario_path.read_text())], num_ranks)
 
     def start(self, variables: dict[str, str]) -> None:
         from tests.support.fork_server import start_forked
 
         for rank in range(self.num_ranks):
-            self._processes.append(start_forked(toy_rank, rank, {**os.environ, **variables}, self._scenario))
-
-    def is_running(self) -> bool:
-        return any(process.exitcode is None for process in self._processes)
-
-    def exit_codes(self) -> dict[int, int | None]:
-        return {rank: process.exitcode for rank, process in enumerate(self._processes)}
-
-    def killed_by(self) -> int | None:
-        return None
-
-    def terminate(self) -> None:
-        for process in self._processes:
-            process.terminate()
-
-    def kill(self) -> None:
-        for process in self._processes:
-            process.kill()
+            self._processes.append(start_forked(self._target, rank, {**os.environ, **variables}, *self._args))
 
 
 if __name__ == "__main__":  # by ToyLauncher, torchrun, or the stand-in for it
