@@ -65,9 +65,32 @@ class Runtime:
         Its buffers are kept equal on all ranks. Its BatchNorm layers, while in training mode, normalize over the
         micro-batches of all ranks in a pass. The module itself is not changed.
         unused_parameters: whether a step may leave some of what trains without a gradient on some rank.
+        To be called before anything holds on to parameters: sharding replaces them.
         Raises RanksError where that may concern BatchNorm layers in training mode.
         """
         return module
+
+    def gradient_norm(self, gradients: list[Tensor]) -> Tensor:
+        """The 2-norm over all of `gradients` (scalar), which are those of the whole model; all ranks call it."""
+        import torch
+
+        return torch.nn.utils.get_total_norm(gradients, foreach=True)
+
+    def whole_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """`tensors` whole on rank 0, whatever each rank holds of them; all ranks call it."""
+        return tensors
+
+    @contextlib.contextmanager
+    def whole_parameters(self, *modules: nn.Module) -> Iterator[None]:
+        """Inside, the modules' parameters are whole: read them, or make forward passes without gradients.
+
+        All ranks enter and leave it; inside, each may do as it likes.
+        """
+        yield
+
+    def replicated(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Those of `tensors` of which every rank holds the same values: what can be compared between ranks."""
+        return tensors
 
     def num_passes(self, num_micro_batches: int) -> int:
         """How many forward and backward passes this rank makes in a step that has `num_micro_batches` for it.
@@ -95,6 +118,14 @@ class Runtime:
         of_main: a scalar. The same on every rank, on the device; `values` may be changed.
         """
         return values, of_main
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of `values` over the ranks, by a collective."""
+        return values
+
+    def gather_objects(self, value: T) -> list[T]:
+        """What each rank gave, such as tensors on the CPU, in the order of ranks, by a collective."""
+        return [value]
 
     def gather(self, value: T, why: str) -> list[T]:
         """The plain data of each rank, in the order of ranks, on every rank. `why` stands in the message of a wait."""

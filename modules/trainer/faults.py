@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from modules.config.errors import UserError
 
 if TYPE_CHECKING:
-    from modules.trainer.TrainingEngine import TrainingEngine
+    from modules.trainer.TrainingLoop import TrainingLoop
 
 SIGNALS = {"kill": "SIGKILL", "stop": "SIGSTOP", "preempt": "SIGUSR1"}
 KINDS = (*SIGNALS, "exit", "raise", "oom", "nan", "sleep", "perturb")
@@ -36,7 +36,7 @@ class Fault:
         if int(match[2]) == rank:
             self.kind, self.step = match[1], int(match[3])
 
-    def before(self, step: int, engine: TrainingEngine) -> None:
+    def before(self, step: int, loop: TrainingLoop) -> None:
         """Before optimizer step number `step` (from 1)."""
         if step != self.step:
             return
@@ -55,7 +55,7 @@ class Fault:
                 time.sleep(1)
         elif self.kind == "perturb":
             with torch.no_grad():
-                next(iter(engine.trainable.values())).add_(1e-3)
+                next(iter(loop.trainable.values())).add_(1e-3)
 
     def spoils_loss(self, step: int) -> bool:
         return self.kind == "nan" and step == self.step

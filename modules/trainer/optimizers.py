@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning
     Raises TrainingError where the optimizer's package is missing.
     """
     check_packages(config)
-    if rounds_by_chance(config, groups):
+    if uses_stochastic_rounding(config, groups):
         groups = [replace(group, params=part) for group in groups for part in split_in_parts(group.params)]
     param_groups = []
     for group in groups:
@@ -54,7 +55,7 @@ def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning
     return _make(OPTIMIZERS[config.name], config, param_groups)
 
 
-def rounds_by_chance(config: OptimizerConfig, groups: list[ParamGroup]) -> bool:
+def uses_stochastic_rounding(config: OptimizerConfig, groups: list[ParamGroup]) -> bool:
     """Whether stochastic rounding is wanted and there is anything to round: adapters, for one, are in float32."""
     bfloat16 = (param.dtype == torch.bfloat16 for group in groups for param in group.params)
     return config.stochastic_rounding and any(bfloat16)
@@ -63,8 +64,6 @@ def rounds_by_chance(config: OptimizerConfig, groups: list[ParamGroup]) -> bool:
 def _make(facts: OptimizerFacts, config: OptimizerConfig, groups: list[dict]) -> torch.optim.Optimizer:
     module, _, name = facts.maker.rpartition(".")
     maker = getattr(import_module(module), name)
-    if not facts.takes_channels_last:
-        _make_contiguous(groups)
     optimizer = maker(groups, weight_decay=config.weight_decay, **facts.arguments(config))
     if facts.averages_weights:
         optimizer.train()  # for good: `averaged_weights` leaves the weights that train as they are
@@ -81,10 +80,13 @@ def _make_momentum(optimizer: torch.optim.Optimizer, rounds: bool) -> None:
             optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param, dtype=dtype)
 
 
-def _make_contiguous(groups: list[dict]) -> None:
-    """bitsandbytes lays channels-last weights out anew in its first step, but not the state it has made for them."""
-    for group in groups:
-        for param in group["params"]:
+def lay_out_parameters(config: OptimizerConfig, params: Iterable[nn.Parameter]) -> None:
+    """Makes `params` contiguous where the optimizer needs it; to be called before they are prepared for the ranks.
+
+    bitsandbytes lays channels-last weights out anew in its first step, but not the state it has made for them.
+    """
+    if not OPTIMIZERS[config.name].takes_channels_last:
+        for param in params:
             param.data = param.data.contiguous()
 
 

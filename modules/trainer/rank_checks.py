@@ -39,7 +39,8 @@ def settings_digest(config: TrainConfig) -> str:
     return hashlib.sha256(json.dumps(shared_values(config), sort_keys=True).encode()).hexdigest()
 
 
-def weights_digest(base: BaseModel) -> str:
-    """Of everything in memory that a step computes with."""
+def weights_digest(base: BaseModel, runtime: Runtime) -> str:
+    """Of everything in memory that a step computes with, as far as all ranks hold the same."""
     modules = {name: part for name, part in base.pipe.components.items() if isinstance(part, torch.nn.Module)}
-    return checksum({f"{name}.{key}": v for name, part in modules.items() for key, v in part.state_dict().items()})
+    tensors = {f"{name}.{key}": v for name, part in modules.items() for key, v in part.state_dict().items()}
+    return checksum(runtime.replicated(tensors))

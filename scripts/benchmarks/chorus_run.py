@@ -33,7 +33,7 @@ def train(arguments: WorkerArguments) -> None:
     from modules.config.files import apply_overrides, config_from_values
     from modules.session.RunFolder import RunFolder
     from modules.trainer.heap import keep_freed_memory
-    from modules.trainer.TrainingEngine import Action
+    from modules.trainer.TrainingLoop import Action
     from modules.trainer.Trigger import Trigger
 
     config = config_from_values(apply_overrides(run_values(arguments), arguments.settings))
@@ -45,8 +45,8 @@ def train(arguments: WorkerArguments) -> None:
             keep_freed_memory()
         turns = Turns(arguments, trainer.runtime.device.type, trainer.runtime.world_size)
         trainer.start()
-        # the engine has read the step's figures from the device before it runs an action
-        trainer.actions["turn"] = Action(Trigger(arguments.steps, "steps"), lambda: turns.after_step(trainer.step))
+        # the loop has read the step's figures from the device before it runs an action
+        trainer.loop.actions["turn"] = Action(Trigger(arguments.steps, "steps"), lambda: turns.after_step(trainer.step))
         turns.wait()
         trainer.train()
         if num_ranks() > 1:

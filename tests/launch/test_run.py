@@ -23,7 +23,7 @@ from modules.session.backups import damage
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import stop_signals
 from modules.trainer.FallbackSaver import FallbackSaver
-from modules.trainer.GenericTrainer import GenericTrainer
+from modules.trainer.TrainingLoop import TrainingLoop
 from modules.weights.safe import load_tensors
 from tests.support.full_disk import full_disk
 
@@ -32,16 +32,16 @@ posix_only = pytest.mark.skipif(os.name != "posix", reason="Windows knows neithe
 
 @pytest.fixture
 def in_step(monkeypatch):
-    """A function that has something done at the beginning of each optimizer step, given the trainer."""
+    """A function that has something done at the beginning of each optimizer step, given the loop."""
 
     def install(do) -> None:
-        train_step = GenericTrainer.train_step
+        train_step = TrainingLoop.train_step
 
         def watched(self, step):
             do(self)
             train_step(self, step)
 
-        monkeypatch.setattr(GenericTrainer, "train_step", watched)
+        monkeypatch.setattr(TrainingLoop, "train_step", watched)
 
     return install
 
@@ -58,7 +58,7 @@ def record(config) -> dict:
 @pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGHUP", marks=posix_only)])
 def test_an_interrupt_and_a_closed_terminal_end_after_the_step_back_up_and_save(name, make_config, in_step):
     config, number = make_config("max_steps=50"), getattr(signal, name)
-    in_step(lambda trainer: signal.raise_signal(number) if trainer.step == 3 else None)
+    in_step(lambda loop: signal.raise_signal(number) if loop.step == 3 else None)
     before = signal.getsignal(number)
     assert run_training(config) == 130
     assert signal.getsignal(number) is before
@@ -71,7 +71,7 @@ def test_an_interrupt_and_a_closed_terminal_end_after_the_step_back_up_and_save(
 
 def test_a_second_interrupt_ends_at_once(make_config, in_step):
     config = make_config("max_steps=50")
-    in_step(lambda trainer: os.kill(os.getpid(), signal.SIGINT) if trainer.step >= 3 else None)
+    in_step(lambda loop: os.kill(os.getpid(), signal.SIGINT) if loop.step >= 3 else None)
     assert run_training(config) == 130
     assert record(config)["status"] == "stopped"
     assert not list((Path(config.workspace_dir) / "models").iterdir())
@@ -177,7 +177,7 @@ def test_a_run_on_one_device_says_which_it_is(make_config, capfd):
 
 
 def test_a_mistake_of_the_user_is_one_sentence_everywhere(make_config, in_step, capfd):
-    def fail(trainer):
+    def fail(loop):
         raise UserError("batch_size 4: too many; use 2.")
 
     config = make_config()
@@ -192,7 +192,7 @@ def test_a_mistake_of_the_user_is_one_sentence_everywhere(make_config, in_step, 
 
 def test_a_fault_of_the_program_shows_its_traceback(make_config, in_step, capfd):
     config = make_config()
-    in_step(lambda trainer: 1 / 0)
+    in_step(lambda loop: 1 / 0)
     assert run_training(config) == 1
     assert record(config)["status"] == "failed"
     assert "ZeroDivisionError" in record(config)["text"]
@@ -203,7 +203,7 @@ def test_a_fault_of_the_program_shows_its_traceback(make_config, in_step, capfd)
 
 
 def test_memory_that_cuda_itself_can_not_have_ends_the_run_with_what_to_do(make_config, in_step):
-    def fail(trainer):
+    def fail(loop):
         raise torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be reported later.")
 
     config = make_config()
@@ -213,7 +213,7 @@ def test_memory_that_cuda_itself_can_not_have_ends_the_run_with_what_to_do(make_
 
 
 def test_what_nccl_lacks_on_this_machine_is_a_cause_and_said_in_a_sentence(make_config, in_step):
-    def fail(trainer):
+    def fail(loop):
         raise torch.distributed.DistBackendError(
             "NCCL error in: NCCLUtils.cpp:94, unhandled system error, NCCL version 2.27.7\nncclSystemError: failed.\n"
             "Last error:\nError while creating shared memory segment /dev/shm/nccl-LeXlEJ (size 9637888)"
@@ -230,7 +230,7 @@ def test_the_record_of_an_earlier_end_is_forgotten_while_a_run_goes_on(make_conf
     config = make_config("max_steps=1")
     assert run_training(config) == 0
     seen = []
-    in_step(lambda trainer: seen.append((Path(config.workspace_dir) / "exit.json").exists()))
+    in_step(lambda loop: seen.append((Path(config.workspace_dir) / "exit.json").exists()))
     assert run_training(make_config("max_steps=2"), resume=True) == 0
     assert seen == [False]
     assert record(config)["status"] == "finished"
@@ -276,8 +276,8 @@ def test_a_backup_that_is_being_written_is_finished_and_told_of_though_the_run_f
         failing.wait(10)
         save_tensors(path, tensors, metadata)
 
-    def fail(trainer):
-        if trainer.step == 2:
+    def fail(loop):
+        if loop.step == 2:
             failing.set()
             raise UserError("the run fails while its backup is being written.")
 
@@ -338,7 +338,7 @@ def test_a_stop_ends_the_waiting_for_room(full_at_end, monkeypatch):
 def test_a_second_interrupt_during_the_waiting_ends_at_once_and_what_was_saved_is_on_record(
     full_at_end, in_step, monkeypatch
 ):
-    in_step(lambda trainer: os.kill(os.getpid(), signal.SIGINT) if trainer.step == 2 else None)
+    in_step(lambda loop: os.kill(os.getpid(), signal.SIGINT) if loop.step == 2 else None)
     monkeypatch.setattr(FallbackSaver, "_waiting_words", lambda *arguments: os.kill(os.getpid(), signal.SIGINT))
     code, ended = full_at_end("output.wait_minutes=60", "max_steps=50")
     assert (code, ended["status"], len(ended["elsewhere"])) == (130, "stopped", 2)
@@ -368,7 +368,7 @@ def slurm_task(monkeypatch, in_step):
     for name, value in {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("modules.launch.run.requeue", lambda: calls.append("requeue") or "Job 4711 is queued again.")
-    in_step(lambda trainer: os.kill(os.getpid(), signal.SIGUSR1) if trainer.step == 2 else None)
+    in_step(lambda loop: os.kill(os.getpid(), signal.SIGUSR1) if loop.step == 2 else None)
     before = {number: signal.getsignal(number) for number in (*stop_signals(), signal.SIGUSR1)}
     yield calls
     for number, handler in before.items():

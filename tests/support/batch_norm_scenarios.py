@@ -14,12 +14,13 @@ from torch.utils.checkpoint import checkpoint
 from modules.config.files import load_config
 from modules.distributed.errors import RanksError
 from modules.session.TrainCommands import TrainCommands
-from modules.trainer.EngineSettings import EngineSettings
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.Step import Step
-from modules.trainer.TrainingEngine import TrainingEngine
+from modules.trainer.TrainingLoop import TrainingLoop
+from modules.weights.BaseModel import BaseModel
 from modules.weights.safe import load_tensors, save_tensors
-from tests.support.rank_scenarios import ADAMW, copied, counted, digest, squared_error
+from tests.support.make_loop import make_loop
+from tests.support.rank_scenarios import after_attaching, copied, counted, digest, squared_error
 from tests.support.RankPool import MakeRuntime
 from tests.support.Recorder import Recorder
 
@@ -74,12 +75,11 @@ def train(
     """
     runtime = make_runtime(**(sync or {}))
     recorder = Recorder()
-    engine = TrainingEngine(EngineSettings(optimizer=ADAMW), recorder, runtime=runtime)
-    engine.setup(norm_net(**(net or {})), squared_error, total_steps=len(sizes))
+    loop = make_loop(norm_net(**(net or {})), squared_error, len(sizes), callbacks=recorder, runtime=runtime)
     if load:
-        load_backup(engine, Path(load))
-    engine.fit(own_steps(sizes, runtime.rank, runtime.world_size)[engine.step :])
-    tensors, data = engine.state()
+        load_backup(loop, Path(load))
+    loop.fit(own_steps(sizes, runtime.rank, runtime.world_size)[loop.step :])
+    tensors, data = loop.state()
     if save and runtime.is_main:
         for name, group in tensors.items():
             save_tensors(Path(save) / f"{name}.safetensors", copied(group))
@@ -93,9 +93,9 @@ def train(
     }
 
 
-def load_backup(engine: TrainingEngine, folder: Path) -> None:
+def load_backup(loop: TrainingLoop, folder: Path) -> None:
     tensors = {path.stem: load_tensors(path) for path in folder.glob("*.safetensors")}
-    engine.load_state(tensors, json.loads((folder / "data.json").read_text()))
+    loop.load_state(tensors, json.loads((folder / "data.json").read_text()))
 
 
 def own_steps(sizes: Sizes, rank: int, world_size: int) -> list[Step]:
@@ -114,20 +114,19 @@ def own_steps(sizes: Sizes, rank: int, world_size: int) -> list[Step]:
 def call_alone(make_runtime: MakeRuntime) -> list[float]:
     """Rank 0 calls the model in training mode between two steps, the other does not; then both train on."""
     runtime = make_runtime()
-    engine = TrainingEngine(EngineSettings(optimizer=ADAMW), runtime=runtime)
-    engine.setup(norm_net(), squared_error, total_steps=2)
+    loop = make_loop(norm_net(), squared_error, runtime=runtime)
     batch = torch.randn(2, 3, 7, 6, generator=torch.Generator().manual_seed(runtime.rank)).double()
-    engine.train_step(Step([batch]))
+    loop.train_step(Step([batch]))
     if runtime.is_main:
-        engine.model(batch)
-    engine.train_step(Step([batch]))
-    return engine.model.features[1].running_mean.tolist()
+        loop.model(batch)
+    loop.train_step(Step([batch]))
+    return loop.model.features[1].running_mean.tolist()
 
 
 def set_up_with_unused_parts(make_runtime: MakeRuntime) -> str:
-    engine = TrainingEngine(EngineSettings(), runtime=make_runtime())
+    runtime = make_runtime()
     try:
-        engine.setup(norm_net(), squared_error, total_steps=1, unused_parameters=True)
+        make_loop(norm_net(), squared_error, runtime=runtime, unused_parameters=True)
     except RanksError as error:
         return str(error)
     return ""
@@ -135,36 +134,33 @@ def set_up_with_unused_parts(make_runtime: MakeRuntime) -> str:
 
 def train_frozen(make_runtime: MakeRuntime) -> dict[str, int]:
     """The collectives of a step of a model whose BatchNorm layers are in evaluation mode."""
-    engine = TrainingEngine(EngineSettings(optimizer=ADAMW), runtime=make_runtime())
-    engine.setup(norm_net().eval(), squared_error, total_steps=1)
+    loop = make_loop(norm_net().eval(), squared_error, runtime=make_runtime())
     counts = {"all_reduce": 0, "all_gather": 0, "broadcast": 0}
     with contextlib.ExitStack() as stack:
         for name in counts:
             stack.enter_context(counted(torch.distributed, name, counts))
-        engine.train_step(Step([torch.ones(2, 3, 7, 6).double()]))
+        loop.train_step(Step([torch.ones(2, 3, 7, 6).double()]))
     return counts
 
 
-class NormedTrainer(GenericTrainer):
-    """Trains a U-Net whose output a BatchNorm layer normalizes."""
-
-    def _attach_method(self) -> None:
-        super()._attach_method()
-        unet = self.base.module("unet")
-        unet.conv_out = nn.Sequential(unet.conv_out, nn.BatchNorm2d(unet.config.out_channels))
+def normalize_output(base: BaseModel) -> None:
+    """Puts a BatchNorm layer behind the U-Net."""
+    unet = base.module("unet")
+    unet.conv_out = nn.Sequential(unet.conv_out, nn.BatchNorm2d(unet.config.out_channels))
 
 
 def train_diffusion(make_runtime: MakeRuntime, config: str) -> dict[str, Any]:
     runtime = make_runtime()
-    trainer = NormedTrainer(load_config(config), Recorder(), TrainCommands(), runtime)
-    trainer.start()
+    trainer = GenericTrainer(load_config(config), Recorder(), TrainCommands(), runtime)
+    with after_attaching(normalize_output):
+        trainer.start()
     steps = list(trainer._steps())
     trainer.train()
-    norm = trainer.base.module("unet").conv_out[1]
+    norm = trainer.prepared.base.module("unet").conv_out[1]
     return {
         "passes": [len(step.micro_batches) for step in steps],
         "padding": [step.padding for step in steps],
         "losses": trainer.callbacks.losses,
-        "digest": digest(trainer.trainable),
+        "digest": digest(trainer.loop.trainable),
         "statistics": [norm.running_mean.tolist(), norm.running_var.tolist(), norm.num_batches_tracked.item()],
     }

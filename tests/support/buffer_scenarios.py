@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modules.trainer.EngineSettings import EngineSettings
 from modules.trainer.Step import Step
-from modules.trainer.TrainingEngine import TrainingEngine
+from tests.support.make_loop import make_loop
 from tests.support.rank_scenarios import counted, squared_error
 from tests.support.RankPool import MakeRuntime
 
@@ -44,13 +43,12 @@ def train_counting(make_runtime: MakeRuntime, steps: int) -> list[dict[str, Any]
     """The buffers after each step, and the broadcasts in it; rank r trains on inputs of r + 1."""
     runtime = make_runtime()
     torch.manual_seed(runtime.rank)
-    engine = TrainingEngine(EngineSettings(), runtime=runtime)
-    engine.setup(Counting(), squared_error, total_steps=steps)
-    found = [{"drawn": engine.model.drawn.tolist()}]
+    loop = make_loop(Counting(), squared_error, steps, runtime=runtime)
+    found = [{"drawn": loop.model.drawn.tolist()}]
     for _ in range(steps):
         counts = {"broadcast": 0}
         with counted(torch.distributed, "broadcast", counts):
-            engine.train_step(Step([torch.full((2, 2), runtime.rank + 1.0)]))
-        buffers = {name: torch.view_as_real(b + 0j).tolist() for name, b in engine.model.named_buffers()}
+            loop.train_step(Step([torch.full((2, 2), runtime.rank + 1.0)]))
+        buffers = {name: torch.view_as_real(b + 0j).tolist() for name, b in loop.model.named_buffers()}
         found.append(buffers | counts)
     return found

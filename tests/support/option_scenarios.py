@@ -10,10 +10,9 @@ from torch import nn
 from modules.config.files import load_config
 from modules.config.OptimizerConfig import OptimizerConfig
 from modules.session.TrainCommands import TrainCommands
-from modules.trainer.EngineSettings import EngineSettings
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.Step import Step
-from modules.trainer.TrainingEngine import TrainingEngine
+from tests.support.make_loop import make_loop
 from tests.support.RankPool import MakeRuntime
 from tests.support.Recorder import Recorder
 
@@ -27,7 +26,7 @@ def train_and_validate(make_runtime: MakeRuntime, config: str) -> dict[str, Any]
     trainer.end()
     return {
         "validations": recorder.validations,
-        "batches": len(trainer.validation.micro_batches),
+        "batches": len(trainer._validation_loss().micro_batches),
         "rounds": [str(folder) for folder, _ in recorder.rounds],
     }
 
@@ -38,12 +37,11 @@ def train_rounded(make_runtime: MakeRuntime, optimizer: str) -> list[list[float]
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).bfloat16()
     config = OptimizerConfig(name=optimizer, learning_rate=1e-3, stochastic_rounding=True)
-    engine = TrainingEngine(EngineSettings(optimizer=config), runtime=runtime)
 
     def step_fn(model, inputs):
         return model(inputs).float().square().sum(), len(inputs), {}
 
-    engine.setup(model, step_fn, total_steps=4)
+    loop = make_loop(model, step_fn, 4, optimizer=config, runtime=runtime)
     torch.manual_seed(runtime.rank)
-    engine.fit(Step([torch.randn(2, 4).bfloat16(), torch.randn(2, 4).bfloat16()]) for _ in range(4))
+    loop.fit(Step([torch.randn(2, 4).bfloat16(), torch.randn(2, 4).bfloat16()]) for _ in range(4))
     return [param.float().flatten().tolist() for param in model.parameters()]

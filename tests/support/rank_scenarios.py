@@ -9,8 +9,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -18,15 +20,16 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.config.files import load_config
-from modules.config.OptimizerConfig import OptimizerConfig
 from modules.session.TrainCommands import TrainCommands
-from modules.trainer.EngineSettings import EngineSettings
 from modules.trainer.GenericTrainer import GenericTrainer
+from modules.trainer.prepare_run import attach_method
+from modules.trainer.StartProgress import StartProgress
 from modules.trainer.Step import Step
-from modules.trainer.TrainingEngine import TrainingEngine
 from modules.trainer.TrainingError import StopRequested, TrainingError
+from modules.trainer.TrainingLoop import TrainingLoop
 from modules.weights.safe import save_tensors
 from tests.support.full_disk import full_disk
+from tests.support.make_loop import make_loop
 from tests.support.Recorder import Recorder
 from tests.support.waiting import wait_until
 
@@ -35,9 +38,9 @@ if TYPE_CHECKING:
     from modules.data.Batch import Batch
     from modules.data.plan import MicroBatch
     from modules.distributed.Runtime import Runtime
+    from modules.methods.Method import Method
+    from modules.weights.BaseModel import BaseModel
     from tests.support.RankPool import MakeRuntime
-
-ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-2, max_grad_norm=0.5)
 
 
 # --- whole trainings --------------------------------------------------------------------------------------------------
@@ -54,7 +57,8 @@ class WatchedTrainer(GenericTrainer):
 
     def start(self) -> None:
         super().start()
-        make = self.source.batch
+        make = self.prepared.source.batch
+        train_step = self.loop.train_step
 
         class Watched:
             def batch(_, micro_batch: MicroBatch, epoch: int) -> Batch:
@@ -63,13 +67,14 @@ class WatchedTrainer(GenericTrainer):
                     self.largest_batch = max(self.largest_batch, len(micro_batch.samples))
                 return make(micro_batch, epoch)
 
-        self.source = Watched()
+        def watched_step(step: Step) -> None:
+            count = sum(batch.count for batch in step.micro_batches)  # later batches may have been made already
+            self.pictures.append(self._made[:count])
+            del self._made[:count]  # in place: the thread that makes batches adds to this list
+            train_step(step)
 
-    def train_step(self, step: Step) -> None:
-        count = sum(batch.count for batch in step.micro_batches)  # batches of later steps may have been made already
-        self.pictures.append(self._made[:count])
-        del self._made[:count]  # in place: the thread that makes batches adds to this list
-        super().train_step(step)
+        self._prepared = replace(self.prepared, source=Watched())
+        self.loop.train_step = watched_step
 
 
 def train(
@@ -90,15 +95,15 @@ def train(
     runtime = make_runtime(**(sync or {}))
     if own_workspace and runtime.rank:
         settings.workspace_dir += f"-rank-{runtime.rank}"
+    trainer = WatchedTrainer(settings, runtime, resume)
     with environment(FAULT=fault):
-        trainer = WatchedTrainer(settings, runtime, resume)
-    trainer.start()
+        trainer.start()
     if weights:
-        save_tensors(Path(weights) / f"before-{runtime.rank}.safetensors", copied(trainer.trainable))
+        save_tensors(Path(weights) / f"before-{runtime.rank}.safetensors", copied(trainer.loop.trainable))
     trainer.train()
     trainer.end()
     if weights:
-        save_tensors(Path(weights) / f"after-{runtime.rank}.safetensors", copied(trainer.trainable))
+        save_tensors(Path(weights) / f"after-{runtime.rank}.safetensors", copied(trainer.loop.trainable))
     return outcome(trainer)
 
 
@@ -120,11 +125,11 @@ def outcome(trainer: WatchedTrainer) -> dict[str, Any]:
         "largest_batch": trainer.largest_batch,
         "stopped": trainer.stopped,
         "step": trainer.step,
-        "accumulation": trainer.accumulation,
-        "rates": [group["initial_lr"] for group in trainer.optimizer.param_groups],
-        "digest": digest(trainer.trainable),
-        "ema": digest(trainer.ema.averages) if trainer.ema else None,
-        "finite": all(bool(param.isfinite().all()) for param in trainer.trainable.values()),
+        "accumulation": trainer.prepared.accumulation,
+        "rates": [group["initial_lr"] for group in trainer.loop.optimizer.torch.param_groups],
+        "digest": digest(trainer.loop.trainable),
+        "ema": digest(trainer.loop.ema.averages) if trainer.loop.ema else None,
+        "finite": all(bool(param.isfinite().all()) for param in trainer.loop.trainable.values()),
         "statuses": told.statuses,
         "warnings": told.warnings,
         "samples_made": [path.name for path in told.samples],
@@ -140,6 +145,18 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+
+
+@contextlib.contextmanager
+def after_attaching(change: Callable[[BaseModel], None]) -> Iterator[None]:
+    """Inside, a start does `change` to the model when it has loaded what trains."""
+
+    def attach(config: TrainConfig, method: Method, base: BaseModel, parts: Mapping[str, Any]) -> None:
+        attach_method(config, method, base, parts)
+        change(base)
+
+    with patch("modules.trainer.prepare_run.attach_method", attach):
+        yield
 
 
 @contextlib.contextmanager
@@ -165,22 +182,22 @@ def environment(**values: str) -> Iterator[None]:
 def train_on_another_base(make_runtime: MakeRuntime, config: str) -> str:
     """A start in which rank 1 has read other weights: the error."""
 
-    class Spoiled(WatchedTrainer):
-        def _attach_method(self) -> None:
-            super()._attach_method()
-            if self.runtime.rank == 1:
-                with torch.no_grad():
-                    self.base.module("unet").conv_out.weight[0, 0, 0, 0] += 1e-3
+    runtime = make_runtime()
 
-    trainer = Spoiled(load_config(config), make_runtime())
-    return caught(trainer.start)
+    def spoil(base: BaseModel) -> None:
+        if runtime.rank == 1:
+            with torch.no_grad():
+                base.module("unet").conv_out.weight[0, 0, 0, 0] += 1e-3
+
+    with after_attaching(spoil):
+        return caught(WatchedTrainer(load_config(config), runtime).start)
 
 
 def train_with_fault(make_runtime: MakeRuntime, config: str, fault: str) -> dict[str, Any]:
     """A training that is expected to fail: the error, and the steps that were done."""
+    trainer = WatchedTrainer(load_config(config), make_runtime())
     with environment(FAULT=fault):
-        trainer = WatchedTrainer(load_config(config), make_runtime())
-    trainer.start()
+        trainer.start()
     return {"error": caught(trainer.train), "step": trainer.step}
 
 
@@ -201,24 +218,23 @@ def stop_many_times(make_runtime: MakeRuntime, trials: int, stopper: int) -> lis
     moments = random.Random(runtime.rank)
     ends = []
     for _ in range(trials):
-        engine = TrainingEngine(EngineSettings(optimizer=ADAMW), runtime=runtime)
-        engine.setup(nn.Linear(2, 2), squared_error, total_steps=10_000)
+        loop = make_loop(nn.Linear(2, 2), squared_error, 10_000, runtime=runtime)
         # by steps, for how many a machine does in a time is its own matter, and then somewhere inside one
-        asking = threading.Thread(target=stop_inside, args=(engine, moments.randrange(12), moments.uniform(0, 0.003)))
+        asking = threading.Thread(target=stop_inside, args=(loop, moments.randrange(12), moments.uniform(0, 0.003)))
         if runtime.rank == stopper:
             asking.start()
-        engine.fit(Step([torch.ones(1, 2)]) for _ in range(10_000))
+        loop.fit(Step([torch.ones(1, 2)]) for _ in range(10_000))
         if runtime.rank == stopper:
             asking.join()
-        assert engine.stopped
-        ends.append(engine.step)
+        assert loop.stopped
+        ends.append(loop.step)
     return ends
 
 
-def stop_inside(engine: TrainingEngine, step: int, delay_seconds: float) -> None:
-    wait_until(lambda: engine.step >= step)
+def stop_inside(loop: TrainingLoop, step: int, delay_seconds: float) -> None:
+    wait_until(lambda: loop.step >= step)
     time.sleep(delay_seconds)
-    engine.commands.stop()
+    loop.commands.stop()
 
 
 def stop_while_sampling(make_runtime: MakeRuntime, config: str) -> dict[str, Any]:
@@ -262,13 +278,16 @@ def stop_while_caching(make_runtime: MakeRuntime, config: str, stopper: int) -> 
     """Rank `stopper` is asked to stop while it encodes; the others have less to do."""
     runtime = make_runtime()
 
-    class Stopped(WatchedTrainer):
-        def _progress(self, text: str) -> None:
-            if self.runtime.rank == stopper:
-                self.commands.stop()
-            super()._progress(text)
+    trainer = WatchedTrainer(load_config(config), runtime)
 
-    return caught(Stopped(load_config(config), runtime).start)
+    class Stopped(StartProgress):
+        def tell_or_end(self, text: str) -> None:
+            if runtime.rank == stopper:
+                trainer.commands.stop()
+            super().tell_or_end(text)
+
+    with patch("modules.trainer.GenericTrainer.StartProgress", Stopped):
+        return caught(trainer.start)
 
 
 def stop_while_loading(make_runtime: MakeRuntime, config: str, stopper: int, requeues: bool) -> tuple[str, bool]:
@@ -278,16 +297,16 @@ def stop_while_loading(make_runtime: MakeRuntime, config: str, stopper: int, req
     """
     runtime = make_runtime()
 
-    class Stopped(WatchedTrainer):
-        def _attach_method(self) -> None:
-            super()._attach_method()
-            if self.runtime.rank == stopper:
-                (self.commands.requeue if requeues else self.commands.stop)()
-            else:
-                wait_until(lambda: self.runtime.start_vetoed)
+    trainer = WatchedTrainer(load_config(config), runtime)
 
-    trainer = Stopped(load_config(config), runtime)
-    return caught(trainer.start), trainer.commands.requeues
+    def stop(_) -> None:
+        if runtime.rank == stopper:
+            (trainer.commands.requeue if requeues else trainer.commands.stop)()
+        else:
+            wait_until(lambda: runtime.start_vetoed)
+
+    with after_attaching(stop):
+        return caught(trainer.start), trainer.commands.requeues
 
 
 def begin_or_end(make_runtime: MakeRuntime, trials: int, stopper: int) -> list[str]:
@@ -321,7 +340,7 @@ def begin_or_end(make_runtime: MakeRuntime, trials: int, stopper: int) -> list[s
     return decisions
 
 
-# --- the engine on doubles --------------------------------------------------------------------------------------------
+# --- the loop on doubles --------------------------------------------------------------------------------------------
 
 
 def squared_error(model: nn.Module, inputs: Tensor) -> tuple[Tensor, int, dict[str, Tensor]]:
@@ -348,20 +367,18 @@ def train_two_denoisers(make_runtime: MakeRuntime, chosen: list[list[int]]) -> d
     torch.manual_seed(3)
     model = TwoDenoisers()
     recorder = Recorder()
-    settings = EngineSettings(optimizer=ADAMW)
-    engine = TrainingEngine(settings, recorder, runtime=runtime)
 
     def step_fn(model: nn.Module, batch: tuple[int, Tensor]) -> tuple[Tensor, int, dict[str, Tensor]]:
         losses = (model(batch) - batch[1].sum(1, keepdim=True)).square()
         return losses.sum(), len(losses), {}
 
-    engine.setup(model, step_fn, total_steps=len(chosen), unused_parameters=True)
-    engine.fit(own_batches(runtime, chosen))
+    loop = make_loop(model, step_fn, len(chosen), runtime=runtime, callbacks=recorder, unused_parameters=True)
+    loop.fit(own_batches(runtime, chosen))
     return {
         "losses": recorder.losses,
         "norms": [info.grad_norm for info in recorder.steps],
         "weights": [param.tolist() for param in model.parameters()],
-        "digest": digest(engine.trainable),
+        "digest": digest(loop.trainable),
     }
 
 
@@ -393,9 +410,8 @@ def keep_what_is_frozen(make_runtime: MakeRuntime) -> dict[str, Any]:
     torch.manual_seed(runtime.rank)
     model = HalfFrozen()
     model.shift.fill_(runtime.rank)
-    engine = TrainingEngine(EngineSettings(optimizer=ADAMW), runtime=runtime)
-    engine.setup(model, squared_error, total_steps=2)
-    engine.fit(Step([torch.ones(1, 2)]) for _ in range(2))
+    loop = make_loop(model, squared_error, 2, runtime=runtime)
+    loop.fit(Step([torch.ones(1, 2)]) for _ in range(2))
     return {
         "frozen": model.frozen.weight.tolist(),
         "trained": model.trained.weight.tolist(),
@@ -419,15 +435,14 @@ class SyncCounter(TorchDispatchMode):
 def count_collectives(make_runtime: MakeRuntime, steps: int) -> dict[str, int]:
     """What `steps` steps of two micro-batches call, by name; DDP's own collectives go another way."""
     runtime = make_runtime()
-    engine = TrainingEngine(EngineSettings(optimizer=ADAMW), runtime=runtime)
-    engine.setup(nn.Linear(2, 2), squared_error, total_steps=steps)
+    loop = make_loop(nn.Linear(2, 2), squared_error, steps, runtime=runtime)
     counts = dict.fromkeys(("all_reduce", "broadcast", "all_gather", "barrier", "all_gather_object"), 0)
     with contextlib.ExitStack() as stack:
         for name in counts:
             stack.enter_context(counted(dist, name, counts))
         counter = stack.enter_context(SyncCounter())
         for _ in range(steps):
-            engine.train_step(Step([torch.ones(1, 2), torch.ones(2, 2)]))
+            loop.train_step(Step([torch.ones(1, 2), torch.ones(2, 2)]))
     return {**counts, "syncs": counter.count}
 
 

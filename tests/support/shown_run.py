@@ -32,7 +32,7 @@ STEPS, ALL_STEPS, SAMPLE_STEPS = 320, 500, 100
 STEP_SECONDS = 0.31
 SLOW_RANK, SLOW_SECONDS = 5, 0.35
 TRACEBACK = """Traceback (most recent call last):
-  File "modules/trainer/TrainingEngine.py", line 212, in step
+  File "modules/trainer/TrainingLoop.py", line 212, in step
     self.runtime.backward(loss)
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.25 GiB. GPU 2 has 1.31 GiB free."""
 

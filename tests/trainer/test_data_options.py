@@ -27,14 +27,15 @@ def batches(trainer):
 
 def test_cached_views_are_those_that_are_decoded_and_encoded_in_the_step(make_config, start):
     trainer = start(make_config(*VIEWS))
-    trainer.base.require("vae")
-    vae = trainer.base.module("vae")
-    assert len(trainer.dataset) == 11 * 6
-    for sample in range(0, len(trainer.dataset), 5):
-        pixels = torch.from_numpy(load_pixels(trainer.dataset, trainer.buckets, sample))[None]
+    trainer.prepared.base.require("vae")
+    vae = trainer.prepared.base.module("vae")
+    source = trainer.prepared.source
+    assert len(source.dataset) == 11 * 6
+    for sample in range(0, len(source.dataset), 5):
+        pixels = torch.from_numpy(load_pixels(source.dataset, source.buckets, sample))[None]
         with torch.no_grad():
-            live = encode_pixels(trainer.family, vae, pixels)[0]
-        torch.testing.assert_close(trainer.source.pictures.record(sample)["latents"], live, rtol=1e-5, atol=1e-5)
+            live = encode_pixels(trainer.prepared.base.family, vae, pixels)[0]
+        torch.testing.assert_close(source.pictures.record(sample)["latents"], live, rtol=1e-5, atol=1e-5)
 
 
 def test_pixels_and_latents_are_drawn_in_the_same_views(make_config, start):
@@ -56,7 +57,7 @@ def test_a_run_is_the_same_however_far_batches_are_prepared_ahead(make_config, t
 
 
 def test_an_epoch_stays_as_long_with_views(make_config, start):
-    assert start(make_config(*VIEWS)).plan.num_samples == 11
+    assert start(make_config(*VIEWS)).prepared.plan.num_samples == 11
 
 
 def test_views_without_a_change_use_what_was_cached_before(make_config, start, tmp_path):
@@ -73,7 +74,7 @@ def test_every_order_of_tags_that_is_shown_is_cached_and_the_dry_run_counts_them
     trainer = start(config)
     prompts = {prompt for batch in batches(trainer) for prompt in batch.prompts}
     assert 11 < len(prompts) <= 33
-    texts = trainer.source.captions.all_texts()
+    texts = trainer.prepared.source.captions.all_texts()
     assert prompts <= set(texts)
     assert f"{len(texts)} different texts are cached" in summarize(config)
 
@@ -83,7 +84,7 @@ def test_while_a_text_encoder_trains_each_showing_has_an_order_of_its_own(make_c
     trainer = start(config)
     prompts = [prompt for batch in batches(trainer) for prompt in batch.prompts]
     assert len(set(prompts)) > 33
-    assert trainer.source.text is None
+    assert trainer.prepared.source.text is None
     assert "encoded in each step" in summarize(config)
 
 
@@ -97,13 +98,13 @@ def test_of_several_captions_each_is_cached_and_shown(make_config, start, tmp_pa
 
 def test_held_out_pictures_are_cached_and_not_trained_on(make_config, start):
     trainer = start(make_config("data.validation_share=0.3", "max_steps=20"))
-    held_out = set(trainer.plan.validation_samples.tolist())
+    held_out = set(trainer.prepared.plan.validation_samples.tolist())
     assert held_out
-    planned = trainer.plan.steps(0, 0, 0, 1, 1)
+    planned = trainer.prepared.plan.steps(0, 0, 0, 1, 1)
     shown = {int(row[0]) for _ in range(20) for batch in next(planned).micro_batches for row in batch.samples}
     assert shown == set(range(11)) - held_out
     for sample in held_out:
-        assert trainer.source.pictures.record(sample) is not None
+        assert trainer.prepared.source.pictures.record(sample) is not None
 
 
 def test_a_resumed_run_shows_the_same_views_and_captions(make_config, train):

@@ -30,8 +30,8 @@ def test_a_run_saves_a_file_for_each_word_and_caches_no_text(make_config, train)
     trainer = train(make_config(*RUN))
     saved = [path.relative_to(trainer.run_folder.models_dir).as_posix() for path in trainer.callbacks.saved]
     assert saved == ["model/number.safetensors", "model/photo.safetensors"]
-    assert trainer.source.text is None
-    assert set(trainer.trainable) == {"text_encoder.embeddings.token_embedding.new.weight"}
+    assert trainer.prepared.source.text is None
+    assert set(trainer.loop.trainable) == {"text_encoder.embeddings.token_embedding.new.weight"}
 
 
 def test_a_resumed_run_ends_with_the_same_vectors(make_config, start, train, tmp_path):

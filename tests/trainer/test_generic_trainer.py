@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from modules.config.errors import UserError
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.GenericTrainer import GenericTrainer
+from modules.trainer.prepare_run import attach_method
 from modules.trainer.TrainingError import StopRequested, TrainingError
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import BaseInfo
@@ -98,7 +100,7 @@ def test_forty_steps_are_the_same_however_the_batch_is_cut(dtype, tolerance, cut
                 f"workspace_dir={tmp_path / str(accumulation)}",
             )
         )
-        assert len(trainer.buckets.shapes) == 3
+        assert len(trainer.prepared.source.buckets.shapes) == 3
         assert [info.samples for info in trainer.callbacks.steps[:4]] == [8, 3, 8, 3]
         curves.append(curve(trainer))
     assert curves[0].std() > 1e-3  # a flat curve would prove nothing
@@ -109,16 +111,16 @@ def test_forty_steps_are_the_same_however_the_batch_is_cut(dtype, tolerance, cut
 def test_an_epoch_trains_every_picture_once(make_config, start):
     trainer = start(make_config("batch_size=4", "epochs=2", "max_steps=null", "gradient_accumulation_steps=1"))
     seen = []
-    forward = trainer.source.batch
+    forward = trainer.prepared.source.batch
 
     class Watched:
         def batch(self, micro_batch, epoch):
             seen.extend((epoch, int(sample)) for sample, _ in micro_batch.samples if micro_batch.real)
             return forward(micro_batch, epoch)
 
-    trainer.source = Watched()
+    trainer._prepared = replace(trainer.prepared, source=Watched())
     trainer.train()
-    assert trainer.step == trainer.total_steps == 6
+    assert trainer.step == trainer.loop.total_steps == 6
     assert sorted(seen) == [(epoch, sample) for epoch in range(2) for sample in range(11)]
 
 
@@ -226,8 +228,8 @@ def test_minutes_between_samples_are_those_of_the_clock(make_config, start, monk
 def test_the_saved_model_holds_the_averages(make_config, train):
     trainer = train(make_config("ema.enabled=true", "ema.decay=0.9", "max_steps=6"))
     saved = lora(trainer)
-    averages = torch.cat([value.flatten() for value in trainer.ema.averages.values()]).sort().values
-    weights = torch.cat([param.detach().flatten() for param in trainer.trainable.values()]).sort().values
+    averages = torch.cat([value.flatten() for value in trainer.loop.ema.averages.values()]).sort().values
+    weights = torch.cat([param.detach().flatten() for param in trainer.loop.trainable.values()]).sort().values
     written = torch.cat([v.flatten() for name, v in saved.items() if "alpha" not in name]).sort().values
     assert torch.equal(written, averages)
     assert not torch.equal(written, weights)
@@ -329,8 +331,8 @@ def test_caption_dropout_takes_the_same_captions_in_every_run(make_config, start
 def test_a_dropped_caption_is_the_cached_empty_one(make_config, start):
     trainer = start(make_config("data.caption_dropout=1.0"))
     (step, *_) = trainer._steps()
-    empty = trainer.source.text.record("")["prompt_embeds"]
-    other = trainer.source.text.record(trainer.source.captions.options[0][0])["prompt_embeds"]
+    empty = trainer.prepared.source.text.record("")["prompt_embeds"]
+    other = trainer.prepared.source.text.record(trainer.prepared.source.captions.options[0][0])["prompt_embeds"]
     for batch in step.micro_batches:
         assert set(batch.prompts) == {""}
         assert all(torch.equal(record, empty) for record in batch.text["prompt_embeds"])
@@ -351,29 +353,29 @@ def test_a_regularisation_concept_weighs_as_set(make_config, start, picture_fold
         for weight in batch.weight.tolist():
             of_regularisation[weight] += 1
         with torch.no_grad():
-            losses.append(trainer.model(batch)[0])
+            losses.append(trainer.loop.model(batch)[0])
     assert of_regularisation == {0.25: 11, 1.0: 11}
-    trainer.train_step(step)
-    trainer.flush()
+    trainer.loop.train_step(step)
+    trainer.loop.flush()
     assert trainer.callbacks.losses[0] == pytest.approx(float(sum(losses)) / 22, rel=1e-12)
 
 
 def test_encoders_leave_memory_once_everything_is_cached(make_config, start):
     trainer = start(make_config())
-    assert trainer.base.module("vae") is None
-    assert trainer.base.module("text_encoder") is None
+    assert trainer.prepared.base.module("vae") is None
+    assert trainer.prepared.base.module("text_encoder") is None
     trainer.train()
     trainer.save()
     trainer.sample()
-    assert trainer.base.module("vae") is None
-    assert trainer.base.module("text_encoder") is None
-    assert trainer.base.module("unet") is not None
+    assert trainer.prepared.base.module("vae") is None
+    assert trainer.prepared.base.module("text_encoder") is None
+    assert trainer.prepared.base.module("unet") is not None
 
 
 def test_a_text_encoder_that_trains_stays(make_config, start):
     trainer = start(make_config("text_encoder.train=true"))
-    assert trainer.base.module("text_encoder") is not None
-    assert trainer.base.module("vae") is None
+    assert trainer.prepared.base.module("text_encoder") is not None
+    assert trainer.prepared.base.module("vae") is None
     assert num_cached(trainer.config, "text") == 0
 
 
@@ -455,7 +457,7 @@ def test_a_stop_during_the_caching_ends_the_start_and_keeps_what_is_cached(make_
     with pytest.raises(StopRequested):
         GenericTrainer(config, Recorder(), commands).start()
     assert num_cached(config, "latents") > 0
-    assert start(config).total_steps == 4
+    assert start(config).loop.total_steps == 4
 
 
 def test_a_picture_that_vanishes_with_its_cache_entry_ends_in_one_sentence(make_config, start):
@@ -603,7 +605,7 @@ def test_mixed_precision_trains_near_full_precision(precision, make_config, trai
 def test_the_text_encoder_trains_alone(make_config, train):
     trainer = train(make_config("denoiser.train=false", "text_encoder.train=true", "model.gradient_checkpointing=true"))
     assert trainer.step == 4
-    assert {name.split(".")[0] for name in trainer.trainable} == {"text_encoder"}
+    assert {name.split(".")[0] for name in trainer.loop.trainable} == {"text_encoder"}
     (file,) = trainer.run_folder.models_dir.iterdir()
     assert all(name.startswith("text_encoder.") for name in load_tensors(file))
 
@@ -613,7 +615,7 @@ def test_samples_and_the_saved_model_predict_what_was_trained(make_config, train
     (folder,) = trainer.run_folder.models_dir.iterdir()
     scheduler = json.loads((folder / "scheduler/scheduler_config.json").read_text())
     assert scheduler["prediction_type"] == "v_prediction"
-    assert trainer.base.pipe.scheduler.config.prediction_type == "v_prediction"
+    assert trainer.prepared.base.pipe.scheduler.config.prediction_type == "v_prediction"
 
 
 def test_a_base_of_the_hub_that_predicts_something_else_is_refused_before_anything_is_cached(
@@ -640,7 +642,7 @@ def test_a_later_save_never_replaces_an_earlier_lora(make_config, train):
 def test_a_resume_tells_that_it_keeps_the_batch_of_its_backup(make_config, train):
     train(make_config("max_steps=2"))
     trainer = train(make_config("batch_size=2"), resume=True)
-    assert trainer.global_batch == 4
+    assert trainer.prepared.global_batch == 4
     assert any(text.startswith("batch_size: the run goes on with the 4") for text in trainer.callbacks.warnings)
 
 
@@ -650,18 +652,16 @@ def test_repeats_that_leave_no_sample_are_refused(make_config, start):
 
 
 def test_what_trains_is_loaded_after_the_encoders_have_left(make_config, start, monkeypatch):
-    import modules.trainer.GenericTrainer as module
-
     in_memory = []
 
-    def attach(trainer, original=module.GenericTrainer._attach_method):
-        in_memory.append([name for name in ("unet", "vae", "text_encoder") if trainer.base.module(name) is not None])
-        original(trainer)
+    def attach(config, method, base, parts):
+        in_memory.append([name for name in ("unet", "vae", "text_encoder") if base.module(name) is not None])
+        attach_method(config, method, base, parts)
 
-    monkeypatch.setattr(module.GenericTrainer, "_attach_method", attach)
+    monkeypatch.setattr("modules.trainer.prepare_run.attach_method", attach)
     trainer = start(make_config())
     assert in_memory == [[]]
-    assert trainer.base.module("unet") is not None
+    assert trainer.prepared.base.module("unet") is not None
 
 
 def test_what_was_written_is_told_where_another_format_fails(make_config, start, monkeypatch):

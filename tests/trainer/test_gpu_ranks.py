@@ -19,13 +19,11 @@ from tests.support.ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 ONE_RANK_WITH_NCCL = """
 import sys, torch, torch.distributed as dist
-from modules.config.OptimizerConfig import OptimizerConfig
 from modules.distributed.DataParallelRuntime import DataParallelRuntime
 from modules.distributed.environments import SpawnEnvironment
 from modules.distributed.Runtime import Runtime
-from modules.trainer.EngineSettings import EngineSettings
 from modules.trainer.Step import Step
-from modules.trainer.TrainingEngine import TrainingEngine
+from tests.support.make_loop import make_loop
 
 device = torch.device("cuda", 0)
 torch.cuda.set_device(device)
@@ -36,13 +34,12 @@ data = [torch.randn(8, 16, device=device) for _ in range(6)]
 
 def weights(runtime):
     torch.manual_seed(1)
-    engine = TrainingEngine(EngineSettings(optimizer=OptimizerConfig(name="adamw")), runtime=runtime)
     model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-    engine.setup(model, lambda model, batch: (model(batch).square().sum(), len(batch), {}), total_steps=100)
-    engine.train_step(Step(data[:2]))
+    loop = make_loop(model, lambda model, batch: (model(batch).square().sum(), len(batch), {}), runtime=runtime)
+    loop.train_step(Step(data[:2]))
     torch.cuda.set_sync_debug_mode("error")
     for batch in data:
-        engine.train_step(Step([batch, batch]))
+        loop.train_step(Step([batch, batch]))
     torch.cuda.set_sync_debug_mode("default")
     return torch.cat([param.detach().flatten() for param in model.parameters()])
 

@@ -63,7 +63,8 @@ def test_a_run_trains_validates_samples_and_saves(family, precision, make_config
     assert pixels(sample).std() > 0  # not the one color of values that are not finite
     assert trainer.callbacks.saved
     # what has been cached leaves the memory, also after the samples that need it
-    assert {getattr(trainer.base.pipe, name) for name in ("vae", *trainer.family.text.encoders)} == {None}
+    base = trainer.prepared.base
+    assert {getattr(base.pipe, name) for name in ("vae", *base.family.text.encoders)} == {None}
 
 
 def test_the_gpu_gives_the_curve_of_the_cpu(make_config, tmp_path):
@@ -105,7 +106,7 @@ def test_samples_that_do_not_fit_into_the_memory_do_not_end_the_run(make_config,
 def test_compiled_blocks_train_on_pictures_of_several_sizes_and_sample(make_config, train):
     pytest.importorskip("triton", reason="torch compiles for GPUs with it")
     trainer = train(make_config("model.compile=blocks", "batch_size=4", "max_steps=6", "sampling.at_end=true", *SAMPLE))
-    assert len(trainer.buckets.shapes) == 3
+    assert len(trainer.prepared.source.buckets.shapes) == 3
     assert np.isfinite(trainer.callbacks.losses).all()
     assert trainer.callbacks.samples
 

@@ -27,9 +27,9 @@ def test_a_run_that_was_interrupted_goes_on_exactly(model, method, make_config, 
     train(make_config(*options, "max_steps=2"))
     resumed = train(make_config(*options, "max_steps=4"), resume=True)
     assert resumed.step == 4
-    assert whole.trainable.keys() == resumed.trainable.keys()
-    assert {name.split(".")[0] for name in whole.trainable} >= {"text_encoder", "text_encoder_2"}
-    different = [n for n, value in whole.trainable.items() if not torch.equal(value, resumed.trainable[n])]
+    assert whole.loop.trainable.keys() == resumed.loop.trainable.keys()
+    assert {name.split(".")[0] for name in whole.loop.trainable} >= {"text_encoder", "text_encoder_2"}
+    different = [n for n, value in whole.loop.trainable.items() if not torch.equal(value, resumed.loop.trainable[n])]
     assert different == []
 
 
@@ -42,8 +42,8 @@ def test_cached_text_gives_the_steps_of_text_that_is_encoded_in_them(model, make
     batch = step.micro_batches[0]
     assert batch.text is not None
     assert (batch.sizes is None) == (not model.startswith("sdxl"))
-    trainer.base.require(*trainer.family.text_components)
+    trainer.prepared.base.require(*trainer.prepared.base.family.text_components)
     with torch.no_grad():
-        cached, _, _ = trainer.model(batch)
-        encoded, _, _ = trainer.model(replace(batch, text=None))
+        cached, _, _ = trainer.loop.model(batch)
+        encoded, _, _ = trainer.loop.model(replace(batch, text=None))
     assert torch.allclose(cached, encoded, rtol=1e-5)

@@ -52,14 +52,14 @@ def test_five_steps_train_and_the_saved_files_make_the_same_picture(method, fami
     assert np.isfinite(trainer.callbacks.losses).all()
     saved, *others = trainer.callbacks.saved  # several where experts have a LoRA each
     num_bytes = sum(tensor_bytes(path) for path in trainer.callbacks.saved)
-    assert trainer.method.saved_bytes(trainer.base, trainer.config) == pytest.approx(num_bytes, rel=0.01)
+    assert trainer.method.saved_bytes(trainer.prepared.base, trainer.config) == pytest.approx(num_bytes, rel=0.01)
     plain = load(saved if method in ("full", "vae") else folder)
     if method == "lora":
         for file in (saved, *others):
             load_lora(plain, file)
     if method == "embedding":
         assert add_embedding(plain, saved) == WORD
-    with trainer.base.using(*trainer.base.component_names) as pipe:
+    with trainer.prepared.base.using(*trainer.prepared.base.component_names) as pipe:
         ours = our_picture(pipe, request)
     prompt = written_out(plain, [request.prompt])[0]
     theirs = plain_picture(plain, replace(request, prompt=prompt))

@@ -91,8 +91,8 @@ def test_a_run_resumes_exactly_with_everything_on(family, full_config, train, st
     train(full_config(family, *PRIOR, "max_steps=2", "backup.at_end=true"))
     resumed = train(full_config(family, *PRIOR), resume=True)
     assert resumed.callbacks.losses == whole.callbacks.losses[2:]
-    for name, value in whole.trainable.items():
-        assert torch.equal(resumed.trainable[name], value)
+    for name, value in whole.loop.trainable.items():
+        assert torch.equal(resumed.loop.trainable[name], value)
 
 
 @pytest.mark.parametrize(("family", "method"), [("sd15", "lora"), ("sdxl", "full"), ("sd3", "lora")])

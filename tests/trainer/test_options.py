@@ -63,8 +63,8 @@ def test_plain_and_averaged_weights_are_saved_side_by_side(make_config, train):
     assert {path.name for path in trainer.callbacks.saved} == {"model.safetensors", "model_ema.safetensors"}
     assert plain.keys() == averaged.keys()
     key = next(key for key in plain if "lora_B" in key)
-    name = next(n for n in trainer.trainable if torch.equal(trainer.trainable[n].detach(), plain[key]))
-    assert torch.equal(averaged[key], trainer.ema.averages[name])
+    name = next(n for n in trainer.loop.trainable if torch.equal(trainer.loop.trainable[n].detach(), plain[key]))
+    assert torch.equal(averaged[key], trainer.loop.ema.averages[name])
     assert not torch.equal(averaged[key], plain[key])
 
 
@@ -74,7 +74,7 @@ def test_one_kind_of_weights_is_saved_under_the_name_alone(wanted, is_average, m
     (path,) = trainer.callbacks.saved
     assert path.name == "model.safetensors"
     saved = [value for key, value in load_tensors(path).items() if "lora_B" in key]
-    averages = [value for name, value in trainer.ema.averages.items() if "lora_B" in name]
+    averages = [value for name, value in trainer.loop.ema.averages.items() if "lora_B" in name]
     assert any(torch.equal(value, averages[0]) for value in saved) == is_average
 
 
@@ -99,7 +99,7 @@ def test_a_schedule_free_run_samples_and_saves_its_average_and_trains_on_as_if_i
     assert sampled.callbacks.losses == plain.callbacks.losses
     assert len(sampled.callbacks.samples) == 4
     saved = trained_tensors(plain)
-    trained = [param.detach() for name, param in plain.trainable.items() if "lora_B" in name]
+    trained = [param.detach() for name, param in plain.loop.trainable.items() if "lora_B" in name]
     assert not any(torch.equal(value, param) for value in saved.values() for param in trained)
 
 
@@ -117,15 +117,16 @@ def test_a_bfloat16_model_learns_with_stochastic_rounding(make_config, train, tm
 
     def change(*options: str):
         trainer = train(make_config(*settings, *options, f"workspace_dir={tmp_path / options[-1]}"))
-        before = load_tensors(trainer.base.path / "unet" / "diffusion_pytorch_model.safetensors")
-        unet = {name: param.detach().double() for name, param in trainer.base.module("unet").named_parameters()}
-        dtype = trainer.base.dtype
+        base = trainer.prepared.base
+        before = load_tensors(base.path / "unet" / "diffusion_pytorch_model.safetensors")
+        unet = {name: param.detach().double() for name, param in base.module("unet").named_parameters()}
+        dtype = base.dtype
         return torch.cat([(unet[key] - before[key].to(dtype).double()).flatten() for key in sorted(unet)]), trainer
 
     exact, _ = change("model.weight_dtype=float32")
     lossy, plain = change("model.weight_dtype=bfloat16")
     rounded, trainer = change("model.weight_dtype=bfloat16", "optimizer.stochastic_rounding=true")
-    assert all(param.dtype == torch.bfloat16 for param in trainer.trainable.values())
+    assert all(param.dtype == torch.bfloat16 for param in trainer.loop.trainable.values())
     # how far along the way of the exact training
     assert (lossy @ exact / (exact @ exact)).item() < 0.5
     assert (rounded @ exact / (exact @ exact)).item() == pytest.approx(1.0, abs=0.25)
@@ -171,7 +172,7 @@ def test_compiled_blocks_train_alike_and_keep_every_name(make_config, train, tmp
     settings += ("model.compile=blocks", "model.gradient_checkpointing=true")
     compiled = train(make_config(*settings, f"workspace_dir={tmp_path / 'compiled'}"))
     assert compiled.callbacks.losses == pytest.approx(plain.callbacks.losses, rel=1e-4)
-    state, expected = compiled.state()[0], plain.state()[0]
+    state, expected = compiled.loop.state()[0], plain.loop.state()[0]
     assert {file: set(tensors) for file, tensors in state.items()} == {f: set(t) for f, t in expected.items()}
     assert trained_tensors(compiled).keys() == trained_tensors(plain).keys()
 
@@ -179,15 +180,16 @@ def test_compiled_blocks_train_alike_and_keep_every_name(make_config, train, tmp
 def test_a_compiled_model_is_saved_under_its_own_names(make_config, start):
     trainer = start(make_config("model.compile=blocks", "method=full", "output.format=both"))
     trainer.end()  # before the first step, which would compile
-    base = trainer.base.path / "unet" / "diffusion_pytorch_model.safetensors"
+    base = trainer.prepared.base.path / "unet" / "diffusion_pytorch_model.safetensors"
     folder, _ = trainer.callbacks.saved
     assert load_tensors(folder / "unet" / base.name).keys() == load_tensors(base).keys()
-    assert not any("_orig_mod" in name for name in trainer.state()[0]["model"])
+    assert not any("_orig_mod" in name for name in trainer.loop.state()[0]["model"])
 
 
 def test_the_blocks_that_are_compiled_are_those_that_repeat(make_config, start):
     trainer = start(make_config("model.compile=blocks"))
-    compiled = {type(m).__name__ for m in trainer.base.module("unet").modules() if m._compiled_call_impl is not None}
+    unet = trainer.prepared.base.module("unet")
+    compiled = {type(m).__name__ for m in unet.modules() if m._compiled_call_impl is not None}
     assert compiled == {"BasicTransformerBlock"}
 
 
@@ -220,7 +222,7 @@ def test_validation_changes_nothing_of_the_training(make_config, train, validati
     plain = train(make_config(*settings, "validation.unit=never"))
     validated = train(make_config(*settings, f"workspace_dir={tmp_path / 'validated'}"))
     assert validated.callbacks.losses == plain.callbacks.losses
-    for (file, tensors), others in zip(validated.state()[0].items(), plain.state()[0].values(), strict=True):
+    for (file, tensors), others in zip(validated.loop.state()[0].items(), plain.loop.state()[0].values(), strict=True):
         assert all(torch.equal(value, others[name]) for name, value in tensors.items()), file
     assert [number for number, *_ in validated.callbacks.validations] == [2, 4, 6]
     assert plain.callbacks.validations == []
@@ -230,18 +232,18 @@ def test_the_validation_loss_is_the_mean_over_the_held_out_samples_at_fixed_time
     from dataclasses import replace
 
     trainer = start(make_config(*validation, "validation.timesteps=3"))
-    samples = trainer.plan.validation_samples
+    samples = trainer.prepared.plan.validation_samples
     assert len(samples) == 3
-    loss = trainer.validation.measure(trainer.model)
-    assert loss == trainer.validation.measure(trainer.model)
+    loss = trainer._validation_loss().measure(trainer.loop.model)
+    assert loss == trainer._validation_loss().measure(trainer.loop.model)
 
     expected = []
-    trainer.model.eval()
-    for micro_batch in trainer.plan.validation(0, 1, batch_size=1):
-        batch = trainer.source.batch(micro_batch, 0)
+    trainer.loop.model.eval()
+    for micro_batch in trainer.prepared.plan.validation(0, 1, batch_size=1):
+        batch = trainer.prepared.source.batch(micro_batch, 0)
         for u in (1 / 6, 3 / 6, 5 / 6):
             with torch.no_grad():
-                expected.append(trainer.model(replace(batch, u=torch.full_like(batch.u, u)))[0].item())
+                expected.append(trainer.loop.model(replace(batch, u=torch.full_like(batch.u, u)))[0].item())
     assert len(expected) == 3 * len(samples)
     assert loss == pytest.approx(sum(expected) / len(expected), rel=1e-5)
 
@@ -251,11 +253,11 @@ def test_the_weights_that_are_measured_are_those_as_trained_and_the_averages(mak
     settings = ("model.mixed_precision=bf16", "ema.enabled=true", "optimizer.learning_rate=0.01")
     trainer = train(make_config(*validation, *settings))
     (_, samples, loss, ema_loss) = trainer.callbacks.validations[-1]
-    assert samples == len(trainer.plan.validation_samples)
+    assert samples == len(trainer.prepared.plan.validation_samples)
     with torch.autocast("cpu", torch.bfloat16):
-        assert loss == trainer.validation.measure(trainer.model)
-    with trainer.weights_to_use(), torch.autocast("cpu", torch.bfloat16):
-        assert ema_loss == trainer.validation.measure(trainer.model)
+        assert loss == trainer._validation_loss().measure(trainer.loop.model)
+    with trainer.loop.weights_to_use(), torch.autocast("cpu", torch.bfloat16):
+        assert ema_loss == trainer._validation_loss().measure(trainer.loop.model)
     assert loss != ema_loss
 
 

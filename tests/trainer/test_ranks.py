@@ -276,7 +276,8 @@ def test_the_learning_rate_grows_with_the_ranks_by_the_rule(rule, rate, pretend)
     parts = ("text_encoder.train=true", "text_encoder.learning_rate=1e-5")
     trainer = pretend(4, f"lr_scaling={rule}", "optimizer.learning_rate=1e-4", *parts)
     trainer.start()
-    assert [group["initial_lr"] for group in trainer.optimizer.param_groups] == pytest.approx([rate, rate / 10])
+    groups = trainer.loop.optimizer.torch.param_groups
+    assert [group["initial_lr"] for group in groups] == pytest.approx([rate, rate / 10])
     told = [text for text in trainer.callbacks.statuses if "Scaling" in text]
     words = {"sqrt": ["sqrt(4): 1e-4 -> 2e-4"], "linear": ["4: 1e-4 -> 4e-4"], "none": []}[rule]
     assert told == [f"Scaling learning rate by {text}" for text in words]
@@ -286,7 +287,7 @@ def test_the_rate_of_prodigy_and_of_a_global_batch_stays(pretend):
     for overrides in (("optimizer.name=prodigy",), ("batch_size_mode=global", "batch_size=4")):
         trainer = pretend(4, *overrides, "optimizer.learning_rate=1e-4")
         trainer.start()
-        assert [group["initial_lr"] for group in trainer.optimizer.param_groups] == [1e-4]
+        assert [group["initial_lr"] for group in trainer.loop.optimizer.torch.param_groups] == [1e-4]
         assert not any("Scaling" in text for text in trainer.callbacks.statuses)
         shutil.rmtree(trainer.run_folder.path)
 

@@ -84,7 +84,7 @@ def test_twenty_steps_equal_ten_and_a_new_process_and_ten(method, make_config, t
     stop_after(first, 10)
     first.train()
     first.end()
-    assert (first.step, first.step_in_epoch, first.stopped) == (10, 1, True)
+    assert (first.step, first.loop.step_in_epoch, first.stopped) == (10, 1, True)
 
     run = tmp_path / "run"
     with StartedRun("alone", config_file(first.config), run, "--resume", forked=method != "lora") as resumed:

@@ -62,13 +62,14 @@ def test_with_mixed_precision_the_denoiser_alone_computes_in_it(precision, dtype
     sample = {"prompt": "a cat", "width": 32, "height": 32, "steps": 2}
     settings = [f"sampling.samples.0.{name}={value}" for name, value in sample.items()]
     trainer, computed = start(make_config(*settings, f"model.mixed_precision={precision}")), {}
-    layer = trainer.base.module("unet").conv_in
+    base = trainer.prepared.base
+    layer = base.module("unet").conv_in
     record(layer, "forward", "denoiser", layer.forward)
     record(CLIPTextModel, "forward", "text encoder", CLIPTextModel.forward)
     record(AutoencoderKL, "decode", "VAE", AutoencoderKL.decode)
     trainer.sample()
     assert computed == {"denoiser": dtype, "text encoder": torch.float32, "VAE": torch.float32}
-    with Image.open(trainer.callbacks.samples[0]) as picture, trainer.base.using(*trainer.base.component_names) as pipe:
+    with Image.open(trainer.callbacks.samples[0]) as picture, base.using(*base.component_names) as pipe:
         ((_, expected),) = make_pictures(pipe, requests_of(trainer.config.sampling.samples[0]), 1)
         assert np.abs(pixels(picture) - pixels(expected)).max() < 0.1
     assert computed["denoiser"] == torch.float32

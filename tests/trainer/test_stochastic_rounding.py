@@ -99,7 +99,7 @@ def test_parts_step_as_the_whole(monkeypatch):
         params = [nn.Parameter(torch.randn(4, 4)) for _ in range(3)]  # float32: nothing is rounded
         config = OptimizerConfig(name="schedule_free", learning_rate=0.1, stochastic_rounding=True)
         # also of weights that are exact, so that they can be compared
-        monkeypatch.setattr("modules.trainer.optimizers.rounds_by_chance", lambda config, groups: True)
+        monkeypatch.setattr("modules.trainer.optimizers.uses_stochastic_rounding", lambda config, groups: True)
         optimizer = create_optimizer(config, [ParamGroup("all", params)])
         for step in range(4):
             sum(param.square().sum() for param in params).backward()

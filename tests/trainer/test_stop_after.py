@@ -19,18 +19,18 @@ STOP = ("text_encoder.stop_after=3", "text_encoder.stop_unit=steps")
 
 
 def part(trainer, name):
-    return {key: param.detach().clone() for key, param in trainer.trainable.items() if key.startswith(f"{name}.")}
+    return {key: param.detach().clone() for key, param in trainer.loop.trainable.items() if key.startswith(f"{name}.")}
 
 
 def watch(trainer):
     """The trainer's parts after each step."""
-    states, step = [], trainer.train_step
+    states, step = [], trainer.loop.train_step
 
     def train_step(work):
         step(work)
         states.append({name: part(trainer, name) for name in ("unet", "text_encoder")})
 
-    trainer.train_step = train_step
+    trainer.loop.train_step = train_step
     return states
 
 
@@ -126,5 +126,5 @@ def test_parts_that_all_stop_before_the_end_are_refused(make_config, start):
 
 def test_a_part_has_its_own_weight_decay(make_config, start):
     trainer = start(make_config(*RUN, "text_encoder.weight_decay=0.0", "optimizer.weight_decay=0.3"))
-    decays = {group["name"]: group["weight_decay"] for group in trainer.optimizer.param_groups}
+    decays = {group["name"]: group["weight_decay"] for group in trainer.loop.optimizer.torch.param_groups}
     assert decays == {"unet": 0.3, "text_encoder": 0.0}

@@ -1,17 +1,17 @@
-"""The model-agnostic loop: micro-batches, mixed precision, clipping, optimizer, schedule, EMA, metrics, checkpoints.
+"""The model-agnostic loop: micro-batches, mixed precision, clipping, EMA, metrics, checkpoints, actions between steps.
 
-    engine = TrainingEngine(EngineSettings())
-    engine.setup(model, lambda model, batch: (loss_sum, count, {}), total_steps=100)
-    engine.fit(Step([batch]) for batch in loader)
+    optimizer = torch.optim.AdamW(model.parameters())
+    loop = TrainingLoop(model, step_fn, lambda params: LoopOptimizer(optimizer), total_steps=100)
+    loop.fit(Step([batch]) for batch in loader)
 
 `step_fn(model, batch) -> (loss_sum, count, metrics)`: the loss summed over the micro-batch's samples (scalar tensor),
-their number, and sums of whatever else is to be shown (name -> scalar tensor; the same names in every micro-batch). A
-sum is divided by that number, or by the sum named "name/count" where there is one.
+the number of samples, and sums of whatever else is to be shown (name -> scalar tensor; the same names in every
+micro-batch). Each sum is divided by the number of samples, or by the sum named "name/count" if there is one.
 The gradient of a step is that of the sum over all its samples, on all ranks, divided by their number, however the
-step is cut into micro-batches. BatchNorm does depend on the cut: it normalizes what all ranks run in the same pass, so
-that micro-batch i on N ranks gives what one rank gives for a micro-batch i with the samples of all of them. On several
-ranks `step_fn` must therefore run the same BatchNorm layers in the same order on every rank. Other buffers that ranks
-change differently have rank 0's values after every step.
+step is cut into micro-batches. BatchNorm does depend on the cut: it normalizes over what all ranks run in the same
+pass, so micro-batch i on N ranks gives what one rank gives for a micro-batch i with the samples of all of them. On
+several ranks `step_fn` must therefore run the same BatchNorm layers in the same order on every rank. Other buffers that
+ranks change differently have rank 0's values after every step.
 """
 
 from __future__ import annotations
@@ -37,31 +37,21 @@ from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.buffers_kept import buffers_kept
 from modules.trainer.Ema import Ema, weights_replaced
-from modules.trainer.EngineSettings import EngineSettings
 from modules.trainer.faults import Fault
 from modules.trainer.LateReport import COUNT, LOSS, NOT_FINITE, LateReport, Names
+from modules.trainer.LoopOptimizer import LoopOptimizer
+from modules.trainer.LoopSettings import LoopSettings
 from modules.trainer.LossScale import LossScale
-from modules.trainer.optimizers import (
-    ParamGroup,
-    averaged_weights,
-    check_same_optimizer,
-    create_optimizer,
-    load_optimizer_state,
-    optimizer_state,
-    rounds_by_chance,
-)
-from modules.trainer.schedules import learning_rate_share
 from modules.trainer.Step import Step
-from modules.trainer.stochastic_rounding import step_rounded
 from modules.trainer.TrainingError import TrainingError
 from modules.trainer.Trigger import Trigger
 
 StepFunction = Callable[[nn.Module, Any], tuple[Tensor, int, dict[str, Tensor]]]
+MakeOptimizer = Callable[[dict[str, nn.Parameter]], LoopOptimizer]
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SMOOTHING = 0.98
 MAX_SKIPPED_STEPS = 25
-SLOWEST_STEP_SECONDS = 60.0  # a step may always take this long before it counts as hung
 
 
 @dataclass
@@ -73,33 +63,43 @@ class Action:
     phase: Phase = "saving"
 
 
-class TrainingEngine:
+class TrainingLoop:
     """Trains any `nn.Module`; the loop is the same on one rank and on many, which `runtime` hides.
 
-    After `setup`: `model`, `optimizer`, `ema` (None when off), `step` (optimizer steps done), `epoch`.
-    `actions` are looked at after every step, in order; subclasses and callers add theirs.
+    make_optimizer: gets the parameters that require a gradient, by name, on their device and prepared for the ranks.
+    total_steps: optimizer steps of the whole run, for the progress.
+    unused_parameters: whether a step may leave some of what trains without a gradient, such as one of two denoisers. On
+        several ranks unused parameters are then searched for in every step.
+    `step` counts the optimizer steps done; `ema` is None when it is off. After every step the `actions` are considered,
+    in order; callers add theirs.
+    Raises TrainingError where nothing requires a gradient.
     """
 
     def __init__(
         self,
-        settings: EngineSettings,
+        model: nn.Module,
+        step_fn: StepFunction,
+        make_optimizer: MakeOptimizer,
+        total_steps: int,
+        settings: LoopSettings | None = None,
+        runtime: Runtime | None = None,
         callbacks: TrainCallbacks | None = None,
         commands: TrainCommands | None = None,
-        runtime: Runtime | None = None,
+        unused_parameters: bool = False,
     ):
-        self.settings = settings
+        self.settings = settings or LoopSettings()
         self.callbacks = callbacks or TrainCallbacks()
         self.commands = commands or TrainCommands()
         self.runtime = runtime or Runtime(default_device())
-        self._fault = Fault(self.runtime.rank, os.environ.get("FAULT", ""))
-        self.learning_rate_factor = settings.learning_rate_factor
-        self.slowest_step_seconds = SLOWEST_STEP_SECONDS
+        self.step_fn = step_fn
+        self.total_steps = total_steps
         self.actions: dict[str, Action] = {}
         self.step = 0
         self.epoch = 0
         self.step_in_epoch = 0  # steps of the current epoch that are done
         self.stopped = False
         self.smooth_loss: float | None = None
+        self._fault = Fault(self.runtime.rank, os.environ.get("FAULT", ""))
         self._skipped_in_a_row = 0
         self._late: LateReport | None = None
         self._agreed: set[str] = set()  # requests that all ranks have read and that are not done yet
@@ -110,40 +110,19 @@ class TrainingEngine:
         self._has_spilled = False
         self._recent_seconds: deque[float] = deque(maxlen=32)  # of steps, for what counts as hung
 
-    def setup(
-        self,
-        model: nn.Module,
-        step_fn: StepFunction,
-        *,
-        total_steps: int,
-        groups: list[ParamGroup] | None = None,
-        unused_parameters: bool = False,
-    ) -> None:
-        """Puts the model on the device and makes the optimizer for what requires a gradient.
-
-        total_steps: optimizer steps of the whole run, for the schedule and the progress.
-        groups: which parameters train at which rate; all in one group by default.
-        unused_parameters: whether a step may leave some of what trains without a gradient, as of two denoisers of
-            which it trains one. On many ranks they are then looked for in every step.
-        """
-        settings = self.settings
-        self.total_steps = total_steps
-        self.step_fn = step_fn
         self.model = model.to(self.runtime.device)
-        self.trainable = {name: param for name, param in self.model.named_parameters() if param.requires_grad}
-        if not self.trainable:
-            raise TrainingError("The model has no parameter that trains: let one require a gradient.")
-        groups = groups or [ParamGroup("all", list(self.trainable.values()))]
-        self.optimizer = create_optimizer(settings.optimizer, groups, self.learning_rate_factor)
-        self._rounds = rounds_by_chance(settings.optimizer, groups)
-        self._stops = {group.name: group.stops_after for group in groups if group.stops_after is not None}
-        ema = settings.ema
-        self.ema = Ema(self.trainable, ema.decay, ema.update_every, ema.start_after) if ema.enabled else None
-        self.loss_scale = LossScale(settings.mixed_precision == "fp16", self.runtime.device)
+        if not any(param.requires_grad for param in model.parameters()):
+            raise TrainingError("The model has no trainable parameter: set requires_grad on those to train.")
+        # before anything holds on to a parameter: sharding puts others in their places
         self._call = self.runtime.prepare(self.model, unused_parameters)
         self._needs_warm_up = self.runtime.wants_warm_up
+        self.trainable = {name: param for name, param in self.model.named_parameters() if param.requires_grad}
+        self.optimizer = make_optimizer(self.trainable)
+        ema = self.settings.ema
+        self.ema = Ema(self.trainable, ema.decay, ema.update_every, ema.start_after) if ema.enabled else None
+        self.loss_scale = LossScale(self.settings.mixed_precision == "fp16", self.runtime.device)
         # grad_scale is a float32: too coarse for a float64 run
-        self._divides_gradients = getattr(self.optimizer, "_step_supports_amp_scaling", False) and all(
+        self._divides_gradients = self.optimizer.takes_grad_scale and all(
             param.dtype != torch.float64 for param in self.trainable.values()
         )
 
@@ -164,12 +143,12 @@ class TrainingEngine:
         self.epoch = step.epoch
         if self._fault.step:
             self._fault.before(self.step + 1, self)
-        rates = self._set_learning_rates()
+        rates = self.optimizer.set_learning_rates(self.step)
         if self._needs_warm_up:
             self._warm_up(step)
         totals, names = self._accumulate(step)
-        self._leave_stopped_groups()
-        norm = torch.nn.utils.get_total_norm(self._gradients(), foreach=True)
+        self.optimizer.drop_unwanted_gradients(self.step)
+        norm = self.runtime.gradient_norm(self._gradients())
         totals[NOT_FINITE] = ~(torch.isfinite(norm) & torch.isfinite(totals[LOSS]))
         # Rank 0's norm for all: on another model of GPU the same gradients may give another last bit, by which the
         # weights of the ranks would drift apart.
@@ -178,7 +157,7 @@ class TrainingEngine:
         norm = norm.to(torch.promote_types(norm.dtype, torch.float32)) * self._gradient_unit(totals)
         self._apply_gradients(totals, norm, skipped)
         self.loss_scale.update(skipped)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.torch.zero_grad(set_to_none=True)
         self.step += 1
         self.step_in_epoch = 0 if step.ends_epoch else step.index + 1
         if step.ends_epoch:
@@ -193,24 +172,25 @@ class TrainingEngine:
         self._beat()
 
     def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Everything that a run needs to go on exactly: (tensors by file and name, plain data for JSON).
+        """Everything that a run needs to resume exactly: (tensors by file and name, plain data for JSON).
 
-        The tensors are the live ones: copy before training goes on.
+        All ranks call it; only rank 0's tensors are sure to be whole. They may be the live ones: copy them before
+        training continues.
         """
         names = {param: name for name, param in self.trainable.items()}
-        optimizer_tensors, optimizer_numbers = optimizer_state(self.optimizer, names)
+        optimizer_tensors, optimizer_numbers = self.optimizer.state(names)
         buffers = dict(self.model.named_buffers())
         persistent = {name: buffers[name] for name in self.model.state_dict() if name in buffers}
         tensors = {"model": {**{n: p.detach() for n, p in self.trainable.items()}, **persistent}}
         tensors["optimizer"] = optimizer_tensors
         if self.ema:
             tensors["ema"] = self.ema.averages
-        return tensors, {
+        whole = {file: self.runtime.whole_tensors(group) for file, group in tensors.items()}
+        return whole, {
             "step": self.step,
             "epoch": self.epoch,
             "step_in_epoch": self.step_in_epoch,
             "smooth_loss": self.smooth_loss,
-            "learning_rate_factor": self.learning_rate_factor,
             "optimizer": optimizer_numbers,
             "loss_scale": self.loss_scale.state_dict(),
             "ema": self.ema is not None,
@@ -218,18 +198,18 @@ class TrainingEngine:
 
     @torch.no_grad()
     def load_state(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
-        """Goes on from what `state` gave.
+        """Resumes from what `state` gave.
 
-        Raises TrainingError, with nothing changed, where it is of another model, other trained parts or another
+        Raises TrainingError, with nothing changed, if that is of another model, other trained parts or another
         optimizer.
         """
         own = {**self.trainable, **{n: b for n, b in self.model.named_buffers() if n in tensors["model"]}}
         self._check_same_parameters(tensors["model"])
-        check_same_optimizer(self.optimizer, data["optimizer"])
+        self.optimizer.check_state(data["optimizer"])
         for name, value in tensors["model"].items():
             own[name].copy_(value)
         names = {param: name for name, param in self.trainable.items()}
-        load_optimizer_state(self.optimizer, names, tensors["optimizer"], data["optimizer"])
+        self.optimizer.load_state(names, tensors["optimizer"], data["optimizer"])
         if self.ema:
             # an average that is switched on with the resume starts at the weights
             averages = tensors.get("ema") or {name: tensors["model"][name] for name in self.trainable}
@@ -244,11 +224,11 @@ class TrainingEngine:
 
     @contextmanager
     def weights_to_use(self, averaged: bool = True) -> Iterator[None]:
-        """Inside, the parameters hold what the training is for; what trains comes back bit for bit.
+        """Inside, the parameters hold the weights to use; afterwards those that train again, bit for bit.
 
-        averaged: the averages of `ema`, where there are some. An optimizer that averages by itself always gives those.
+        averaged: use the EMA, if there is one. An optimizer that averages by itself always gives its averages.
         """
-        own = averaged_weights(self.optimizer)
+        own = self.optimizer.averaged_weights()
         if own is not None:
             with weights_replaced(own):
                 yield
@@ -272,7 +252,7 @@ class TrainingEngine:
             # dropout inside a model draws from torch's generator: seeded so that a resumed run draws the same
             torch.manual_seed(torch_seed(self.settings.seed, self.step, index, self.runtime.rank, "dropout"))
             with self.runtime.accumulate(index == last, counts):
-                with self._autocast():
+                with self.autocast():
                     loss_sum, batch_count, metrics = self.step_fn(self._call, batch)
                 if not counts:
                     loss_sum, batch_count = loss_sum * 0, 0
@@ -294,16 +274,16 @@ class TrainingEngine:
     def _beat(self) -> None:
         recent = self._recent_seconds
         usual = 10 * median(recent) if recent else PHASE_LIMITS["training"]  # a first step prepares much
-        self.runtime.heartbeat.beat(max(self.slowest_step_seconds, usual))
+        self.runtime.heartbeat.beat(max(self.settings.slowest_step_seconds, usual))
 
     def _warm_up(self, step: Step) -> None:
         """A forward and backward pass that leaves no trace in gradients or buffers."""
         self._needs_warm_up = False
         with buffers_kept(self.model), self.runtime.accumulate(last=True, counts=not step.padding):
-            with self._autocast():
+            with self.autocast():
                 loss_sum, _, _ = self.step_fn(self._call, step.micro_batches[0])
             loss_sum.backward()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.torch.zero_grad(set_to_none=True)
 
     def _gradients(self) -> list[Tensor]:
         return [param.grad for param in self.trainable.values() if param.grad is not None]
@@ -312,54 +292,31 @@ class TrainingEngine:
         """What `.grad` must be multiplied by to be the gradient of the mean loss."""
         return self.runtime.gradient_scale / (totals[COUNT] * self.loss_scale.value)
 
-    def _autocast(self) -> AbstractContextManager:
+    def autocast(self) -> AbstractContextManager:
         dtype = AUTOCAST.get(self.settings.mixed_precision)
         return torch.autocast(self.runtime.device.type, dtype) if dtype else nullcontext()
 
     def _apply_gradients(self, totals: Tensor, norm: Tensor, skipped: Tensor) -> None:
         factor = self._gradient_unit(totals)
-        max_norm = self.settings.optimizer.max_grad_norm
+        max_norm = self.settings.max_grad_norm
         if max_norm:
             factor = factor * (max_norm / (norm + 1e-6)).clamp(max=1.0)
         if self._divides_gradients:
             # Fused optimizers divide by grad_scale and heed found_inf inside their kernel (torch.amp.GradScaler gives
             # them both the same way): no pass over the gradients for scale, mean and clipping, and no sync to skip.
-            self.optimizer.grad_scale = (1.0 / factor).float()
-            self.optimizer.found_inf = skipped.float()
-            self._step_optimizer()
+            self.optimizer.torch.grad_scale = (1.0 / factor).float()
+            self.optimizer.torch.found_inf = skipped.float()
+            self.optimizer.step(self.step)
         elif not skipped.item():  # a sync; the optimizers that come here make several of their own
             gradients = self._gradients()
             # float32 at least: in bf16 the factor alone would be off by 0.2 %
             torch._foreach_mul_(gradients, factor.to(torch.promote_types(gradients[0].dtype, torch.float32)))
-            self._step_optimizer()
-
-    def _step_optimizer(self) -> None:
-        if self._rounds:
-            step_rounded(self.optimizer, self.settings.seed, self.step)
-        else:
-            self.optimizer.step()
-
-    def _has_stopped(self, group: dict[str, Any]) -> bool:
-        last = self._stops.get(group["name"])
-        return last is not None and self.step >= last
-
-    def _leave_stopped_groups(self) -> None:
-        """Without a gradient, no optimizer touches a parameter; a rate of 0 would still let some move it."""
-        for group in self.optimizer.param_groups if self._stops else ():
-            if self._has_stopped(group):
-                for param in group["params"]:
-                    param.grad = None
-
-    def _set_learning_rates(self) -> dict[str, float]:
-        share = learning_rate_share(self.settings.schedule, self.step, self.total_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = 0.0 if self._has_stopped(group) else group["initial_lr"] * share
-        return {group["name"]: group["lr"] for group in self.optimizer.param_groups}
+            self.optimizer.step(self.step)
 
     # --- between steps --------------------------------------------------------------------------------------------
 
     def _asked(self) -> frozenset[str]:
-        """What this rank asks for, the sum tells all: people ask rank 0, and so does the clock; a signal any."""
+        """Requests from this rank; the all-reduce shares them. Commands and timers reach only rank 0, a signal any."""
         asked = self.commands.take()
         if not self.runtime.is_main:
             return asked
@@ -378,10 +335,10 @@ class TrainingEngine:
                 self.flush()
                 self._agreed.discard(name)
                 action.trigger.fired()
-                self._together(action.phase, action.run)
+                self.together(action.phase, action.run)
                 self._last_time = time.perf_counter()
 
-    def _together(self, phase: Phase, run: Callable[[], None]) -> None:
+    def together(self, phase: Phase, run: Callable[[], None]) -> None:
         """Runs what takes long and not equally long on every rank, and waits for all without a collective."""
         with self.runtime.heartbeat.phase(phase):
             run()

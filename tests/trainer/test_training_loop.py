@@ -16,12 +16,12 @@ from modules.config.OptimizerConfig import OptimizerConfig
 from modules.config.ScheduleConfig import ScheduleConfig
 from modules.distributed.Runtime import Runtime
 from modules.trainer.Ema import Ema
-from modules.trainer.EngineSettings import EngineSettings
 from modules.trainer.optimizers import ParamGroup
 from modules.trainer.Step import Step
-from modules.trainer.TrainingEngine import Action, TrainingEngine
 from modules.trainer.TrainingError import TrainingError
+from modules.trainer.TrainingLoop import Action
 from modules.trainer.Trigger import Trigger
+from tests.support.make_loop import make_loop
 from tests.support.Recorder import Recorder
 
 CPU = torch.device("cpu")
@@ -79,11 +79,8 @@ def squared_error(model, batch):
     return losses.sum(), len(inputs), {"largest": losses.max() * len(inputs)}
 
 
-def make_engine(model, step_fn=squared_error, total_steps=100, callbacks=None, groups=None, **settings):
-    settings = {"optimizer": ADAMW, **settings}
-    engine = TrainingEngine(EngineSettings(**settings), callbacks, runtime=Runtime(CPU))
-    engine.setup(model, step_fn, total_steps=total_steps, groups=groups)
-    return engine
+def loop_over(model, step_fn=squared_error, total_steps=100, **options):
+    return make_loop(model, step_fn, total_steps, **{"optimizer": ADAMW, **options})
 
 
 def conv_steps(count: int) -> list[Step]:
@@ -110,10 +107,10 @@ def assert_same_state(first, second):
 
 def test_a_run_equals_a_loop_written_by_hand():
     data = batches(30, dtype=torch.float64)
-    engine = make_engine(
+    loop = loop_over(
         small_net(torch.float64), total_steps=30, schedule=ScheduleConfig(name="linear", warmup=5, final_share=0.1)
     )
-    engine.fit(Step([batch]) for batch in data)
+    loop.fit(Step([batch]) for batch in data)
 
     model = small_net(torch.float64)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
@@ -125,14 +122,14 @@ def test_a_run_equals_a_loop_written_by_hand():
         optimizer.step()
         optimizer.zero_grad()
 
-    for own, expected in zip(engine.model.parameters(), model.parameters(), strict=True):
+    for own, expected in zip(loop.model.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(own, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_the_fused_float32_step_equals_the_loop_to_rounding():
     data = batches(20)
-    engine = make_engine(small_net(), total_steps=20)
-    engine.fit(Step([batch]) for batch in data)
+    loop = loop_over(small_net(), total_steps=20)
+    loop.fit(Step([batch]) for batch in data)
 
     model = small_net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, foreach=False)
@@ -142,8 +139,8 @@ def test_the_fused_float32_step_equals_the_loop_to_rounding():
         optimizer.step()
         optimizer.zero_grad()
 
-    assert engine._divides_gradients  # else this test would say nothing of the fused path
-    for own, expected in zip(engine.model.parameters(), model.parameters(), strict=True):
+    assert loop._divides_gradients  # else this test would say nothing of the fused path
+    for own, expected in zip(loop.model.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(own, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -152,9 +149,9 @@ def test_the_fused_float32_step_equals_the_loop_to_rounding():
 def test_a_step_is_the_same_however_it_is_cut_into_micro_batches(sizes, name):
     optimizer = OPTIMIZERS[name]
     data = batches(5, dtype=torch.float64)
-    whole = make_engine(small_net(torch.float64), optimizer=optimizer)
+    whole = loop_over(small_net(torch.float64), optimizer=optimizer)
     whole.fit(Step([batch]) for batch in data)
-    cut = make_engine(small_net(torch.float64), optimizer=optimizer)
+    cut = loop_over(small_net(torch.float64), optimizer=optimizer)
     cut.fit(Step(list(zip(*(part.split(sizes) for part in batch), strict=True))) for batch in data)
     for own, expected in zip(cut.model.parameters(), whole.model.parameters(), strict=True):
         torch.testing.assert_close(own, expected, rtol=1e-12, atol=1e-12)
@@ -167,9 +164,9 @@ def test_samples_that_do_not_count_leave_the_step_as_it_is():
         return loss_sum * weight, count * weight, {name: value * weight for name, value in metrics.items()}
 
     first, second = batches(2, dtype=torch.float64)
-    alone = make_engine(small_net(torch.float64), with_weight)
+    alone = loop_over(small_net(torch.float64), with_weight)
     alone.train_step(Step([(*first, 1)]))
-    padded = make_engine(small_net(torch.float64), with_weight)
+    padded = loop_over(small_net(torch.float64), with_weight)
     padded.train_step(Step([(*first, 1), (*second, 0)]))
     for own, expected in zip(padded.model.parameters(), alone.model.parameters(), strict=True):
         assert torch.equal(own, expected)
@@ -177,28 +174,29 @@ def test_samples_that_do_not_count_leave_the_step_as_it_is():
 
 def test_clipping_can_be_switched_off():
     optimizer = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0, max_grad_norm=0.0)
-    engine = make_engine(small_net(torch.float64), optimizer=optimizer)
+    loop = loop_over(small_net(torch.float64), optimizer=optimizer)
     (inputs, targets) = batches(1, dtype=torch.float64)[0]
-    engine.train_step(Step([(inputs * 50, targets * 50)]))
+    loop.train_step(Step([(inputs * 50, targets * 50)]))
     model = small_net(torch.float64)
     mse_loss(model(inputs * 50), targets * 50).backward()
     expected = model[0].weight.grad * 0.1  # the first moment after one step, with beta1 0.9
-    torch.testing.assert_close(engine.optimizer.state[engine.model[0].weight]["exp_avg"], expected, rtol=1e-12, atol=0)
+    moment = loop.optimizer.torch.state[loop.model[0].weight]["exp_avg"]
+    torch.testing.assert_close(moment, expected, rtol=1e-12, atol=0)
 
 
 def test_parameters_that_do_not_require_a_gradient_stay():
     model = small_net()
     model[0].requires_grad_(False)
     before = model[0].weight.clone()
-    engine = make_engine(model)
-    engine.fit(Step([batch]) for batch in batches(3))
+    loop = loop_over(model)
+    loop.fit(Step([batch]) for batch in batches(3))
     assert torch.equal(model[0].weight, before)
-    assert "0.weight" not in engine.state()[0]["model"]
+    assert "0.weight" not in loop.state()[0]["model"]
 
 
 def test_a_model_without_trainable_parameters_is_refused():
-    with pytest.raises(TrainingError, match="no parameter"):
-        make_engine(small_net().requires_grad_(False))
+    with pytest.raises(TrainingError, match="no trainable parameter"):
+        loop_over(small_net().requires_grad_(False))
 
 
 def test_groups_have_rates_of_their_own_and_share_the_schedule():
@@ -208,11 +206,11 @@ def test_groups_have_rates_of_their_own_and_share_the_schedule():
         ParamGroup("second", list(model[2].parameters())),
     ]
     recorder = Recorder()
-    engine = make_engine(
+    loop = loop_over(
         model, groups=groups, callbacks=recorder, total_steps=4,
         schedule=ScheduleConfig(name="linear"), learning_rate_factor=2.0,
     )  # fmt: skip
-    engine.fit(Step([batch]) for batch in batches(4))
+    loop.fit(Step([batch]) for batch in batches(4))
     assert [info.lr for info in recorder.steps] == pytest.approx([2e-3, 1.5e-3, 1e-3, 0.5e-3])
     assert [info.metrics["lr/second"] for info in recorder.steps] == pytest.approx([2e-2, 1.5e-2, 1e-2, 0.5e-2])
 
@@ -229,10 +227,10 @@ def test_mixed_precision_computes_low_and_trains_well(precision):
         return squared_error(model, batch)
 
     recorder = Recorder()
-    engine = make_engine(small_net(), step_fn, mixed_precision=precision, callbacks=recorder)
-    engine.fit(Step([batches(1)[0]]) for _ in range(40))
+    loop = loop_over(small_net(), step_fn, mixed_precision=precision, callbacks=recorder)
+    loop.fit(Step([batches(1)[0]]) for _ in range(40))
     assert seen == {torch.bfloat16 if precision == "bf16" else torch.float16}
-    assert all(param.dtype == torch.float32 for param in engine.model.parameters())
+    assert all(param.dtype == torch.float32 for param in loop.model.parameters())
     finite = [loss for loss in recorder.losses if loss is not None]
     assert len(finite) >= 35
     assert finite[-1] < 0.7 * finite[0]
@@ -243,12 +241,12 @@ def test_the_loss_scale_is_taken_out_of_the_gradient_again(optimizer):
     norms = []
     for precision in ("no", "fp16"):
         recorder = Recorder()
-        engine = make_engine(
+        loop = loop_over(
             small_net(), mixed_precision=precision, callbacks=recorder, optimizer=OPTIMIZERS[optimizer]
         )
         if precision == "fp16":
-            engine.loss_scale.load_state_dict({"value": 1024.0, "good_steps": 0.0})
-        engine.fit(Step([batch]) for batch in batches(3))
+            loop.loss_scale.load_state_dict({"value": 1024.0, "good_steps": 0.0})
+        loop.fit(Step([batch]) for batch in batches(3))
         norms.append([info.grad_norm for info in recorder.steps])
     assert norms[1] == pytest.approx(norms[0], rel=1e-2)
 
@@ -262,13 +260,13 @@ def overflowing(model, batch):
 
 def test_fp16_overflow_skips_the_step_and_halves_the_scale():
     recorder = Recorder()
-    engine = make_engine(small_net(), overflowing, mixed_precision="fp16", callbacks=recorder)
-    scale = engine.loss_scale.value.item()
-    before = copied(engine.state())
-    engine.train_step(Step([batches(1)[0]]))
-    assert engine.loss_scale.value.item() == scale / 2
-    assert all(torch.equal(value, engine.state()[0]["model"][name]) for name, value in before[0]["model"].items())
-    engine.fit(Step([batch]) for batch in batches(15))
+    loop = loop_over(small_net(), overflowing, mixed_precision="fp16", callbacks=recorder)
+    scale = loop.loss_scale.value.item()
+    before = copied(loop.state())
+    loop.train_step(Step([batches(1)[0]]))
+    assert loop.loss_scale.value.item() == scale / 2
+    assert all(torch.equal(value, loop.state()[0]["model"][name]) for name, value in before[0]["model"].items())
+    loop.fit(Step([batch]) for batch in batches(15))
     losses = recorder.losses
     assert losses[0] is None
     assert losses[-1] is not None
@@ -276,10 +274,10 @@ def test_fp16_overflow_skips_the_step_and_halves_the_scale():
 
 
 def test_the_loss_scale_grows_after_enough_good_steps():
-    engine = make_engine(small_net(), mixed_precision="fp16")
-    engine.loss_scale.load_state_dict({"value": 16.0, "good_steps": 1999.0})
-    engine.train_step(Step([batches(1)[0]]))
-    assert engine.loss_scale.state_dict() == {"value": 32.0, "good_steps": 0.0}
+    loop = loop_over(small_net(), mixed_precision="fp16")
+    loop.loss_scale.load_state_dict({"value": 16.0, "good_steps": 1999.0})
+    loop.train_step(Step([batches(1)[0]]))
+    assert loop.loss_scale.state_dict() == {"value": 32.0, "good_steps": 0.0}
 
 
 # --- what is not finite -----------------------------------------------------------------------------------------------
@@ -289,21 +287,21 @@ def test_the_loss_scale_grows_after_enough_good_steps():
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_changes_nothing(optimizer, bad):
     recorder = Recorder()
-    engine = make_engine(small_net(), optimizer=optimizer, callbacks=recorder)
+    loop = loop_over(small_net(), optimizer=optimizer, callbacks=recorder)
     good = batches(3)
-    engine.fit(Step([batch]) for batch in good)
-    before = copied(engine.state())
+    loop.fit(Step([batch]) for batch in good)
+    before = copied(loop.state())
     poisoned = (good[0][0].clone(), good[0][1])
     poisoned[0][0, 0] = bad
-    engine.fit([Step([good[1], poisoned])])
-    after = copied(engine.state())
+    loop.fit([Step([good[1], poisoned])])
+    after = copied(loop.state())
     assert recorder.losses[-1] is None
     assert any("Step 4 was skipped" in text for text in recorder.warnings)
     for file in ("model", "optimizer"):
         for name, value in before[0][file].items():
             assert torch.equal(value, after[0][file][name]), f"{file}/{name}"
     assert before[1]["optimizer"]["state"] == after[1]["optimizer"]["state"]
-    engine.fit([Step([good[2]])])
+    loop.fit([Step([good[2]])])
     assert recorder.losses[-1] is not None
 
 
@@ -311,9 +309,9 @@ def test_a_loss_that_is_not_finite_changes_nothing(optimizer, bad):
 def test_a_first_step_that_is_skipped_leaves_no_trace_in_the_later_ones(optimizer):
     data = batches(3)
     poisoned = (data[0][0] * math.nan, data[0][1])
-    late = make_engine(small_net(), optimizer=optimizer)
+    late = loop_over(small_net(), optimizer=optimizer)
     late.fit([Step([poisoned]), Step([data[1]]), Step([data[2]])])
-    plain = make_engine(small_net(), optimizer=optimizer)
+    plain = loop_over(small_net(), optimizer=optimizer)
     plain.fit([Step([data[1]]), Step([data[2]])])
     for own, expected in zip(late.model.parameters(), plain.model.parameters(), strict=True):
         assert torch.equal(own, expected)
@@ -326,30 +324,30 @@ def test_a_gradient_that_is_not_finite_skips_the_step_too():
         return loss_sum + zero.sqrt(), count, metrics
 
     recorder = Recorder()
-    engine = make_engine(small_net(), infinite_slope, callbacks=recorder)
-    before = copied(engine.state())
-    engine.fit([Step([batches(1)[0]])])
-    assert engine.model[2].bias.isfinite().all()
-    assert all(torch.equal(value, engine.state()[0]["model"][name]) for name, value in before[0]["model"].items())
+    loop = loop_over(small_net(), infinite_slope, callbacks=recorder)
+    before = copied(loop.state())
+    loop.fit([Step([batches(1)[0]])])
+    assert loop.model[2].bias.isfinite().all()
+    assert all(torch.equal(value, loop.state()[0]["model"][name]) for name, value in before[0]["model"].items())
     assert recorder.steps[0].grad_norm is None
     assert len(recorder.warnings) == 1
 
 
 def test_twenty_five_bad_steps_in_a_row_end_the_training():
     inputs, targets = batches(1)[0]
-    engine = make_engine(small_net())
+    loop = loop_over(small_net())
     with pytest.raises(TrainingError, match="25 steps in a row"):
-        engine.fit(Step([(inputs * math.nan, targets)]) for _ in range(40))
-    assert engine.step <= 26
+        loop.fit(Step([(inputs * math.nan, targets)]) for _ in range(40))
+    assert loop.step <= 26
 
 
 def test_twenty_four_bad_steps_and_a_good_one_do_not():
     inputs, targets = batches(1)[0]
-    engine = make_engine(small_net())
+    loop = loop_over(small_net())
     for _ in range(2):
-        engine.fit(Step([(inputs * math.nan, targets)]) for _ in range(24))
-        engine.fit([Step([(inputs, targets)])])
-    assert engine.step == 50
+        loop.fit(Step([(inputs * math.nan, targets)]) for _ in range(24))
+        loop.fit([Step([(inputs, targets)])])
+    assert loop.step == 50
 
 
 # --- dropout inside the model -----------------------------------------------------------------------------------------
@@ -363,8 +361,8 @@ def drawn_numbers(seed: int) -> list[float]:
         drawn.append(torch.rand(()).item())
         return squared_error(model, batch)
 
-    engine = make_engine(small_net(), step_fn, seed=seed)
-    engine.fit(Step([batch, batch]) for batch in batches(3))
+    loop = loop_over(small_net(), step_fn, seed=seed)
+    loop.fit(Step([batch, batch]) for batch in batches(3))
     return drawn
 
 
@@ -386,8 +384,8 @@ def test_loss_and_metrics_are_means_over_the_samples_of_the_step():
         return values.sum() + zero, len(values), {"double": 2 * values.sum(), "one": torch.tensor(float(len(values)))}
 
     recorder = Recorder()
-    engine = make_engine(small_net(), counted, callbacks=recorder)
-    engine.fit([Step([torch.tensor([1.0, 2.0]), torch.tensor([6.0])])])
+    loop = loop_over(small_net(), counted, callbacks=recorder)
+    loop.fit([Step([torch.tensor([1.0, 2.0]), torch.tensor([6.0])])])
     info = recorder.steps[0]
     assert (info.loss, info.samples) == (3.0, 3)
     assert info.metrics["double"] == 6.0
@@ -405,10 +403,9 @@ def test_every_rank_clips_by_the_norm_of_rank_0():
     for runtime in (Runtime(CPU), OtherRank(CPU)):
         recorder = Recorder()
         sgd = OptimizerConfig(name="sgd", learning_rate=1.0, weight_decay=0.0, max_grad_norm=0.1)
-        engine = TrainingEngine(EngineSettings(optimizer=sgd), recorder, runtime=runtime)
-        engine.setup(small_net(), squared_error, total_steps=1)
-        engine.fit([Step(batches(1))])
-        changes.append(engine.model[0].weight.detach() - small_net()[0].weight)
+        loop = make_loop(small_net(), squared_error, 1, optimizer=sgd, callbacks=recorder, runtime=runtime)
+        loop.fit([Step(batches(1))])
+        changes.append(loop.model[0].weight.detach() - small_net()[0].weight)
         norms.append(recorder.steps[0].grad_norm)
     assert norms[1] == pytest.approx(2 * norms[0])
     torch.testing.assert_close(changes[1], changes[0] / 2, rtol=1e-2, atol=1e-7)
@@ -416,9 +413,9 @@ def test_every_rank_clips_by_the_norm_of_rank_0():
 
 def test_the_gradient_norm_is_that_of_the_mean_loss_before_clipping():
     recorder = Recorder()
-    engine = make_engine(small_net(torch.float64), callbacks=recorder)
+    loop = loop_over(small_net(torch.float64), callbacks=recorder)
     batch = batches(1, dtype=torch.float64)[0]
-    engine.fit([Step([batch])])
+    loop.fit([Step([batch])])
     model = small_net(torch.float64)
     mse_loss(model(batch[0]), batch[1]).backward()
     expected = torch.stack([param.grad.norm() for param in model.parameters()]).norm().item()
@@ -427,11 +424,11 @@ def test_the_gradient_norm_is_that_of_the_mean_loss_before_clipping():
 
 def test_steps_are_reported_in_order_each_once_with_epochs_from_one():
     recorder = Recorder()
-    engine = make_engine(small_net(), callbacks=recorder)
+    loop = loop_over(small_net(), callbacks=recorder)
     data = batches(1)[0]
-    engine.fit(Step([data], epoch=e, index=i, ends_epoch=i == 2) for e in range(2) for i in range(3))
+    loop.fit(Step([data], epoch=e, index=i, ends_epoch=i == 2) for e in range(2) for i in range(3))
     assert [(info.epoch, info.step) for info in recorder.steps] == [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5), (2, 6)]
-    assert (engine.epoch, engine.step_in_epoch) == (2, 0)
+    assert (loop.epoch, loop.step_in_epoch) == (2, 0)
 
 
 class SyncCounter(TorchDispatchMode):
@@ -455,12 +452,12 @@ def test_the_counter_sees_a_value_that_is_read():
 
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
 def test_a_step_reads_no_value_from_the_device(precision):
-    engine = make_engine(small_net(), mixed_precision=precision, ema=EmaConfig(enabled=True))
+    loop = loop_over(small_net(), mixed_precision=precision, ema=EmaConfig(enabled=True))
     data = batches(4)
-    engine.train_step(Step([data[0]]))  # makes the optimizer's state
+    loop.train_step(Step([data[0]]))  # makes the optimizer's state
     with SyncCounter() as counter:
         for batch in data[1:]:
-            engine.train_step(Step([batch, batch]))
+            loop.train_step(Step([batch, batch]))
     # the late report itself reads by `tolist`, once a step, of a copy that has long arrived
     assert counter.count == 0
 
@@ -468,16 +465,16 @@ def test_a_step_reads_no_value_from_the_device(precision):
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
 def test_a_step_never_waits_for_the_gpu(precision):
-    settings = EngineSettings(optimizer=ADAMW, mixed_precision=precision, ema=EmaConfig(enabled=True))
-    engine = TrainingEngine(settings, runtime=Runtime(torch.device("cuda", 0)))
-    engine.setup(small_net(), squared_error, total_steps=100)
+    runtime = Runtime(torch.device("cuda", 0))
+    ema = EmaConfig(enabled=True)
+    loop = loop_over(small_net(), runtime=runtime, mixed_precision=precision, ema=ema)
     data = [tuple(part.cuda() for part in batch) for batch in batches(4)]
-    engine.train_step(Step([data[0]]))
+    loop.train_step(Step([data[0]]))
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
         for batch in data[1:]:
-            engine.train_step(Step([batch, batch]))
+            loop.train_step(Step([batch, batch]))
     finally:
         torch.cuda.set_sync_debug_mode(before)
 
@@ -487,101 +484,101 @@ def test_a_step_never_waits_for_the_gpu(precision):
 
 def test_stop_ends_at_the_next_step_and_says_so():
     recorder = Recorder()
-    engine = make_engine(small_net(), callbacks=recorder)
+    loop = loop_over(small_net(), callbacks=recorder)
 
     def steps():
         for number, batch in enumerate(batches(10)):
             if number == 3:
-                engine.commands.stop()
+                loop.commands.stop()
             yield Step([batch])
 
-    engine.fit(steps())
-    assert engine.stopped
-    assert engine.step in (4, 5)  # read one step late
-    assert len(recorder.steps) == engine.step
+    loop.fit(steps())
+    assert loop.stopped
+    assert loop.step in (4, 5)  # read one step late
+    assert len(recorder.steps) == loop.step
 
 
 def test_a_run_that_comes_to_its_end_was_not_stopped():
-    engine = make_engine(small_net())
-    engine.fit(Step([batch]) for batch in batches(3))
-    assert not engine.stopped
+    loop = loop_over(small_net())
+    loop.fit(Step([batch]) for batch in batches(3))
+    assert not loop.stopped
 
 
 def test_commands_run_their_action_between_steps_once():
-    engine = make_engine(small_net())
+    loop = loop_over(small_net())
     done = []
     for name in ("sample", "save", "backup"):
-        engine.actions[name] = Action(Trigger(0, "never"), lambda name=name: done.append((name, engine.step)))
+        loop.actions[name] = Action(Trigger(0, "never"), lambda name=name: done.append((name, loop.step)))
 
     def steps():
         for number, batch in enumerate(batches(12)):
             for asked, command in ((2, "sample"), (5, "backup"), (8, "save")):
                 if number == asked:
-                    getattr(engine.commands, command)()
+                    getattr(loop.commands, command)()
             yield Step([batch])
 
-    engine.fit(steps())
+    loop.fit(steps())
     assert [name for name, _ in done] == ["sample", "backup", "save"]
     assert all(asked < step <= asked + 2 for (_, step), asked in zip(done, (2, 5, 8), strict=True))
 
 
 def test_a_command_in_the_last_step_is_still_done():
-    engine = make_engine(small_net())
+    loop = loop_over(small_net())
     done = []
-    engine.actions["sample"] = Action(Trigger(0, "never"), lambda: done.append(engine.step))
+    loop.actions["sample"] = Action(Trigger(0, "never"), lambda: done.append(loop.step))
 
     def steps():
         for number, batch in enumerate(batches(5)):
             if number == 4:
-                engine.commands.sample()
+                loop.commands.sample()
             yield Step([batch])
 
-    engine.fit(steps())
+    loop.fit(steps())
     assert done == [5]
 
 
 def test_what_is_asked_for_together_with_a_stop_is_done_first():
-    engine = make_engine(small_net())
+    loop = loop_over(small_net())
     done = []
-    engine.actions["sample"] = Action(Trigger(0, "never"), lambda: done.append(engine.step))
-    engine.commands.sample()
-    engine.commands.stop()
-    engine.fit(Step([batch]) for batch in batches(5))
+    loop.actions["sample"] = Action(Trigger(0, "never"), lambda: done.append(loop.step))
+    loop.commands.sample()
+    loop.commands.stop()
+    loop.fit(Step([batch]) for batch in batches(5))
     assert len(done) == 1
-    assert engine.stopped
+    assert loop.stopped
 
 
 def test_actions_come_at_their_steps_and_see_the_report_of_the_step_before():
     recorder = Recorder()
-    engine = make_engine(small_net(), callbacks=recorder)
+    loop = loop_over(small_net(), callbacks=recorder)
     seen = []
-    engine.actions["save"] = Action(Trigger(3, "steps"), lambda: seen.append((engine.step, len(recorder.steps))))
-    engine.fit(Step([batch]) for batch in batches(7))
+    loop.actions["save"] = Action(Trigger(3, "steps"), lambda: seen.append((loop.step, len(recorder.steps))))
+    loop.fit(Step([batch]) for batch in batches(7))
     assert seen == [(3, 3), (6, 6)]
 
 
 def test_actions_come_at_the_end_of_epochs():
-    engine = make_engine(small_net())
+    loop = loop_over(small_net())
     seen = []
-    engine.actions["save"] = Action(Trigger(2, "epochs"), lambda: seen.append(engine.step))
+    loop.actions["save"] = Action(Trigger(2, "epochs"), lambda: seen.append(loop.step))
     data = batches(1)[0]
-    engine.fit(Step([data], epoch=e, index=i, ends_epoch=i == 1) for e in range(5) for i in range(2))
+    loop.fit(Step([data], epoch=e, index=i, ends_epoch=i == 1) for e in range(5) for i in range(2))
     assert seen == [4, 8]
 
 
 def test_actions_come_by_the_clock_once_each_time(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("modules.trainer.Trigger.time.monotonic", lambda: now[0])
-    engine = make_engine(small_net())
+    loop = loop_over(small_net())
     seen = []
-    engine.actions["backup"] = Action(Trigger(1, "minutes"), lambda: seen.append(engine.step))
+    loop.actions["backup"] = Action(Trigger(1, "minutes"), lambda: seen.append(loop.step))
 
     def steps():
         for batch in batches(12):
             now[0] += 10
             yield Step([batch])
 
-    engine.fit(steps())
+    loop.fit(steps())
     assert len(seen) == 1  # 120 s, and each is noticed one step late
     assert seen[0] in (6, 7, 8)
 
@@ -590,54 +587,54 @@ def test_actions_come_by_the_clock_once_each_time(monkeypatch):
 
 
 def test_the_average_follows_its_formula():
-    engine = make_engine(small_net(torch.float64), ema=EmaConfig(enabled=True, decay=0.7))
-    expected = engine.model[0].weight.detach().clone()
+    loop = loop_over(small_net(torch.float64), ema=EmaConfig(enabled=True, decay=0.7))
+    expected = loop.model[0].weight.detach().clone()
     for number, batch in enumerate(batches(25, dtype=torch.float64), start=1):
-        engine.train_step(Step([batch]))
+        loop.train_step(Step([batch]))
         decay = min(0.7, (1 + number) / (10 + number))
-        expected = decay * expected + (1 - decay) * engine.model[0].weight.detach()
-    torch.testing.assert_close(engine.ema.averages["0.weight"], expected, rtol=1e-12, atol=1e-14)
+        expected = decay * expected + (1 - decay) * loop.model[0].weight.detach()
+    torch.testing.assert_close(loop.ema.averages["0.weight"], expected, rtol=1e-12, atol=1e-14)
 
 
 def test_the_averages_are_applied_inside_the_block_only():
-    engine = make_engine(small_net(), ema=EmaConfig(enabled=True))
-    engine.fit(Step([batch]) for batch in batches(5))
-    weight, average = engine.model[0].weight.detach().clone(), engine.ema.averages["0.weight"].clone()
+    loop = loop_over(small_net(), ema=EmaConfig(enabled=True))
+    loop.fit(Step([batch]) for batch in batches(5))
+    weight, average = loop.model[0].weight.detach().clone(), loop.ema.averages["0.weight"].clone()
     assert not torch.equal(weight, average)
     with pytest.raises(RuntimeError, match="inside"):
-        raise_inside_the_averages(engine, average)
-    assert torch.equal(engine.model[0].weight, weight)
-    assert torch.equal(engine.ema.averages["0.weight"], average)
+        raise_inside_the_averages(loop, average)
+    assert torch.equal(loop.model[0].weight, weight)
+    assert torch.equal(loop.ema.averages["0.weight"], average)
 
 
-def raise_inside_the_averages(engine, average):
-    with engine.ema.applied():
-        assert torch.equal(engine.model[0].weight, average)
+def raise_inside_the_averages(loop, average):
+    with loop.ema.applied():
+        assert torch.equal(loop.model[0].weight, average)
         raise RuntimeError("inside")
 
 
 @pytest.mark.parametrize("ema", [EmaConfig(), EmaConfig(enabled=True)], ids=["off", "on"])
 def test_a_schedule_free_optimizer_always_gives_its_own_average(ema):
-    engine = make_engine(small_net(), optimizer=OPTIMIZERS["schedule_free"], ema=ema)
-    engine.fit(Step([batch]) for batch in batches(5))
-    trained = engine.model[0].weight.detach().clone()
-    state = engine.optimizer.state[engine.model[0].weight]
+    loop = loop_over(small_net(), optimizer=OPTIMIZERS["schedule_free"], ema=ema)
+    loop.fit(Step([batch]) for batch in batches(5))
+    trained = loop.model[0].weight.detach().clone()
+    state = loop.optimizer.torch.state[loop.model[0].weight]
     expected = trained + (1 - 1 / 0.9) * (state["z"] - trained)  # Defazio et al. 2024: y = (1 - beta) z + beta x
     for averaged in (False, True):
-        with engine.weights_to_use(averaged):
-            torch.testing.assert_close(engine.model[0].weight.detach(), expected, rtol=1e-5, atol=1e-7)
-            assert not torch.equal(engine.model[0].weight, trained)
-        assert torch.equal(engine.model[0].weight, trained)
+        with loop.weights_to_use(averaged):
+            torch.testing.assert_close(loop.model[0].weight.detach(), expected, rtol=1e-5, atol=1e-7)
+            assert not torch.equal(loop.model[0].weight, trained)
+        assert torch.equal(loop.model[0].weight, trained)
 
 
 def test_weights_to_use_are_the_averages_only_where_they_are_asked_for():
-    engine = make_engine(small_net(), ema=EmaConfig(enabled=True))
-    engine.fit(Step([batch]) for batch in batches(5))
-    weight, average = engine.model[0].weight.detach().clone(), engine.ema.averages["0.weight"]
-    with engine.weights_to_use():
-        assert torch.equal(engine.model[0].weight, average)
-    with engine.weights_to_use(averaged=False):
-        assert torch.equal(engine.model[0].weight, weight)
+    loop = loop_over(small_net(), ema=EmaConfig(enabled=True))
+    loop.fit(Step([batch]) for batch in batches(5))
+    weight, average = loop.model[0].weight.detach().clone(), loop.ema.averages["0.weight"]
+    with loop.weights_to_use():
+        assert torch.equal(loop.model[0].weight, average)
+    with loop.weights_to_use(averaged=False):
+        assert torch.equal(loop.model[0].weight, weight)
 
 
 # --- bfloat16 weights -------------------------------------------------------------------------------------------------
@@ -652,7 +649,7 @@ def test_a_run_with_stochastic_rounding_goes_on_bit_for_bit(name):
     data = [(inputs.bfloat16(), targets.bfloat16()) for inputs, targets in batches(8)]
 
     def make():
-        return make_engine(small_net(torch.bfloat16), optimizer=optimizer)
+        return loop_over(small_net(torch.bfloat16), optimizer=optimizer)
 
     straight = make()
     straight.fit(Step([batch]) for batch in data)
@@ -669,12 +666,12 @@ def test_a_run_with_stochastic_rounding_goes_on_bit_for_bit(name):
 @pytest.mark.parametrize("name", ROUNDED)
 def test_a_skipped_step_rounds_nothing(name):
     optimizer = replace(OPTIMIZERS[name], stochastic_rounding=True)
-    engine = make_engine(small_net(torch.bfloat16), optimizer=optimizer)
+    loop = loop_over(small_net(torch.bfloat16), optimizer=optimizer)
     inputs, targets = (part.bfloat16() for part in batches(1)[0])
-    engine.fit([Step([(inputs, targets)])])
-    before = copied(engine.state())[0]["model"]
-    engine.fit([Step([(inputs * math.nan, targets)])])
-    assert all(torch.equal(value, before[key]) for key, value in copied(engine.state())[0]["model"].items())
+    loop.fit([Step([(inputs, targets)])])
+    before = copied(loop.state())[0]["model"]
+    loop.fit([Step([(inputs * math.nan, targets)])])
+    assert all(torch.equal(value, before[key]) for key, value in copied(loop.state())[0]["model"].items())
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
@@ -691,13 +688,13 @@ def test_training_goes_on_from_its_state_bit_for_bit(optimizer, precision):
         "mixed_precision": precision,
         "total_steps": 12,
     }
-    straight = make_engine(conv_net(dropout=0.3), **settings)
+    straight = loop_over(conv_net(dropout=0.3), **settings)
     straight.fit(data)
 
-    first = make_engine(conv_net(dropout=0.3), **settings)
+    first = loop_over(conv_net(dropout=0.3), **settings)
     first.fit(data[:6])
     saved = copied(first.state())
-    second = make_engine(conv_net(dropout=0.3), **settings)
+    second = loop_over(conv_net(dropout=0.3), **settings)
     torch.manual_seed(99)  # a generator in another state must not matter
     second.load_state(*saved)
     assert_same_state(copied(second.state()), saved)
@@ -708,68 +705,68 @@ def test_training_goes_on_from_its_state_bit_for_bit(optimizer, precision):
 
 def test_the_state_holds_plain_json(tmp_path):
     for optimizer in OPTIMIZERS.values():
-        engine = make_engine(conv_net(), optimizer=optimizer)
-        engine.fit(conv_steps(2))
-        tensors, data = engine.state()
+        loop = loop_over(conv_net(), optimizer=optimizer)
+        loop.fit(conv_steps(2))
+        tensors, data = loop.state()
         assert json.loads(json.dumps(data, allow_nan=False))["step"] == 2
         assert all(isinstance(tensor, torch.Tensor) for group in tensors.values() for tensor in group.values())
 
 
 def test_a_state_of_other_parameters_is_refused_and_changes_nothing():
-    source = make_engine(conv_net())
+    source = loop_over(conv_net())
     source.fit(conv_steps(1))
     state = copied(source.state())
-    engine = make_engine(small_net())
-    before = copied(engine.state())
+    loop = loop_over(small_net())
+    before = copied(loop.state())
     with pytest.raises(TrainingError, match="other parameters"):
-        engine.load_state(*state)
-    assert_same_state(copied(engine.state()), before)
+        loop.load_state(*state)
+    assert_same_state(copied(loop.state()), before)
 
 
 def test_a_state_of_other_shapes_is_refused_and_changes_nothing():
-    source = make_engine(nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3)))
+    source = loop_over(nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3)))
     source.fit(Step([batch]) for batch in batches(1))
-    engine = make_engine(small_net())
-    before = copied(engine.state())
+    loop = loop_over(small_net())
+    before = copied(loop.state())
     with pytest.raises(TrainingError, match="other parameters"):
-        engine.load_state(*copied(source.state()))
-    assert_same_state(copied(engine.state()), before)
+        loop.load_state(*copied(source.state()))
+    assert_same_state(copied(loop.state()), before)
 
 
 def test_a_state_of_another_optimizer_is_refused():
-    source = make_engine(small_net(), optimizer=OPTIMIZERS["adafactor"])
+    source = loop_over(small_net(), optimizer=OPTIMIZERS["adafactor"])
     source.fit(Step([batch]) for batch in batches(1))
-    engine = make_engine(small_net())
+    loop = loop_over(small_net())
     with pytest.raises(TrainingError, match="optimizer"):
-        engine.load_state(*copied(source.state()))
+        loop.load_state(*copied(source.state()))
 
 
 def test_an_average_switched_on_later_starts_at_the_weights_of_the_backup():
-    source = make_engine(small_net())
+    source = loop_over(small_net())
     source.fit(Step([batch]) for batch in batches(5))
-    engine = make_engine(small_net(), ema=EmaConfig(enabled=True))
-    engine.load_state(*copied(source.state()))
-    assert torch.equal(engine.ema.averages["0.weight"], source.model[0].weight)
+    loop = loop_over(small_net(), ema=EmaConfig(enabled=True))
+    loop.load_state(*copied(source.state()))
+    assert torch.equal(loop.ema.averages["0.weight"], source.model[0].weight)
 
 
 def test_a_resumed_run_takes_its_rates_from_the_settings():
-    source = make_engine(small_net())
+    source = loop_over(small_net())
     source.fit(Step([batch]) for batch in batches(2))
     slower = OptimizerConfig(learning_rate=1e-3, weight_decay=0.0)
-    engine = make_engine(small_net(), optimizer=slower)
-    engine.load_state(*copied(source.state()))
-    group = engine.optimizer.param_groups[0]
+    loop = loop_over(small_net(), optimizer=slower)
+    loop.load_state(*copied(source.state()))
+    group = loop.optimizer.torch.param_groups[0]
     assert (group["initial_lr"], group["weight_decay"]) == (1e-3, 0.0)
 
 
 @pytest.mark.parametrize(("before", "after"), [("fp16", "no"), ("no", "fp16")])
 def test_a_resume_with_another_precision_starts_with_a_loss_scale_of_its_own(before, after):
-    source = make_engine(small_net(), mixed_precision=before)
+    source = loop_over(small_net(), mixed_precision=before)
     source.fit([Step([batch]) for batch in batches(2)])
-    engine = make_engine(small_net(), mixed_precision=after)
-    fresh = engine.loss_scale.value.clone()
-    engine.load_state(*copied(source.state()))
-    assert engine.loss_scale.value == fresh
+    loop = loop_over(small_net(), mixed_precision=after)
+    fresh = loop.loss_scale.value.clone()
+    loop.load_state(*copied(source.state()))
+    assert loop.loss_scale.value == fresh
 
 
 def test_the_averages_of_half_precision_weights_keep_small_updates():
@@ -788,15 +785,15 @@ def test_the_averages_of_half_precision_weights_keep_small_updates():
 @pytest.mark.parametrize(("platform", "gigabytes", "warnings"), [("win32", 13, 1), ("win32", 11, 0), ("linux", 13, 0)])
 def test_on_windows_memory_that_spills_into_the_systems_is_warned_of_once(platform, gigabytes, warnings, monkeypatch):
     callbacks = Recorder()
-    engine = make_engine(small_net(), callbacks=callbacks)
-    monkeypatch.setattr("modules.trainer.TrainingEngine.sys", SimpleNamespace(platform=platform))
+    loop = loop_over(small_net(), callbacks=callbacks)
+    monkeypatch.setattr("modules.trainer.TrainingLoop.sys", SimpleNamespace(platform=platform))
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved"):
         monkeypatch.setattr(torch.cuda, name, lambda device: gigabytes * 10**9)
     card = SimpleNamespace(total_memory=12 * 10**9)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    engine.runtime.device = torch.device("cuda", 0)
+    loop.runtime.device = torch.device("cuda", 0)
     for _ in range(3):
-        engine._memory_time = float("-inf")
-        engine._device_memory()
+        loop._memory_time = float("-inf")
+        loop._device_memory()
     text = "Training uses 13.0 GB and cuda:0 has 12.0 GB: Windows keeps the rest"
     assert [warning[: len(text)] for warning in callbacks.warnings] == [text] * warnings

@@ -1,0 +1,111 @@
+"""Optimizers as the training loop steps them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from modules.trainer.optimizers import (
+    ParamGroup,
+    averaged_weights,
+    check_same_optimizer,
+    create_optimizer,
+    load_optimizer_state,
+    optimizer_state,
+    uses_stochastic_rounding,
+)
+from modules.trainer.schedules import learning_rate_share
+from modules.trainer.stochastic_rounding import step_rounded
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from modules.config.OptimizerConfig import OptimizerConfig
+    from modules.config.ScheduleConfig import ScheduleConfig
+
+
+class LoopOptimizer:
+    """A torch optimizer whose learning rates belong to its owner: the loop leaves them as they are."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self.torch = optimizer
+
+    def set_learning_rates(self, step: int) -> dict[str, float]:
+        """Sets the rates of optimizer step `step` (from 0) and returns them by the name of their group."""
+        return {group.get("name", f"group {i}"): group["lr"] for i, group in enumerate(self.torch.param_groups)}
+
+    def drop_unwanted_gradients(self, step: int) -> None:
+        """Removes the gradients of what no longer trains in optimizer step `step` (from 0)."""
+
+    def step(self, step: int) -> None:
+        """Updates the parameters from their gradients; `step` counts from 0."""
+        self.torch.step()
+
+    @property
+    def takes_grad_scale(self) -> bool:
+        """Whether it divides gradients by `grad_scale` and heeds `found_inf` inside its kernel, as fused ones do."""
+        return getattr(self.torch, "_step_supports_amp_scaling", False)
+
+    def averaged_weights(self) -> dict[Tensor, Tensor] | None:
+        """Parameter -> average, of an optimizer that trains other weights than it gives; None for all others."""
+        return averaged_weights(self.torch)
+
+    def state(self, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """(tensors keyed "parameter/key", plain data for JSON). names: of the parameters."""
+        return optimizer_state(self.torch, names)
+
+    def check_state(self, data: dict[str, Any]) -> None:
+        """Raises TrainingError where the plain data of `state` is of another optimizer."""
+        check_same_optimizer(self.torch, data)
+
+    def load_state(self, names: dict[Tensor, str], tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
+        """Puts back what `state` gave."""
+        load_optimizer_state(self.torch, names, tensors, data)
+
+
+class ScheduledOptimizer(LoopOptimizer):
+    """The optimizer of the settings, with their schedule, the ends of its groups and stochastic rounding.
+
+    total_steps: optimizer steps of the whole run. seed: decides the roundings. learning_rate_factor: what the rule for
+    the batch size multiplies every group's rate by.
+    Raises TrainingError where the optimizer's package is missing.
+    """
+
+    def __init__(
+        self,
+        config: OptimizerConfig,
+        schedule: ScheduleConfig,
+        groups: list[ParamGroup],
+        total_steps: int,
+        seed: int = 42,
+        learning_rate_factor: float = 1.0,
+    ):
+        super().__init__(create_optimizer(config, groups, learning_rate_factor))
+        self._schedule = schedule
+        self._total_steps = total_steps
+        self._seed = seed
+        self._rounds = uses_stochastic_rounding(config, groups)
+        self._stops = {group.name: group.stops_after for group in groups if group.stops_after is not None}
+
+    def set_learning_rates(self, step: int) -> dict[str, float]:
+        share = learning_rate_share(self._schedule, step, self._total_steps)
+        for group in self.torch.param_groups:
+            group["lr"] = 0.0 if self._has_stopped(group, step) else group["initial_lr"] * share
+        return super().set_learning_rates(step)
+
+    def drop_unwanted_gradients(self, step: int) -> None:
+        # without a gradient, no optimizer touches a parameter; a rate of 0 would still let some move it
+        for group in self.torch.param_groups if self._stops else ():
+            if self._has_stopped(group, step):
+                for param in group["params"]:
+                    param.grad = None
+
+    def step(self, step: int) -> None:
+        if self._rounds:
+            step_rounded(self.torch, self._seed, step)
+        else:
+            self.torch.step()
+
+    def _has_stopped(self, group: dict[str, Any], step: int) -> bool:
+        last = self._stops.get(group["name"])
+        return last is not None and step >= last

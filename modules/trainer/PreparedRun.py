@@ -1,0 +1,55 @@
+"""What a run has when it is ready for its first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modules.data.run_summary import step_warnings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from modules.config.PartConfig import PartConfig
+    from modules.config.TrainConfig import TrainConfig
+    from modules.data.batches import SampleSource
+    from modules.data.RunPlan import RunPlan
+    from modules.methods.Method import Loss
+    from modules.trainer.BackupStore import Backup
+    from modules.weights.BaseModel import BaseModel
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedRun:
+    """A run of `config`, with everything loaded and cached; the same on every rank.
+
+    base: with what trains in memory. parts: component that trains -> its settings. loss: the module that trains, whose
+    forward is the loss of a batch.
+    source: makes the batches that `plan` lists. global_batch: samples per optimizer step over all ranks. accumulation:
+    micro-batches of one shape that a rank cuts its share of them into.
+    data_digest: of the images that are trained on. learning_rate_factor: what every learning rate is multiplied by.
+    backup: what the run resumes from, None for a new one.
+    """
+
+    config: TrainConfig
+    base: BaseModel
+    parts: dict[str, PartConfig]
+    loss: Loss
+    source: SampleSource
+    plan: RunPlan
+    data_digest: str
+    global_batch: int
+    accumulation: int
+    learning_rate_factor: float
+    backup: Backup | None
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        planned = self.plan.steps_per_epoch * self.config.epochs
+        return min(planned, self.config.max_steps or planned)
+
+    @property
+    def step_warnings(self) -> Iterator[str]:
+        """What is odd about the number of steps and their size."""
+        return step_warnings(self.config, self.plan.num_samples, self.global_batch, self.total_steps)

@@ -1,0 +1,229 @@
+"""From settings to a run that is ready for its first step: checks, model, caches, plan."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from modules.config.batch_size import accumulation_steps, describe_scaling, global_batch, learning_rate_factor
+from modules.data.batches import SampleSource
+from modules.data.captions import check_placeholders
+from modules.data.CaptionSource import CaptionSource
+from modules.data.concepts import captions
+from modules.data.draws import torch_seed
+from modules.data.Encoder import Encoder
+from modules.data.encoding import check_unusable
+from modules.data.errors import DataError
+from modules.data.prepare import prepare_data
+from modules.data.run_summary import count_texts, disk_needs, picture_warnings
+from modules.data.RunPlan import RunPlan, samples_digest
+from modules.distributed.usable_gpus import device_words
+from modules.families.conditioning import is_unconditional_zero
+from modules.families.prediction import check_prediction
+from modules.families.registry import FAMILIES
+from modules.families.TextEncoding import collate_text
+from modules.families.timesteps import timesteps_of
+from modules.methods.layers import check_layers
+from modules.methods.parts import trained_in
+from modules.methods.registry import METHODS
+from modules.session.out_of_memory import must_fit
+from modules.session.RunFolder import RunFolder
+from modules.trainer.checks import check_parts, check_precision, check_shares, check_start
+from modules.trainer.compiling import check_compiler, compile_blocks
+from modules.trainer.optimizers import lay_out_parameters
+from modules.trainer.PreparedRun import PreparedRun
+from modules.trainer.rank_checks import check_same, settings_digest, weights_digest
+from modules.trainer.resuming import check_divides, newest_backup
+from modules.weights.BaseModel import BaseModel
+
+if TYPE_CHECKING:
+    from modules.config.PartConfig import PartConfig
+    from modules.config.TrainConfig import TrainConfig
+    from modules.distributed.Runtime import Runtime
+    from modules.methods.Method import Method
+    from modules.session.TrainCallbacks import TrainCallbacks
+    from modules.trainer.BackupStore import Backup, BackupStore
+    from modules.trainer.StartProgress import StartProgress
+
+
+def prepare_run(
+    config: TrainConfig,
+    runtime: Runtime,
+    callbacks: TrainCallbacks,
+    progress: StartProgress,
+    backups: BackupStore,
+    resume: bool = False,
+) -> PreparedRun:
+    """Everything that comes before the first collective. All ranks call it and find the same.
+
+    resume: from the newest good one of `backups`.
+    Raises UserError for what the user can fix, and StopRequested where a stop is asked for meanwhile.
+    """
+    family, method = FAMILIES[config.family], METHODS[config.method]
+    run_folder = RunFolder(config.workspace_dir)
+    same = partial(check_same, runtime, 0)
+    # first, because a resuming rank waits for the others where a fresh one does not
+    same("options", lambda: str(resume), "--resume in the command")
+    base_info, warnings = check_start(config, runtime.world_size, resume)
+    for text in warnings:
+        progress.warn(text)
+    check_precision(config.model, runtime.device)
+    if compiles(config):
+        check_compiler(runtime.device)
+    if runtime.world_size == 1:  # on several ranks, setup_distributed says which device each has
+        callbacks.on_status(f"Training on {device_words(runtime.device)}")
+    dataset, buckets = prepare_data(config, family)
+    # read before the model is loaded, so that an unreadable caption is found before hours of caching
+    texts = captions(dataset) if method.facts.uses_captions else [("",)] * len(dataset)
+    check_placeholders(config, (text for several in texts for text in several))
+    for need in disk_needs(config, family, base_info, dataset, buckets, count_texts(config, dataset, texts)):
+        if need.warning:
+            progress.warn(need.warning)
+    if runtime.is_main:
+        run_folder.create()
+    same("settings", lambda: settings_digest(config), "the files of its settings")
+    same("pictures or captions", lambda: samples_digest(dataset, captions=texts), "the concepts")
+    backup = _earlier_state(config, runtime, progress, run_folder, backups, resume)
+    for text in picture_warnings(config, dataset, learns_captions=method.facts.uses_captions):
+        progress.warn(text)
+
+    callbacks.on_status("Opening the model")
+    base = BaseModel(family, config.model, runtime.device, runtime.loading_turn)
+    parts = _trained_parts(config, method, base)
+    encoder = Encoder(
+        base,
+        dataset,
+        buckets,
+        Path(os.path.expanduser(config.cache_dir)),
+        runtime,
+        config.distributed_data_loading,
+        progress.tell_or_end,
+        progress.tell,
+    )
+    takes_latents = method.facts.uses_denoiser
+    if not takes_latents:
+        base.require(family.vae)
+    pictures = encoder.latents() if takes_latents else encoder.pixels()
+    check_unusable(dataset, encoder.unusable, config.data.max_unreadable_share)
+    for path, reason in {dataset.paths[sample]: reason for sample, reason in encoder.unusable.items()}.items():
+        progress.warn(f"{path} is left out: {reason}.")
+    caches_text = takes_latents and not _trains_text(base, parts)
+    caption_source = CaptionSource(dataset, texts, config.seed, config.data.caption_variants if caches_text else None)
+    source = SampleSource(
+        dataset=dataset,
+        buckets=buckets,
+        pictures=pictures,
+        captions=caption_source,
+        text=encoder.text(caption_source.all_texts()) if caches_text else None,
+        caption_dropout=config.data.caption_dropout,
+        seed=config.seed,
+        dtype=torch.promote_types(base.dtype, torch.float32),
+        sizes=takes_latents and family.takes_sizes,
+        **(_noise_options(config, base) if takes_latents else {}),
+    )
+    callbacks.on_status("Loading the model")
+    attach_method(config, method, base, parts)
+    same("weights", lambda: weights_digest(base, runtime), "model.base")
+
+    size = _global_batch(config, runtime, progress, backup)
+    plan = RunPlan(dataset, buckets, encoder.unusable, config.seed, size)
+    if not plan.num_samples:
+        raise DataError("concepts: their repeats leave no sample in an epoch; raise concepts.N.repeats.")
+    digest = samples_digest(dataset, encoder.unusable)
+    if backup and backup.data["run"]["samples"] != digest:
+        progress.warn("The pictures have changed since the backup: the current epoch is planned anew.")
+    if not backup and (scaling := describe_scaling(config, runtime.world_size)):
+        callbacks.on_status(scaling)
+    factor = backup.data["learning_rate_factor"] if backup else learning_rate_factor(config, runtime.world_size)
+    return PreparedRun(
+        config=config,
+        base=base,
+        parts=parts,
+        loss=method.loss(base, config),
+        source=source,
+        plan=plan,
+        data_digest=digest,
+        global_batch=size,
+        accumulation=accumulation_steps(config, runtime.world_size, size),
+        learning_rate_factor=factor,
+        backup=backup,
+    )
+
+
+def compiles(config: TrainConfig) -> bool:
+    """Whether the run compiles its denoisers."""
+    return config.model.compile != "off" and METHODS[config.method].facts.uses_denoiser
+
+
+def _earlier_state(
+    config: TrainConfig,
+    runtime: Runtime,
+    progress: StartProgress,
+    run_folder: RunFolder,
+    backups: BackupStore,
+    resume: bool,
+) -> Backup | None:
+    """The backup to resume from. A folder that holds a run is never started over: its work would be mixed up."""
+    if not resume:
+        if runtime.is_main:
+            run_folder.refuse_earlier_run()
+        return None
+    backup = newest_backup(backups, runtime)
+    if backup is None:
+        progress.warn(f"There is no backup in {run_folder.backup_dir}: training starts at step 0.")
+        check_shares(config, runtime.world_size)
+    return backup
+
+
+def _trained_parts(config: TrainConfig, method: Method, base: BaseModel) -> dict[str, PartConfig]:
+    """The components of this base that train. Raises UserError, before anything is cached, where that can't be."""
+    parts = trained_in(method, base, config)
+    check_parts(config, parts)  # again: the base may go without a part of its family
+    check_layers(method, base, parts, config)
+    if method.facts.uses_denoiser:
+        check_prediction(base.family, base.pipe.scheduler.config)
+    return parts
+
+
+def _trains_text(base: BaseModel, parts: dict[str, PartConfig]) -> bool:
+    return any(part in base.family.text.encoders for part in parts)
+
+
+def _noise_options(config: TrainConfig, base: BaseModel) -> dict[str, Any]:
+    """What a source of batches for a denoiser needs to know."""
+    return {
+        "diffusion": config.diffusion,
+        "loss": config.loss,
+        "timesteps": timesteps_of(base.family, base.pipe.scheduler.config, config.diffusion),
+        "zero_unconditional": is_unconditional_zero(base.pipe),
+        "collate": partial(collate_text, base.family.text),
+    }
+
+
+def attach_method(config: TrainConfig, method: Method, base: BaseModel, parts: dict[str, PartConfig]) -> None:
+    """Loads what a step needs; after the caching, so that encoders and denoiser are not in memory together."""
+    denoisers = base.family.denoisers if method.facts.uses_denoiser else ()
+    encoders = base.family.text_components if _trains_text(base, parts) else ()
+    present = [name for name in (*denoisers, *encoders) if name in base.component_names]
+    with must_fit("the model"):
+        base.require(*parts, *present)
+    torch.manual_seed(torch_seed(config.seed, "initialisation"))
+    method.attach(base, config)
+    method.check_output(base, config)
+    lay_out_parameters(config.optimizer, (p for name in parts for p in base.module(name).parameters()))
+    for name in set(denoisers).intersection(present) if compiles(config) else ():
+        compile_blocks(base.module(name))
+
+
+def _global_batch(config: TrainConfig, runtime: Runtime, progress: StartProgress, backup: Backup | None) -> int:
+    """Samples per step. A resumed run keeps those of its backup on any number of ranks."""
+    wanted = global_batch(config, runtime.world_size)
+    size = backup.data["run"]["global_batch"] if backup else wanted
+    if size != wanted:
+        progress.warn(f"batch_size: the run goes on with the {size} samples per step of its backup.")
+    check_divides(size, runtime.world_size)
+    return size

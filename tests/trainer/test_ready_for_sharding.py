@@ -1,0 +1,120 @@
+"""What a runtime that shards the model relies on: when parameters are taken, and which calls all ranks make."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+
+from modules.config.EmaConfig import EmaConfig
+from modules.config.OptimizerConfig import OptimizerConfig
+from modules.distributed.Runtime import Runtime
+from modules.session.TrainCommands import TrainCommands
+from modules.trainer.GenericTrainer import GenericTrainer
+from modules.trainer.Step import Step
+from tests.support.make_loop import make_loop
+from tests.support.Recorder import Recorder
+
+CPU = torch.device("cpu")
+
+
+class ReplacingRuntime(Runtime):
+    """Puts new parameters in the places of the model's, as `fully_shard` does, and takes the norm elsewhere."""
+
+    def prepare(self, module, unused_parameters=False):
+        for part in module.modules():
+            for name, param in list(part.named_parameters(recurse=False)):
+                setattr(part, name, nn.Parameter(param.detach().clone(), requires_grad=param.requires_grad))
+        return module
+
+    def gradient_norm(self, gradients):
+        return 2 * super().gradient_norm(gradients)
+
+
+class RecordingRuntime(Runtime):
+    """Rank `rank` of two that do the same; notes the calls that all ranks must make."""
+
+    def __init__(self, rank: int):
+        super().__init__(CPU)
+        self.rank, self.world_size, self.local_world_size = rank, 2, 2
+        self.calls: list[str] = []
+
+    def gather(self, value, why):
+        return [value] * 2
+
+    def whole_tensors(self, tensors):
+        self.calls.append("whole tensors")
+        return tensors
+
+    @contextlib.contextmanager
+    def whole_parameters(self, *modules):
+        self.calls.append("whole parameters")
+        yield
+        self.calls.append("parted again")
+
+    def replicated(self, tensors):
+        self.calls.append("replicated")
+        return tensors
+
+
+def small_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def squared(model, inputs):
+    return model(inputs).square().sum(), len(inputs), {}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor", "schedule_free", "lion"])
+def test_the_parameters_that_preparing_leaves_are_those_that_train(optimizer):
+    config = OptimizerConfig(name=optimizer, learning_rate=1e-2, max_grad_norm=0.0)
+    steps = [Step([torch.randn(4, 4, generator=torch.Generator().manual_seed(i))]) for i in range(4)]
+    states, norms = [], []
+    for runtime in (Runtime(CPU), ReplacingRuntime(CPU)):
+        recorder = Recorder()
+        ema = EmaConfig(enabled=True, decay=0.5)
+        loop = make_loop(small_net(), squared, optimizer=config, ema=ema, runtime=runtime, callbacks=recorder)
+        loop.fit(steps)
+        tensors, _ = loop.state()
+        states.append({f"{file}/{name}": value for file, group in tensors.items() for name, value in group.items()})
+        norms.append([info.grad_norm for info in recorder.steps])
+        assert not torch.equal(dict(loop.model.named_parameters())["0.weight"], small_net()[0].weight)
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert norms[1] == pytest.approx([2 * norm for norm in norms[0]])
+
+
+CALLS = {  # action -> the calls that every rank makes in it
+    "backup": ["whole tensors"] * 3,
+    "save": ["whole parameters", "parted again"],
+    "sample": ["whole parameters", "parted again"],
+    "validate": ["whole parameters", "parted again"],
+    "check": ["replicated"],
+}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_calls_what_a_sharded_model_needs_all_ranks_for(rank, make_config):
+    settings = (
+        "validation.unit=steps",
+        "validation.every=9",
+        "data.validation_share=0.3",
+        "ema.enabled=true",
+        "sampling.at_end=true",
+    )
+    runtime = RecordingRuntime(rank)
+    trainer = GenericTrainer(make_config(*settings), Recorder(), TrainCommands(), runtime)
+    trainer.start()
+    found = {}
+    for name in CALLS:
+        runtime.calls.clear()
+        trainer.loop.actions[name].run()
+        found[name] = list(runtime.calls)
+    assert found == CALLS
+    runtime.calls.clear()
+    trainer.end()
+    # what waits for room is written by rank 0 long after the others have done their part: whole until then
+    assert runtime.calls == ["whole parameters", *CALLS["backup"], *CALLS["sample"], "parted again"]
