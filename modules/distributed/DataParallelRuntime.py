@@ -37,12 +37,14 @@ class DataParallelSettings:
     """How gradients are exchanged. bucket_size_mb: of one all-reduce, in MiB.
 
     static_graph: the same parameters get gradients in every step; DDP then needs no search for unused ones.
+    sync_batch_norm: BatchNorm layers in training mode normalize over the micro-batches of all ranks.
     """
 
     reduce_precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     bucket_size_mb: int = 25
     gradient_as_bucket_view: bool = True
     static_graph: bool = False
+    sync_batch_norm: bool = True
 
 
 class DataParallelRuntime(Runtime):
@@ -77,8 +79,15 @@ class DataParallelRuntime(Runtime):
         self._next_poll: dict[str, float] = {}
 
     def prepare(self, module: nn.Module, unused_parameters: bool = False) -> nn.Module:
-        """`module` in DDP. Of parameters, only what requires a gradient now is broadcast and reduced."""
-        self._add_batch_norms(module, unused_parameters)
+        """`module` in DDP. Of parameters, only what requires a gradient now is broadcast and reduced.
+
+        A module that was prepared before stays in the wrapper that it has: two would both reduce its gradients.
+        """
+        for wrapped in self._wrapped:
+            if wrapped.module is module:
+                return wrapped
+        if self._settings.sync_batch_norm:
+            self._add_batch_norms(module, unused_parameters)
         frozen = [name for name, param in module.named_parameters() if not param.requires_grad]
         # DDP would broadcast frozen parameters and buffers from rank 0 at the start and all buffers in each forward;
         # SharedBuffers sends those that need it
@@ -146,6 +155,16 @@ class DataParallelRuntime(Runtime):
         both = torch.cat([values, own.to(values).reshape(1)])  # of no gradients at all, the norm is on the CPU
         dist.all_reduce(both)
         return both[:-1], both[-1]
+
+    def mean(self, values: Tensor) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total)
+        return total / self.world_size
+
+    def gather_objects(self, value: T) -> list[T]:
+        values: list[T] = [value] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
 
     def gather(self, value: T, why: str) -> list[T]:
         with self.heartbeat.phase("waiting"):

@@ -109,8 +109,13 @@ def run_store() -> dist.Store:
     return _membership.store
 
 
-def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None) -> Runtime:
-    """What the trainer sees of the ranks that `setup_distributed` has joined."""
+def create_runtime(
+    config: TrainConfig, heartbeat: Heartbeat | None = None, *, sync_batch_norm: bool = True
+) -> Runtime:
+    """What the trainer sees of the ranks that `setup_distributed` has joined.
+
+    sync_batch_norm: as of DataParallelSettings.
+    """
     membership = _membership or Membership(default_device(config.device_indexes))
     if membership.environment is None:
         return Runtime(membership.device, heartbeat)
@@ -119,6 +124,7 @@ def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None) -> R
         config.ddp_bucket_size_mb,
         config.ddp_gradient_as_bucket_view,
         config.ddp_static_graph,
+        sync_batch_norm,
     )
     store = dist.PrefixStore("runtime", membership.store)
     runtime = DataParallelRuntime(membership.device, membership.environment, store, settings, heartbeat)

@@ -138,7 +138,7 @@ def train_rank(
         log = stack.enter_context(log_file(folder.log_path(rank)))
         callbacks = CallbackList(_listeners(config, folder, rank, log, tells_failure, stack))
         commands = FolderCommands(folder, callbacks, run_started=started) if rank == 0 else TrainCommands()
-        stack.enter_context(_stop_on(signals, commands, callbacks))
+        stack.enter_context(stop_on(signals, commands, callbacks))
         if keeps_awake:
             stack.enter_context(kept_awake(callbacks.on_status))
         try:
@@ -149,7 +149,7 @@ def train_rank(
             at_once = isinstance(end, KeyboardInterrupt)
             return Outcome("stopped", requeues=commands.requeues and rank == 0, at_once=at_once)
         except Exception as error:
-            outcome = _failure(error)
+            outcome = failure_outcome(error)
             if not outcome.is_user_error:
                 for stream in (sys.stderr, log) if tells_failure else (log,):
                     with contextlib.suppress(OSError):
@@ -172,7 +172,8 @@ def _train(make_trainer: MakeTrainer, callbacks: TrainCallbacks, commands: Train
     return Outcome("stopped" if trainer.stopped else "finished", trainer.step, requeues=trainer.requeues)
 
 
-def _failure(error: Exception) -> Outcome:
+def failure_outcome(error: Exception) -> Outcome:
+    """How a rank ended that raised `error`."""
     trace = visible_text("".join(traceback.format_exception(error)))
     failed = partial(Outcome, "failed", traceback=trace, error=error)
     if isinstance(error, RankLostError):
@@ -215,7 +216,7 @@ def _listeners(
 
 
 @contextlib.contextmanager
-def _stop_on(signals: tuple[int, ...], commands: TrainCommands, callbacks: TrainCallbacks) -> Iterator[None]:
+def stop_on(signals: tuple[int, ...], commands: TrainCommands, callbacks: TrainCallbacks) -> Iterator[None]:
     """Inside, the first of `signals` asks for a stop; a second Ctrl-C ends at once."""
 
     def stop(number, frame) -> None:

@@ -18,6 +18,7 @@ from modules.session.manifest import MANIFEST_NAME, check_manifest
 from modules.session.RunFolder import RunFolder
 
 STATE_NAME = "state.json"
+ENGINE = "engine"  # the entry of a state.json that TrainingEngine has written
 
 _NAME = re.compile(r"(aside-)?step-(\d{1,18})")
 _ESSENTIAL = (STATE_NAME, "model.safetensors", "optimizer.safetensors")
@@ -93,7 +94,9 @@ def damage(path: Path, contents: bool = True) -> str | None:
         return problem
     try:
         text = (path / STATE_NAME).read_bytes()
-        state = _State.model_validate(json.loads(text, parse_constant=_refuse_constant))
+        values = json.loads(text, parse_constant=_refuse_constant)
+        of_engine = isinstance(values, dict) and ENGINE in values
+        state = (_LoopState if of_engine else _RunState).model_validate(values)
     except ValidationError as error:
         return f"{STATE_NAME} {_first_problem(error)}"
     except (OSError, ValueError, RecursionError) as error:
@@ -143,18 +146,26 @@ class _Run(_Strict):
     samples: str
 
 
-class _State(_Strict):
-    """What a run needs of state.json to go on. ema: whether there are averaged weights; earlier versions don't say."""
+class _LoopState(_Strict):
+    """What any training needs of state.json to go on.
+
+    ema: whether there are averaged weights; earlier versions don't say.
+    """
 
     step: _Count
     epoch: _Count
     step_in_epoch: _Count
     smooth_loss: float | None
-    learning_rate_factor: Annotated[float, Field(gt=0)]
     optimizer: _Optimizer
     loss_scale: dict[str, float]
-    run: _Run
     ema: bool = False
+
+
+class _RunState(_LoopState):
+    """What a run needs beside that."""
+
+    learning_rate_factor: Annotated[float, Field(gt=0)]
+    run: _Run
 
 
 def _refuse_constant(name: str) -> NoReturn:

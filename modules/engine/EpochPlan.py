@@ -1,0 +1,177 @@
+"""Which samples of a DataLoader each rank gets in each optimizer step of an epoch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader
+
+from modules.data.draws import torch_seed
+
+MAX_SAMPLES = 2**31  # of an epoch; a sampler that gives more is taken for endless
+
+
+class Key(NamedTuple):
+    """A sample of an epoch. position: in the epoch's order over all ranks, which its random numbers depend on."""
+
+    epoch: int
+    position: int
+    index: Any
+
+
+@dataclass(frozen=True)
+class StepKeys:
+    """What one rank loads for one optimizer step: the keys of each micro-batch, at least one.
+
+    padding: the rank has no sample in this step, and loads another's so that its collectives meet the others'.
+    """
+
+    micro_batches: list[list[Key]]
+    padding: bool = False
+
+
+class Epoch(Sequence[StepKeys]):
+    """One rank's part of every step of an epoch; as many steps on each rank.
+
+    order: the indexes of all ranks. shares: of each round of micro-batches, the positions in `order` of each rank's.
+    """
+
+    def __init__(self, number: int, order: list[Any], shares: list[list[range]], rank: int, accumulation: int):
+        self._number = number
+        self._order = order
+        self._shares = shares
+        self._rank = rank
+        self._accumulation = accumulation
+
+    def __len__(self) -> int:
+        return -(-len(self._shares) // self._accumulation)
+
+    def __getitem__(self, step: int) -> StepKeys:
+        if step >= len(self):
+            raise IndexError(step)
+        shares = self._shares[step * self._accumulation : (step + 1) * self._accumulation]
+        own = [self._keys(share[self._rank]) for share in shares if share[self._rank]]
+        if own:
+            return StepKeys(own)
+        other = next(positions for share in shares for positions in share if positions)
+        return StepKeys([self._keys(other[:1])], padding=True)
+
+    def _keys(self, positions: range) -> list[Key]:
+        return [Key(self._number, position, self._order[position]) for position in positions]
+
+
+class EpochPlan:
+    """The steps of an epoch over `loader`, cut for `world_size` ranks.
+
+    Each rank loads batches of the loader's own size. So N ranks with batches of b take the samples of one rank with
+    batches of N*b, in the same steps. A batch sampler of the user's own keeps its batches whole: rank r takes every
+    batch whose number is r modulo N.
+    """
+
+    def __init__(self, loader: DataLoader, rank: int, world_size: int, accumulation: int, seed: int):
+        self._loader = loader
+        self._rank = rank
+        self._world_size = world_size
+        self._accumulation = accumulation
+        self._seed = seed
+
+    def epoch(self, epoch: int) -> Epoch:
+        """The steps of `epoch` (from 0)."""
+        loader = self._loader
+        if self._has_own_batches:
+            sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+            entries = self._drawn(sampler, epoch)
+            batches = [[index] for index in entries] if loader.batch_sampler is None else list(map(list, entries))
+            first = list(accumulate(map(len, batches), initial=0))
+            ranges = [range(*pair) for pair in pairwise(first)]
+            rounds = [ranges[i : i + self._world_size] for i in range(0, len(ranges), self._world_size)]
+            order = [index for batch in batches for index in batch]
+            shares = [[*group, *([range(0)] * (self._world_size - len(group)))] for group in rounds]
+            return Epoch(epoch, order, shares, self._rank, self._accumulation)
+        order = self._drawn(loader.sampler, epoch)
+        size = loader.batch_size * self._world_size
+        whole = len(order) // size * size
+        end = whole if loader.drop_last else len(order)
+        shares = [self._cut(range(first, min(first + size, end))) for first in range(0, end, size)]
+        return Epoch(epoch, order, shares, self._rank, self._accumulation)
+
+    @property
+    def _has_own_batches(self) -> bool:
+        sampler = self._loader.batch_sampler
+        return sampler is None or type(sampler) is not BatchSampler
+
+    def _cut(self, positions: range) -> list[range]:
+        """The part of each rank; parts differ by at most one."""
+        count, ranks = len(positions), self._world_size
+        return [positions[count * rank // ranks : count * (rank + 1) // ranks] for rank in range(ranks)]
+
+    def _drawn(self, sampler, epoch: int) -> list:
+        """What `sampler` gives in `epoch`: the same on every rank, and after a resume."""
+        with seeded(self._seed, epoch, "order"):
+            generator = getattr(sampler, "generator", None)
+            if isinstance(generator, torch.Generator):
+                generator.manual_seed(torch_seed(self._seed, epoch, "order"))
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            drawn = []
+            for entry in sampler:
+                drawn.append(entry)
+                if len(drawn) > MAX_SAMPLES:
+                    raise ValueError("The sampler of the loader does not end: give it a number of samples per epoch.")
+        return drawn
+
+
+class Randomness:
+    """The state of the generators of torch (CPU), NumPy and Python for one purpose, apart from everything else's.
+
+    Inside `with`, they go on from where they were in the block before.
+    """
+
+    def __init__(self, *parts: int | str):
+        with seeded(*parts):
+            self._own = _states()
+        self._outer = self._own
+
+    def __enter__(self) -> None:
+        self._outer = _states()
+        _set_states(self._own)
+
+    def __exit__(self, *error: object) -> None:
+        self._own = _states()
+        _set_states(self._outer)
+
+
+@contextmanager
+def seeded(*parts: int | str) -> Iterator[None]:
+    """Inside, the generators of torch (CPU), NumPy and Python are seeded from `parts`; then they are as before."""
+    before = _states()
+    try:
+        seed_generators(*parts)
+        yield
+    finally:
+        _set_states(before)
+
+
+def seed_generators(*parts: int | str) -> None:
+    """Seeds the generators of torch (CPU), NumPy and Python from `parts`."""
+    seed = torch_seed(*parts)
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFF_FFFF)
+
+
+def _states() -> tuple[Any, Any, Any]:
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def _set_states(states: tuple[Any, Any, Any]) -> None:
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])
+    random.setstate(states[2])

@@ -1,0 +1,78 @@
+"""The figures of a training, one value an epoch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from modules.config.errors import UserError
+from modules.session.atomic import write_text
+
+
+class History(Mapping[str, list[float]]):
+    """Name -> one value for each epoch: "train_loss", "lr", and with a validation loader "val_loss"; each metric.
+
+    best_epoch: from 1, the one that `save_best` has kept; None before there is one.
+    """
+
+    def __init__(self, values: Mapping[str, list[float]] | None = None, best_epoch: int | None = None):
+        self._values = {name: list(series) for name, series in (values or {}).items()}
+        self.best_epoch = best_epoch
+
+    def __getitem__(self, name: str) -> list[float]:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"History({self._values!r})"
+
+    @property
+    def num_epochs(self) -> int:
+        return max(map(len, self._values.values()), default=0)
+
+    def append(self, figures: Mapping[str, float]) -> None:
+        """Adds an epoch. A name that is new has no value (nan) for the epochs before."""
+        epochs = self.num_epochs
+        for name in {**self._values, **figures}:
+            series = self._values.setdefault(name, [math.nan] * epochs)
+            series.append(figures.get(name, math.nan))
+
+    def save(self, path: Path) -> None:
+        """Writes JSON: {"epochs": number, "best_epoch": number or null, "values": {name: [number or null]}}."""
+        write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
+
+    def to_json(self) -> dict:
+        """What `from_json` reads; values that are not finite are null."""
+        values = {name: [v if math.isfinite(v) else None for v in series] for name, series in self._values.items()}
+        return {"epochs": self.num_epochs, "best_epoch": self.best_epoch, "values": values}
+
+    @classmethod
+    def from_json(cls, data: dict) -> History:
+        values = {name: [math.nan if v is None else v for v in series] for name, series in data["values"].items()}
+        return cls(values, data["best_epoch"])
+
+    def plot(self, path: str | Path) -> None:
+        """Draws the losses, the metrics and the learning rate over the epochs into an image.
+
+        Raises UserError where Matplotlib is not installed.
+        """
+        try:
+            from matplotlib.figure import Figure  # without pyplot, which would keep figures and look for a screen
+        except ImportError as error:
+            raise UserError("history.plot needs Matplotlib: install it with `pip install matplotlib`.") from error
+        groups = [[name for name in self if name.endswith("loss")], [n for n in self if not n.endswith("loss")]]
+        figure = Figure(figsize=(5 * len(groups), 3.6), layout="constrained")
+        for axes, names in zip(figure.subplots(1, len(groups)), groups, strict=True):
+            for name in names:
+                axes.plot(range(1, len(self[name]) + 1), self[name], label=name)
+            axes.set_xlabel("epoch")
+            if names:
+                axes.legend()
+        figure.savefig(path)

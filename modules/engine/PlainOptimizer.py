@@ -1,0 +1,81 @@
+"""Any torch optimizer and scheduler in the training loop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from modules.trainer.LoopOptimizer import LoopOptimizer
+from modules.trainer.optimizers import load_optimizer_state, optimizer_state
+
+
+class PlainOptimizer(LoopOptimizer):
+    """An optimizer with the scheduler that sets its rates, which steps after every optimizer step or every epoch."""
+
+    def __init__(
+        self, optimizer: Optimizer, scheduler: LRScheduler | None, interval: Literal["epoch", "step"]
+    ):
+        super().__init__(optimizer)
+        self.scheduler = scheduler
+        self._interval = interval
+
+    def step(self, step: int) -> None:
+        self.torch.step()
+        if self.scheduler is not None and self._interval == "step":
+            self.scheduler.step()
+
+    def end_epoch(self, monitored: float) -> None:
+        """monitored: what ReduceLROnPlateau watches."""
+        if self.scheduler is None or self._interval == "step":
+            return
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(monitored)
+        else:
+            self.scheduler.step()
+
+    def state(self, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors, data = optimizer_state(self.torch, names)
+        groups = [{key: group[key] for key in group if key != "params"} for group in self.torch.param_groups]
+        data["groups"] = _plain(groups)
+        data["scheduler"] = _plain(self.scheduler.state_dict()) if self.scheduler is not None else None
+        return tensors, data
+
+    def load_state(self, names: dict[Tensor, str], tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
+        load_optimizer_state(self.torch, names, tensors, {**data, "groups": [{} for _ in data["groups"]]})
+        for group, saved in zip(self.torch.param_groups, data["groups"], strict=True):
+            group.update(_alike(saved, group))
+        if self.scheduler is not None and data["scheduler"] is not None:
+            self.scheduler.load_state_dict(_alike(data["scheduler"], self.scheduler.state_dict()))
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON holds it; infinities as texts. What JSON can't hold, such as a function, is left out."""
+    if isinstance(value, dict):
+        pairs = ((str(key), _plain(part)) for key, part in value.items())
+        return {key: part for key, part in pairs if part is not _LEFT_OUT}
+    if isinstance(value, list | tuple):
+        return [part for part in map(_plain, value) if part is not _LEFT_OUT]
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 else _LEFT_OUT
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else _LEFT_OUT
+
+
+def _alike(saved: Any, own: Any) -> Any:
+    """What `_plain` made, with the types that `own` has."""
+    if isinstance(own, dict) and isinstance(saved, dict):
+        keys = {str(key): key for key in own}
+        return {keys.get(key, key): _alike(value, own.get(keys.get(key, key))) for key, value in saved.items()}
+    if isinstance(own, tuple):
+        return tuple(saved)
+    if isinstance(own, Tensor):
+        return own.new_tensor(saved)
+    return float(saved) if isinstance(saved, str) and isinstance(own, float) else saved
+
+
+_LEFT_OUT = object()

@@ -1,0 +1,650 @@
+"""Trains any PyTorch model, on one device or many, by the loop that Chorus trains diffusion models with.
+
+    engine = TrainingEngine(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    history = engine.train(train_loader, val_loader, optimizer=optimizer, criterion=nn.CrossEntropyLoss(), num_epochs=9)
+
+On several ranks each makes the same calls. Batches are for one rank, so N ranks train on N times as many samples per
+step. Which samples are in a step depends only on the seed and on that number: one rank with batches of 64 and two ranks
+with batches of 32 give the same curve, to rounding.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from modules.config.EmaConfig import EmaConfig
+from modules.config.errors import UserError
+from modules.config.TrainConfig import TrainConfig
+from modules.distributed.Runtime import Runtime, default_device
+from modules.distributed.setup_distributed import cleanup_distributed, create_runtime, setup_distributed
+from modules.engine.History import History
+from modules.engine.loading import LoadedStep, StepSource, batch_size_of, step_source, to_device
+from modules.engine.metrics import MeanFigures, Metric, is_torchmetric, sum_and_count
+from modules.engine.PlainOptimizer import PlainOptimizer
+from modules.engine.RankContext import rank_context
+from modules.session.atomic import remove_folder
+from modules.session.backups import ENGINE
+from modules.session.names import safe_file_name
+from modules.session.StepInfo import StepInfo
+from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
+from modules.trainer.BackupStore import Backup, BackupStore
+from modules.trainer.evaluation_mode import evaluation_mode
+from modules.trainer.LoopSettings import LoopSettings
+from modules.trainer.resuming import newest_backup
+from modules.trainer.Step import Step
+from modules.trainer.TrainingLoop import Action, TrainingLoop
+from modules.trainer.Trigger import Trigger
+
+Criterion = Callable[[Any, Any], Tensor]
+# (model, batch) -> mean loss of the batch | (loss, samples) | (loss, samples, name -> metric)
+StepFn = Callable[[nn.Module, Any], Any]
+
+PRECISIONS: dict[torch.dtype | None, Literal["no", "bf16", "fp16"]] = {
+    None: "no",
+    torch.float32: "no",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+}
+DEFAULT_PORT = "12355"
+
+
+@dataclass
+class Task:
+    """What a batch is trained for. Exactly one of criterion and step_fn is given."""
+
+    criterion: Criterion | None = None
+    step_fn: StepFn | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.criterion is None) == (self.step_fn is None):
+            raise UserError(
+                "train needs either criterion(output, target), for batches of (inputs, target), or step_fn(model, "
+                "batch): give one of the two."
+            )
+
+
+class TrainingEngine:
+    """Trains `model`, which it moves to its device.
+
+    device: of this process; by default the first GPU, or the one of this rank, else the CPU.
+    distributed: whether this process is one of several ranks, which have been joined by `setup_distributed` or are
+        joined now, as a launcher's variables say. local_rank, world_size: checked against those where they are given.
+    backend: "nccl" or "gloo"; by default "nccl" where there are NVIDIA GPUs.
+    use_amp: autocast to `amp_dtype`; by default bfloat16 where the device has it, else float16 with loss scaling.
+    use_ema: keeps an exponential moving average of the parameters, which validation, `predict` and the saved models
+        use; its decay rises to `ema_decay` during the first steps.
+    sync_batchnorm: BatchNorm normalizes over the batches of all ranks while it trains.
+    Checkpoints, history.json and TensorBoard's curves go to output_dir/experiment_name.
+    Raises UserError, one sentence, for what the caller can fix.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device: torch.device | str | None = None,
+        distributed: bool = False,
+        local_rank: int = 0,
+        world_size: int = 1,
+        backend: str | None = None,
+        use_amp: bool = False,
+        amp_dtype: torch.dtype | None = None,
+        use_ema: bool = False,
+        ema_decay: float = 0.9999,
+        sync_batchnorm: bool = True,
+        experiment_name: str = "experiment",
+        output_dir: str | os.PathLike = "runs",
+        seed: int = 42,
+    ):
+        self.runtime = _make_runtime(device, distributed, local_rank, world_size, backend, sync_batchnorm)
+        self.device = self.runtime.device
+        self.model = model.to(self.device)
+        self.seed = seed
+        self.folder = Path(output_dir) / safe_file_name(experiment_name)
+        self.history = History()
+        self._precision = PRECISIONS[_amp_dtype(use_amp, amp_dtype, self.device)]
+        self._ema = EmaConfig(enabled=use_ema, decay=ema_decay)
+        self._totals = EpochTotals()
+        self._last, self._best = (
+            BackupStore(self.folder / "checkpoints" / name, 1, lambda path, step: None, self._warn)
+            for name in ("last", "best")
+        )
+        self._loop: TrainingLoop | None = None
+        self._optimizer: PlainOptimizer | None = None
+        self._task: Task | None = None
+        self._loaded: Backup | None = None
+        self._has_saved = False
+
+    # --- ranks ----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def setup_distributed(rank: int, world_size: int, backend: str | None = None) -> None:
+        """Joins `world_size` ranks on this machine as `rank`; does nothing more in a process that has joined.
+
+        Where a launcher has set MASTER_ADDR and the other variables of torch, they hold, and say who is who. Otherwise
+        the ranks meet at port 12355 of this machine, or that in MASTER_PORT.
+        Raises UserError where the ranks can't meet.
+        """
+        for name, value in {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": world_size,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": DEFAULT_PORT,
+        }.items():
+            os.environ.setdefault(name, str(value))
+        with rank_context().heartbeat.phase("joining"):
+            _, joined_rank, joined_size = setup_distributed(_settings(backend))
+        if (joined_rank, joined_size) != (rank, world_size):
+            raise UserError(
+                f"setup_distributed({rank}, {world_size}): the launcher has started this process as rank {joined_rank} "
+                f"of {joined_size}; pass what RANK and WORLD_SIZE say."
+            )
+
+    @staticmethod
+    def cleanup_distributed() -> None:
+        """Leaves the ranks after a clean end. A second call does nothing."""
+        cleanup_distributed()
+
+    @property
+    def is_main_process(self) -> bool:
+        return self.runtime.is_main
+
+    def reduce_tensor(self, tensor: Tensor) -> Tensor:
+        """The mean of `tensor` over the ranks; each calls it with a tensor of the same shape."""
+        return self.runtime.mean(tensor)
+
+    _reduce_tensor = reduce_tensor
+
+    # --- training -------------------------------------------------------------------------------------------------
+
+    def train(
+        self,
+        train_loader: Iterable[Any],
+        val_loader: Iterable[Any] | None = None,
+        *,
+        optimizer: torch.optim.Optimizer,
+        criterion: Criterion | None = None,
+        scheduler: LRScheduler | None = None,
+        num_epochs: int,
+        save_best: bool = True,
+        save_last: bool = True,
+        gradient_accumulation_steps: int = 1,
+        clip_grad_norm: float | None = None,
+        resume: bool | str | os.PathLike | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+        step_fn: StepFn | None = None,
+        monitor: str | None = None,
+        scheduler_interval: Literal["epoch", "step"] = "epoch",
+        save_every_steps: int | None = None,
+        unused_parameters: bool = False,
+        callbacks: TrainCallbacks | None = None,
+    ) -> History:
+        """Trains for `num_epochs` epochs in all and returns the history, the same on every rank.
+
+        train_loader, val_loader: DataLoaders, whose batches are for one rank and whose samples are shared out over the
+            ranks, or other iterables of batches. A loader with a DistributedSampler keeps its shares.
+        criterion(output, target): the mean loss of a batch of (inputs, target). step_fn(model, batch), instead, for
+            everything else: the mean loss, or (loss, samples), or (loss, samples, metrics); a metric is the mean over
+            the batch, or a pair (sum, count).
+        optimizer, scheduler: any of torch's, over the parameters of the model. The scheduler steps after every epoch,
+            or optimizer step, as scheduler_interval says; ReduceLROnPlateau gets what `monitor` names.
+        metrics: name -> f(output, target), which gives a value for each sample or (sum, count), or an object of
+            torchmetrics; measured on the validation samples, or where there are none on those that are trained.
+        monitor: the figure by which save_best chooses: lower is better for those whose name ends in "loss", higher for
+            others. "val_loss" by default; without a val_loader "train_loss".
+        gradient_accumulation_steps: batches of a rank in one optimizer step. clip_grad_norm: the gradient is scaled
+            down to this norm.
+        resume: True or "last" continues from the last checkpoint, if there is one; or "best", or a checkpoint's folder.
+        save_last: saves a checkpoint after every epoch, and when the training is stopped. save_every_steps: also every
+            so many optimizer steps.
+        unused_parameters: whether a step may leave parameters without a gradient.
+        callbacks: told of every optimizer step, and of warnings.
+        Raises UserError for what the caller can fix.
+        """
+        _check_counts(num_epochs, gradient_accumulation_steps)
+        task = Task(criterion, step_fn, metrics or {})
+        self._check_optimizer(optimizer)
+        source = step_source(train_loader, self.runtime, gradient_accumulation_steps, self.seed)
+        self._optimizer = PlainOptimizer(optimizer, scheduler, scheduler_interval)
+        self._task = task
+        monitor = monitor or ("train_loss" if val_loader is None else "val_loss")
+        loop = self._loop = TrainingLoop(
+            self.model,
+            self._step_function(task, measures=val_loader is None),
+            lambda params: self._optimizer,
+            (source.num_steps() or 0) * num_epochs,
+            LoopSettings(clip_grad_norm or 0.0, self._ema, self._precision, self.seed),
+            self.runtime,
+            CallbackList([self._totals, callbacks or Printed(self.is_main_process)]),
+            rank_context().commands,
+            unused_parameters,
+        )
+        if save_every_steps:
+            loop.actions["save"] = Action(Trigger(save_every_steps, "steps"), lambda: self._save(self._last))
+        backup = self._checkpoint(resume)
+        if backup is None:
+            self._begin_anew()
+        else:
+            self._resume(backup)
+        with ExitStack() as stack:
+            for store in (self._last, self._best):
+                stack.callback(store.close)
+            board = stack.enter_context(Curves(self.folder / "tensorboard", self.is_main_process))
+            while loop.epoch < num_epochs and not loop.stopped:
+                self._train_epoch(loop, source)
+                if loop.stopped:
+                    break
+                figures = self._end_epoch(loop, task, val_loader, monitor)
+                is_best = self._note(figures, monitor)
+                board.add(figures, self.history.num_epochs)
+                if save_best and is_best:
+                    self._save(self._best)
+                if save_last:
+                    self._save(self._last)
+            if loop.stopped and save_last:
+                self._save(self._last)
+        rank_context().step, rank_context().stopped = loop.step, loop.stopped
+        self.runtime.barrier("saving")
+        return self.history
+
+    def _train_epoch(self, loop: TrainingLoop, source: StepSource) -> None:
+        epoch, first = loop.epoch, loop.step_in_epoch
+        if first == 0:
+            self._totals.clear()
+        self.model.train()
+        steps = _with_last(source.steps(epoch, first))
+        loop.fit(
+            Step(step.batches, epoch, first + number, is_last, step.padding)
+            for number, (step, is_last) in enumerate(steps)
+        )
+        if loop.epoch == epoch and not loop.stopped:
+            raise UserError("train_loader gives no batches: there is nothing to train on.")
+
+    def _end_epoch(
+        self, loop: TrainingLoop, task: Task, val_loader: Iterable[Any] | None, monitor: str
+    ) -> dict[str, float]:
+        figures = self._totals.means()
+        figures["lr"] = self._optimizer.torch.param_groups[0]["lr"]
+        if val_loader is not None:
+            measured = self._measure(val_loader, task)
+            figures["val_loss"] = measured.pop("loss")
+            figures.update(measured)
+        elif any(map(is_torchmetric, task.metrics.values())):
+            raise UserError("metrics: an object of torchmetrics is measured on a val_loader; give one.")
+        if monitor not in figures:
+            raise UserError(f"monitor {monitor!r} is none of the figures: {', '.join(figures)}.")
+        self._optimizer.end_epoch(figures[monitor])
+        return figures
+
+    def _note(self, figures: dict[str, float], monitor: str) -> bool:
+        """Adds an epoch to the history; whether it is the best so far."""
+        self.history.append(figures)
+        sign = 1.0 if monitor.endswith("loss") else -1.0
+        value, best = figures[monitor], self.history.best_epoch
+        is_best = value == value and (best is None or sign * value < sign * self.history[monitor][best - 1])
+        if is_best:
+            self.history.best_epoch = self.history.num_epochs
+        if self.is_main_process:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.history.save(self.folder / "history.json")
+            words = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+            print(f"Epoch {self.history.num_epochs}: {words}{' (best)' if is_best else ''}", flush=True)
+        return is_best
+
+    def _step_function(self, task: Task, measures: bool) -> Callable[[nn.Module, Any], Any]:
+        """What the loop calls. measures: whether metrics are measured on what is trained."""
+        metrics = {name: metric for name, metric in task.metrics.items() if measures and not is_torchmetric(metric)}
+
+        def step(model: nn.Module, batch: Any) -> tuple[Tensor, int, dict[str, Tensor]]:
+            batch = to_device(batch, self.device)
+            if task.step_fn is not None:
+                loss, count, found = _parts(task.step_fn(model, batch), batch)
+                sums = {name: pair for name, value in found.items() for name, pair in _named_sums(name, value, count)}
+                return loss * count, count, sums
+            inputs, target = _pair(batch)
+            output = model(inputs)
+            loss, count = _mean_loss(task.criterion(output, target)), batch_size_of(batch)
+            sums = {}
+            with torch.no_grad():
+                for name, metric in metrics.items():
+                    sums[name], sums[f"{name}/count"] = sum_and_count(name, metric(output, target))
+            return loss * count, count, sums
+
+        return step
+
+    # --- measuring ------------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        loader: Iterable[Any],
+        criterion: Criterion | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+        step_fn: StepFn | None = None,
+    ) -> dict[str, float]:
+        """{"loss": mean over all samples, and each metric}, every sample counted once; the same on every rank.
+
+        criterion, metrics, step_fn: those of the training by default. The model is used with its averaged weights where
+        it has some, in evaluation mode.
+        """
+        before = self._task or Task(criterion, step_fn)
+        given = criterion is not None or step_fn is not None
+        task = Task(
+            criterion if given else before.criterion,
+            step_fn if given else before.step_fn,
+            before.metrics if metrics is None else metrics,
+        )
+        return self._measure(loader, task)
+
+    @torch.no_grad()
+    def _measure(self, loader: Iterable[Any], task: Task) -> dict[str, float]:
+        figures = MeanFigures(task.metrics, self.device)
+        with self._ready_to_use():
+            for step in step_source(loader, self.runtime, 1, self.seed).steps(0):
+                if step.padding:
+                    continue
+                self.runtime.heartbeat.beat()
+                batch = to_device(step.batches[0], self.device)
+                if task.step_fn is not None:
+                    loss, count, found = _parts(task.step_fn(self.model, batch), batch)
+                    for name, value in found.items():
+                        pair = sum_and_count(name, value) if isinstance(value, tuple) else (value * count, count)
+                        figures.add(name, *pair)
+                else:
+                    inputs, target = _pair(batch)
+                    output = self.model(inputs)
+                    loss, count = _mean_loss(task.criterion(output, target)), batch_size_of(batch)
+                    figures.add_outputs(output, target)
+                figures.add("loss", loss.double() * count, count)
+        means = figures.means(self.runtime, "validating")
+        if "loss" not in means:
+            raise UserError("val_loader gives no batches: there is nothing to measure.")
+        return means
+
+    @torch.no_grad()
+    def predict(self, loader: Iterable[Any]) -> Tensor:
+        """The outputs for all samples, in the loader's order, on the CPU: shape (samples, ...); the same on every rank.
+
+        Batches are inputs, or tuples that begin with them.
+        """
+        own: list[Tensor | None] = []
+        with self._ready_to_use():
+            for step in step_source(loader, self.runtime, 1, self.seed).steps(0):
+                batch = to_device(step.batches[0], self.device)
+                inputs = batch[0] if isinstance(batch, list | tuple) else batch
+                own.append(None if step.padding else self.model(inputs).cpu())
+                self.runtime.heartbeat.beat()
+        ranks = self.runtime.gather_objects(own)
+        return torch.cat([part for parts in zip(*ranks, strict=True) for part in parts if part is not None])
+
+    def _ready_to_use(self) -> ExitStack:
+        """Inside, the model has the weights to use, is in evaluation mode and computes as in training."""
+        with ExitStack() as stack:
+            stack.enter_context(self.runtime.heartbeat.phase("sampling"))
+            stack.enter_context(evaluation_mode(self.model))
+            if self._loop is not None:
+                stack.enter_context(self._loop.weights_to_use())
+            dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self._precision)
+            if dtype is not None:
+                stack.enter_context(torch.autocast(self.device.type, dtype))
+            return stack.pop_all()
+
+    # --- checkpoints ----------------------------------------------------------------------------------------------
+
+    @property
+    def last_checkpoint(self) -> Path | None:
+        """The folder of the newest checkpoint; its model.safetensors loads into the bare model."""
+        return next(iter(self._last.paths()), None)
+
+    @property
+    def best_checkpoint(self) -> Path | None:
+        """The folder of the checkpoint of the best epoch."""
+        return next(iter(self._best.paths()), None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything to go on exactly: {"tensors": file -> name -> tensor, "data": plain data}, of live tensors.
+
+        tensors["model"] is the model's own state_dict, with the averaged weights where there are some. After the first
+        call of `train`. All ranks call it.
+        """
+        if self._loop is None:
+            return {"tensors": {"model": self.model.state_dict()}, "data": {}}
+        tensors, data = self._loop.state()
+        data[ENGINE] = {"history": self.history.to_json(), "epoch_totals": self._totals.to_json()}
+        with self._loop.weights_to_use():
+            used = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        if self._ema.enabled:
+            tensors["training"] = tensors["model"]
+        return {"tensors": {**tensors, "model": used}, "data": data}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave; the training then goes on from there with its next call.
+
+        Raises UserError where it is of another model.
+        """
+        backup = Backup(Path("state"), dict(state["tensors"]), dict(state["data"]))
+        try:
+            self.model.load_state_dict(backup.tensors["model"])
+        except RuntimeError as error:
+            raise UserError(f"The checkpoint is of another model: {str(error).splitlines()[-1].strip()}") from error
+        self._loaded = backup if backup.data else None
+
+    def _checkpoint(self, resume: bool | str | os.PathLike | None) -> Backup | None:
+        """What the training continues from."""
+        loaded, self._loaded = self._loaded, None
+        if resume is True or resume == "last":
+            return newest_backup(self._last, self.runtime)
+        if resume == "best":
+            return newest_backup(self._best, self.runtime)
+        if resume:
+            path = Path(resume)
+            return BackupStore(path.parent, 1, lambda path, step: None, self._warn).load(path.name)
+        return loaded
+
+    def _begin_anew(self) -> None:
+        """Raises UserError where another training's checkpoints would be mixed with this one's."""
+        paths = [path for store in (self._last, self._best) for path in store.paths()]
+        if paths and not self._has_saved and self.is_main_process:
+            raise UserError(
+                f"{self.folder} holds checkpoints of an earlier training: pass resume=True to continue it, or another "
+                "experiment_name."
+            )
+        for path in paths if self.is_main_process else ():
+            remove_folder(path)
+        self.history = History()
+
+    def _resume(self, backup: Backup) -> None:
+        """Sets loop, history and model to where the checkpoint was."""
+        self.model.load_state_dict(backup.tensors["model"])
+        names = {*self._loop.trainable, *(name for name, _ in self.model.named_buffers())}
+        training = backup.tensors.get("training") or {
+            name: value for name, value in backup.tensors["model"].items() if name in names
+        }
+        self._loop.load_state({**backup.tensors, "model": training}, backup.data)
+        own = backup.data[ENGINE]
+        self.history = History.from_json(own["history"])
+        self._totals.from_json(own["epoch_totals"])
+
+    def _save(self, store: BackupStore) -> None:
+        state = self.state_dict()
+        self._has_saved = True
+        if self.is_main_process:
+            store.folder.mkdir(parents=True, exist_ok=True)
+            store.write(state["tensors"], state["data"])
+
+    # --- helpers --------------------------------------------------------------------------------------------------
+
+    def _check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise UserError(f"optimizer: {type(optimizer).__name__} is none of torch's; give an instance of one.")
+        own = set(self.model.parameters())
+        if any(param not in own for group in optimizer.param_groups for param in group["params"]):
+            raise UserError("optimizer: it trains parameters that are not the model's; make it of model.parameters().")
+
+    def _warn(self, text: str) -> None:
+        print(f"Warning: {text}", flush=True)
+
+
+class EpochTotals(TrainCallbacks):
+    """Sums loss and metrics over the samples of an epoch, as the steps tell them."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, list[float]] = {}
+
+    def clear(self) -> None:
+        self._sums.clear()
+
+    def on_step(self, info: StepInfo) -> None:
+        if info.loss is None:  # the step was skipped
+            return
+        figures = {name: value for name, value in info.metrics.items() if not name.startswith("lr/")}
+        for name, value in {"train_loss": info.loss, **figures}.items():
+            entry = self._sums.setdefault(name, [0.0, 0.0])
+            entry[0] += value * info.samples
+            entry[1] += info.samples
+
+    def means(self) -> dict[str, float]:
+        return {name: total / count for name, (total, count) in self._sums.items()} or {"train_loss": float("nan")}
+
+    def to_json(self) -> dict[str, list[float]]:
+        return {name: list(entry) for name, entry in self._sums.items()}
+
+    def from_json(self, sums: dict[str, list[float]]) -> None:
+        self._sums = {name: list(entry) for name, entry in sums.items()}
+
+
+class Printed(TrainCallbacks):
+    """Prints warnings."""
+
+    def __init__(self, is_main: bool):
+        self._is_main = is_main
+
+    def on_warning(self, text: str) -> None:
+        if self._is_main:
+            print(f"Warning: {text}", flush=True)
+
+
+class Curves:
+    """Figures of epochs for TensorBoard, below `folder`."""
+
+    def __init__(self, folder: Path, is_main: bool):
+        self._folder = folder
+        self._is_main = is_main
+        self._writer: Any = None
+
+    def __enter__(self) -> Curves:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def add(self, figures: Mapping[str, float], epoch: int) -> None:
+        if not self._is_main:
+            return
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # imported late: it takes half a second
+
+            self._writer = SummaryWriter(self._folder, purge_step=epoch)
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, epoch)
+
+
+def _make_runtime(
+    device: torch.device | str | None,
+    distributed: bool,
+    local_rank: int,
+    world_size: int,
+    backend: str | None,
+    sync_batchnorm: bool,
+) -> Runtime:
+    heartbeat = rank_context().heartbeat
+    if not distributed:
+        return Runtime(torch.device(device) if device is not None else default_device(), heartbeat)
+    config = _settings(backend)
+    with heartbeat.phase("joining"):
+        joined_local, _, joined_size = setup_distributed(config)
+    if (world_size > 1 and joined_size != world_size) or (local_rank > 0 and joined_local != local_rank):
+        raise UserError(
+            f"TrainingEngine(local_rank={local_rank}, world_size={world_size}): this process is local rank "
+            f"{joined_local} of {joined_size} ranks; call TrainingEngine.setup_distributed first, or start it with "
+            "torchrun."
+        )
+    runtime = create_runtime(config, heartbeat, sync_batch_norm=sync_batchnorm)
+    if device is not None and torch.device(device).type != runtime.device.type:
+        raise UserError(f"device {str(device)!r}: the ranks have joined with {runtime.device}; leave device out.")
+    return runtime
+
+
+def _settings(backend: str | None) -> TrainConfig:
+    """The settings by which ranks are joined."""
+    return TrainConfig(enable_multi_gpu=True, distributed_backend=backend or "auto")
+
+
+def _amp_dtype(use_amp: bool, dtype: torch.dtype | None, device: torch.device) -> torch.dtype | None:
+    if not use_amp:
+        return None
+    if dtype not in PRECISIONS:
+        raise UserError(f"amp_dtype {dtype}: use torch.bfloat16 or torch.float16.")
+    if dtype is None:
+        has_bf16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if has_bf16 else torch.float16
+    return dtype
+
+
+def _check_counts(num_epochs: int, accumulation: int) -> None:
+    for name, value in {"num_epochs": num_epochs, "gradient_accumulation_steps": accumulation}.items():
+        if value < 1:
+            raise UserError(f"{name} {value}: it must be at least 1.")
+
+
+def _with_last(steps: Iterator[LoadedStep]) -> Iterator[tuple[LoadedStep, bool]]:
+    """Each step with whether it is the last one."""
+    step = next(steps, None)
+    while step is not None:
+        following = next(steps, None)
+        yield step, following is None
+        step = following
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    if isinstance(batch, list | tuple) and len(batch) == 2:
+        return batch[0], batch[1]
+    raise UserError(
+        f"criterion is for batches of (inputs, target), and the loader gives {type(batch).__name__}"
+        f"{f' of {len(batch)}' if isinstance(batch, list | tuple) else ''}: use step_fn(model, batch)."
+    )
+
+
+def _mean_loss(loss: Tensor) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.dim() > 0:
+        raise UserError("The loss must be the mean over the batch, a scalar tensor; use reduction='mean'.")
+    return loss
+
+
+def _parts(result: Any, batch: Any) -> tuple[Tensor, int, Mapping[str, Any]]:
+    """What a step_fn gave, as mean loss, samples and metrics."""
+    loss, count, metrics = (*result, None, None)[:3] if isinstance(result, tuple) else (result, None, None)
+    count = batch_size_of(batch) if count is None else int(count)
+    if not count:
+        raise UserError("step_fn: the samples of this batch can't be counted; return (loss, samples).")
+    return _mean_loss(loss), count, metrics or {}
+
+
+def _named_sums(name: str, value: Any, count: int) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, tuple):
+        total, number = sum_and_count(name, value)
+        yield name, total
+        yield f"{name}/count", number
+    else:
+        yield name, torch.as_tensor(value).detach().double() * count

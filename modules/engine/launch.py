@@ -1,0 +1,197 @@
+"""Starts a function on several ranks of this machine, watched as the ranks of a diffusion training are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modules.config.errors import UserError
+from modules.config.TrainConfig import TrainConfig
+from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment, spawn_variables
+from modules.engine.RankContext import RankContext, enter_rank
+from modules.engine.worker import distributed_train_worker
+from modules.launch.launchers import SpawnLauncher
+from modules.launch.lifeline import Lifeline
+from modules.launch.rank import end_process
+from modules.launch.run import Outcome, failure_outcome, stop_on
+from modules.launch.stacks import dump_stacks_on_request
+from modules.launch.Supervisor import FAILED, Supervisor
+from modules.machine.devices import list_gpus, num_cores
+from modules.machine.ports import LOOPBACK, PORTS_TO_TRY, claim_free_port
+from modules.machine.run_shape import ranks_here
+from modules.session.FolderCommands import FolderCommands
+from modules.session.RunFolder import RunFolder
+from modules.session.signals import HANGUP_SIGNALS, STOP_SIGNALS
+from modules.session.TerminalCallbacks import TerminalCallbacks
+from modules.session.TrainCallbacks import TrainCallbacks
+from modules.session.TrainCommands import TrainCommands
+
+if TYPE_CHECKING:
+    from modules.launch.launchers import Launcher
+    from modules.launch.RankWatch import Failure
+
+FIRST_PORT = 12355
+RESULT_NAME = "result"
+
+
+def launch_distributed_training(
+    train_fn: Callable[..., Any] = distributed_train_worker,
+    world_size: int | None = None,
+    backend: str | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Calls `train_fn(rank, world_size, **kwargs)` on `world_size` ranks of this machine; returns what rank 0 returned.
+
+    world_size: by default as many as there are GPUs, or two on a machine without. backend: "nccl" or "gloo"; by default
+    "nccl" where there are NVIDIA GPUs. In a process that torchrun, accelerate or srun has started as a rank,
+    `train_fn` is called as that rank, and its own result returned.
+    One rank runs in this process, and so it goes on where the ranks can't join. A rank that dies, raises or hangs ends
+    the others. The first Ctrl-C ends a training after its step, with a checkpoint.
+    Call it from the main thread, below `if __name__ == "__main__":`. Functions and data travel to the ranks by
+    cloudpickle, lambdas and closures too.
+    Raises UserError, one sentence, where something can't travel and where the ranks have failed.
+    """
+    environment = find_environment()
+    if environment is not None and environment.world_size > 1:
+        return _train_as(environment.rank, environment.world_size, backend, train_fn, kwargs)
+    num_ranks = _num_ranks(world_size)
+    if num_ranks == 1:
+        print("Training on one device, in this process.", flush=True)
+        return train_fn(0, 1, **kwargs)
+    path = Path(tempfile.mkdtemp(prefix="chorus-launch-"))
+    code = FAILED
+    try:
+        code = _supervise(RunFolder(path), num_ranks, backend, _packed(train_fn, kwargs))
+        if code == FAILED:
+            raise UserError(RunFolder(path).read_exit()["text"])
+        return _unpacked((path / RESULT_NAME).read_bytes()) if (path / RESULT_NAME).exists() else None
+    finally:
+        if code == FAILED:
+            print(f"The logs of the ranks are in {path}.", file=sys.stderr, flush=True)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _supervise(folder: RunFolder, num_ranks: int, backend: str | None, packed: bytes) -> int:
+    """The exit code, as of Supervisor."""
+    folder.create()
+    started, callbacks = time.time(), TerminalCallbacks(sys.stderr)
+    with contextlib.ExitStack() as claims:
+
+        def make_launcher(attempt: int, resume: bool) -> Launcher:
+            claims.close()
+            claimed = claim_free_port(FIRST_PORT, LOOPBACK)
+            if claimed is None:
+                raise UserError(f"Port {FIRST_PORT} and the {PORTS_TO_TRY} after it are busy: end what uses them.")
+            port, claim = claimed
+            claims.enter_context(claim)
+            arguments = (str(folder.path), started, num_ranks, port, secrets.token_hex(8), backend, packed)
+            return SpawnLauncher(run_rank, arguments, num_ranks)
+
+        def train_alone(failure: Failure) -> bool:
+            nonlocal num_ranks
+            callbacks.on_warning(f"{failure.text} One process trains alone instead, with batches of one rank.")
+            num_ranks = 1
+            return True
+
+        return Supervisor(folder, make_launcher, callbacks, train_alone=train_alone).run()
+
+
+def run_rank(
+    local_rank: int,
+    variables: Mapping[str, str],
+    folder_path: str,
+    started: float,
+    num_ranks: int,
+    port: int,
+    run_id: str,
+    backend: str | None,
+    packed: bytes,
+) -> None:
+    """What each rank that `launch_distributed_training` starts runs.
+
+    variables: of the supervisor, for the environment. started: Unix time of the launch. packed: function and arguments.
+    """
+    for number in (*STOP_SIGNALS, *HANGUP_SIGNALS):  # they may reach every process; the supervisor answers them
+        signal.signal(number, signal.SIG_IGN)
+    attempt = int(variables[ATTEMPT_VARIABLE])
+    os.environ.update(variables)
+    os.environ.update(spawn_variables(local_rank, TrainConfig(), num_ranks, port, run_id, attempt))
+    folder, lifeline = RunFolder(folder_path), Lifeline.from_environment(local_rank)
+    dump_stacks_on_request(folder.stacks_path(local_rank))
+    callbacks = TrainCallbacks()
+    commands = FolderCommands(folder, callbacks, run_started=started) if local_rank == 0 else TrainCommands()
+    context = RankContext(lifeline, commands)
+    enter_rank(context)
+    try:
+        train_fn, kwargs = _unpacked(packed)
+        with stop_on((signal.SIGTERM,), commands, callbacks):
+            result = _train_as(local_rank, num_ranks, backend, train_fn, kwargs)
+        if local_rank == 0:
+            (folder.path / RESULT_NAME).write_bytes(_packed_result(result))
+        outcome = Outcome("stopped" if context.stopped else "finished", context.step)
+        lifeline.done(outcome.status, outcome.step)
+    except Exception as error:
+        outcome = failure_outcome(error)
+        lifeline.failed(outcome.text, outcome.traceback, outcome.is_user_error, outcome.is_symptom)
+    end_process(outcome, lifeline)
+
+
+def _train_as(rank: int, world_size: int, backend: str | None, train_fn: Callable[..., Any], kwargs: dict) -> Any:
+    """Joins the ranks first: that this failed, and not the training, shows where it fails."""
+    from modules.engine.TrainingEngine import TrainingEngine
+
+    if world_size > 1:
+        TrainingEngine.setup_distributed(rank, world_size, backend)
+    result = train_fn(rank, world_size, **kwargs)
+    TrainingEngine.cleanup_distributed()
+    return result
+
+
+def _num_ranks(world_size: int | None) -> int:
+    if world_size is None:
+        return ranks_here(TrainConfig(enable_multi_gpu=True), list_gpus(), num_cores())
+    if world_size < 1:
+        raise UserError(f"world_size {world_size}: it must be at least 1.")
+    return world_size
+
+
+def _packed(train_fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> bytes:
+    """Function and arguments as bytes. Raises UserError that names what can't be taken along."""
+    import cloudpickle
+
+    for name, value in {"train_fn": train_fn, **kwargs}.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception as error:  # whatever the object's own code raises
+            raise UserError(
+                f"{name} can't be sent to the ranks ({type(error).__name__}: {error}): make it inside train_fn instead."
+            ) from error
+    return cloudpickle.dumps((train_fn, dict(kwargs)))
+
+
+def _packed_result(result: Any) -> bytes:
+    import cloudpickle
+
+    try:
+        return cloudpickle.dumps(result)
+    except Exception as error:
+        raise UserError(
+            f"train_fn returned what can't be sent back ({type(error).__name__}: {error}): return plain data."
+        ) from error
+
+
+def _unpacked(data: bytes) -> Any:
+    """What this program itself has packed a moment ago, in memory or in a folder that is this user's alone."""
+    import cloudpickle
+
+    return cloudpickle.loads(data)

@@ -1,0 +1,291 @@
+"""Loaders as the ranks of a run use them: each its share, the same samples in the same steps on any number of ranks.
+
+Random numbers drawn while a sample is made (augmentation) depend on the seed, the epoch and the sample's place in it:
+neither on the rank, nor on the number of workers, nor on where a run was resumed. A dataset that makes whole batches
+(`__getitems__`) draws so by batch; a stream by worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data.distributed import DistributedSampler
+
+from modules.distributed.Runtime import Runtime
+from modules.engine.EpochPlan import EpochPlan, Key, Randomness, StepKeys, seed_generators, seeded
+
+
+@dataclass(frozen=True)
+class LoadedStep:
+    """What a rank trains on in one optimizer step. padding: only to keep in step with ranks that have samples."""
+
+    batches: list[Any]
+    padding: bool = False
+
+
+class StepSource(Protocol):
+    """Gives the steps of an epoch."""
+
+    def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
+        """This rank's steps of `epoch` (from 0), from step `first` on; as many on each rank."""
+
+    def num_steps(self) -> int | None:
+        """Optimizer steps of an epoch; None where only the end tells."""
+
+
+def step_source(loader: Iterable[Any], runtime: Runtime, accumulation: int, seed: int) -> StepSource:
+    """The steps of `loader`, whose batches are for one rank.
+
+    A DataLoader is shared out over the ranks, unless its sampler is a DistributedSampler: then every rank keeps what
+    that gives it. Of any other iterable of batches, rank r takes every batch whose number is r modulo the ranks.
+    """
+    if not isinstance(loader, DataLoader):
+        return BatchSource(loader, runtime, accumulation)
+    if is_distributed(loader):
+        return OwnShareSource(loader, runtime, accumulation, seed)
+    if isinstance(loader.dataset, IterableDataset):
+        return StreamSource(loader, runtime, accumulation, seed)
+    return SampleSource(loader, runtime, accumulation, seed)
+
+
+def is_distributed(loader: DataLoader) -> bool:
+    """Whether the loader gives each rank a share already."""
+    inner = getattr(loader.batch_sampler, "sampler", None)
+    return any(isinstance(sampler, DistributedSampler) for sampler in (loader.sampler, loader.batch_sampler, inner))
+
+
+class SampleSource:
+    """The steps of a DataLoader over a dataset that is indexed."""
+
+    def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
+        self._plan = EpochPlan(loader, runtime.rank, runtime.world_size, accumulation, seed)
+        self._keys = _EpochKeys()
+        self._loader = _rebuilt(
+            loader,
+            _SeededDataset(loader.dataset, seed),
+            **(
+                {"batch_sampler": self._keys}
+                if loader.batch_size is not None or loader.batch_sampler is not None
+                else {"batch_size": None, "sampler": _Flat(self._keys)}
+            ),
+        )
+        self._num_steps: int | None = None
+
+    def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
+        planned = self._plan.epoch(epoch)
+        self._num_steps = len(planned)
+        self._keys.steps, self._keys.first = planned, first
+        batches = iter(self._loader)
+        for number in range(first, len(planned)):
+            step = planned[number]
+            yield LoadedStep(list(islice(batches, len(step.micro_batches))), step.padding)
+
+    def num_steps(self) -> int | None:
+        if self._num_steps is None:
+            self._num_steps = len(self._plan.epoch(0))
+        return self._num_steps
+
+
+class StreamSource:
+    """The steps of a DataLoader over an IterableDataset, of which every rank reads all and keeps its share.
+
+    With workers, each of them reads what the dataset gives it by `get_worker_info()`.
+    """
+
+    def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
+        self._stream = _SharedStream(loader, runtime.rank, runtime.world_size, seed)
+        self._loader = _rebuilt(loader, self._stream, batch_size=None, collate_fn=_as_it_is)
+        self._accumulation = accumulation
+
+    def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
+        self._stream.epoch.fill_(epoch)
+        shares = iter(self._loader)
+        for _ in range(first * self._accumulation):  # a stream can only be read from its start
+            next(shares, None)
+        while group := list(islice(shares, self._accumulation)):
+            own = [batch for batch, is_padding in group if not is_padding]
+            yield LoadedStep(own or [group[0][0]], padding=not own)
+
+    def num_steps(self) -> int | None:
+        return None
+
+
+class OwnShareSource:
+    """The steps of a loader that gives each rank its share already, perhaps more to some than to others."""
+
+    def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
+        self._loader = loader
+        self._runtime = runtime
+        self._accumulation = accumulation
+        self._seed = seed
+
+    def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
+        for sampler in (self._loader.sampler, self._loader.batch_sampler):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+        with seeded(self._seed, epoch, self._runtime.rank, "workers"):
+            batches = iter(self._loader)  # the seeds of the workers are drawn here
+        most = max(self._runtime.gather(len(self._loader), "counting batches"))
+        last: Any = None
+        for number in range(-(-most // self._accumulation)):
+            own = list(islice(batches, self._accumulation))
+            last = own[-1] if own else last
+            if number >= first:
+                yield LoadedStep(own or [last], padding=not own)
+
+    def num_steps(self) -> int | None:
+        return -(-len(self._loader) // self._accumulation)
+
+
+class BatchSource:
+    """The steps of any iterable of batches."""
+
+    def __init__(self, batches: Iterable[Any], runtime: Runtime, accumulation: int):
+        self._batches = batches
+        self._runtime = runtime
+        self._accumulation = accumulation
+
+    def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
+        rank, ranks = self._runtime.rank, self._runtime.world_size
+        batches = iter(self._batches)
+        for _ in range(first):
+            list(islice(batches, ranks * self._accumulation))
+        while group := list(islice(batches, ranks * self._accumulation)):
+            own = group[rank::ranks]
+            yield LoadedStep(own or [group[0]], padding=not own)
+
+    def num_steps(self) -> int | None:
+        try:
+            return -(-len(self._batches) // (self._runtime.world_size * self._accumulation))
+        except TypeError:
+            return None
+
+
+def batch_size_of(batch: Any) -> int:
+    """The samples of a batch: the length of its first tensor."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else 1
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    if isinstance(batch, list | tuple):
+        for part in batch:
+            if size := batch_size_of(part):
+                return size
+    return 0
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """`batch` with its tensors on `device`; lists, tuples and dictionaries are gone through."""
+    if hasattr(batch, "to"):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return type(batch)((key, to_device(value, device)) for key, value in batch.items())
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(to_device(value, device) for value in batch)
+    return batch
+
+
+def _rebuilt(loader: DataLoader, dataset: Dataset, **changes: Any) -> DataLoader:
+    """A loader as `loader` over `dataset`, with another way to choose samples."""
+    options = {
+        "num_workers": loader.num_workers,
+        "collate_fn": loader.collate_fn,
+        "pin_memory": loader.pin_memory,
+        "timeout": loader.timeout,
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context,
+        "prefetch_factor": loader.prefetch_factor,
+        "persistent_workers": loader.persistent_workers,
+    }
+    return DataLoader(dataset, **(options | changes))
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+class _EpochKeys:
+    """A batch sampler of keys, which an epoch puts there."""
+
+    def __init__(self) -> None:
+        self.steps: Sequence[StepKeys] = []
+        self.first = 0
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        return (keys for number in range(self.first, len(self.steps)) for keys in self.steps[number].micro_batches)
+
+
+class _Flat:
+    """The keys one by one, for a dataset whose samples are batches."""
+
+    def __init__(self, keys: _EpochKeys):
+        self._keys = keys
+
+    def __iter__(self) -> Iterator[Key]:
+        return (key for keys in self._keys for key in keys)
+
+
+class _SeededDataset(Dataset):
+    """Makes each sample with generators seeded for it."""
+
+    def __init__(self, dataset: Dataset, seed: int):
+        self._dataset = dataset
+        self._seed = seed
+
+    def __getitem__(self, key: Key) -> Any:
+        return self._make([key], lambda: self._dataset[key.index])
+
+    def __getitems__(self, keys: list[Key]) -> list[Any]:
+        if callable(getattr(self._dataset, "__getitems__", None)):
+            return self._make(keys, lambda: self._dataset.__getitems__([key.index for key in keys]))
+        with seeded(0):
+            return [self._seeded_item(key) for key in keys]
+
+    def _seeded_item(self, key: Key) -> Any:
+        seed_generators(self._seed, key.epoch, key.position, "sample")
+        return self._dataset[key.index]
+
+    def _make(self, keys: list[Key], make: Callable[[], Any]) -> Any:
+        with seeded(self._seed, keys[0].epoch, keys[0].position, "sample"):
+            return make()
+
+
+class _SharedStream(IterableDataset):
+    """The batches of one rank, each with whether it is only padding."""
+
+    def __init__(self, loader: DataLoader, rank: int, world_size: int, seed: int):
+        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that stay read it, too
+        self._dataset = loader.dataset
+        self._batch_size = loader.batch_size
+        self._collate = loader.collate_fn if loader.batch_size is not None else _first
+        self._drop_last = loader.drop_last
+        self._rank, self._world_size = rank, world_size
+        self._seed = seed
+
+    def __iter__(self) -> Iterator[tuple[Any, bool]]:
+        worker, epoch = get_worker_info(), int(self.epoch)
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(epoch)
+        randomness = Randomness(self._seed, epoch, worker.id if worker else 0, "stream")
+        with randomness:
+            samples = iter(self._dataset)
+        size = (self._batch_size or 1) * self._world_size
+        while True:
+            with randomness:
+                group = list(islice(samples, size))
+            if not group or (len(group) < size and self._drop_last):
+                return
+            first, end = (len(group) * rank // self._world_size for rank in (self._rank, self._rank + 1))
+            yield self._collate(group[first:end] or group[:1]), first == end
+
+
+def _first(samples: list[Any]) -> Any:
+    """Of a stream of batches."""
+    return samples[0]

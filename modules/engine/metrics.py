@@ -1,0 +1,71 @@
+"""Means over the samples of a data set: losses and metrics, whatever the batches and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from modules.distributed.Runtime import Runtime
+
+# (output, target) -> a value for each sample, or (sum, count); or an object of torchmetrics
+Metric = Callable[[Any, Any], Tensor | tuple[Any, Any]]
+
+
+def is_torchmetric(metric: Any) -> bool:
+    """Whether `metric` keeps its own state, as those of torchmetrics do."""
+    return all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset"))
+
+
+def sum_and_count(name: str, value: Any) -> tuple[Tensor, Tensor]:
+    """What a metric gave for a batch, as sum and count. Raises ValueError where it is neither of the two forms."""
+    if isinstance(value, tuple) and len(value) == 2:
+        total, count = (torch.as_tensor(part).double().sum() for part in value)
+        return total, count
+    if isinstance(value, Tensor) and value.dim() > 0:
+        return value.double().sum(), torch.tensor(float(value.shape[0]), dtype=torch.float64, device=value.device)
+    raise ValueError(
+        f"metric {name!r} gave {type(value).__name__} of no samples: return one value per sample, shape (N,), or a "
+        "pair (sum, count)."
+    )
+
+
+class MeanFigures:
+    """Sums figures over batches on the device, and gives their means over all ranks."""
+
+    def __init__(self, metrics: Mapping[str, Metric], device: torch.device):
+        self._metrics = metrics
+        self._device = device
+        self._sums: dict[str, Tensor] = {}
+        for metric in metrics.values():
+            if is_torchmetric(metric):
+                metric.reset()
+                if hasattr(metric, "to"):
+                    metric.to(device)
+
+    def add(self, name: str, total: Any, count: Any) -> None:
+        values = torch.stack([torch.as_tensor(part).to(self._device, torch.float64) for part in (total, count)])
+        self._sums[name] = self._sums[name] + values if name in self._sums else values
+
+    def add_outputs(self, output: Any, target: Any) -> None:
+        """The metrics of a batch."""
+        for name, metric in self._metrics.items():
+            if is_torchmetric(metric):
+                metric.update(output, target)
+            else:
+                self.add(name, *sum_and_count(name, metric(output, target)))
+
+    def means(self, runtime: Runtime, why: str) -> dict[str, float]:
+        """The same on all ranks, each of which calls it; nan for a figure without samples."""
+        own = {name: values.tolist() for name, values in self._sums.items()}
+        ranks = runtime.gather(own, why)
+        figures = {}
+        for name in dict.fromkeys(name for rank in ranks for name in rank):
+            total, count = (sum(rank[name][i] for rank in ranks if name in rank) for i in range(2))
+            figures[name] = total / count if count else float("nan")
+        for name, metric in self._metrics.items():
+            if is_torchmetric(metric):  # it sums over the ranks itself
+                figures[name] = float(metric.compute())
+        return figures

@@ -1,0 +1,58 @@
+"""What each rank runs when a training is described by functions: model, data, optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from modules.engine.History import History
+from modules.engine.TrainingEngine import Criterion, TrainingEngine
+
+
+def distributed_train_worker(
+    rank: int,
+    world_size: int,
+    *,
+    model_fn: Callable[[], nn.Module],
+    train_dataset: Dataset,
+    val_dataset: Dataset | None = None,
+    batch_size: int = 32,
+    num_workers: int = 0,
+    optimizer_fn: Callable[[Iterable[nn.Parameter]], Optimizer],
+    criterion_fn: Callable[[], Criterion] | None = None,
+    scheduler_fn: Callable[[Optimizer], LRScheduler] | None = None,
+    engine_kwargs: Mapping[str, Any] | None = None,
+    train_kwargs: Mapping[str, Any] | None = None,
+) -> History:
+    """Trains as `rank` of `world_size` and returns the history, the same on every rank.
+
+    batch_size: of one rank. num_workers: processes of each rank that load data. engine_kwargs: of TrainingEngine.
+    train_kwargs: of TrainingEngine.train, such as num_epochs.
+    The model is made under the engine's seed.
+    """
+    engine_kwargs, is_several = dict(engine_kwargs or {}), world_size > 1
+    if is_several:
+        TrainingEngine.setup_distributed(rank, world_size)
+    torch.manual_seed(engine_kwargs.get("seed", 42))
+    engine = TrainingEngine(model_fn(), distributed=is_several, world_size=world_size, **engine_kwargs)
+    loading = {
+        "batch_size": batch_size,
+        "num_workers": num_workers,
+        "persistent_workers": num_workers > 0,
+        "pin_memory": engine.device.type == "cuda",
+    }
+    optimizer = optimizer_fn(engine.model.parameters())
+    return engine.train(
+        DataLoader(train_dataset, shuffle=not isinstance(train_dataset, IterableDataset), **loading),
+        None if val_dataset is None else DataLoader(val_dataset, **loading),
+        optimizer=optimizer,
+        criterion=criterion_fn() if criterion_fn else None,
+        scheduler=scheduler_fn(optimizer) if scheduler_fn else None,
+        **(train_kwargs or {}),
+    )
