@@ -126,7 +126,8 @@ def create_runtime(
         config.ddp_static_graph,
         sync_batch_norm,
     )
-    store = dist.PrefixStore("runtime", membership.store)
+    # keys of its own: every runtime counts its exchanges from 0, and all ranks make them in the same order
+    store = dist.PrefixStore(f"runtime-{len(membership.runtimes)}", membership.store)
     runtime = DataParallelRuntime(membership.device, membership.environment, store, settings, heartbeat)
     membership.runtimes.append(runtime)
     return runtime

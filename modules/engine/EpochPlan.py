@@ -95,10 +95,10 @@ class EpochPlan:
             order = [index for batch in batches for index in batch]
             shares = [[*group, *([range(0)] * (self._world_size - len(group)))] for group in rounds]
             return Epoch(epoch, order, shares, self._rank, self._accumulation)
-        order = self._drawn(loader.sampler, epoch)
-        size = loader.batch_size * self._world_size
-        whole = len(order) // size * size
-        end = whole if loader.drop_last else len(order)
+        batches = loader.batch_sampler
+        order = self._drawn(batches.sampler, epoch)
+        size = batches.batch_size * self._world_size
+        end = len(order) // size * size if batches.drop_last else len(order)
         shares = [self._cut(range(first, min(first + size, end))) for first in range(0, end, size)]
         return Epoch(epoch, order, shares, self._rank, self._accumulation)
 

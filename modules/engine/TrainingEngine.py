@@ -516,11 +516,11 @@ class EpochTotals(TrainCallbacks):
     def means(self) -> dict[str, float]:
         return {name: total / count for name, (total, count) in self._sums.items()} or {"train_loss": float("nan")}
 
-    def to_json(self) -> dict[str, list[float]]:
-        return {name: list(entry) for name, entry in self._sums.items()}
+    def to_json(self) -> dict[str, list[str]]:
+        return {name: [repr(value) for value in entry] for name, entry in self._sums.items()}  # JSON knows no nan
 
-    def from_json(self, sums: dict[str, list[float]]) -> None:
-        self._sums = {name: list(entry) for name, entry in sums.items()}
+    def from_json(self, sums: dict[str, list[str]]) -> None:
+        self._sums = {name: [float(value) for value in entry] for name, entry in sums.items()}
 
 
 class Printed(TrainCallbacks):

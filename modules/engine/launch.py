@@ -29,6 +29,7 @@ from modules.machine.devices import list_gpus, num_cores
 from modules.machine.ports import LOOPBACK, PORTS_TO_TRY, claim_free_port
 from modules.machine.run_shape import ranks_here
 from modules.session.FolderCommands import FolderCommands
+from modules.session.printing import print_text
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import HANGUP_SIGNALS, STOP_SIGNALS
 from modules.session.TerminalCallbacks import TerminalCallbacks
@@ -142,6 +143,8 @@ def run_rank(
         lifeline.done(outcome.status, outcome.step)
     except Exception as error:
         outcome = failure_outcome(error)
+        if not outcome.is_user_error and not outcome.is_symptom:
+            print_text(outcome.traceback, sys.stderr)
         lifeline.failed(outcome.text, outcome.traceback, outcome.is_user_error, outcome.is_symptom)
     end_process(outcome, lifeline)
 

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from torch.utils.data.distributed import DistributedSampler
 
+from modules.data.draws import torch_seed
 from modules.distributed.Runtime import Runtime
 from modules.engine.EpochPlan import EpochPlan, Key, Randomness, StepKeys, seed_generators, seeded
 
@@ -74,12 +75,14 @@ class SampleSource:
                 else {"batch_size": None, "sampler": _Flat(self._keys)}
             ),
         )
+        self._seed = seed
         self._num_steps: int | None = None
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
         planned = self._plan.epoch(epoch)
         self._num_steps = len(planned)
         self._keys.steps, self._keys.first = planned, first
+        self._loader.generator.manual_seed(torch_seed(self._seed, epoch, "workers"))
         batches = iter(self._loader)
         for number in range(first, len(planned)):
             step = planned[number]
@@ -101,9 +104,11 @@ class StreamSource:
         self._stream = _SharedStream(loader, runtime.rank, runtime.world_size, seed)
         self._loader = _rebuilt(loader, self._stream, batch_size=None, collate_fn=_as_it_is)
         self._accumulation = accumulation
+        self._seed = seed
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
         self._stream.epoch.fill_(epoch)
+        self._loader.generator.manual_seed(torch_seed(self._seed, epoch, "workers"))
         shares = iter(self._loader)
         for _ in range(first * self._accumulation):  # a stream can only be read from its start
             next(shares, None)
@@ -203,6 +208,7 @@ def _rebuilt(loader: DataLoader, dataset: Dataset, **changes: Any) -> DataLoader
         "multiprocessing_context": loader.multiprocessing_context,
         "prefetch_factor": loader.prefetch_factor,
         "persistent_workers": loader.persistent_workers,
+        "generator": torch.Generator(),  # by default the program's own would be drawn from
     }
     return DataLoader(dataset, **(options | changes))
 

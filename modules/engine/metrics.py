@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime
 
 # (output, target) -> a value for each sample, or (sum, count); or an object of torchmetrics
@@ -20,13 +21,13 @@ def is_torchmetric(metric: Any) -> bool:
 
 
 def sum_and_count(name: str, value: Any) -> tuple[Tensor, Tensor]:
-    """What a metric gave for a batch, as sum and count. Raises ValueError where it is neither of the two forms."""
+    """What a metric gave for a batch, as sum and count. Raises UserError where it is neither of the two."""
     if isinstance(value, tuple) and len(value) == 2:
         total, count = (torch.as_tensor(part).double().sum() for part in value)
         return total, count
     if isinstance(value, Tensor) and value.dim() > 0:
         return value.double().sum(), torch.tensor(float(value.shape[0]), dtype=torch.float64, device=value.device)
-    raise ValueError(
+    raise UserError(
         f"metric {name!r} gave {type(value).__name__} of no samples: return one value per sample, shape (N,), or a "
         "pair (sum, count)."
     )

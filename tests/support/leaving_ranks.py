@@ -62,7 +62,7 @@ def live(way: str, rank: int) -> NoReturn:
             raise RuntimeError("for a test")
         runtime.sum(torch.ones(1), torch.ones(()))
     if rank == 1:  # it still needs the store when rank 0, which holds it, is about to end
-        dist.PrefixStore("runtime", run_store()).wait(["left/0"])
+        dist.PrefixStore("runtime-0", run_store()).wait(["left/0"])
     WAYS[way](runtime)
     sys.exit()
 

@@ -1,0 +1,107 @@
+"""Launched trainings: one curve on any number of ranks, failures that end all, stops that keep what was trained."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.weights.safe import load_tensors
+from tests.support.engine_data import small_net
+from tests.support.fork_server import ROOT, ForkedScript, pids_of_session
+from tests.support.waiting import wait_until
+
+PATIENCE_SECONDS = 300
+PROGRAM = ROOT / "tests" / "support" / "launched_training.py"
+
+
+def launch(scenario: str, folder: Path, ranks: int) -> ForkedScript:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return ForkedScript([str(PROGRAM), scenario, str(folder), str(ranks)], environment, folder / f"{scenario}.txt")
+
+
+def result(scenario: str, folder: Path, ranks: int) -> dict:
+    path = folder / f"{scenario}-{ranks}.json"
+    assert path.exists(), (folder / f"{scenario}.txt").read_text()
+    return json.loads(path.read_text())
+
+
+def launched(scenario: str, folder: Path, ranks: int) -> dict:
+    assert launch(scenario, folder, ranks).wait(PATIENCE_SECONDS) == 0, (folder / f"{scenario}.txt").read_text()
+    return result(scenario, folder, ranks)
+
+
+@pytest.fixture(scope="module")
+def curves(tmp_path_factory) -> dict[int, dict]:
+    """What is found on one rank and on two. The folder of their checkpoints is under "folder"."""
+    folder = tmp_path_factory.mktemp("curves")
+    return {ranks: {**launched("curves", folder, ranks), "folder": folder} for ranks in (1, 2)}
+
+
+@pytest.mark.parametrize("name", ["norm", "plain", "stream"])
+def test_two_ranks_give_the_curve_of_one(name, curves):
+    one, two = (curves[ranks][name] for ranks in (1, 2))
+    assert one.keys() == two.keys()
+    for figure in one:
+        assert two[figure] == pytest.approx(one[figure], rel=1e-9)
+
+
+def test_predictions_of_two_ranks_come_in_order(curves):
+    assert len(curves[2]["predictions"]) == 11
+    for one, two in zip(curves[1]["predictions"], curves[2]["predictions"], strict=True):
+        assert two == pytest.approx(one, rel=1e-6)
+
+
+def test_a_tensor_is_reduced_to_its_mean(curves):
+    assert [curves[ranks]["mean"] for ranks in (1, 2)] == [[0.0], [0.5]]
+
+
+def test_ranks_with_uneven_loaders_of_their_own_end_cleanly(curves):
+    assert len(curves[2]["uneven"]["train_loss"]) == 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_checkpoint_loads_in_the_bare_model(ranks, curves):
+    (path,) = (curves[ranks]["folder"] / f"norm-{ranks}" / "checkpoints" / "last").iterdir()
+    small_net().load_state_dict(load_tensors(path / "model.safetensors"))
+
+
+def test_failures_end_all_ranks_and_name_the_cause(tmp_path):
+    said = launched("failing", tmp_path, 2)
+    assert said["raise"].endswith("RuntimeError: the data are gone")
+    assert "Rank 1" in said["die"]
+    assert "SIGKILL" in said["die"]
+    assert said["lock"].startswith("lock can't be sent to the ranks (TypeError: cannot pickle '_thread.lock' object)")
+
+
+def test_a_first_ctrl_c_ends_after_the_step_with_a_checkpoint_that_a_resume_goes_on_from(tmp_path):
+    process = launch("long", tmp_path, 2)
+    written = tmp_path / "long-2" / "history.json"
+    wait_until(lambda: written.exists() or process.poll() is not None, PATIENCE_SECONDS)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(PATIENCE_SECONDS) == 0, (tmp_path / "long.txt").read_text()
+    stopped = result("long", tmp_path, 2)
+    assert not pids_of_session(process.pid)
+    resumed = launched("long", tmp_path, 2)
+    assert len(resumed["train_loss"]) == len(stopped["train_loss"]) + 1
+    assert resumed["train_loss"][:-1] == stopped["train_loss"]
+
+
+def test_ranks_that_can_not_join_leave_one_process_to_train(tmp_path):
+    assert launched("alone", tmp_path, 2) == {"ran": [0, 1]}
+    assert "One process trains alone instead" in (tmp_path / "alone.txt").read_text()
+
+
+def test_a_program_runs_under_torchrun_as_it_is(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(PROGRAM)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [*command, "curves", str(tmp_path), "2"], env=environment, capture_output=True, timeout=PATIENCE_SECONDS
+    )
+    assert ran.returncode == 0, ran.stderr.decode()
+    assert len(result("curves", tmp_path, 2)["norm"]["train_loss"]) == 3

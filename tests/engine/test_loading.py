@@ -1,0 +1,226 @@
+"""Loaders as ranks use them: each sample once, the same samples in a step on any number of ranks, exact resumes."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from modules.distributed.Runtime import Runtime
+from modules.engine.loading import batch_size_of, step_source, to_device
+from tests.support.engine_data import Augmented, Stream
+
+NUMBERS = TensorDataset(torch.arange(23))
+
+
+class OneOf(Runtime):
+    """A rank of several, which are asked one after the other: `sizes` is what they gather."""
+
+    def __init__(self, rank: int, world_size: int, sizes: list[int] | None = None):
+        super().__init__(torch.device("cpu"))
+        self.rank, self.world_size, self._sizes = rank, world_size, sizes
+
+    def gather(self, value, why):
+        return self._sizes or [value] * self.world_size
+
+
+def loaded(make_loader, world_size: int, epoch: int = 0, first: int = 0, accumulation: int = 1, seed: int = 1):
+    """The steps of each rank."""
+    return [
+        list(step_source(make_loader(), OneOf(rank, world_size), accumulation, seed).steps(epoch, first))
+        for rank in range(world_size)
+    ]
+
+
+def samples(steps) -> list[list[float]]:
+    """What is trained in each step, over all ranks, sorted."""
+    return [
+        sorted(
+            value
+            for step in of_ranks
+            for batch in step.batches
+            if not step.padding
+            for value in batch[0].flatten().tolist()
+        )
+        for of_ranks in zip(*steps, strict=True)
+    ]
+
+
+SAMPLERS = {
+    "in order": lambda: None,
+    "random": lambda: RandomSampler(NUMBERS),
+    "random with a generator": lambda: RandomSampler(NUMBERS, generator=torch.Generator().manual_seed(3)),
+    "with replacement": lambda: RandomSampler(NUMBERS, replacement=True, num_samples=30),
+    "weighted": lambda: WeightedRandomSampler([1.0] * 12 + [3.0] * 11, 25),
+    "subset": lambda: SubsetRandomSampler(range(4, 21)),
+}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_many_ranks_see_in_each_step_what_one_rank_sees(sampler, accumulation, drop_last):
+    def of(batch_size):
+        options = {"batch_size": batch_size, "drop_last": drop_last}
+        return lambda: DataLoader(NUMBERS, sampler=SAMPLERS[sampler](), **options)
+
+    for epoch in range(2):
+        alone = samples(loaded(of(12), 1, epoch, accumulation=accumulation))
+        assert samples(loaded(of(6), 2, epoch, accumulation=accumulation)) == alone
+        assert samples(loaded(of(4), 3, epoch, accumulation=accumulation)) == alone
+        assert samples(loaded(of(3), 4, epoch, accumulation=accumulation)) == alone
+
+
+def test_every_sample_comes_once_an_epoch_in_another_order_each_epoch():
+    def loader():
+        return DataLoader(NUMBERS, batch_size=4, shuffle=True)
+
+    orders = [samples(loaded(loader, 2, epoch)) for epoch in range(2)]
+    for order in orders:
+        assert sorted(chain(*order)) == list(range(23))
+    assert orders[0] != orders[1]
+    assert orders[0] != samples(loaded(loader, 2, 0, seed=2))
+    assert orders[0] == samples(loaded(loader, 2, 0))
+
+
+def test_a_rank_without_a_sample_gets_another_ranks_as_padding():
+    steps = loaded(lambda: DataLoader(TensorDataset(torch.arange(9)), batch_size=2), 4)
+    assert [[step.padding for step in own] for own in steps] == [[False, True]] * 3 + [[False, False]]
+    assert all(len(own[1].batches) == 1 for own in steps)
+
+
+def test_a_batch_sampler_of_ones_own_keeps_its_batches_whole():
+    class Pairs:
+        """Batches of one, two and three samples."""
+
+        def __iter__(self):
+            return iter([[0], [1, 2], [3, 4, 5], [6], [7, 8]])
+
+        def __len__(self):
+            return 5
+
+    steps = loaded(lambda: DataLoader(NUMBERS, batch_sampler=Pairs()), 2)
+    assert [[step.batches[0][0].tolist() for step in own if not step.padding] for own in steps] == [
+        [[0], [3, 4, 5], [7, 8]],
+        [[1, 2], [6]],
+    ]
+    assert [step.padding for step in steps[1]] == [False, False, True]
+    plain = loaded(lambda: DataLoader(NUMBERS, batch_sampler=BatchSampler(SequentialSampler(NUMBERS), 4, False)), 2)
+    assert samples(plain) == samples(loaded(lambda: DataLoader(NUMBERS, batch_size=4), 2))
+
+
+def test_samples_that_are_batches_already_go_to_ranks_in_turns():
+    batches = [torch.full((n,), float(n)) for n in (3, 1, 2)]
+    steps = loaded(lambda: DataLoader(batches, batch_size=None), 2)
+    assert [[(step.batches[0].tolist(), step.padding) for step in own] for own in steps] == [
+        [([3.0] * 3, False), ([2.0] * 2, False)],
+        [([1.0], False), ([2.0] * 2, True)],
+    ]
+
+
+@pytest.mark.parametrize("make", [Augmented, Stream], ids=["indexed", "stream"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_augmentation_is_the_same_on_any_number_of_ranks_and_after_a_resume(make, workers):
+    def of(batch_size):
+        return lambda: DataLoader(make(23), batch_size=batch_size, num_workers=workers)
+
+    alone = samples(loaded(of(8), 1, epoch=1))
+    assert samples(loaded(of(4), 2, epoch=1)) == alone
+    assert samples(loaded(of(8), 1, epoch=1, first=1)) == alone[1:]
+    assert samples(loaded(of(8), 1, epoch=0)) != alone
+
+
+def test_augmentation_does_not_depend_on_the_number_of_workers():
+    def of(workers):
+        return lambda: DataLoader(Augmented(23), batch_size=8, shuffle=True, num_workers=workers)
+
+    assert samples(loaded(of(0), 1)) == samples(loaded(of(2), 1))
+
+
+def test_workers_that_stay_know_the_epoch():
+    def loader():
+        options = {"num_workers": 1, "persistent_workers": True}
+        return DataLoader(Stream(8), batch_size=4, **options)
+
+    source = step_source(loader(), OneOf(0, 1), 1, seed=1)
+    assert [samples([list(source.steps(epoch))]) for epoch in range(2)] == [
+        samples(loaded(loader, 1, epoch)) for epoch in range(2)
+    ]
+
+
+def test_loading_leaves_the_generators_of_the_program_alone():
+    before = torch.get_rng_state()
+    loaded(lambda: DataLoader(Augmented(8), batch_size=4, shuffle=True), 1)
+    loaded(lambda: DataLoader(Stream(8), batch_size=4), 1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_loader_with_a_distributed_sampler_keeps_its_shares_and_is_told_the_epoch():
+    sampler = DistributedSampler(NUMBERS, num_replicas=2, rank=1, shuffle=True)
+    source = step_source(DataLoader(NUMBERS, batch_size=5, sampler=sampler), OneOf(1, 2), 1, seed=1)
+    first, second = (list(chain(*samples([list(source.steps(epoch))]))) for epoch in range(2))
+    assert len(first) == 12
+    assert first != second
+
+
+def test_ranks_with_fewer_batches_of_their_own_go_along_with_padding():
+    numbers = TensorDataset(torch.arange(6))
+    sampler = DistributedSampler(numbers, num_replicas=1, rank=0, shuffle=False)
+    loader = DataLoader(numbers, batch_size=2, sampler=sampler)
+    steps = list(step_source(loader, OneOf(0, 2, sizes=[3, 5]), 1, seed=1).steps(0))
+    assert [step.padding for step in steps] == [False] * 3 + [True] * 2
+    assert steps[4].batches[0][0].tolist() == [4, 5]
+
+
+def test_of_any_iterable_ranks_take_batches_in_turns():
+    batches = [torch.tensor([float(n)]) for n in range(5)]
+    steps = loaded(lambda: batches, 2)
+    assert [[(step.batches[0].item(), step.padding) for step in own] for own in steps] == [
+        [(0, False), (2, False), (4, False)],
+        [(1, False), (3, False), (4, True)],
+    ]
+    assert len(loaded(lambda: iter(batches), 1, first=2)[0]) == 3
+
+
+def test_an_endless_sampler_is_refused(monkeypatch):
+    monkeypatch.setattr("modules.engine.EpochPlan.MAX_SAMPLES", 100)
+
+    class Endless:
+        def __iter__(self):
+            return iter(int, 1)
+
+    with pytest.raises(ValueError, match="does not end"):
+        loaded(lambda: DataLoader(NUMBERS, sampler=Endless()), 1)
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        (torch.zeros(3, 2), 3),
+        ((torch.zeros(4), torch.zeros(4)), 4),
+        ({"text": ["a", "b"], "image": torch.zeros(2, 1)}, 2),
+        ([["a"], torch.zeros(5)], 5),
+        ("text", 0),
+    ],
+)
+def test_the_samples_of_a_batch_are_counted_by_its_first_tensor(batch, size):
+    assert batch_size_of(batch) == size
+
+
+def test_a_batch_goes_to_the_device_with_all_that_it_holds():
+    batch = {"a": [torch.zeros(1), "text"], "b": (torch.ones(1), {"c": torch.ones(2)})}
+    moved = to_device(batch, torch.device("meta"))
+    assert moved["a"][0].is_meta
+    assert moved["a"][1] == "text"
+    assert moved["b"][1]["c"].is_meta

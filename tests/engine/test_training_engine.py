@@ -1,0 +1,429 @@
+"""TrainingEngine on one device: what it trains, measures, saves and refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau
+from torch.utils.data import DataLoader
+
+from modules.config.errors import UserError
+from modules.engine.RankContext import RankContext, enter_rank
+from modules.session.TrainCallbacks import TrainCallbacks
+from modules.trainer import TrainingEngine
+from modules.weights.safe import load_tensors
+from tests.support.engine_data import Augmented, Stream, accuracy, adamw, points, small_net
+
+
+@pytest.fixture
+def make_engine(tmp_path):
+    """A function that makes an engine whose files go to a folder of this test."""
+
+    def make(model: nn.Module | None = None, **options) -> TrainingEngine:
+        return TrainingEngine(model or small_net(), **{"device": "cpu", "output_dir": tmp_path, **options})
+
+    return make
+
+
+def train(engine, data=None, num_epochs=3, batch_size=16, **options):
+    options = {"criterion": nn.CrossEntropyLoss(), "optimizer": adamw(engine), **options}
+    loader = DataLoader(points() if data is None else data, batch_size=batch_size, shuffle=not isinstance(data, Stream))
+    return engine.train(loader, num_epochs=num_epochs, **options)
+
+
+def weights(engine):
+    return torch.cat([value.double().flatten() for value in engine.model.state_dict().values()])
+
+
+def same(first, second) -> bool:
+    return torch.equal(weights(first), weights(second))
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_training_equals_a_loop_written_by_hand(make_engine):
+    engine = make_engine()
+    data = list(DataLoader(points(), batch_size=16))
+    optimizer = adamw(engine)
+    scheduler = CosineAnnealingLR(optimizer, 3)
+    history = engine.train(
+        data,
+        optimizer=optimizer,
+        criterion=nn.CrossEntropyLoss(),
+        scheduler=scheduler,
+        num_epochs=3,
+        clip_grad_norm=0.5,
+    )
+
+    model = small_net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = CosineAnnealingLR(optimizer, 3)
+    losses = []
+    for _ in range(3):
+        total = 0.0
+        for inputs, target in data:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs), target)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            total += loss.item() * len(target)
+        scheduler.step()
+        losses.append(total / 103)
+    assert history["train_loss"] == pytest.approx(losses, rel=1e-9)
+    expected = torch.cat([value.double().flatten() for value in model.state_dict().values()])
+    torch.testing.assert_close(weights(engine), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_accumulation_with_an_uneven_last_batch_equals_the_large_batch(make_engine):
+    curves = [
+        train(
+            make_engine(small_net(norm=False), experiment_name=str(size)),
+            batch_size=size,
+            gradient_accumulation_steps=48 // size,
+        )["train_loss"]
+        for size in (48, 16, 6)
+    ]
+    assert curves[1] == pytest.approx(curves[0], rel=1e-12)
+    assert curves[2] == pytest.approx(curves[0], rel=1e-12)
+
+
+def test_a_step_function_gives_loss_samples_and_metrics(make_engine):
+    def step_fn(model, batch):
+        output = model(batch[0])
+        right = accuracy(output, batch[1])
+        metrics = {"accuracy": right.mean(), "pair": (right.sum(), 2 * len(right))}
+        return nn.functional.cross_entropy(output, batch[1]), len(right), metrics
+
+    plain = train(make_engine(experiment_name="plain"), metrics={"accuracy": accuracy})
+    own = train(make_engine(experiment_name="own"), criterion=None, step_fn=step_fn)
+    assert own["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-12)
+    assert own["accuracy"] == pytest.approx(plain["accuracy"], rel=1e-12)
+    assert own["pair"] == pytest.approx([value / 2 for value in own["accuracy"]])
+
+
+def test_a_step_function_may_give_the_loss_alone(make_engine):
+    def step_fn(model, batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    plain = train(make_engine(experiment_name="plain"))
+    own = train(make_engine(experiment_name="own"), criterion=None, step_fn=step_fn)
+    assert own["train_loss"] == plain["train_loss"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, None])
+def test_mixed_precision_trains_near_the_full_one(dtype, make_engine):
+    full = train(make_engine(small_net().float(), experiment_name="full"), floats())
+    mixed = train(make_engine(small_net().float(), experiment_name="mixed", use_amp=True, amp_dtype=dtype), floats())
+    assert mixed["train_loss"] != full["train_loss"]
+    # float16 begins with steps that are skipped until its scale is found
+    assert mixed["train_loss"] == pytest.approx(full["train_loss"], rel=0.15)
+
+
+def floats():
+    return [(inputs.float(), target) for inputs, target in points()]
+
+
+def test_another_training_of_the_same_engine_starts_where_the_weights_are(make_engine):
+    engine = make_engine()
+    first = train(engine)
+    second = train(engine, optimizer=torch.optim.SGD(engine.model.parameters(), lr=0.1))
+    assert second["train_loss"][0] < first["train_loss"][0] * 0.9
+    assert len(second["train_loss"]) == 3
+
+
+# --- schedulers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_scheduler_steps_after_each_epoch_or_each_step(make_engine):
+    by_epoch, by_step = make_engine(experiment_name="epoch"), make_engine(experiment_name="step")
+    rates = []
+
+    class Watch(TrainCallbacks):
+        def on_step(self, info):
+            rates.append(info.lr)
+
+    optimizer = adamw(by_epoch)
+    history = train(by_epoch, optimizer=optimizer, scheduler=LambdaLR(optimizer, lambda n: 0.5**n))
+    assert history["lr"] == pytest.approx([1e-2, 5e-3, 2.5e-3])
+    optimizer = adamw(by_step)
+    scheduler = OneCycleLR(optimizer, 1e-2, total_steps=21)
+    train(by_step, optimizer=optimizer, scheduler=scheduler, scheduler_interval="step", callbacks=Watch())
+    assert len(set(rates)) == 21
+
+
+def test_a_plateau_scheduler_gets_what_is_monitored(make_engine):
+    engine = make_engine()
+    optimizer = adamw(engine)
+    scheduler = ReduceLROnPlateau(optimizer, mode="max", factor=0.1, patience=0)
+    loader = DataLoader(points(), batch_size=16)
+    history = train(
+        engine, optimizer=optimizer, scheduler=scheduler, val_loader=loader, monitor="worse", num_epochs=4,
+        metrics={"worse": lambda output, target: (torch.tensor(0.0), 1)},
+    )  # fmt: skip
+    assert history["lr"] == pytest.approx([1e-2, 1e-2, 1e-3, 1e-4])
+    assert scheduler.best == 0.0
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def test_validation_counts_every_sample_once_whatever_the_batches(make_engine):
+    engine = make_engine()
+    train(engine)
+    loaders = (DataLoader(points(), batch_size=size) for size in (7, 103))
+    figures = [engine.evaluate(loader, metrics={"accuracy": accuracy}) for loader in loaders]
+    assert figures[0] == pytest.approx(figures[1], rel=1e-12)
+    engine.model.eval()
+    inputs, target = points().tensors
+    assert figures[0]["loss"] == pytest.approx(nn.functional.cross_entropy(engine.model(inputs), target).item())
+
+
+def test_validation_changes_nothing_of_the_training(make_engine):
+    without, with_it = make_engine(experiment_name="without"), make_engine(experiment_name="with")
+    train(without)
+    train(with_it, val_loader=DataLoader(Augmented(), batch_size=10))
+    assert same(without, with_it)
+    assert with_it.model.training
+
+
+def test_the_averaged_weights_are_those_that_are_measured_and_saved(make_engine):
+    engine = make_engine(use_ema=True, ema_decay=0.5)
+    loader = DataLoader(points(), batch_size=50)
+    history = train(engine, val_loader=loader)
+    saved = load_tensors(engine.last_checkpoint / "model.safetensors")
+    plain = weights(engine)
+    bare = small_net()
+    bare.load_state_dict(saved)
+    assert not torch.equal(torch.cat([value.double().flatten() for value in bare.state_dict().values()]), plain)
+    bare.eval()
+    inputs, target = points().tensors
+    assert nn.functional.cross_entropy(bare(inputs), target).item() == pytest.approx(history["val_loss"][-1], rel=1e-12)
+    torch.testing.assert_close(engine.predict(loader), bare(inputs))
+
+
+def test_predictions_come_in_the_order_of_the_samples(make_engine):
+    engine = make_engine()
+    inputs = points().tensors[0]
+    engine.model.eval()
+    torch.testing.assert_close(engine.predict(DataLoader(inputs, batch_size=10)), engine.model(inputs))
+    torch.testing.assert_close(engine.predict(DataLoader(points(), batch_size=10)), engine.model(inputs))
+
+
+class Mean:
+    """As the objects of torchmetrics are."""
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.total, self.count = 0.0, 0
+
+    def update(self, output, target):
+        self.total, self.count = self.total + accuracy(output, target).sum(), self.count + len(target)
+
+    def compute(self):
+        return self.total / self.count
+
+
+def test_objects_of_torchmetrics_are_measured(make_engine):
+    engine = make_engine()
+    loader = DataLoader(points(), batch_size=10)
+    history = train(engine, val_loader=loader, metrics={"plain": accuracy, "object": Mean()})
+    assert history["object"] == pytest.approx(history["plain"])
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [Augmented, Stream])
+@pytest.mark.parametrize("ema", [False, True])
+def test_a_resumed_training_ends_bit_for_bit_like_one_without_a_break(data, ema, make_engine):
+    def run(name, epochs, **options):
+        engine = make_engine(experiment_name=name, use_ema=ema)
+        optimizer = adamw(engine)
+        scheduler = CosineAnnealingLR(optimizer, 4)
+        loader = DataLoader(points(), batch_size=50)
+        return engine, train(
+            engine, data(), epochs, optimizer=optimizer, scheduler=scheduler, val_loader=loader, **options
+        )
+
+    whole, whole_history = run("whole", 4)
+    run("parts", 2)
+    parts, history = run("parts", 4, resume=True)
+    assert same(whole, parts)
+    assert dict(history) == dict(whole_history)
+
+
+@pytest.mark.parametrize("data", [Augmented, Stream])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_training_that_is_stopped_inside_an_epoch_goes_on_exactly(data, workers, make_engine):
+    def run(name, stops=0, **options):
+        engine = make_engine(experiment_name=name)
+        context = RankContext()
+        enter_rank(context)
+
+        class Stop(TrainCallbacks):
+            def on_step(self, info):
+                if info.step == stops:
+                    context.commands.stop()
+
+        loader = DataLoader(data(), batch_size=16, num_workers=workers)
+        history = engine.train(
+            loader, optimizer=adamw(engine), criterion=nn.CrossEntropyLoss(), num_epochs=2, callbacks=Stop(), **options
+        )
+        enter_rank(RankContext())
+        return engine, history, context
+
+    whole, whole_history, _ = run("whole")
+    _, _, context = run("parts", stops=3)
+    assert context.stopped
+    assert 3 <= context.step < 7
+    parts, history, _ = run("parts", resume=True)
+    assert same(whole, parts)
+    assert dict(history) == dict(whole_history)
+
+
+def test_the_best_epoch_is_kept_by_what_is_monitored(make_engine):
+    engine = make_engine()
+    values = iter([0.1, 0.9, 0.3])
+    loader = DataLoader(points(), batch_size=103)
+    history = train(
+        engine,
+        val_loader=loader,
+        monitor="score",
+        metrics={"score": lambda output, target: (torch.tensor(next(values)), 1)},
+    )
+    assert history.best_epoch == 2
+    assert json.loads((engine.best_checkpoint / "state.json").read_text())["epoch"] == 2
+    assert json.loads((engine.last_checkpoint / "state.json").read_text())["epoch"] == 3
+
+
+def test_the_history_is_written_and_can_be_plotted(make_engine, tmp_path):
+    engine = make_engine()
+    history = train(engine)
+    written = json.loads((engine.folder / "history.json").read_text())
+    assert written["values"] == {"train_loss": history["train_loss"], "lr": [1e-2] * 3}
+    assert list((engine.folder / "tensorboard").iterdir())
+    pytest.importorskip("matplotlib")
+    history.plot(tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+def test_without_matplotlib_a_plot_says_what_to_install(make_engine, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    with pytest.raises(UserError, match="pip install matplotlib"):
+        make_engine().history.plot("curves.png")
+
+
+def test_state_dicts_carry_a_training_to_another_engine(make_engine):
+    first = make_engine(experiment_name="first")
+    train(first, num_epochs=2)
+    state = {
+        "tensors": {f: {n: t.clone() for n, t in group.items()} for f, group in first.state_dict()["tensors"].items()},
+        "data": first.state_dict()["data"],
+    }
+    second = make_engine(experiment_name="second")
+    second.load_state_dict(state)
+    assert same(first, second)
+    history = train(second, num_epochs=3)
+    assert len(history["train_loss"]) == 3
+    whole = make_engine(experiment_name="whole")
+    train(whole)
+    assert same(whole, second)
+
+
+def test_a_steps_checkpoint_is_what_a_killed_training_goes_on_from(make_engine):
+    whole = make_engine(experiment_name="whole")
+    train(whole, Augmented())
+    killed = make_engine(experiment_name="killed")
+
+    class Kill(TrainCallbacks):
+        def on_step(self, info):
+            if info.step == 6:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(killed, Augmented(), callbacks=Kill(), save_every_steps=2)
+    resumed = make_engine(experiment_name="killed")
+    train(resumed, Augmented(), resume="last")
+    assert same(whole, resumed)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+REFUSALS = {
+    "batches of three": (
+        {"train_loader": [(torch.zeros(2), torch.zeros(2), torch.zeros(2))]},
+        "criterion is for batches of (inputs, target), and the loader gives tuple of 3: use step_fn(model, batch).",
+    ),
+    "no way to a loss": ({"criterion": None}, "give one of the two"),
+    "two ways to a loss": ({"step_fn": lambda model, batch: None}, "give one of the two"),
+    "a loss per sample": ({"criterion": nn.CrossEntropyLoss(reduction="none")}, "use reduction='mean'"),
+    "no epochs": ({"num_epochs": 0}, "num_epochs 0: it must be at least 1."),
+    "no batches": ({"train_loader": []}, "train_loader gives no batches"),
+    "an unknown figure": ({"monitor": "f1"}, "monitor 'f1' is none of the figures: train_loss, lr."),
+    "another's optimizer": (
+        {"optimizer": torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)},
+        "make it of model.parameters()",
+    ),
+    "no optimizer": ({"optimizer": "adam"}, "optimizer: str is none of torch's"),
+    "a metric without samples": (
+        {"metrics": {"f": lambda output, target: torch.tensor(1.0)}},
+        "metric 'f' gave Tensor of no samples",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_refusal_names_what_to_do(name, make_engine):
+    changes, message = REFUSALS[name]
+    engine = make_engine()
+    options = {
+        "train_loader": DataLoader(points(), batch_size=16),
+        "optimizer": adamw(engine),
+        "criterion": nn.CrossEntropyLoss(),
+        "num_epochs": 1,
+        **changes,
+    }
+    with pytest.raises(UserError) as caught:
+        engine.train(options.pop("train_loader"), **options)
+    assert message in str(caught.value)
+
+
+def test_an_earlier_training_is_not_overwritten(make_engine):
+    train(make_engine())
+    with pytest.raises(UserError, match="pass resume=True"):
+        train(make_engine())
+
+
+def test_a_checkpoint_of_another_model_is_refused(make_engine):
+    state = make_engine(nn.Linear(3, 3)).state_dict()
+    with pytest.raises(UserError, match="another model"):
+        make_engine().load_state_dict(state)
+
+
+def test_a_precision_that_is_none_is_refused(make_engine):
+    with pytest.raises(UserError, match=r"amp_dtype torch\.int8"):
+        make_engine(use_amp=True, amp_dtype=torch.int8)
+
+
+def test_figures_that_are_not_finite_are_kept_as_such(make_engine):
+    engine = make_engine()
+    history = train(engine, num_epochs=1, metrics={"nan": lambda output, target: (torch.tensor(math.nan), 1)})
+    assert math.isnan(history["nan"][0])
+    assert json.loads((engine.folder / "history.json").read_text())["values"]["nan"] == [None]
+    assert train(make_engine(), num_epochs=2, resume=True).num_epochs == 2
+
+
+def test_the_public_names_are_found_without_torch_at_import():
+    import modules.trainer as package
+
+    assert {name for name in package.__all__ if callable(getattr(package, name))} == set(package.__all__)
+    with pytest.raises(AttributeError):
+        package.nothing  # noqa: B018

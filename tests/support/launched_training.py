@@ -1,0 +1,118 @@
+"""A program that launches trainings: SCENARIO FOLDER [RANKS]; what it finds goes to FOLDER/SCENARIO-RANKS.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+from modules.config.errors import UserError
+from modules.trainer import TrainingEngine, distributed_train_worker, launch_distributed_training
+from tests.support.engine_data import Augmented, Stream, accuracy, adamw, points, small_net
+
+
+def worker(folder: Path, name: str, ranks: int, norm: bool = True, **options: Any) -> dict[str, Any]:
+    """The shipped worker's arguments; N ranks train on as many samples in a step as one."""
+    return {
+        "model_fn": lambda: small_net(norm),
+        "train_dataset": Augmented(),
+        "val_dataset": points(50),
+        "batch_size": 24 // ranks,
+        "optimizer_fn": lambda params: torch.optim.AdamW(params, lr=1e-2),
+        "criterion_fn": nn.CrossEntropyLoss,
+        "engine_kwargs": {"output_dir": folder, "experiment_name": f"{name}-{ranks}", "use_ema": True},
+        "train_kwargs": {"num_epochs": 3, "metrics": {"accuracy": accuracy}, **options},
+    }
+
+
+def curves(folder: Path, ranks: int) -> dict[str, Any]:
+    """Everything that should be the same on one rank and on two, in one launch."""
+
+    def train(rank: int, world_size: int) -> dict[str, Any]:
+        found = {}
+        for name, norm in {"norm": True, "plain": False}.items():
+            found[name] = dict(distributed_train_worker(rank, world_size, **worker(folder, name, world_size, norm)))
+        several = world_size > 1
+        engine = TrainingEngine(small_net(), distributed=several, output_dir=folder, experiment_name=f"stream-{ranks}")
+        loss = nn.CrossEntropyLoss()
+        stream = DataLoader(Stream(), batch_size=24 // world_size)
+        options = {"optimizer": adamw(engine), "criterion": loss, "num_epochs": 2}
+        found["stream"] = dict(engine.train(stream, gradient_accumulation_steps=2, **options))
+        found["predictions"] = engine.predict(DataLoader(points(11), batch_size=2)).tolist()
+        found["mean"] = engine.reduce_tensor(torch.tensor([float(rank)])).tolist()
+        if several:
+            found["uneven"] = dict(train_uneven(engine, rank))
+        return found
+
+    return launch_distributed_training(train, world_size=ranks)
+
+
+def train_uneven(engine: TrainingEngine, rank: int) -> Any:
+    """Rank 1 has a loader of its own with fewer batches."""
+    data = points(30 if rank else 60)
+    loader = DataLoader(data, batch_size=10, sampler=DistributedSampler(data, num_replicas=1, rank=0))
+    return engine.train(loader, optimizer=adamw(engine), criterion=nn.CrossEntropyLoss(), num_epochs=2)
+
+
+def failing(folder: Path, ranks: int) -> dict[str, str]:
+    """What is said where ranks fail, each way in a launch of its own."""
+
+    def raise_error(rank: int, world_size: int) -> None:
+        if rank == 1:
+            raise RuntimeError("the data are gone")
+        time.sleep(60)
+
+    def die(rank: int, world_size: int) -> None:
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    def with_lock(rank: int, world_size: int, lock: Any) -> None:
+        raise AssertionError("this is never called")
+
+    said = {}
+    for name, (function, options) in {
+        "raise": (raise_error, {}),
+        "die": (die, {}),
+        "lock": (with_lock, {"lock": threading.Lock()}),
+    }.items():
+        try:
+            launch_distributed_training(function, world_size=ranks, **options)
+        except UserError as error:
+            said[name] = str(error)
+    return said
+
+
+def long(folder: Path, ranks: int) -> dict[str, Any]:
+    """A training that is to be stopped: it says on which step it is."""
+    options = worker(folder, "long", ranks)
+    written = folder / f"long-{ranks}" / "history.json"
+    epochs = json.loads(written.read_text())["epochs"] + 1 if written.exists() else 10_000
+    options["train_kwargs"] = {"num_epochs": epochs, "resume": True}
+    return dict(launch_distributed_training(world_size=ranks, **options))
+
+
+def alone(folder: Path, ranks: int) -> dict[str, Any]:
+    """The ranks can't join: one process trains."""
+    os.environ["CHORUS_JOIN_SECONDS"] = "0.2"
+    os.environ["GLOO_SOCKET_IFNAME"] = "no-such-interface"
+
+    def train(rank: int, world_size: int) -> list[int]:
+        return [rank, world_size]
+
+    return {"ran": launch_distributed_training(train, world_size=ranks)}
+
+
+if __name__ == "__main__":
+    scenario, folder, ranks = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    found = globals()[scenario](folder, ranks)
+    (folder / f"{scenario}-{ranks}.json").write_text(json.dumps(found))
