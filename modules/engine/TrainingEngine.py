@@ -35,6 +35,7 @@ from modules.engine.RankContext import rank_context
 from modules.session.atomic import remove_folder
 from modules.session.backups import ENGINE
 from modules.session.names import safe_file_name
+from modules.session.printing import print_line
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.trainer.BackupStore import Backup, BackupStore
@@ -299,7 +300,7 @@ class TrainingEngine:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.history.save(self.folder / "history.json")
             words = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-            print(f"Epoch {self.history.num_epochs}: {words}{' (best)' if is_best else ''}", flush=True)
+            print_line(f"Epoch {self.history.num_epochs}: {words}{' (best)' if is_best else ''}")
         return is_best
 
     def _step_function(self, task: Task, measures: bool) -> Callable[[nn.Module, Any], Any]:
@@ -492,7 +493,7 @@ class TrainingEngine:
             raise UserError("optimizer: it trains parameters that are not the model's; make it of model.parameters().")
 
     def _warn(self, text: str) -> None:
-        print(f"Warning: {text}", flush=True)
+        print_line(f"Warning: {text}")
 
 
 class EpochTotals(TrainCallbacks):
@@ -531,7 +532,7 @@ class Printed(TrainCallbacks):
 
     def on_warning(self, text: str) -> None:
         if self._is_main:
-            print(f"Warning: {text}", flush=True)
+            print_line(f"Warning: {text}")
 
 
 class Curves:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import sys
 import tempfile
@@ -28,8 +27,9 @@ from modules.launch.Supervisor import FAILED, Supervisor
 from modules.machine.devices import list_gpus, num_cores
 from modules.machine.ports import LOOPBACK, PORTS_TO_TRY, claim_free_port
 from modules.machine.run_shape import ranks_here
+from modules.session.atomic import remove_folder
 from modules.session.FolderCommands import FolderCommands
-from modules.session.printing import print_text
+from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import HANGUP_SIGNALS, STOP_SIGNALS
 from modules.session.TerminalCallbacks import TerminalCallbacks
@@ -66,7 +66,7 @@ def launch_distributed_training(
         return _train_as(environment.rank, environment.world_size, backend, train_fn, kwargs)
     num_ranks = _num_ranks(world_size)
     if num_ranks == 1:
-        print("Training on one device, in this process.", flush=True)
+        print_line("Training on one device, in this process.")
         return train_fn(0, 1, **kwargs)
     path = Path(tempfile.mkdtemp(prefix="chorus-launch-"))
     code = FAILED
@@ -77,9 +77,9 @@ def launch_distributed_training(
         return _unpacked((path / RESULT_NAME).read_bytes()) if (path / RESULT_NAME).exists() else None
     finally:
         if code == FAILED:
-            print(f"The logs of the ranks are in {path}.", file=sys.stderr, flush=True)
+            print_line(f"The records of this launch are in {path}.", sys.stderr)
         else:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_folder(path)
 
 
 def _supervise(folder: RunFolder, num_ranks: int, backend: str | None, packed: bytes) -> int:
