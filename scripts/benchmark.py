@@ -6,6 +6,7 @@ docs/benchmarks.md says how, and what came out.
     python scripts/benchmark.py step --options ema lion
     python scripts/benchmark.py ranks --ranks 2
     python scripts/benchmark.py all --json figures.json
+    python scripts/benchmark.py engine
     python scripts/benchmark.py ui --parts paint tabs
 """
 
@@ -26,7 +27,14 @@ if __name__ == "__main__":  # before the imports that take long
     prepare_terminal()
 
 from modules.config.errors import UserError
-from scripts.benchmarks.compare import Comparison, compare_memory, compare_option, compare_start, compare_steps
+from scripts.benchmarks.compare import (
+    Comparison,
+    compare_engine,
+    compare_memory,
+    compare_option,
+    compare_start,
+    compare_steps,
+)
 from scripts.benchmarks.material import make_material
 from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.planning import describe, measure_planning
@@ -42,6 +50,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if args.what == "ui":
             results["window"] = [show(figure) for figure in measure_ui(folder, args.parts or list(PARTS))]
+        elif args.what == "engine":
+            folder.mkdir(parents=True, exist_ok=True)
+            for num_ranks in dict.fromkeys((1, args.ranks)):
+                for comparison in compare_engine(folder, args.device, args.blocks, args.steps_per_block, num_ranks):
+                    results["comparisons"].append(show(comparison))
+            return save(results, args.json)
         else:
             make_material(folder)
         for comparison in comparisons(args, folder):
@@ -52,8 +66,12 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    return save(results, args.json)
+
+
+def save(results: dict[str, Any], path: Path | None) -> int:
+    if path:
+        path.write_text(json.dumps(results, indent=1), encoding="utf-8")
     return 0
 
 
@@ -65,7 +83,7 @@ def show(found: Comparison | Figure) -> dict[str, Any]:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Chorus against a training loop written by hand.")
-    parser.add_argument("what", choices=("step", "memory", "start", "plan", "all", "ranks", "ui"))
+    parser.add_argument("what", choices=("step", "memory", "start", "plan", "all", "ranks", "ui", "engine"))
     parser.add_argument("--method", choices=METHODS, help="what is trained; both if left out")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument(
@@ -74,7 +92,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--blocks", type=positive, default=20, help="pairs of turns of the step comparison")
     parser.add_argument("--steps-per-block", type=positive, default=5, help="steps of a turn, and of a memory run")
     parser.add_argument("--pairs", type=positive, default=8, help="pairs of runs of the start and memory comparisons")
-    parser.add_argument("--ranks", type=positive, default=2, help="of the ranks comparison")
+    parser.add_argument("--ranks", type=positive, default=2, help="of the ranks and engine comparisons")
     parser.add_argument("--parts", nargs="+", choices=PARTS, help="of ui: what of the window; all if left out")
     parser.add_argument("--folder", type=Path, default=Path("workspace/benchmark"), help="for model and caches")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every measurement to FILE")

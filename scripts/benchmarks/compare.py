@@ -6,6 +6,7 @@ pairs measured one right after the other, in alternating order, because a shared
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import IO, Any, TypeVar
@@ -30,7 +32,8 @@ from scripts.benchmarks.worker import WorkerArguments
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
-CHORUS, REFERENCE = "chorus_run", "reference_loop"
+CHORUS, REFERENCE, ENGINE = "chorus_run", "reference_loop", "engine_chorus"
+ENGINES = {"engine_hand": "by hand", "engine_accelerate": "accelerate", "engine_fabric": "Lightning Fabric"}
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,28 @@ def compare_option(
     answers = _take_turns([(CHORUS, with_option), (CHORUS, plain)], blocks, device, 1)
     what = f"step with {name}, {method}, {device}"
     return _of_turns(what, answers, steps_per_block, sides=("with it", "without"))
+
+
+def compare_engine(folder: Path, device: str, blocks: int, steps_per_block: int, num_ranks: int) -> list[Comparison]:
+    """The same of TrainingEngine with a loop by hand, accelerate and, where it is installed, Lightning Fabric."""
+    arguments = WorkerArguments(folder, "full", steps_per_block, blocks + 1)
+    found = []
+    for name, label in ENGINES.items():
+        if name == "engine_fabric" and find_spec("lightning_fabric") is None:
+            continue
+        answers = _take_turns([(ENGINE, arguments), (name, arguments)], blocks, device, num_ranks)
+        what = f"engine, {device}, {num_ranks} {'ranks' if num_ranks > 1 else 'rank'}"
+        sides = (f"TrainingEngine ({lines_of(ENGINE)} lines)", f"{label} ({lines_of(name)} lines)")
+        found += _of_turns(what, answers, steps_per_block, 1.02, sides)
+    return found
+
+
+def lines_of(program: str) -> int:
+    """The lines of a program's training, without blank ones and comments, and without taking turns."""
+    source = (ROOT / "scripts" / "benchmarks" / f"{program}.py").read_text(encoding="utf-8")
+    (function,) = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+    lines = source.splitlines()[function.lineno : function.end_lineno]
+    return sum(bool(text.strip()) and not text.strip().startswith("#") and "turns" not in text for text in lines)
 
 
 def compare_memory(folder: Path, method: str, device: str, count: int, steps: int, cold: bool = False) -> Comparison:
