@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modules.data.plan import MicroBatch, count_samples, count_steps, plan_epoch, shard
+from modules.data.epoch_plan import MicroBatch, count_samples, count_steps, plan_epoch, shard
 
 if TYPE_CHECKING:
     from modules.data.buckets import Buckets
@@ -47,9 +47,7 @@ class RunPlan:
         self.num_samples = count_samples(len(dataset), self._repeats, self._excluded, dataset.concept_index)
         self.steps_per_epoch = count_steps(self.num_samples, global_batch)
 
-    def steps(
-        self, epoch: int, first: int, rank: int, world_size: int, accumulation: int
-    ) -> Iterator[PlannedStep]:
+    def steps(self, epoch: int, first: int, rank: int, world_size: int, accumulation: int) -> Iterator[PlannedStep]:
         """Endless: the steps from step `first` of `epoch` on, with what `rank` runs of them."""
         while True:
             plan = plan_epoch(

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.errors import DataError
-from modules.data.Look import PLAIN, Look
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,12 +108,15 @@ def check_resolution(
     _check_step(step, resolution, setting)
 
 
-def crop_box(width: int, height: int, bucket_w: int, bucket_h: int, look: Look = PLAIN) -> CropBox:
+def crop_box(
+    width: int, height: int, bucket_w: int, bucket_h: int, augmentation: Augmentation = NO_AUGMENTATION
+) -> CropBox:
     """The smallest size with the picture's aspect that covers the bucket, and the bucket in it; in pixels.
 
-    The bucket stands in the centre or at the `look`'s place. Of one that is turned, the size covers all corners.
+    The bucket is centered, or placed at the augmentation's crop position. For a rotated crop, the size leaves room for
+    the corners.
     """
-    margin_x, margin_y = turn_margins(bucket_w, bucket_h, look.degrees)
+    margin_x, margin_y = turn_margins(bucket_w, bucket_h, augmentation.degrees)
     outer_w, outer_h = bucket_w + 2 * margin_x, bucket_h + 2 * margin_y
     if outer_w * height >= outer_h * width:
         size = (outer_w, max(outer_h, _divide_rounded(height * outer_w, width)))
@@ -121,8 +124,9 @@ def crop_box(width: int, height: int, bucket_w: int, bucket_h: int, look: Look =
         size = (max(outer_w, _divide_rounded(width * outer_h, height)), outer_h)
     spare_x, spare_y = size[0] - outer_w, size[1] - outer_h
     left, top = spare_x // 2, spare_y // 2
-    if look.place is not None:
-        left, top = int(look.place[0] * (spare_x + 1)), int(look.place[1] * (spare_y + 1))
+    if augmentation.crop_position is not None:
+        x, y = augmentation.crop_position
+        left, top = int(x * (spare_x + 1)), int(y * (spare_y + 1))
     left, top = left + margin_x, top + margin_y
     return CropBox(size, (left, top, left + bucket_w, top + bucket_h))
 

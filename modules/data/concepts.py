@@ -2,7 +2,7 @@
 
 The position of a picture in the Dataset is its sample id. It depends on the order of the concepts and the names of the
 files, never on the order in which the disk lists them, so that all ranks and a resumed run agree. A picture with
-several looks (resolutions, augmented variants) is several samples that follow each other: views.py makes them.
+several looks (resolutions, augmented variants) is several samples that follow each other: image_views.py makes them.
 """
 
 from __future__ import annotations

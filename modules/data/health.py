@@ -19,14 +19,14 @@ from modules.config.batch_size import global_batch
 from modules.config.methods import facts_of
 from modules.config.validation import find_problems
 from modules.data.buckets import crop_box
+from modules.data.caching import check_unusable, find_undecodable
 from modules.data.caption_tables import read_table
 from modules.data.captions import caption_path, check_placeholders, describe_unreadable
 from modules.data.concepts import captions, scan
-from modules.data.encoding import check_unusable, find_undecodable
+from modules.data.epoch_plan import count_samples, few_samples
 from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import Outputs, walk
 from modules.data.pictures import EXTENSIONS
-from modules.data.plan import count_samples, few_samples
 from modules.data.prepare import prepare_data
 from modules.families.registry import FAMILIES
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
+from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.errors import DataError
-from modules.data.Look import PLAIN, Look
 from modules.data.pictures import EXTENSIONS, fit_picture, load_picture, size_or_reason
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ def unused_masks(config: TrainConfig, dataset: Dataset) -> str | None:
     )
 
 
-def load_mask(path: str, size: tuple[int, int], bucket_w: int, bucket_h: int, look: Look = PLAIN) -> np.ndarray:
+def load_mask(
+    path: str, size: tuple[int, int], bucket_w: int, bucket_h: int, augmentation: Augmentation = NO_AUGMENTATION
+) -> np.ndarray:
     """The mask as float32[1, H, W] in 0..1, cut as its picture is; H, W are the bucket's, in pixels.
 
     size: of the upright picture; a mask of another size is scaled to it first. Raises PictureError.
@@ -93,7 +95,7 @@ def load_mask(path: str, size: tuple[int, int], bucket_w: int, bucket_h: int, lo
     mask = load_picture(path).convert("L")
     if mask.size != size:
         mask = mask.resize(size, Image.Resampling.BILINEAR)
-    fitted = np.asarray(fit_picture(mask, bucket_w, bucket_h, look), np.float32)
+    fitted = np.asarray(fit_picture(mask, bucket_w, bucket_h, augmentation), np.float32)
     return fitted[None] / 255
 
 

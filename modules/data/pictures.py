@@ -15,9 +15,9 @@ import numpy as np
 from PIL import Image, ImageEnhance, UnidentifiedImageError
 from PIL.ExifTags import Base as ExifTag
 
+from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.buckets import crop_box, turn_margins
 from modules.data.errors import PictureError
-from modules.data.Look import PLAIN, Look
 
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")  # JPEG includes MPO, what many phones write
@@ -79,35 +79,37 @@ def size_or_reason(path: str) -> tuple[int, int] | str:
         return error.reason
 
 
-def fit_picture(image: Image.Image, bucket_w: int, bucket_h: int, look: Look = PLAIN) -> Image.Image:
-    """`image` resized (Lanczos) until it covers the bucket and cut to it, mirrored and turned; sizes in pixels.
+def fit_picture(
+    image: Image.Image, bucket_w: int, bucket_h: int, augmentation: Augmentation = NO_AUGMENTATION
+) -> Image.Image:
+    """`image` flipped, resized (Lanczos) to cover the bucket, cropped to it and rotated; sizes in pixels.
 
-    A picture that already has the covering size is cut without being resampled. Of `look` only the geometry is used, so
-    that what belongs to a picture, such as a mask, goes the same way; `colour_picture` does the rest.
+    An image that already has the covering size is cropped without resampling. Only the geometry of `augmentation` is
+    applied, so that masks can be fitted in the same way; `colour_picture` applies the rest.
     """
-    if look.mirrored:
+    if augmentation.mirrored:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    size, (left, top, right, bottom) = crop_box(*image.size, bucket_w, bucket_h, look)
-    margin_x, margin_y = turn_margins(bucket_w, bucket_h, look.degrees)
+    size, (left, top, right, bottom) = crop_box(*image.size, bucket_w, bucket_h, augmentation)
+    margin_x, margin_y = turn_margins(bucket_w, bucket_h, augmentation.degrees)
     upright = _resized_part(image, size, (left - margin_x, top - margin_y, right + margin_x, bottom + margin_y))
-    if not look.degrees:
+    if not augmentation.degrees:
         return upright
-    turned = upright.rotate(look.degrees, Image.Resampling.BICUBIC)
+    turned = upright.rotate(augmentation.degrees, Image.Resampling.BICUBIC)
     return turned.crop((margin_x, margin_y, margin_x + bucket_w, margin_y + bucket_h))
 
 
-def colour_picture(image: Image.Image, look: Look) -> Image.Image:
-    """An RGB image with the brightness, contrast, saturation and hue of `look`, in this order."""
+def colour_picture(image: Image.Image, augmentation: Augmentation) -> Image.Image:
+    """An RGB image with the brightness, contrast, saturation and hue of `augmentation`, in this order."""
     for enhancer, factor in (
-        (ImageEnhance.Brightness, look.brightness),
-        (ImageEnhance.Contrast, look.contrast),
-        (ImageEnhance.Color, look.saturation),
+        (ImageEnhance.Brightness, augmentation.brightness),
+        (ImageEnhance.Contrast, augmentation.contrast),
+        (ImageEnhance.Color, augmentation.saturation),
     ):
         if factor != 1:
             image = enhancer(image).enhance(factor)
-    if look.hue:
+    if augmentation.hue:
         hue, saturation, value = image.convert("HSV").split()
-        moved = (np.asarray(hue).astype(np.int16) + round(look.hue * 256)) % 256
+        moved = (np.asarray(hue).astype(np.int16) + round(augmentation.hue * 256)) % 256
         image = Image.merge("HSV", (Image.fromarray(moved.astype(np.uint8)), saturation, value)).convert("RGB")
     return image
 

@@ -9,8 +9,8 @@ from modules.data.buckets import Buckets, assign_buckets, check_resolution
 from modules.data.concepts import Dataset, scan
 from modules.data.folder_walk import Outputs
 from modules.data.holdout import hold_out
+from modules.data.image_views import with_views
 from modules.data.masks import with_masks
-from modules.data.views import with_views
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig

@@ -17,9 +17,9 @@ from modules.config.visible_text import visible_line
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions
+from modules.data.epoch_plan import count_samples, count_steps, few_samples
 from modules.data.holdout import none_held_out
 from modules.data.masks import unused_masks
-from modules.data.plan import count_samples, count_steps, few_samples
 from modules.data.prepare import prepare_data
 from modules.families.registry import FAMILIES
 from modules.session.byte_sizes import spoken_bytes

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from modules.data.batches import prefetch
 from modules.data.holdout import none_held_out
+from modules.data.prefetch import prefetch
 from modules.distributed.Runtime import Runtime, default_device
 from modules.methods.registry import METHODS
 from modules.session.backups import resume_advice

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modules.config.batch_size import accumulation_steps, describe_scaling, global_batch, learning_rate_factor
-from modules.data.batches import SampleSource
+from modules.data.caching import check_unusable
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions
+from modules.data.DatasetEncoder import DatasetEncoder
 from modules.data.draws import torch_seed
-from modules.data.Encoder import Encoder
-from modules.data.encoding import check_unusable
 from modules.data.errors import DataError
 from modules.data.prepare import prepare_data
 from modules.data.run_summary import count_texts, disk_needs, picture_warnings
 from modules.data.RunPlan import RunPlan, samples_digest
+from modules.data.SampleSource import SampleSource
 from modules.distributed.usable_gpus import device_words
 from modules.families.conditioning import is_unconditional_zero
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
 from modules.families.TextEncoding import collate_text
-from modules.families.timesteps import timesteps_of
+from modules.families.timestep_sampling import timesteps_of
 from modules.methods.layers import check_layers
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
@@ -94,7 +94,7 @@ def prepare_run(
     callbacks.on_status("Opening the model")
     base = BaseModel(family, config.model, runtime.device, runtime.loading_turn)
     parts = _trained_parts(config, method, base)
-    encoder = Encoder(
+    encoder = DatasetEncoder(
         base,
         dataset,
         buckets,

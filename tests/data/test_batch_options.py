@@ -9,9 +9,10 @@ import torch
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.DiffusionConfig import DiffusionConfig
 from modules.config.LossConfig import LossConfig
-from modules.data.batches import CachedRecords, SampleSource
 from modules.data.CaptionSource import CaptionSource
-from modules.data.plan import MicroBatch
+from modules.data.epoch_plan import MicroBatch
+from modules.data.records import CachedRecords
+from modules.data.SampleSource import SampleSource
 from modules.data.TensorCache import TensorCache
 from modules.diffusion.timesteps import ResolutionShift, Timesteps, logit_normal, resolution_shift, shifted
 

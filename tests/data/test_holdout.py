@@ -13,8 +13,8 @@ from modules.data.buckets import assign_buckets
 from modules.data.concepts import scan
 from modules.data.errors import DataError
 from modules.data.holdout import hold_out, none_held_out
+from modules.data.image_views import augmentation_of, with_views
 from modules.data.RunPlan import RunPlan, samples_digest
-from modules.data.views import look_of, with_views
 
 SIZES = ((32, 32), (48, 32), (32, 48)) * 20
 
@@ -131,5 +131,5 @@ def test_held_out_pictures_are_measured_as_they_are(picture_folder):
     dataset, resolution = with_views(hold_out(scan(concepts), 0.0), DataConfig(resolutions=[32, 24]), 1)
     assert dataset.held_out.tolist() == [False] * 24 + [True] * 2
     assert resolution[-2:].tolist() == [32, 32]
-    assert not look_of(dataset, 24).changes
-    assert look_of(dataset, 0).changes
+    assert not augmentation_of(dataset, 24).cache_key_part
+    assert augmentation_of(dataset, 0).cache_key_part

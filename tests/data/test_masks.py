@@ -10,11 +10,11 @@ from PIL import Image
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.ModelConfig import ModelConfig
 from modules.config.TrainConfig import TrainConfig
+from modules.data.Augmentation import Augmentation
+from modules.data.caching import cache_latents, latent_keys
 from modules.data.concepts import scan
-from modules.data.encoding import cache_latents, latent_keys
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
-from modules.data.Look import Look
 from modules.data.masks import find_masks, is_mask, load_mask, unused_masks
 from modules.data.pictures import fit_picture, load_picture
 from modules.data.prepare import prepare_data
@@ -151,18 +151,21 @@ def test_white_is_one_and_black_is_zero(tmp_path):
     assert (mask[..., 16:] == 0).all()
 
 
-@pytest.mark.parametrize("look", [Look(), Look(mirrored=True), Look(place=(0.9, 0.1)), Look(degrees=10.0)])
-def test_a_mask_is_cut_mirrored_and_turned_as_its_picture(tmp_path, look):
+@pytest.mark.parametrize(
+    "augmentation",
+    [Augmentation(), Augmentation(mirrored=True), Augmentation(crop_position=(0.9, 0.1)), Augmentation(degrees=10.0)],
+)
+def test_a_mask_is_cut_mirrored_and_turned_as_its_picture(tmp_path, augmentation):
     path = write_mask(tmp_path / "both.png", (60, 40), (5, 3, 30, 25))
-    picture = fit_picture(load_picture(str(path)), 32, 24, look).convert("L")
-    mask = load_mask(str(path), (60, 40), 32, 24, look)
+    picture = fit_picture(load_picture(str(path)), 32, 24, augmentation).convert("L")
+    mask = load_mask(str(path), (60, 40), 32, 24, augmentation)
     np.testing.assert_allclose(mask[0], np.asarray(picture) / 255, atol=0.01)
 
 
 def test_colours_do_not_change_a_mask(tmp_path):
     path = str(write_mask(tmp_path / "mask.png"))
     plain = load_mask(path, (32, 32), 32, 32)
-    assert np.array_equal(load_mask(path, (32, 32), 32, 32, Look(brightness=0.5, contrast=2.0, hue=0.3)), plain)
+    assert np.array_equal(load_mask(path, (32, 32), 32, 32, Augmentation(brightness=0.5, contrast=2.0, hue=0.3)), plain)
 
 
 def test_a_mask_of_another_size_covers_the_same_part(tmp_path):

@@ -23,7 +23,7 @@ from modules.diffusion.timesteps import (
     sigmoid,
 )
 from modules.families.registry import FAMILIES
-from modules.families.timesteps import timesteps_of
+from modules.families.timestep_sampling import timesteps_of
 
 LATENT = (16, 128, 128)  # of a picture of 1024 x 1024 pixels: 4096 tokens
 GRID = (np.arange(20000) + 0.5) / 20000

@@ -61,7 +61,7 @@ def pictures(config) -> list[Path]:
 @pytest.fixture
 def count_encoding(monkeypatch) -> dict[str, int]:
     """How often the VAE and the text encoder have encoded."""
-    import modules.data.encoding
+    import modules.data.caching
     import modules.families.conditioning
     import modules.families.latents
 

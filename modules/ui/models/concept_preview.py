@@ -14,15 +14,15 @@ import numpy as np
 
 from modules.config.errors import UserError
 from modules.config.methods import facts_of
+from modules.data.Augmentation import NO_AUGMENTATION, draw_augmentation
 from modules.data.buckets import assign_buckets
 from modules.data.caption_tables import read_table
 from modules.data.captions import read_captions
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import Dataset, scan
 from modules.data.folder_walk import NO_OUTPUTS, Outputs
-from modules.data.Look import PLAIN, draw_look
+from modules.data.image_views import resolutions_of
 from modules.data.pictures import colour_picture, fit_picture, load_picture, read_size
-from modules.data.views import resolutions_of
 from modules.ui.models.decoding import fit_inside
 
 if TYPE_CHECKING:
@@ -109,11 +109,13 @@ def preview_looks(config: TrainConfig, number: int, path: str, side: int) -> lis
     width, height = _trained_size(config, concept, read_size(path))
     picture = load_picture(path, at_least=(width, height))
     augmentation = concept.augmentation
-    looks = [("as it is", PLAIN)]
+    looks = [("as it is", NO_AUGMENTATION)]
     if augmentation.is_on and not concept.validation:
         # those of the training: drawn by the same seed and the file's name
         name, num_variants = os.path.basename(path), min(config.data.augmentation_variants, MAX_SHOWN)
-        looks += [(f"variant {n + 1}", draw_look(augmentation, config.seed, name, n)) for n in range(num_variants)]
+        looks += [
+            (f"variant {n + 1}", draw_augmentation(augmentation, config.seed, name, n)) for n in range(num_variants)
+        ]
     shown = []
     for title, look in looks:
         image = colour_picture(fit_picture(picture, width, height, look), look)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from modules.config.DiffusionConfig import DiffusionConfig
 from modules.config.LossConfig import LossConfig
 from modules.data.Batch import Batch
-from modules.data.BoundedMemory import BoundedMemory
 from modules.data.draws import torch_seed, uniform
-from modules.data.encoding import load_pixels
-from modules.data.views import crop_of
+from modules.data.image_views import crop_of
 from modules.diffusion.timesteps import Timesteps
 
 if TYPE_CHECKING:
@@ -24,11 +20,10 @@ if TYPE_CHECKING:
     from modules.data.buckets import Buckets
     from modules.data.CaptionSource import CaptionSource
     from modules.data.concepts import Dataset
-    from modules.data.plan import MicroBatch
-    from modules.data.TensorCache import TensorCache
+    from modules.data.epoch_plan import MicroBatch
+    from modules.data.records import CachedRecords, PixelRecords
     from modules.families.TextEncoding import Conditioning
 
-T = TypeVar("T")
 Draw = tuple[int, int, int, int]  # (seed, epoch, sample, repeat)
 
 
@@ -36,52 +31,6 @@ def _stacked(records: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     import torch
 
     return {name: torch.stack([record[name] for record in records]) for name in records[0]}
-
-
-@dataclass(frozen=True, eq=False)
-class CachedRecords:
-    """The cache entries of samples, by their ids, or of captions. remake: encodes again what proved to be damaged."""
-
-    cache: TensorCache
-    keys: Sequence[str | None] | Mapping[str, str]
-    remake: Callable[[], object]
-
-    def record(self, sample: int | str) -> dict[str, Tensor]:
-        key = self.keys[sample]
-        record = self.cache.get(key)
-        if record is None:
-            self.remake()
-            record = self.cache.get(key)
-        return record
-
-    def noise_shape(self, batch: dict[str, Tensor]) -> tuple[int, ...]:
-        return tuple(batch["latents"].shape[1:])
-
-
-@dataclass(frozen=True, eq=False)
-class PixelRecords:
-    """The pictures of samples, for methods that do not train on latents.
-
-    latent_shape: (width, height) in pixels -> shape of a latent.
-    """
-
-    dataset: Dataset
-    buckets: Buckets
-    latent_shape: Callable[[int, int], tuple[int, ...]]
-    memory: BoundedMemory = field(default_factory=BoundedMemory)
-
-    def record(self, sample: int) -> dict[str, Tensor]:
-        import torch
-
-        record = self.memory.get(str(sample))
-        if record is None:
-            record = {"pixels": torch.from_numpy(load_pixels(self.dataset, self.buckets, sample))}
-            self.memory.keep(str(sample), record)
-        return record
-
-    def noise_shape(self, batch: dict[str, Tensor]) -> tuple[int, ...]:
-        height, width = batch["pixels"].shape[-2:]
-        return self.latent_shape(width, height)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,47 +160,3 @@ def _normal(draw: Draw, purpose: str, shape: tuple[int, ...]) -> Tensor:
 
     generator = torch.Generator().manual_seed(torch_seed(*draw, purpose))
     return torch.randn(shape, generator=generator)
-
-
-def prefetch(make: Iterable[T], depth: int) -> Iterator[T]:
-    """The items of `make`, made in a thread up to `depth` ahead of use. What it raises is raised here."""
-    if depth == 0:
-        yield from make
-        return
-    items: queue.Queue = queue.Queue(depth)
-    closed = threading.Event()
-    end = object()
-
-    def fill() -> None:
-        try:
-            for item in make:
-                if not _put(items, (item, None), closed):
-                    return
-            _put(items, (end, None), closed)
-        except BaseException as error:
-            _put(items, (end, error), closed)
-
-    thread = threading.Thread(target=fill, name="prefetch", daemon=True)
-    thread.start()
-    try:
-        while True:
-            item, error = items.get()
-            if error is not None:
-                raise error
-            if item is end:
-                return
-            yield item
-    finally:
-        closed.set()
-        thread.join()
-
-
-def _put(items: queue.Queue, item: object, closed: threading.Event) -> bool:
-    """Whether there is still somebody to take it."""
-    while not closed.is_set():
-        try:
-            items.put(item, timeout=0.1)
-            return True
-        except queue.Full:
-            continue
-    return False

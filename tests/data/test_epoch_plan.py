@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.data.plan import count_samples, count_steps, plan_epoch, shard
+from modules.data.epoch_plan import count_samples, count_steps, plan_epoch, shard
 
 
 @st.composite

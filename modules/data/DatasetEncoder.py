@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from modules.data.batches import CachedRecords, PixelRecords
-from modules.data.encoding import (
+from modules.data.caching import (
     WHOLE,
     Progress,
     Share,
@@ -21,6 +20,7 @@ from modules.data.encoding import (
 )
 from modules.data.errors import PictureError
 from modules.data.FileHashes import FileHashes
+from modules.data.records import CachedRecords, PixelRecords
 from modules.data.TensorCache import TensorCache
 from modules.families.latents import latent_shape
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Encode = Callable[[Share, dict[int, str], Progress], dict[int, str]]
 
 
-class Encoder:
+class DatasetEncoder:
     """Makes the sources of a run's tensors; each loads the encoder that it needs only where something is missing.
 
     The ranks share the work and meet after it, so `latents`, `text` and `pixels` are called on all of them.

@@ -10,8 +10,7 @@ import torch
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.ModelConfig import ModelConfig
 from modules.data.buckets import assign_buckets
-from modules.data.concepts import captions, scan
-from modules.data.encoding import (
+from modules.data.caching import (
     cache_latents,
     cache_text,
     check_unusable,
@@ -20,6 +19,7 @@ from modules.data.encoding import (
     load_pixels,
     text_keys,
 )
+from modules.data.concepts import captions, scan
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
 from modules.data.TensorCache import TensorCache

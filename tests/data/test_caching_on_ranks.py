@@ -17,11 +17,11 @@ import torch
 
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.ModelConfig import ModelConfig
-from modules.data.batches import CachedRecords
 from modules.data.buckets import assign_buckets
 from modules.data.concepts import captions, scan
-from modules.data.Encoder import Encoder
+from modules.data.DatasetEncoder import DatasetEncoder
 from modules.data.errors import DataError, PictureError
+from modules.data.records import CachedRecords
 from modules.data.TensorCache import TensorCache
 from modules.distributed.Heartbeat import Heartbeat
 from modules.families.registry import FAMILIES
@@ -36,7 +36,7 @@ SIZES = ((32, 32), (48, 32), (32, 32)) * 3
 class Cached:
     """What one rank has after its caching."""
 
-    encoder: Encoder
+    encoder: DatasetEncoder
     latents: CachedRecords
     text: CachedRecords
 
@@ -106,7 +106,7 @@ def cache(tiny_sd15, tmp_path, encodings) -> Callable[..., list[Cached]]:
         def body(runtime: ThreadRuntime) -> Cached:
             cache_dir = cache_dirs[runtime.node_rank] if cache_dirs else tmp_path / "cache"
             tell = partial(progress, runtime)
-            encoder = Encoder(bases[runtime.rank], *data, cache_dir, runtime, everyone, tell, tell)
+            encoder = DatasetEncoder(bases[runtime.rank], *data, cache_dir, runtime, everyone, tell, tell)
             return Cached(encoder, encoder.latents(), encoder.text([options[0] for options in captions(data[0])]))
 
         return ranks.run(body)
@@ -265,15 +265,15 @@ def test_what_one_rank_finds_unusable_all_know(cache, picture_folder):
 
 
 def test_an_unusable_picture_is_not_tried_again_by_the_other_node(cache, picture_folder, tmp_path, monkeypatch):
-    import modules.data.encoding
+    import modules.data.caching
 
-    load, loaded = modules.data.encoding.load_pixels, []
+    load, loaded = modules.data.caching.load_pixels, []
 
     def counted(dataset, buckets, sample):
         loaded.append(sample)
         return load(dataset, buckets, sample)
 
-    monkeypatch.setattr("modules.data.encoding.load_pixels", counted)
+    monkeypatch.setattr("modules.data.caching.load_pixels", counted)
     folder = picture_folder(SIZES)
     spoil(folder / "003.png")
     cached = cache(ThreadRanks(2, num_nodes=2), folder, cache_dirs=[tmp_path / "node-0", tmp_path / "node-1"])
@@ -290,7 +290,7 @@ def test_a_copy_that_is_damaged_on_one_node_only_is_unusable_on_both(tiny_sd15, 
     def body(runtime):
         node = tmp_path / f"node-{runtime.rank}"
         data = prepare(folders[runtime.rank])
-        encoder = Encoder(bases[runtime.rank], *data, node, runtime, True, lambda _: None, lambda _: None)
+        encoder = DatasetEncoder(bases[runtime.rank], *data, node, runtime, True, lambda _: None, lambda _: None)
         records = encoder.latents()
         assert all(records.cache.get(key) for sample, key in enumerate(records.keys) if sample != 5)
         return encoder.unusable
@@ -311,7 +311,7 @@ def test_pictures_for_methods_on_pixels_are_checked_in_parts(everyone, tiny_sd15
 
     def body(runtime):
         tell = texts[runtime.rank].append
-        encoder = Encoder(base, *data, tmp_path / "cache", runtime, everyone, tell, tell)
+        encoder = DatasetEncoder(base, *data, tmp_path / "cache", runtime, everyone, tell, tell)
         encoder.pixels()
         return list(encoder.unusable)
 
@@ -327,7 +327,7 @@ def test_pictures_for_methods_on_pixels_are_checked_in_parts(everyone, tiny_sd15
 
 
 def test_a_caching_that_was_killed_on_one_rank_goes_on(cache, encodings, picture_folder, monkeypatch):
-    monkeypatch.setattr("modules.data.encoding.PICTURES_AT_ONCE", 1)
+    monkeypatch.setattr("modules.data.caching.PICTURES_AT_ONCE", 1)
     folder = picture_folder(SIZES)
 
     def die(runtime, text):

@@ -1,7 +1,8 @@
-"""The samples that a picture is shown as: its resolutions, and in each of them its augmented variants.
+"""The views of an image: one for each resolution and, within a resolution, one for each augmented variant.
 
-Every view is a sample with a shape and a cache entry of its own; a showing draws one of them (plan.py), so that an
-epoch is as long as with one view. All looks are fixed by hash, so cached and freshly decoded views are the same.
+Every view is a sample with its own bucket and cache entry. The plan of an epoch (epoch_plan.py) draws one view each
+time an image is used, so views do not make an epoch longer. Augmentations are drawn by hash, so cached and freshly
+decoded views are the same.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from modules.data.Augmentation import NO_AUGMENTATION, Augmentation, draw_augmentation
 from modules.data.buckets import CropBox, crop_box
 from modules.data.concepts import Views
-from modules.data.Look import PLAIN, Look, draw_look
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -67,16 +68,16 @@ def resolutions_of(concept: ConceptConfig, data: DataConfig) -> list[int]:
     return list(dict.fromkeys(data.resolutions)) or [data.resolution]
 
 
-def look_of(dataset: Dataset, sample: int) -> Look:
+def augmentation_of(dataset: Dataset, sample: int) -> Augmentation:
     """What a sample does to its picture beside resizing it.
 
     Drawn by the file's name, not by its place in the list, so that pictures that are added leave the caches valid.
     """
     if dataset.views is None or dataset.views.variant[sample] < 0:
-        return PLAIN
+        return NO_AUGMENTATION
     settings = dataset.concepts[dataset.concept_index[sample]].augmentation
     name = os.path.basename(dataset.paths[sample])
-    return draw_look(settings, dataset.views.seed, name, int(dataset.views.variant[sample]))
+    return draw_augmentation(settings, dataset.views.seed, name, int(dataset.views.variant[sample]))
 
 
 def crop_of(dataset: Dataset, buckets: Buckets, sample: int) -> CropBox:
@@ -85,4 +86,4 @@ def crop_of(dataset: Dataset, buckets: Buckets, sample: int) -> CropBox:
     Turned pictures are cut from around this box and then turned about its centre.
     """
     size = int(dataset.widths[sample]), int(dataset.heights[sample])
-    return crop_box(*size, *buckets.shapes[buckets.index[sample]], look_of(dataset, sample))
+    return crop_box(*size, *buckets.shapes[buckets.index[sample]], augmentation_of(dataset, sample))

@@ -18,11 +18,11 @@ import numpy as np
 
 from modules.data.errors import DataError, PictureError
 from modules.data.FileHashes import FileHashes
+from modules.data.image_views import augmentation_of
 from modules.data.LatentEncoder import LatentEncoder
 from modules.data.masks import load_mask
 from modules.data.pictures import colour_picture, fit_picture, load_picture, to_array
 from modules.data.TensorCache import TensorCache
-from modules.data.views import look_of
 from modules.session.out_of_memory import must_fit
 
 if TYPE_CHECKING:
@@ -53,10 +53,11 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
     masks = _mask_contents(dataset, hashes)
     keys: list[str | None] = []
     for sample, (content, bucket) in enumerate(zip(contents, buckets.index.tolist(), strict=True)):
-        changes = look_of(dataset, sample).changes  # none: the key is that of the picture as it is
-        parts = [content, buckets.shapes[bucket], encoder, *([changes] if changes else [])]
+        augmentation = augmentation_of(dataset, sample).cache_key_part
+        # Without augmentation or mask nothing is added, so the keys of plain images never change.
+        parts = [content, buckets.shapes[bucket], encoder, *([augmentation] if augmentation else [])]
         mask = dataset.masks and dataset.masks[sample]
-        if mask:  # likewise: pictures without a mask keep their key
+        if mask:
             parts.append({"mask": masks[mask]})
         is_readable = content is not None and not (mask and masks[mask] is None)
         keys.append(_key(*parts) if is_readable else None)
@@ -165,9 +166,9 @@ def part_of(values: Sequence[T], share: Share) -> Sequence[T]:
 
 def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
     """The view of a sample as float32[3, H, W] in [-1, 1], in its bucket's shape. Raises PictureError."""
-    look = look_of(dataset, sample)
-    picture = fit_picture(load_picture(dataset.paths[sample]), *buckets.shapes[buckets.index[sample]], look)
-    return to_array(colour_picture(picture, look))
+    augmentation = augmentation_of(dataset, sample)
+    picture = fit_picture(load_picture(dataset.paths[sample]), *buckets.shapes[buckets.index[sample]], augmentation)
+    return to_array(colour_picture(picture, augmentation))
 
 
 def _encode_pictures(
@@ -230,7 +231,7 @@ def _picture_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> tuple
         return pixels if isinstance(pixels, str) else (pixels, None)
     size = int(dataset.widths[sample]), int(dataset.heights[sample])
     try:
-        mask = load_mask(path, size, *buckets.shapes[buckets.index[sample]], look_of(dataset, sample))
+        mask = load_mask(path, size, *buckets.shapes[buckets.index[sample]], augmentation_of(dataset, sample))
     except PictureError as error:
         return f"its mask can't be read: {error.reason}"
     return pixels, mask
