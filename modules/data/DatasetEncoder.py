@@ -126,7 +126,7 @@ class DatasetEncoder:
                 self._hashes.of(part_of(paths, share))
                 self._hashes.save()
                 self._runtime.barrier("reading the files")
-                self._hashes.look_again()
+                self._hashes.refresh()
 
     def _encode_together(self, keys: Sequence[str | None], cache: TensorCache, encode: Encode) -> dict[int, str]:
         """Encodes what is missing, round by round, until every rank finds everything; returns what is unusable.
@@ -137,7 +137,7 @@ class DatasetEncoder:
         with self._runtime.heartbeat.phase("caching"):
             for share in self._rounds:
                 unusable = self._gathered(encode(share, unusable, self._go_on), f"encoding {cache.kind}")
-                cache.look_again()
+                cache.refresh()
                 missing = any(key not in cache for sample, key in enumerate(keys) if sample not in unusable)
                 if not any(self._runtime.gather(missing, f"looking for {cache.kind}")):
                     break

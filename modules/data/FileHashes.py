@@ -30,9 +30,9 @@ class FileHashes:
         self._others: list[dict[str, list]] = []
         self._changed = False
         self._on_file = on_file
-        self.look_again()
+        self.refresh()
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Reads what all other ranks have saved by now."""
         files = sorted(self._root.glob("rank-*/file_hashes.json"))
         self._others = [_read(file) for file in files if file != self._own_file]

@@ -37,9 +37,9 @@ class TensorCache:
         self._memory = BoundedMemory()
         if self._own.exists():
             sweep_temporaries(self._own)
-        self.look_again()
+        self.refresh()
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Finds what all ranks have written by now."""
         for folder in sorted(self._root.glob(f"rank-*/{self.kind}/*")):
             with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:

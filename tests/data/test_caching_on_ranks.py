@@ -169,14 +169,14 @@ def test_two_copies_of_a_picture_are_encoded_once(cache, encodings, picture_fold
 def test_what_a_late_rank_sees_does_not_depend_on_what_an_early_one_writes(
     cache, encodings, picture_folder, monkeypatch
 ):
-    look = TensorCache.look_again
+    look = TensorCache.refresh
 
     def late(self):
         if threading.current_thread().name == "rank-1":
             time.sleep(0.2)
         look(self)
 
-    monkeypatch.setattr(TensorCache, "look_again", late)
+    monkeypatch.setattr(TensorCache, "refresh", late)
     for rank in cache(ThreadRanks(2), picture_folder(SIZES)):
         rank.check_complete()
     assert parts(encodings.pictures) == [4, 5]
