@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from modules.data.caching import (
     WHOLE,
     Progress,
-    Share,
+    Shard,
     cache_latents,
     cache_text,
     find_undecodable,
     latent_keys,
-    part_of,
+    shard_of,
     text_keys,
 )
 from modules.data.errors import PictureError
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from modules.distributed.Runtime import Runtime
     from modules.weights.BaseModel import BaseModel
 
-# Encodes a share of what is missing, but not these unusable pictures; returns all that are unusable now.
-Encode = Callable[[Share, dict[int, str], Progress], dict[int, str]]
+# Encodes a shard of what is missing, but not these unusable pictures; returns all that are unusable now.
+Encode = Callable[[Shard, dict[int, str], Progress], dict[int, str]]
 
 
 class DatasetEncoder:
     """Makes the sources of a run's tensors; each loads the encoder that it needs only where something is missing.
 
-    The ranks share the work and meet after it, so `latents`, `text` and `pixels` are called on all of them.
-    everyone_encodes: every rank takes a share; otherwise the first of each node does, and the others wait.
-    progress: told how far this rank's share is; what it raises ends the encoding, and what is cached stays.
+    The ranks shard the work and meet after it, so `latents`, `text` and `pixels` are called on all of them.
+    everyone_encodes: every rank takes a shard; otherwise the first of each node does, and the others wait.
+    progress: told how far this rank's shard is; what it raises ends the encoding, and what is cached stays.
     tell: told of entries that are made again while training goes on.
     `unusable`: sample id -> why its picture can't be used, once `latents` or `pixels` was called; the same on all
     ranks.
@@ -75,9 +75,9 @@ class DatasetEncoder:
         keys = latent_keys(self._dataset, self._buckets, self._base, self._hashes)
         self._hashes.save()
 
-        def encode(share: Share, unusable: dict[int, str], progress: Progress) -> dict[int, str]:
+        def encode(shard: Shard, unusable: dict[int, str], progress: Progress) -> dict[int, str]:
             return cache_latents(
-                self._dataset, self._buckets, keys, cache, self._base, share, progress, known_unusable=unusable
+                self._dataset, self._buckets, keys, cache, self._base, shard, progress, known_unusable=unusable
             )
 
         def remake() -> None:
@@ -95,8 +95,8 @@ class DatasetEncoder:
         keys = text_keys(captions, self._base, self._hashes)
         self._hashes.save()
 
-        def encode(share: Share, unusable: dict[int, str], progress: Progress) -> dict[int, str]:
-            cache_text(captions, keys, cache, self._base, share, progress)
+        def encode(shard: Shard, unusable: dict[int, str], progress: Progress) -> dict[int, str]:
+            cache_text(captions, keys, cache, self._base, shard, progress)
             return unusable
 
         self._encode_together(keys, cache, encode)
@@ -115,15 +115,15 @@ class DatasetEncoder:
 
     def _scanned_cache(self, kind: str) -> TensorCache:
         """To be made before the ranks meet in `_hash_together`: nobody may write before all have looked, else what is
-        missing, and so what a share of it means, would differ between ranks."""
+        missing, and so what a shard of it means, would differ between ranks."""
         return TensorCache(self._cache_dir, kind, self._runtime.rank)
 
     def _hash_together(self, paths: Sequence[str | os.PathLike]) -> None:
-        """Each rank reads its share of the files, so that the keys can be made without each reading all of them."""
+        """Each rank reads its shard of the files, so that the keys can be made without each reading all of them."""
         # model files of many GB, so with the time that loading may take
         with self._runtime.heartbeat.phase("loading"):
-            for share in self._rounds:
-                self._hashes.of(part_of(paths, share))
+            for shard in self._rounds:
+                self._hashes.of(shard_of(paths, shard))
                 self._hashes.save()
                 self._runtime.barrier("reading the files")
                 self._hashes.refresh()
@@ -135,8 +135,8 @@ class DatasetEncoder:
         """
         unusable: dict[int, str] = {}
         with self._runtime.heartbeat.phase("caching"):
-            for share in self._rounds:
-                unusable = self._gathered(encode(share, unusable, self._go_on), f"encoding {cache.kind}")
+            for shard in self._rounds:
+                unusable = self._gathered(encode(shard, unusable, self._go_on), f"encoding {cache.kind}")
                 cache.refresh()
                 missing = any(key not in cache for sample, key in enumerate(keys) if sample not in unusable)
                 if not any(self._runtime.gather(missing, f"looking for {cache.kind}")):
@@ -155,8 +155,8 @@ class DatasetEncoder:
         self._progress(text)
 
 
-def _rounds(runtime: Runtime, everyone_encodes: bool) -> list[Share]:
-    """This rank's share of the work of all nodes, then of what its node does not see of the other nodes' work.
+def _rounds(runtime: Runtime, everyone_encodes: bool) -> list[Shard]:
+    """This rank's shard of the work of all nodes, then of what its node does not see of the other nodes' work.
 
     The second is for nodes without a shared disk; on one node there is no other's work.
     """

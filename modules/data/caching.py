@@ -41,9 +41,9 @@ CAPTIONS_AT_ONCE = 16
 NUM_READERS = 4
 
 Progress = Callable[[str], None]
-# (rank, ranks) among those that share some work; None for one that takes no part in it.
-Share = tuple[int, int] | None
-WHOLE: Share = (0, 1)
+# (index, count): every count-th item from index on; None for a rank that does none of the work.
+Shard = tuple[int, int] | None
+WHOLE: Shard = (0, 1)
 
 
 def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes) -> list[str | None]:
@@ -82,19 +82,20 @@ def cache_latents(
     keys: Sequence[str | None],
     cache: TensorCache,
     base: BaseModel,
-    share: Share = WHOLE,
+    shard: Shard = WHOLE,
     progress: Progress = lambda text: None,
     known_unusable: dict[int, str] | None = None,
 ) -> dict[int, str]:
-    """Encodes this rank's share of what is missing; returns the pictures that can't be used (sample id -> reason).
+    """Encodes this rank's shard of what is missing; returns the pictures that can't be used (sample id -> reason).
 
-    All that share must have seen the same cache, else what is missing differs and pictures fall through.
+    All ranks that divide the work must have seen the same cache; otherwise they disagree on what is missing, and some
+    pictures are encoded by none of them.
     known_unusable: pictures that are not tried again; they are returned too.
     """
     unusable = {sample: _why_without_key(dataset, sample) for sample, key in enumerate(keys) if key is None}
     unusable |= known_unusable or {}
     tried = [None if sample in unusable else key for sample, key in enumerate(keys)]
-    missing = part_of(_first_of_each_key(tried, cache), share)
+    missing = shard_of(_first_of_each_key(tried, cache), shard)
     if not missing:
         return unusable
     with must_fit("the VAE"), base.using(base.family.vae):
@@ -108,15 +109,15 @@ def cache_text(
     keys: Sequence[str],
     cache: TensorCache,
     base: BaseModel,
-    share: Share = WHOLE,
+    shard: Shard = WHOLE,
     progress: Progress = lambda text: None,
 ) -> None:
-    """Encodes this rank's share of the captions that are missing, each once."""
+    """Encodes this rank's shard of the captions that are missing, each once."""
     import torch
 
     from modules.families.conditioning import encode_records
 
-    missing = part_of(_first_of_each_key(keys, cache), share)
+    missing = shard_of(_first_of_each_key(keys, cache), shard)
     if not missing:
         return
     done = 0
@@ -130,14 +131,14 @@ def cache_text(
 
 
 def find_undecodable(
-    dataset: Dataset, buckets: Buckets, share: Share = WHOLE, progress: Progress = lambda text: None
+    dataset: Dataset, buckets: Buckets, shard: Shard = WHOLE, progress: Progress = lambda text: None
 ) -> dict[int, str]:
-    """Decodes this rank's share of all pictures, for methods that train on pixels.
+    """Decodes this rank's shard of all pictures, for methods that train on pixels.
 
     Returns those that can't be used (sample id -> reason).
     """
     undecodable: dict[int, str] = {}
-    samples = part_of(np.flatnonzero(dataset.num_views).tolist(), share)  # one view shows it for all of a picture
+    samples = shard_of(np.flatnonzero(dataset.num_views).tolist(), shard)  # one view shows it for all of a picture
     pictures = _read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample), samples)
     for done, (sample, pixels) in enumerate(zip(samples, pictures, strict=True), start=1):
         if isinstance(pixels, str):
@@ -159,9 +160,9 @@ def check_unusable(dataset: Dataset, unusable: dict[int, str], max_share: float)
         )
 
 
-def part_of(values: Sequence[T], share: Share) -> Sequence[T]:
-    """A rank's part of work that all who share it see alike; parts differ by at most one."""
-    return values[share[0] :: share[1]] if share else values[:0]
+def shard_of(values: Sequence[T], shard: Shard) -> Sequence[T]:
+    """The items of `values` in a shard. Shards of the same values differ in size by at most one."""
+    return values[shard[0] :: shard[1]] if shard else values[:0]
 
 
 def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:

@@ -143,9 +143,9 @@ def test_ranks_share_the_work_without_overlap(base, hashes, picture_folder, tmp_
     for rank in range(3):
         # each as a rank that has not seen what the others write meanwhile
         cache = TensorCache(tmp_path / f"{rank}", "latents", rank)
-        cache_latents(dataset, buckets, keys, cache, base, share=(rank, 3))
+        cache_latents(dataset, buckets, keys, cache, base, shard=(rank, 3))
         cache = TensorCache(tmp_path / f"{rank}", "text", rank)
-        cache_text(texts, text_keys(texts, base, hashes), cache, base, share=(rank, 3))
+        cache_text(texts, text_keys(texts, base, hashes), cache, base, shard=(rank, 3))
     for kind in ("latents", "text"):
         written = [path.stem for path in tmp_path.glob(f"*/rank-*/{kind}/*/*.safetensors")]
         assert len(written) == len(set(written)) == 7
@@ -157,9 +157,9 @@ def test_a_rank_without_a_share_encodes_and_loads_nothing_and_still_names_what_h
     dataset, buckets = prepare(picture_folder())
     keys = [None, *latent_keys(dataset, buckets, base, hashes)[1:]]
     cache = TensorCache(tmp_path / "cache", "latents", 0)
-    assert list(cache_latents(dataset, buckets, keys, cache, base, share=None, progress=pytest.fail)) == [0]
-    cache_text(["a cat"], text_keys(["a cat"], base, hashes), cache, base, share=None, progress=pytest.fail)
-    assert find_undecodable(dataset, buckets, share=None, progress=pytest.fail) == {}
+    assert list(cache_latents(dataset, buckets, keys, cache, base, shard=None, progress=pytest.fail)) == [0]
+    cache_text(["a cat"], text_keys(["a cat"], base, hashes), cache, base, shard=None, progress=pytest.fail)
+    assert find_undecodable(dataset, buckets, shard=None, progress=pytest.fail) == {}
     assert not (tmp_path / "cache").exists()
 
 
