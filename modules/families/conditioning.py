@@ -57,14 +57,14 @@ def _encode(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list
     arguments: dict[str, Any] = {**_FIXED, "device": encoder.device, **family.text.options_for(prompts[0])}
     with _denoiser_described(family, pipe), _no_float16(encoder.device):
         outputs = pipe.encode_prompt(
-            prompt=written_out(pipe, prompts),
+            prompt=expand_textual_inversion(pipe, prompts),
             **{name: value for name, value in arguments.items() if name in taken},
         )
     named = {name: value for name, value in zip(family.text.outputs, outputs, strict=True) if name is not None}
     return [{name: value[row] for name, value in named.items()} for row in range(len(prompts))]
 
 
-def written_out(pipe: DiffusionPipeline, prompts: list[str]) -> list[str]:
+def expand_textual_inversion(pipe: DiffusionPipeline, prompts: list[str]) -> list[str]:
     """The prompts, in a new list, with every token of trained words that have several (textual inversion).
 
     Pipelines that know textual inversion do it themselves; Stable Diffusion 3's does not.
