@@ -37,8 +37,8 @@ Encode = Callable[[Shard, dict[int, str], Progress], dict[int, str]]
 class DatasetEncoder:
     """Makes the sources of a run's tensors; each loads the encoder that it needs only where something is missing.
 
-    The ranks shard the work and meet after it, so `latents`, `text` and `pixels` are called on all of them.
-    everyone_encodes: every rank takes a shard; otherwise the first of each node does, and the others wait.
+    The ranks divide the work and synchronize after it, so `latents`, `text` and `pixels` are called on all of them.
+    everyone_encodes: every rank encodes a shard; otherwise the first of each node does, and the others wait.
     progress: told how far this rank's shard is; what it raises ends the encoding, and what is cached stays.
     tell: told of entries that are made again while training goes on.
     `unusable`: sample id -> why its picture can't be used, once `latents` or `pixels` was called; the same on all

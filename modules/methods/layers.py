@@ -55,7 +55,7 @@ def check_layers(method: Method, base: BaseModel, parts: Mapping[str, PartConfig
         return
     presets = method.layer_presets(parts, config)
     candidates = {
-        name: preset_layers(base.family, name, base.outline(name), preset) for name, preset in presets.items()
+        name: preset_layers(base.family, name, base.meta_module(name), preset) for name, preset in presets.items()
     }
     candidates = {name: layers for name, layers in candidates.items() if layers}
     check_patterns(base.family, parts, candidates)

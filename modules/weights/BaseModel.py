@@ -132,8 +132,8 @@ class BaseModel:
                 if absent:
                     self.release(*absent)
 
-    def outline(self, name: str):
-        """A component as it is; of a module that is not in memory, its layers and their shapes without any weights."""
+    def meta_module(self, name: str):
+        """The component if it is loaded; otherwise, for modules, one on the meta device: shapes without weights."""
         import torch
 
         if self.module(name) is not None or name not in self._classes:

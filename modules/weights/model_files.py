@@ -49,7 +49,7 @@ def model_bytes(base: BaseModel, output: OutputConfig) -> int:
     """About how much `save_model` writes."""
     import torch
 
-    modules = (base.outline(name) for name in base.component_names)
+    modules = (base.meta_module(name) for name in base.component_names)
     states = [module.state_dict(keep_vars=True) for module in modules if hasattr(module, "state_dict")]
     written = {id(tensor): tensor for state in states for tensor in state.values()}  # tied weights are written once
     numbers = sum(tensor.numel() for tensor in written.values())
@@ -60,7 +60,7 @@ def model_bytes(base: BaseModel, output: OutputConfig) -> int:
 def check_names(base: BaseModel, output: OutputConfig) -> None:
     """Raises WeightsError where a single file is asked for and has no names for layers of this model."""
     if output.format != "diffusers" and base.family.single_file is not None:
-        single_file_tensors(base.family, {name: base.outline(name) for name in base.component_names})
+        single_file_tensors(base.family, {name: base.meta_module(name) for name in base.component_names})
 
 
 def check_format(family: Family, output: OutputConfig) -> None:

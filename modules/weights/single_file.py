@@ -115,7 +115,7 @@ def _sd3_tensors(components: Mapping[str, Any]) -> dict[str, Tensor]:
             tensors |= {f"{prefix}{name}": tensor for name, tensor in named.items()}
     # Readers take the first encoder's pooled output as it is.
     projection = tensors.pop(f"{SD3_PREFIXES['text_encoder']}text_projection.weight")
-    # of an outline there are no numbers to compare
+    # tensors on the meta device have no numbers to compare
     if not projection.is_meta and not torch.equal(projection.float().cpu(), torch.eye(len(projection))):
         raise nameless("text_encoder.text_projection")
     return tensors
