@@ -232,10 +232,10 @@ def scale_latents(model: Path, pictures: Path) -> None:
     import torch
     from diffusers import AutoencoderKL
 
-    from modules.data.pictures import load_picture, to_array
+    from modules.data.images import load_image, to_array
 
     vae = AutoencoderKL.from_pretrained(model / "vae")
-    pixels = np.stack([to_array(load_picture(str(path))) for path in sorted(pictures.glob("*.png"))])
+    pixels = np.stack([to_array(load_image(str(path))) for path in sorted(pictures.glob("*.png"))])
     with torch.no_grad():
         latents = torch.cat([vae.encode(chunk).latent_dist.mode() for chunk in torch.from_numpy(pixels).split(64)])
     vae.register_to_config(scaling_factor=round(1 / latents.std().item(), 5))

@@ -18,7 +18,7 @@ from modules.data.caching import (
     shard_of,
     text_keys,
 )
-from modules.data.errors import PictureError
+from modules.data.errors import ImageError
 from modules.data.FileHashes import FileHashes
 from modules.data.records import CachedRecords, PixelRecords
 from modules.data.TensorCache import TensorCache
@@ -83,7 +83,7 @@ class DatasetEncoder:
         def remake() -> None:
             for sample, reason in encode(WHOLE, self.unusable, self._tell).items():
                 if sample not in self.unusable:  # planned for, and now its entry and the picture are both lost
-                    raise PictureError(self._dataset.paths[sample], reason)
+                    raise ImageError(self._dataset.paths[sample], reason)
 
         self.unusable = self._encode_together(keys, cache, encode)
         return CachedRecords(cache, keys, remake)

@@ -41,7 +41,7 @@ class RunPlan:
         self._buckets = buckets
         self._repeats = dataset.repeats
         self._num_views = None if dataset.views is None else dataset.num_views
-        self._excluded = _as_mask(dataset.pictures_of(unusable), len(dataset))
+        self._excluded = _as_mask(dataset.images_of(unusable), len(dataset))
         held_out = _as_mask((), len(dataset)) if dataset.held_out is None else dataset.held_out
         self.validation_samples = np.flatnonzero(held_out & ~self._excluded)
         self.num_samples = count_samples(len(dataset), self._repeats, self._excluded, dataset.concept_index)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from modules.data.errors import DataError, PictureError
+from modules.data.errors import DataError, ImageError
 from modules.data.FileHashes import FileHashes
 from modules.data.image_views import augmentation_of
+from modules.data.images import adjust_colors, fit_image, load_image, to_array
 from modules.data.LatentEncoder import LatentEncoder
 from modules.data.masks import load_mask
-from modules.data.pictures import colour_picture, fit_picture, load_picture, to_array
 from modules.data.TensorCache import TensorCache
 from modules.session.out_of_memory import must_fit
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 # Part of every key: raised when the same input would be encoded to something else.
 ENCODING_VERSION = 1
-PICTURES_AT_ONCE = 4
+IMAGES_AT_ONCE = 4
 CAPTIONS_AT_ONCE = 16
 NUM_READERS = 4
 
@@ -99,7 +99,7 @@ def cache_latents(
     if not missing:
         return unusable
     with must_fit("the VAE"), base.using(base.family.vae):
-        found = _encode_pictures(missing, dataset, buckets, keys, cache, base, progress)
+        found = _encode_images(missing, dataset, buckets, keys, cache, base, progress)
     by_key = {keys[sample]: reason for sample, reason in found.items()}
     return unusable | {sample: by_key[key] for sample, key in enumerate(tried) if key in by_key}
 
@@ -149,9 +149,9 @@ def find_undecodable(
 
 def check_unusable(dataset: Dataset, unusable: dict[int, str], max_share: float) -> None:
     """Raises DataError where more pictures are unusable than the settings allow."""
-    pictures = dataset.pictures_of(unusable)
+    pictures = dataset.images_of(unusable)
     count = len(pictures) + len(dataset.unreadable)
-    total = dataset.num_pictures + len(dataset.unreadable)
+    total = dataset.num_images + len(dataset.unreadable)
     if count > max_share * total or count == total:
         listed = [path for path, _ in dataset.unreadable] + [dataset.paths[sample] for sample in pictures]
         raise DataError(
@@ -166,13 +166,13 @@ def shard_of(values: Sequence[T], shard: Shard) -> Sequence[T]:
 
 
 def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
-    """The view of a sample as float32[3, H, W] in [-1, 1], in its bucket's shape. Raises PictureError."""
+    """The view of a sample as float32[3, H, W] in [-1, 1], in its bucket's shape. Raises ImageError."""
     augmentation = augmentation_of(dataset, sample)
-    picture = fit_picture(load_picture(dataset.paths[sample]), *buckets.shapes[buckets.index[sample]], augmentation)
-    return to_array(colour_picture(picture, augmentation))
+    picture = fit_image(load_image(dataset.paths[sample]), *buckets.shapes[buckets.index[sample]], augmentation)
+    return to_array(adjust_colors(picture, augmentation))
 
 
-def _encode_pictures(
+def _encode_images(
     missing: list[int],
     dataset: Dataset,
     buckets: Buckets,
@@ -189,8 +189,8 @@ def _encode_pictures(
     done = 0
     for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
         of_bucket = [sample for sample in missing if buckets.index[sample] == bucket]
-        pictures = _read_ahead(lambda sample: _picture_or_reason(dataset, buckets, sample), of_bucket)
-        for chunk in _chunks(zip(of_bucket, pictures, strict=True), PICTURES_AT_ONCE):
+        pictures = _read_ahead(lambda sample: _image_or_reason(dataset, buckets, sample), of_bucket)
+        for chunk in _chunks(zip(of_bucket, pictures, strict=True), IMAGES_AT_ONCE):
             unusable.update({sample: reason for sample, reason in chunk if isinstance(reason, str)})
             readable = [(sample, *picture) for sample, picture in chunk if not isinstance(picture, str)]
             if readable:
@@ -220,11 +220,11 @@ def _of_each_view(dataset: Dataset, function: Callable[[list[str]], list[T]]) ->
 def _pixels_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray | str:
     try:
         return load_pixels(dataset, buckets, sample)
-    except PictureError as error:
+    except ImageError as error:
         return error.reason
 
 
-def _picture_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> tuple[np.ndarray, np.ndarray | None] | str:
+def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> tuple[np.ndarray, np.ndarray | None] | str:
     """A sample's pixels and mask, if it has one."""
     pixels = _pixels_or_reason(dataset, buckets, sample)
     path = dataset.masks and dataset.masks[sample]
@@ -233,7 +233,7 @@ def _picture_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> tuple
     size = int(dataset.widths[sample]), int(dataset.heights[sample])
     try:
         mask = load_mask(path, size, *buckets.shapes[buckets.index[sample]], augmentation_of(dataset, sample))
-    except PictureError as error:
+    except ImageError as error:
         return f"its mask can't be read: {error.reason}"
     return pixels, mask
 

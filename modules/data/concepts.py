@@ -21,8 +21,8 @@ from modules.data.caption_tables import read_table
 from modules.data.captions import Table, caption_path, describe_unreadable, read_captions
 from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import NO_OUTPUTS, Outputs, walk
+from modules.data.images import EXTENSIONS, size_or_reason
 from modules.data.masks import is_mask
-from modules.data.pictures import EXTENSIONS, size_or_reason
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -88,10 +88,10 @@ class Dataset:
         return np.bincount(self.first_views, minlength=len(self))
 
     @property
-    def num_pictures(self) -> int:
+    def num_images(self) -> int:
         return int(np.count_nonzero(self.num_views))
 
-    def pictures_of(self, samples: Collection[int]) -> list[int]:
+    def images_of(self, samples: Collection[int]) -> list[int]:
         """The first samples of the pictures that `samples` show, each once, in order."""
         first = self.first_views
         return sorted({int(first[sample]) for sample in samples})
@@ -179,7 +179,7 @@ def scan(
         for number, concept in enumerate(concepts):
             if not concept.enabled:
                 continue
-            found, left_out = _find_pictures(concept, f"concepts.{number}", is_wanted, outputs)
+            found, left_out = _find_images(concept, f"concepts.{number}", is_wanted, outputs)
             unreadable += left_out.folders
             num_masks += left_out.num_masks
             run_images |= left_out.run_images  # the larger number, where several concepts share a folder
@@ -237,7 +237,7 @@ def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None
     return [of_first[sample] for sample in first.tolist()]
 
 
-def _find_pictures(
+def _find_images(
     concept: ConceptConfig, setting: str, is_wanted: Callable[[], bool], outputs: Outputs
 ) -> tuple[list[_Found], _LeftOut]:
     """The picture files of a concept by relative path, and what else is in its folder.

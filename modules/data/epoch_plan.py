@@ -131,13 +131,13 @@ def shard(
 
 
 def count_samples(
-    num_pictures: int,
+    num_images: int,
     repeats: np.ndarray | float,
     excluded: np.ndarray | None = None,
     concept_index: np.ndarray | None = None,
 ) -> int:
     """Samples of an epoch, the same for every epoch. Arguments as for `plan_epoch`."""
-    return int(_count_repeats(num_pictures, repeats, 0, 0, excluded, concept_index).sum())
+    return int(_count_repeats(num_images, repeats, 0, 0, excluded, concept_index).sum())
 
 
 def few_samples(samples: int, batch: int) -> str | None:
@@ -151,7 +151,7 @@ def count_steps(num_samples: int, global_batch: int) -> int:
 
 
 def _count_repeats(
-    num_pictures: int,
+    num_images: int,
     repeats: np.ndarray | float,
     seed: int,
     epoch: int,
@@ -163,7 +163,7 @@ def _count_repeats(
     The whole part of `repeats` always; of the fraction, the share it stands for: 10 pictures x 2.5 are 25 samples, and
     which five pictures come a third time is drawn anew each epoch. The sum is the same for every seed and epoch.
     """
-    repeats = np.array(np.broadcast_to(repeats, num_pictures), np.float64)
+    repeats = np.array(np.broadcast_to(repeats, num_images), np.float64)
     if excluded is not None:
         repeats[excluded] = 0
     whole = np.floor(repeats).astype(np.int64)

@@ -7,7 +7,7 @@ class DataError(UserError):
     """A folder, caption or data setting the user can mend; `str()` is one sentence."""
 
 
-class PictureError(DataError):
+class ImageError(DataError):
     """A picture that can't be used: `path` and `reason`. Callers list it and go on without the picture."""
 
     def __init__(self, path: str, reason: str) -> None:

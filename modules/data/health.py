@@ -26,7 +26,7 @@ from modules.data.concepts import captions, scan
 from modules.data.epoch_plan import count_samples, few_samples
 from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import Outputs, walk
-from modules.data.pictures import EXTENSIONS
+from modules.data.images import EXTENSIONS
 from modules.data.prepare import prepare_data
 from modules.families.registry import FAMILIES
 
@@ -82,7 +82,7 @@ def check_health(config: TrainConfig, num_ranks: int = 1, decode: bool = False) 
     if not any(problem.blocking for problem in problems):
         try:
             dataset, buckets = prepare_data(config, FAMILIES[config.family])
-            num_pictures = dataset.num_pictures
+            num_pictures = dataset.num_images
             findings += _look_at(config, dataset, buckets, num_ranks, decode)
         except DataError as error:
             errors = _errors_of_concepts(config) or [str(error)]
@@ -226,12 +226,12 @@ def _captions(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]:
     if long:
         message = f"captions have more than {MANY_WORDS} words, whose end CLIP may not read, such as that of {long[0]}"
         yield _finding("long_caption", "note", message, long)
-    lonely = sorted(_captions_without_picture(dataset, Outputs.of(config)))
+    lonely = sorted(_captions_without_image(dataset, Outputs.of(config)))
     if lonely:
         yield _finding("lonely_caption", "warning", f"captions have no picture, such as {lonely[0]}", lonely)
 
 
-def _captions_without_picture(dataset: Dataset, outputs: Outputs) -> Iterator[str]:
+def _captions_without_image(dataset: Dataset, outputs: Outputs) -> Iterator[str]:
     for number, concept in enumerate(dataset.concepts):
         if not concept.enabled or concept.captions not in ("txt", "table"):
             continue

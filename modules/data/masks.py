@@ -17,7 +17,7 @@ from PIL import Image
 
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.errors import DataError
-from modules.data.pictures import EXTENSIONS, fit_picture, load_picture, size_or_reason
+from modules.data.images import EXTENSIONS, fit_image, load_image, size_or_reason
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -90,12 +90,12 @@ def load_mask(
 ) -> np.ndarray:
     """The mask as float32[1, H, W] in 0..1, cut as its picture is; H, W are the bucket's, in pixels.
 
-    size: of the upright picture; a mask of another size is scaled to it first. Raises PictureError.
+    size: of the upright picture; a mask of another size is scaled to it first. Raises ImageError.
     """
-    mask = load_picture(path).convert("L")
+    mask = load_image(path).convert("L")
     if mask.size != size:
         mask = mask.resize(size, Image.Resampling.BILINEAR)
-    fitted = np.asarray(fit_picture(mask, bucket_w, bucket_h, augmentation), np.float32)
+    fitted = np.asarray(fit_image(mask, bucket_w, bucket_h, augmentation), np.float32)
     return fitted[None] / 255
 
 

@@ -57,7 +57,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
     lines = [
         ("Model", f"{config.model.base} ({base.detail})"),
         ("Method", config.method),
-        *_picture_lines(dataset, buckets),
+        *_image_lines(dataset, buckets),
         *_caption_lines(num_texts),
         *_step_lines(config, dataset, num_ranks),
         *_disk_lines(disk_needs(config, family, base, dataset, buckets, num_texts)),
@@ -67,9 +67,9 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
     return "\n".join(visible_line(f"{label + ':':<15}{text}") for label, text in lines)
 
 
-def _picture_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]]:
+def _image_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]]:
     missing = f", {dataset.missing_captions} without a caption" if dataset.missing_captions else ""
-    yield "Pictures", f"{dataset.num_pictures}{missing}"
+    yield "Pictures", f"{dataset.num_images}{missing}"
     if dataset.views is not None:
         yield "Variants", f"{len(dataset)} (resolutions and augmented variants of the pictures)"
     if dataset.held_out is not None:
@@ -143,7 +143,7 @@ def picture_warnings(config: TrainConfig, dataset: Dataset, learns_captions: boo
     if text := unused_masks(config, dataset):
         yield text
     if masks := dataset.masks:
-        without_mask = sum(masks[picture] is None for picture in dataset.pictures_of(range(len(dataset))))
+        without_mask = sum(masks[picture] is None for picture in dataset.images_of(range(len(dataset))))
         if without_mask:
             yield f"{without_mask} pictures have no mask and are learnt whole."
 

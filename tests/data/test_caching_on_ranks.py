@@ -20,7 +20,7 @@ from modules.config.ModelConfig import ModelConfig
 from modules.data.buckets import assign_buckets
 from modules.data.concepts import captions, scan
 from modules.data.DatasetEncoder import DatasetEncoder
-from modules.data.errors import DataError, PictureError
+from modules.data.errors import DataError, ImageError
 from modules.data.records import CachedRecords
 from modules.data.TensorCache import TensorCache
 from modules.distributed.Heartbeat import Heartbeat
@@ -327,7 +327,7 @@ def test_pictures_for_methods_on_pixels_are_checked_in_parts(everyone, tiny_sd15
 
 
 def test_a_caching_that_was_killed_on_one_rank_goes_on(cache, encodings, picture_folder, monkeypatch):
-    monkeypatch.setattr("modules.data.caching.PICTURES_AT_ONCE", 1)
+    monkeypatch.setattr("modules.data.caching.IMAGES_AT_ONCE", 1)
     folder = picture_folder(SIZES)
 
     def die(runtime, text):
@@ -383,7 +383,7 @@ def test_an_entry_that_is_lost_together_with_its_picture_is_an_error_of_that_ran
     cached = cache(ThreadRanks(2), folder)
     cached[0].latents.cache._paths[cached[0].latents.keys[1]].unlink()
     (folder / "001.png").unlink()
-    with pytest.raises(PictureError, match=r"001\.png"):
+    with pytest.raises(ImageError, match=r"001\.png"):
         cached[1].latents.record(1)
 
 

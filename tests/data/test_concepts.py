@@ -217,7 +217,7 @@ def test_a_subfolder_that_must_not_be_read_is_listed(tmp_path, monkeypatch):
 
 def test_the_window_can_use_these_files_without_torch():
     code = (
-        "import sys, modules.data.concepts, modules.data.buckets, modules.data.epoch_plan, modules.data.pictures;"
+        "import sys, modules.data.concepts, modules.data.buckets, modules.data.epoch_plan, modules.data.images;"
         "print(*{'torch', 'diffusers', 'transformers'} & set(sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

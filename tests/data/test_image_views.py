@@ -15,7 +15,7 @@ from modules.data.concepts import captions, scan
 from modules.data.epoch_plan import count_samples, plan_epoch
 from modules.data.holdout import hold_out
 from modules.data.image_views import augmentation_of, crop_of, with_views
-from modules.data.pictures import colour_picture, fit_picture
+from modules.data.images import adjust_colors, fit_image
 from modules.data.RunPlan import RunPlan
 
 FLIP = {"augmentation": AugmentationConfig(flip=True)}
@@ -48,7 +48,7 @@ def test_a_picture_has_a_view_for_each_variant_in_each_resolution(picture_folder
     folder = picture_folder(SIZES)
     dataset, buckets = make(folder, data={"resolutions": [32, 48, 32], "augmentation_variants": 3}, **FLIP)
     assert len(dataset) == 4 * 2 * 3
-    assert dataset.num_pictures == 4
+    assert dataset.num_images == 4
     assert dataset.num_views.tolist() == [6, 0, 0, 0, 0, 0] * 4
     assert [os.path.basename(path) for path in dataset.paths[::6]] == ["000.png", "001.png", "002.png", "003.png"]
     areas = np.array(buckets.shapes)[buckets.index].prod(1)
@@ -152,8 +152,8 @@ def gradient(width, height):
 
 def test_a_mirrored_view_is_the_mirror_image_of_the_plain_one():
     picture = gradient(90, 60)
-    plain = np.asarray(fit_picture(picture, 48, 48)).astype(int)
-    mirrored = np.asarray(fit_picture(picture, 48, 48, Augmentation(mirrored=True))).astype(int)
+    plain = np.asarray(fit_image(picture, 48, 48)).astype(int)
+    mirrored = np.asarray(fit_image(picture, 48, 48, Augmentation(mirrored=True))).astype(int)
     assert np.abs(mirrored[:, ::-1] - plain).max() <= 1
 
 
@@ -166,7 +166,7 @@ def test_the_box_of_a_jittered_view_is_what_is_cut_from_the_resized_picture(plac
     assert box[0] == int(place[0] * 41)
     assert box[1] == 0
     whole = picture.resize(size, Image.Resampling.LANCZOS).crop(box)
-    difference = np.asarray(fit_picture(picture, 40, 40, augmentation)).astype(int) - np.asarray(whole)
+    difference = np.asarray(fit_image(picture, 40, 40, augmentation)).astype(int) - np.asarray(whole)
     assert np.abs(difference).max() <= 2
 
 
@@ -186,7 +186,7 @@ def test_crop_places_are_spread_over_all_that_is_spare(picture_folder):
 @pytest.mark.parametrize("shape", [(48, 48), (64, 32), (32, 64)])
 def test_a_turned_view_has_no_empty_corners(degrees, shape):
     white = Image.new("RGB", (200, 150), "white")
-    turned = fit_picture(white, *shape, Augmentation(degrees=degrees))
+    turned = fit_image(white, *shape, Augmentation(degrees=degrees))
     assert turned.size == shape
     assert np.asarray(turned).min() == 255
 
@@ -195,7 +195,7 @@ def test_a_turned_view_turns_about_its_centre_and_says_where_it_is():
     picture = gradient(200, 200)
     augmentation = Augmentation(degrees=90 / 2)
     size, (left, top, right, bottom) = crop_box(200, 200, 50, 50, augmentation)
-    turned = np.asarray(fit_picture(picture, 50, 50, augmentation)).astype(float)
+    turned = np.asarray(fit_image(picture, 50, 50, augmentation)).astype(float)
     centre = np.asarray(picture.resize(size, Image.Resampling.LANCZOS)).astype(float)
     x, y = (left + right) // 2, (top + bottom) // 2
     middle = centre[y - 1 : y + 1, x - 1 : x + 1].mean((0, 1))
@@ -215,23 +215,23 @@ def test_brightness_contrast_and_saturation_are_what_their_definitions_say():
         "saturation": (values - grey) * 0.7 + grey,
     }
     for name, wanted in expected.items():
-        changed = np.asarray(colour_picture(picture, Augmentation(**{name: 0.7}))).astype(float)
+        changed = np.asarray(adjust_colors(picture, Augmentation(**{name: 0.7}))).astype(float)
         assert np.abs(changed - wanted).max() <= 1.5, name
 
 
 def test_a_third_of_the_circle_turns_red_into_green():
     red = Image.new("RGB", (4, 4), (255, 0, 0))
-    r, g, b = colour_picture(red, Augmentation(hue=1 / 3)).getpixel((0, 0))
+    r, g, b = adjust_colors(red, Augmentation(hue=1 / 3)).getpixel((0, 0))
     assert g == 255
     assert r < 10
     assert b < 10
-    assert colour_picture(red, Augmentation(hue=-1 / 3)).getpixel((0, 0))[2] >= 250
+    assert adjust_colors(red, Augmentation(hue=-1 / 3)).getpixel((0, 0))[2] >= 250
 
 
 def test_a_plain_look_changes_nothing():
     picture = gradient(48, 48)
-    assert fit_picture(picture, 48, 48, NO_AUGMENTATION) is picture
-    assert colour_picture(picture, NO_AUGMENTATION) is picture
+    assert fit_image(picture, 48, 48, NO_AUGMENTATION) is picture
+    assert adjust_colors(picture, NO_AUGMENTATION) is picture
     assert NO_AUGMENTATION.cache_key_part == {}
     changed = Augmentation(crop_position=(0.0, 1.0), degrees=3.0)
     assert changed.cache_key_part == {"place": (0.0, 1.0), "degrees": 3.0}

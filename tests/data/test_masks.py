@@ -15,8 +15,8 @@ from modules.data.caching import cache_latents, latent_keys
 from modules.data.concepts import scan
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
+from modules.data.images import fit_image, load_image
 from modules.data.masks import find_masks, is_mask, load_mask, unused_masks
-from modules.data.pictures import fit_picture, load_picture
 from modules.data.prepare import prepare_data
 from modules.data.TensorCache import TensorCache
 from modules.families.registry import FAMILIES
@@ -157,7 +157,7 @@ def test_white_is_one_and_black_is_zero(tmp_path):
 )
 def test_a_mask_is_cut_mirrored_and_turned_as_its_picture(tmp_path, augmentation):
     path = write_mask(tmp_path / "both.png", (60, 40), (5, 3, 30, 25))
-    picture = fit_picture(load_picture(str(path)), 32, 24, augmentation).convert("L")
+    picture = fit_image(load_image(str(path)), 32, 24, augmentation).convert("L")
     mask = load_mask(str(path), (60, 40), 32, 24, augmentation)
     np.testing.assert_allclose(mask[0], np.asarray(picture) / 255, atol=0.01)
 

@@ -1,7 +1,7 @@
 """Pictures from disk to arrays, whatever they are stored as. Pillow only.
 
 Files come from anywhere: only FORMATS are opened (Pillow would hand an EPS named .jpg to Ghostscript), Pillow's limit
-on pixels stays, and every way in which a file can be broken comes out as PictureError.
+on pixels stays, and every way in which a file can be broken comes out as ImageError.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from PIL.ExifTags import Base as ExifTag
 
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.buckets import crop_box, turn_margins
-from modules.data.errors import PictureError
+from modules.data.errors import ImageError
 
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")  # JPEG includes MPO, what many phones write
@@ -41,11 +41,11 @@ UPRIGHT = {
 SIDEWAYS = {5, 6, 7, 8}
 
 
-def load_picture(path: str, at_least: tuple[int, int] | None = None) -> Image.Image:
+def load_image(path: str, at_least: tuple[int, int] | None = None) -> Image.Image:
     """The picture at `path`, upright, as 8-bit RGB: transparency on white, 16-bit grey scaled, the first of its frames.
 
     at_least: pixels that are enough for a preview; a large JPEG then comes smaller, and many times faster.
-    Raises PictureError if the file can't be read whole.
+    Raises ImageError if the file can't be read whole.
     """
     with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
         if at_least is not None:
@@ -59,7 +59,7 @@ def load_picture(path: str, at_least: tuple[int, int] | None = None) -> Image.Im
 def read_size(path: str) -> tuple[int, int]:
     """Width and height of the upright picture at `path`, in pixels, from its header alone.
 
-    Raises PictureError if there is no picture in the file; what is damaged behind the header is not seen.
+    Raises ImageError if there is no picture in the file; what is damaged behind the header is not seen.
     """
     with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
         width, height = image.size
@@ -75,17 +75,17 @@ def size_or_reason(path: str) -> tuple[int, int] | str:
     """What `read_size` gives; or in words why it gives nothing."""
     try:
         return read_size(path)
-    except PictureError as error:
+    except ImageError as error:
         return error.reason
 
 
-def fit_picture(
+def fit_image(
     image: Image.Image, bucket_w: int, bucket_h: int, augmentation: Augmentation = NO_AUGMENTATION
 ) -> Image.Image:
     """`image` flipped, resized (Lanczos) to cover the bucket, cropped to it and rotated; sizes in pixels.
 
     An image that already has the covering size is cropped without resampling. Only the geometry of `augmentation` is
-    applied, so that masks can be fitted in the same way; `colour_picture` applies the rest.
+    applied, so that masks can be fitted in the same way; `adjust_colors` applies the rest.
     """
     if augmentation.mirrored:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -98,7 +98,7 @@ def fit_picture(
     return turned.crop((margin_x, margin_y, margin_x + bucket_w, margin_y + bucket_h))
 
 
-def colour_picture(image: Image.Image, augmentation: Augmentation) -> Image.Image:
+def adjust_colors(image: Image.Image, augmentation: Augmentation) -> Image.Image:
     """An RGB image with the brightness, contrast, saturation and hue of `augmentation`, in this order."""
     for enhancer, factor in (
         (ImageEnhance.Brightness, augmentation.brightness),
@@ -137,10 +137,10 @@ def _damage_explained(path: str) -> Iterator[None]:
     try:
         yield
     except UnidentifiedImageError as error:
-        raise PictureError(path, "it is not a PNG, JPEG, WebP, BMP, GIF or TIFF picture") from error
+        raise ImageError(path, "it is not a PNG, JPEG, WebP, BMP, GIF or TIFF picture") from error
     except DAMAGE as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise PictureError(path, " ".join(reason.split()).rstrip(".")) from error
+        raise ImageError(path, " ".join(reason.split()).rstrip(".")) from error
 
 
 def _orientation(image: Image.Image) -> int:
