@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from modules.families.Family import DenoiserCall, Family
-from modules.families.PublishedModel import Part
+from modules.families.PublishedModel import Component
 from modules.families.registry import FAMILIES
 from modules.methods.layers import preset_layers
 from modules.weights.libraries import import_diffusers
@@ -183,7 +183,7 @@ def _bytes(kept: dict[int, object]) -> int:
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
-def build(part: Part, dtype: torch.dtype) -> nn.Module:
+def build(part: Component, dtype: torch.dtype) -> nn.Module:
     """A component on the meta device, in training mode."""
     import_diffusers()
     library, _, class_name = part.class_name.partition(".")

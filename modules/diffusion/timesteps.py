@@ -34,21 +34,21 @@ class Timesteps:
     inverse_cdf: of the distribution; None is uniform.
     shift: a factor, or the numbers from which it follows for a picture; 1 shifts nothing.
     low, high: the range, within [0, 1].
-    patch: latent cells along each side of a token, which are counted for the shift by the picture's size.
+    patch_size: latent cells along each side of a token, which are counted for the shift by the picture's size.
     """
 
     inverse_cdf: InverseCdf | None = None
     shift: float | ResolutionShift = 1.0
     low: float = 0.0
     high: float = 1.0
-    patch: int = 2
+    patch_size: int = 2
 
     def at(self, u: float, latent_shape: Sequence[int]) -> float:
         """The place for a uniform draw `u` in [0, 1). latent_shape: (C, H, W) of the sample's latents."""
         t = self.inverse_cdf(u) if self.inverse_cdf else u
         shift = self.shift
         if isinstance(shift, ResolutionShift):
-            shift = resolution_shift(math.prod(latent_shape[1:]) // self.patch**2, shift)
+            shift = resolution_shift(math.prod(latent_shape[1:]) // self.patch_size**2, shift)
         return self.low + (self.high - self.low) * shifted(t, shift)
 
 

@@ -55,11 +55,11 @@ class Family:
     optional: components that a model may go without -> how the names of their tensors begin in a single file.
     takes_sizes: whether the denoiser is told each picture's original size, crop and bucket (`Batch.sizes`).
     takes_guidance: whether denoisers are told a scale of guidance, as those that were distilled from guided ones.
-    patch: latent cells along each side of what counts as a token where timesteps are shifted by a picture's size.
-    partly_idle: components of which training reaches not every weight, so that some never get a gradient.
-    fixed: component -> layers of it that never train, because other programs' files have no place for them.
+    patch_size: latent cells along each side of what counts as a token where timesteps are shifted by a picture's size.
+    partly_unused: components of which training reaches not every weight, so that some never get a gradient.
+    frozen_layers: component -> layers of it that never train, because other programs' files have no place for them.
     accepts: whether a model_index.json that names one of the pipelines is of this family; variants differ in it.
-    made_lora: whether a LoRA file with tensors of these names and shapes is of this family and of no other.
+    matches_lora: whether a LoRA file with tensors of these names and shapes is of this family and of no other.
     published: the model that the estimate of memory is made for; None where nothing is known of its size.
     methods: those that can train it; "embedding" needs `embedding_keys`, "vae" a VAE with a distribution.
     call_options: further arguments of the pipeline's `__call__`, beside those of `text.options`.
@@ -96,11 +96,11 @@ class Family:
     optional: Mapping[str, str] = field(default_factory=dict)
     takes_sizes: bool = False
     takes_guidance: bool = False
-    patch: int = 2
-    partly_idle: tuple[str, ...] = ()
-    fixed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    patch_size: int = 2
+    partly_unused: tuple[str, ...] = ()
+    frozen_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     accepts: Callable[[Mapping[str, Any]], bool] = lambda index: True
-    made_lora: Callable[[Mapping[str, tuple[int, ...]]], bool] = lambda shapes: False
+    matches_lora: Callable[[Mapping[str, tuple[int, ...]]], bool] = lambda shapes: False
     published: PublishedModel | None = None
     methods: tuple[str, ...] = ("lora", "full")
     call_options: Mapping[str, Any] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Part:
+class Component:
     """A component.
 
     class_name: with its library, as in "diffusers.AutoencoderKL". config_class: of its config, in transformers.
@@ -32,16 +32,16 @@ class PublishedModel:
     side: of the square pictures, in pixels, that the model was made for.
     """
 
-    denoiser: Part
-    vae: Part
-    text_encoders: tuple[tuple[Part, int], ...]
+    denoiser: Component
+    vae: Component
+    text_encoders: tuple[tuple[Component, int], ...]
     text: Mapping[str, tuple[int, ...]]
     side: int
 
 
 # --- parts that several families have ---------------------------------------------------------------------------------
 
-KL_VAE = Part(
+KL_VAE = Component(
     "diffusers.AutoencoderKL",
     {
         "down_block_types": ("DownEncoderBlock2D",) * 4,
@@ -50,22 +50,22 @@ KL_VAE = Part(
         "layers_per_block": 2,
     },
 )
-KL_VAE_16 = Part(
+KL_VAE_16 = Component(
     "diffusers.AutoencoderKL",
     {**KL_VAE.config, "latent_channels": 16, "use_quant_conv": False, "use_post_quant_conv": False},
 )
 _CLIP_L = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12}
 _CLIP_G = {"hidden_size": 1280, "intermediate_size": 5120, "num_attention_heads": 20, "num_hidden_layers": 32}
-CLIP_L = Part("transformers.CLIPTextModel", _CLIP_L, "CLIPTextConfig")
-CLIP_L_PROJECTED = Part(
+CLIP_L = Component("transformers.CLIPTextModel", _CLIP_L, "CLIPTextConfig")
+CLIP_L_PROJECTED = Component(
     "transformers.CLIPTextModelWithProjection", {**_CLIP_L, "projection_dim": 768}, "CLIPTextConfig"
 )
-CLIP_G = Part(
+CLIP_G = Component(
     "transformers.CLIPTextModelWithProjection",
     {**_CLIP_G, "hidden_act": "gelu", "projection_dim": 1280},
     "CLIPTextConfig",
 )
-T5_XXL = Part(
+T5_XXL = Component(
     "transformers.T5EncoderModel",
     {"d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu"},
     "T5Config",

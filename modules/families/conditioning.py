@@ -55,7 +55,7 @@ def _encode(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list
     encoder = getattr(pipe, family.text.encoders[0])
     taken = inspect.signature(pipe.encode_prompt).parameters
     arguments: dict[str, Any] = {**_FIXED, "device": encoder.device, **family.text.options_for(prompts[0])}
-    with _denoiser_described(family, pipe), _no_float16(encoder.device):
+    with _denoiser_config_available(family, pipe), _no_float16(encoder.device):
         outputs = pipe.encode_prompt(
             prompt=expand_textual_inversion(pipe, prompts),
             **{name: value for name, value in arguments.items() if name in taken},
@@ -96,7 +96,7 @@ def _no_float16(device: torch.device) -> AbstractContextManager:
 
 
 @contextlib.contextmanager
-def _denoiser_described(family: Family, pipe: DiffusionPipeline) -> Iterator[None]:
+def _denoiser_config_available(family: Family, pipe: DiffusionPipeline) -> Iterator[None]:
     """Inside, a denoiser that is not in memory has its config, if the pipeline's maker left one in `denoiser_config`.
 
     Pipelines ask it how wide the zeros are that stand in for an encoder which the model goes without.

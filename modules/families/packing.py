@@ -26,7 +26,7 @@ def unpack_2x2(packed_BNC: Tensor, shape: tuple[int, ...]) -> Tensor:
     return cells.permute(0, 3, 1, 4, 2, 5).reshape(batch, channels, height, width)
 
 
-def token_places(height: int, width: int, like: Tensor) -> torch.Tensor:
+def token_positions(height: int, width: int, like: Tensor) -> torch.Tensor:
     """[height * width, 3], for rotary embeddings: 0, row and column of each token, in the precision of `like`."""
     import torch
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from modules.families.Codec import Codec
 from modules.families.Family import Family
-from modules.families.PublishedModel import Part, PublishedModel
+from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ SANA = Family(
         "encoder_hidden_states": call.text["prompt_embeds"],
         "encoder_attention_mask": call.text["prompt_attention_mask"],
     },
-    patch=1,
+    patch_size=1,
     call_options={"use_resolution_binning": False},  # sizes stay as they are asked for
     lora_targets={"transformer": _ATTENTION},
     lora_mlp={"transformer": ("ff.conv_inverted", "ff.conv_point")},
@@ -76,8 +76,8 @@ SANA = Family(
     caption_bytes=300 * (2304 * 4 + 8),
     typical_bytes=18e9,
     published=PublishedModel(
-        denoiser=Part("diffusers.SanaTransformer2DModel"),
-        vae=Part(
+        denoiser=Component("diffusers.SanaTransformer2DModel"),
+        vae=Component(
             "diffusers.AutoencoderDC",
             {
                 "encoder_block_types": ("ResBlock",) * 3 + ("EfficientViTBlock",) * 3,
@@ -86,7 +86,7 @@ SANA = Family(
                 "upsample_block_type": "interpolate",
             },
         ),
-        text_encoders=((Part("transformers.Gemma2Model", config_class="Gemma2Config"), 600),),
+        text_encoders=((Component("transformers.Gemma2Model", config_class="Gemma2Config"), 600),),
         text={"prompt_embeds": (300, 2304), "prompt_attention_mask": (300,)},
         side=1024,
     ),

@@ -5,13 +5,13 @@ takes the second one's pooled output with each picture's original size, crop and
 """
 
 from modules.families.Family import Family
-from modules.families.PublishedModel import CLIP_G, CLIP_L, KL_VAE, Part, PublishedModel
+from modules.families.PublishedModel import CLIP_G, CLIP_L, KL_VAE, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 from modules.families.unet_loras import made_for_two_encoders
 
 _CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 _CLIP_MLP = ("fc1", "fc2")
-_UNET = Part(
+_UNET = Component(
     "diffusers.UNet2DConditionModel",
     {
         "block_out_channels": (320, 640, 1280),
@@ -63,7 +63,7 @@ SDXL = Family(
     unused=("image_encoder", "feature_extractor"),
     takes_sizes=True,
     methods=("lora", "full", "embedding", "vae"),
-    partly_idle=("text_encoder",),  # its last layer lies behind the penultimate one, and nothing is pooled from it
+    partly_unused=("text_encoder",),  # its last layer lies behind the penultimate one, and nothing is pooled from it
     published=PublishedModel(
         denoiser=_UNET,
         vae=KL_VAE,
@@ -72,7 +72,7 @@ SDXL = Family(
         side=1024,
     ),
     single_file="sgm",
-    made_lora=made_for_two_encoders,
+    matches_lora=made_for_two_encoders,
     kohya_prefixes={"unet": "lora_unet", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"},
     kohya_blocks="single_file",
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},

@@ -21,7 +21,7 @@ def timesteps_of(family: Family, scheduler_config: Mapping[str, Any], settings: 
         by_resolution = settings.shift_by == "resolution"
         factor = settings.shift if settings.shift_by == "factor" else 1.0
         shift = _resolution_shift(scheduler_config) if by_resolution else factor
-    return Timesteps(inverse_cdf, shift, settings.min_timestep / 1000, settings.max_timestep / 1000, family.patch)
+    return Timesteps(inverse_cdf, shift, settings.min_timestep / 1000, settings.max_timestep / 1000, family.patch_size)
 
 
 def _own(family: Family, scheduler_config: Mapping[str, Any]) -> tuple[InverseCdf | None, float | ResolutionShift]:

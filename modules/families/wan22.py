@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from modules.families.Family import DenoiserCall
-from modules.families.PublishedModel import Part
+from modules.families.PublishedModel import Component
 from modules.families.wan21 import ATTENTION, MLP, WAN_21, wan_inputs
 
 
@@ -38,11 +38,11 @@ WAN_22_5B = replace(
     typical_bytes=45e9,
     published=replace(
         WAN_21.published,
-        denoiser=Part(
+        denoiser=Component(
             "diffusers.WanTransformer3DModel",
             {"in_channels": 48, "out_channels": 48, "num_layers": 30, "num_attention_heads": 24, "ffn_dim": 14336},
         ),
-        vae=Part(
+        vae=Component(
             "diffusers.AutoencoderKLWan",
             {
                 "base_dim": 160,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
-from modules.families.PublishedModel import KL_VAE_16, Part, PublishedModel
+from modules.families.PublishedModel import KL_VAE_16, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ Z_IMAGE = Family(
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=128 * 2560 * 4,  # of a caption's own tokens, about so many
     typical_bytes=41e9,
-    partly_idle=("text_encoder",),  # the denoiser is given what goes into its last layer
+    partly_unused=("text_encoder",),  # the denoiser is given what goes into its last layer
     published=PublishedModel(
-        denoiser=Part("diffusers.ZImageTransformer2DModel"),
+        denoiser=Component("diffusers.ZImageTransformer2DModel"),
         vae=KL_VAE_16,
         text_encoders=(
             (
-                Part(
+                Component(
                     "transformers.Qwen3Model",
                     {
                         "hidden_size": 2560,

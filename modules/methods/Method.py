@@ -84,7 +84,7 @@ class Loss(nn.Module):
         for name in trained:
             self.add_module(name, base.module(name))
         family = base.family
-        idle = family.partly_idle if family.experts is None else (*family.partly_idle, *family.denoisers)
+        idle = family.partly_unused if family.experts is None else (*family.partly_unused, *family.denoisers)
         self.unused_parameters = any(name in idle for name in trained)
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:

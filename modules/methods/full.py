@@ -43,7 +43,7 @@ class Full(Method):
             for layer in trained_layers(base.family, name, module, part):
                 for parameter in module.get_submodule(layer).parameters(recurse=False):
                     parameter.requires_grad_(True)
-            for layer in base.family.fixed.get(name, ()):
+            for layer in base.family.frozen_layers.get(name, ()):
                 module.get_submodule(layer).requires_grad_(False)
             if base.device.type == "cpu" and not all(param.requires_grad for param in module.parameters()):
                 # torch 2.13 crashes in a channels-last GroupNorm that trains behind layers that don't, on the CPU only

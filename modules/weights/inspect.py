@@ -132,7 +132,7 @@ def lora_family(path: str | Path) -> str | None:
     shapes = tensor_shapes(read_header(path))
     if not any(mark in name for name in shapes for mark in LORA_MARKS):
         raise WeightsError(f"'{path}': is not a LoRA; choose a LoRA file.")
-    made_by = [name for name, family in FAMILIES.items() if family.made_lora(shapes)]
+    made_by = [name for name, family in FAMILIES.items() if family.matches_lora(shapes)]
     return made_by[0] if len(made_by) == 1 else None
 
 

@@ -162,5 +162,5 @@ def test_the_models_own_timesteps_are_those_its_makers_trained():
 )
 def test_every_setting_reaches_the_timesteps(settings, expected):
     for name, family in FAMILIES.items():
-        if family.patch == 2 or settings.get("shift_by") != "resolution":  # which counts tokens of 2 x 2 cells here
+        if family.patch_size == 2 or settings.get("shift_by") != "resolution":  # tokens of 2 x 2 cells
             assert place(settings, name) == pytest.approx(expected, rel=1e-12)
