@@ -11,7 +11,7 @@ from modules.config.LossConfig import LossConfig
 from modules.data.Batch import Batch
 from modules.data.draws import torch_seed, uniform
 from modules.data.image_views import crop_of
-from modules.diffusion.timesteps import Timesteps
+from modules.diffusion.timesteps import TimestepDistribution
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,7 @@ class SampleSource:
     sizes: bool = False
     diffusion: DiffusionConfig = field(default_factory=DiffusionConfig)
     loss: LossConfig = field(default_factory=LossConfig)
-    timesteps: Timesteps = field(default_factory=Timesteps)
+    timesteps: TimestepDistribution = field(default_factory=TimestepDistribution)
     zero_unconditional: bool = False
     collate: Callable[[list[dict[str, Tensor]]], Conditioning] = _stacked
 

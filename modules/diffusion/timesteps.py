@@ -28,7 +28,7 @@ class ResolutionShift:
 
 
 @dataclass(frozen=True)
-class Timesteps:
+class TimestepDistribution:
     """The places of samples: a distribution, moved towards the noise by a shift, pressed into a range.
 
     inverse_cdf: of the distribution; None is uniform.

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from modules.diffusion.timesteps import InverseCdf, ResolutionShift, Timesteps, beta, logit_normal, sigmoid
+from modules.diffusion.timesteps import InverseCdf, ResolutionShift, TimestepDistribution, beta, logit_normal, sigmoid
 
 if TYPE_CHECKING:
     from modules.config.DiffusionConfig import DiffusionConfig
     from modules.families.Family import Family
 
 
-def timesteps_of(family: Family, scheduler_config: Mapping[str, Any], settings: DiffusionConfig) -> Timesteps:
+def timestep_distribution(
+    family: Family, scheduler_config: Mapping[str, Any], settings: DiffusionConfig
+) -> TimestepDistribution:
     """scheduler_config: of the base's scheduler, which holds the model's own shift."""
     if settings.timesteps == "family":
         inverse_cdf, shift = _own(family, scheduler_config)
@@ -21,7 +23,8 @@ def timesteps_of(family: Family, scheduler_config: Mapping[str, Any], settings: 
         by_resolution = settings.shift_by == "resolution"
         factor = settings.shift if settings.shift_by == "factor" else 1.0
         shift = _resolution_shift(scheduler_config) if by_resolution else factor
-    return Timesteps(inverse_cdf, shift, settings.min_timestep / 1000, settings.max_timestep / 1000, family.patch_size)
+    low, high = settings.min_timestep / 1000, settings.max_timestep / 1000
+    return TimestepDistribution(inverse_cdf, shift, low, high, family.patch_size)
 
 
 def _own(family: Family, scheduler_config: Mapping[str, Any]) -> tuple[InverseCdf | None, float | ResolutionShift]:

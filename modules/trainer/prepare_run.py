@@ -26,7 +26,7 @@ from modules.families.conditioning import is_unconditional_zero
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
 from modules.families.TextEncoding import collate_text
-from modules.families.timestep_sampling import timesteps_of
+from modules.families.timestep_sampling import timestep_distribution
 from modules.methods.layers import check_layers
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
@@ -198,7 +198,7 @@ def _noise_options(config: TrainConfig, base: BaseModel) -> dict[str, Any]:
     return {
         "diffusion": config.diffusion,
         "loss": config.loss,
-        "timesteps": timesteps_of(base.family, base.pipe.scheduler.config, config.diffusion),
+        "timesteps": timestep_distribution(base.family, base.pipe.scheduler.config, config.diffusion),
         "zero_unconditional": is_unconditional_zero(base.pipe),
         "collate": partial(collate_text, base.family.text),
     }
