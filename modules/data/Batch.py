@@ -30,7 +30,7 @@ class Batch:
     mask: [B, 1, H, W], 1 where a sample is learnt and 0 where it is not, or None where all are learnt whole.
     prior: bool[B], samples whose target is the prediction of the model before the training, or None.
     unconditional: bool[B], samples whose conditioning is all zeros, or None.
-    u_before: `u` on the CPU, of a batch that is elsewhere; see `host_u`.
+    cpu_u: `u` on the CPU, of a batch that is elsewhere; see `host_u`.
     text: conditioning by name, or None where the text encoder trains and encodes `prompts` in the step.
     """
 
@@ -47,18 +47,18 @@ class Batch:
     prior: Tensor | None = None
     unconditional: Tensor | None = None
     text: Conditioning | None = None
-    u_before: Tensor | None = None
+    cpu_u: Tensor | None = None
 
     @property
     def host_u(self) -> Tensor:
         """`u` on the CPU, where reading it waits for no device."""
-        return self.u if self.u_before is None else self.u_before
+        return self.u if self.cpu_u is None else self.cpu_u
 
     def to(self, device: torch.device) -> Batch:
         if device.type == "cpu":
             return self
         values = {field.name: _to(getattr(self, field.name), device) for field in fields(self)}
-        return Batch(**{**values, "u_before": self.host_u})
+        return Batch(**{**values, "cpu_u": self.host_u})
 
     def pinned(self) -> Batch:
         """In page-locked memory, from which a copy to a GPU does not wait."""

@@ -68,12 +68,12 @@ def shuffle_tags(caption: str, concept: ConceptConfig, *parts: Part) -> str:
     tags = [tag for tag in map(str.strip, caption.split(concept.tag_separator)) if tag]
     kept, others = tags[: concept.keep_tags], tags[concept.keep_tags :]
     draw = hash64(*parts, "tags")
-    places = range(len(others))
+    positions = range(len(others))
     if concept.tag_dropout:
-        places = [place for place in places if uniform(draw, place, "dropout") >= concept.tag_dropout]
-    order = sorted(places, key=lambda place: hash64(draw, place))
+        positions = [position for position in positions if uniform(draw, position, "dropout") >= concept.tag_dropout]
+    order = sorted(positions, key=lambda position: hash64(draw, position))
     separator = concept.tag_separator if concept.tag_separator.isspace() else f"{concept.tag_separator.strip()} "
-    return separator.join([*kept, *(others[place] for place in order)])
+    return separator.join([*kept, *(others[position] for position in order)])
 
 
 def _below(count: int, *draw: Part) -> int:

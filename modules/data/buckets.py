@@ -116,7 +116,7 @@ def crop_box(
     The bucket is centered, or placed at the augmentation's crop position. For a rotated crop, the size leaves room for
     the corners.
     """
-    margin_x, margin_y = turn_margins(bucket_w, bucket_h, augmentation.degrees)
+    margin_x, margin_y = rotation_margins(bucket_w, bucket_h, augmentation.degrees)
     outer_w, outer_h = bucket_w + 2 * margin_x, bucket_h + 2 * margin_y
     if outer_w * height >= outer_h * width:
         size = (outer_w, max(outer_h, _divide_rounded(height * outer_w, width)))
@@ -131,7 +131,7 @@ def crop_box(
     return CropBox(size, (left, top, left + bucket_w, top + bucket_h))
 
 
-def turn_margins(bucket_w: int, bucket_h: int, degrees: float) -> tuple[int, int]:
+def rotation_margins(bucket_w: int, bucket_h: int, degrees: float) -> tuple[int, int]:
     """Pixels needed on each side beside and above a bucket, so that it can be turned without empty corners."""
     if not degrees:
         return 0, 0

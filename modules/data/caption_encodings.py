@@ -34,8 +34,8 @@ def encoding_of(content: bytes, unmarked: str) -> str:
     return _marked(content) or (unmarked if nul < 0 else "UTF-16-LE" if nul % 2 else "UTF-16-BE")
 
 
-def byte_at(content: bytes, place: int) -> str:
-    return f"byte 0x{content[place]:02x} at {place}"
+def byte_at(content: bytes, position: int) -> str:
+    return f"byte 0x{content[position]:02x} at {position}"
 
 
 def _marked(content: bytes) -> str | None:

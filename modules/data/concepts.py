@@ -129,7 +129,7 @@ def _with_shares(repeats: np.ndarray, concept_index: np.ndarray, shares: np.ndar
 
 
 @dataclass(frozen=True)
-class _Found:
+class _ImageFile:
     """A picture file of a concept, not yet opened."""
 
     path: str
@@ -137,7 +137,7 @@ class _Found:
 
 
 @dataclass
-class _LeftOut:
+class _Skipped:
     """What is in a concept's folder and not among its pictures.
 
     folders: (path, reason) of subfolders that can't be listed. num_masks: files that are masks. run_images: as in
@@ -163,7 +163,7 @@ def scan(
     captions where it should have one, and where the scan is no longer wanted.
     """
 
-    def read_size(picture: _Found) -> tuple[int, int] | str:
+    def read_size(picture: _ImageFile) -> tuple[int, int] | str:
         _check(is_wanted)
         return size_or_reason(picture.path)
 
@@ -179,10 +179,10 @@ def scan(
         for number, concept in enumerate(concepts):
             if not concept.enabled:
                 continue
-            found, left_out = _find_images(concept, f"concepts.{number}", is_wanted, outputs)
-            unreadable += left_out.folders
-            num_masks += left_out.num_masks
-            run_images |= left_out.run_images  # the larger number, where several concepts share a folder
+            found, skipped = _find_images(concept, f"concepts.{number}", is_wanted, outputs)
+            unreadable += skipped.folders
+            num_masks += skipped.num_masks
+            run_images |= skipped.run_images  # the larger number, where several concepts share a folder
             num_before = len(paths)
             for picture, size in zip(found, readers.map(read_size, found), strict=True):
                 if isinstance(size, str):
@@ -239,7 +239,7 @@ def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None
 
 def _find_images(
     concept: ConceptConfig, setting: str, is_wanted: Callable[[], bool], outputs: Outputs
-) -> tuple[list[_Found], _LeftOut]:
+) -> tuple[list[_ImageFile], _Skipped]:
     """The picture files of a concept by relative path, and what else is in its folder.
 
     setting: "concepts.N", for the messages.
@@ -250,36 +250,36 @@ def _find_images(
     if not os.path.isdir(root):
         problem = "is not a folder" if os.path.exists(root) else "does not exist"
         raise DataError(f"{setting}.path {concept.path}: {problem}; choose a folder of pictures.")
-    left_out = _LeftOut()
+    skipped = _Skipped()
     relative: dict[str, bool] = {}
     include, exclude = _patterns(concept.include), _patterns(concept.exclude)
-    for below, names, run in walk(root, concept.include_subfolders, left_out.folders, outputs):
+    for below, names, run in walk(root, concept.include_subfolders, skipped.folders, outputs):
         _check(is_wanted)
         in_lower_case = {name.lower() for name in names}
         for name in names:
             if os.path.splitext(name)[1].lower() not in EXTENSIONS or not _is_wanted(below + name, include, exclude):
                 continue
             if run:
-                left_out.run_images[run] += 1
+                skipped.run_images[run] += 1
             elif is_mask(name, in_lower_case):
-                left_out.num_masks += 1
+                skipped.num_masks += 1
             else:
                 relative[below + name] = concept.captions != "txt" or caption_path(name) in names
     if not relative:
-        raise DataError(f"{setting}.path {concept.path}: {_why_nothing(concept, setting, left_out)}")
+        raise DataError(f"{setting}.path {concept.path}: {_why_no_images(concept, setting, skipped)}")
     if concept.captions == "table":
         table = read_table(concept, setting)
         relative = {path: path in table for path in relative}
-    return [_Found(os.path.join(root, path), relative[path]) for path in sorted(relative)], left_out
+    return [_ImageFile(os.path.join(root, path), relative[path]) for path in sorted(relative)], skipped
 
 
-def _why_nothing(concept: ConceptConfig, setting: str, left_out: _LeftOut) -> str:
+def _why_no_images(concept: ConceptConfig, setting: str, skipped: _Skipped) -> str:
     """Why there is no picture in a folder that is there, and what to do."""
-    if left_out.folders:
-        path, reason = left_out.folders[0]
+    if skipped.folders:
+        path, reason = skipped.folders[0]
         return f"{path} can't be listed ({reason}); allow reading it."
-    if left_out.run_images:
-        run, count = next(iter(left_out.run_images.items()))
+    if skipped.run_images:
+        run, count = next(iter(skipped.run_images.items()))
         return (
             f"holds nothing but {count} images of the run folder {run}, which are left out; add images, or choose the "
             "folder of its samples to train on these."

@@ -140,7 +140,7 @@ def count_samples(
     return int(_count_repeats(num_images, repeats, 0, 0, excluded, concept_index).sum())
 
 
-def few_samples(samples: int, batch: int) -> str | None:
+def few_samples_warning(samples: int, batch: int) -> str | None:
     """The warning of an epoch of `samples` that does not fill one step's `batch`."""
     return f"{samples} samples < {batch} per step: every step is a whole epoch." if samples < batch else None
 

@@ -23,7 +23,7 @@ from modules.data.caching import check_unusable, find_undecodable
 from modules.data.caption_tables import read_table
 from modules.data.captions import caption_path, check_placeholders, describe_unreadable
 from modules.data.concepts import captions, scan
-from modules.data.epoch_plan import count_samples, few_samples
+from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import Outputs, walk
 from modules.data.images import EXTENSIONS
@@ -116,7 +116,7 @@ def _look_at(
     batch = global_batch(config, num_ranks)
     yield from _small_buckets(dataset, buckets, batch)
     samples = count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
-    if text := few_samples(samples, batch):
+    if text := few_samples_warning(samples, batch):
         yield Finding("few_samples", "warning", text)
     if facts_of(config).uses_captions:
         yield from _captions(dataset, config)

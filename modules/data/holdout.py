@@ -45,7 +45,7 @@ def hold_out(dataset: Dataset, share: float) -> Dataset:
     return replace(dataset, held_out=held_out)
 
 
-def none_held_out(config: TrainConfig, num_held_out: int) -> str | None:
+def no_validation_warning(config: TrainConfig, num_held_out: int) -> str | None:
     """A warning where the validation loss is asked for and the pictures to hold out are none."""
     asked = config.data.validation_share or any(concept.enabled and concept.validation for concept in config.concepts)
     if config.validation.unit == "never" or num_held_out or not asked:  # without either the settings are warned of

@@ -16,7 +16,7 @@ from PIL import Image, ImageEnhance, UnidentifiedImageError
 from PIL.ExifTags import Base as ExifTag
 
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
-from modules.data.buckets import crop_box, turn_margins
+from modules.data.buckets import crop_box, rotation_margins
 from modules.data.errors import ImageError
 
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
@@ -90,7 +90,7 @@ def fit_image(
     if augmentation.mirrored:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     size, (left, top, right, bottom) = crop_box(*image.size, bucket_w, bucket_h, augmentation)
-    margin_x, margin_y = turn_margins(bucket_w, bucket_h, augmentation.degrees)
+    margin_x, margin_y = rotation_margins(bucket_w, bucket_h, augmentation.degrees)
     upright = _resized_part(image, size, (left - margin_x, top - margin_y, right + margin_x, bottom + margin_y))
     if not augmentation.degrees:
         return upright

@@ -75,7 +75,7 @@ def find_masks(dataset: Dataset) -> list[str | None]:
     return masks
 
 
-def unused_masks(config: TrainConfig, dataset: Dataset) -> str | None:
+def unused_masks_warning(config: TrainConfig, dataset: Dataset) -> str | None:
     """A warning where files are taken for masks and nobody wants masks."""
     if not dataset.num_masks or config.loss.masked_training:
         return None

@@ -17,9 +17,9 @@ from modules.config.visible_text import visible_line
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions
-from modules.data.epoch_plan import count_samples, count_steps, few_samples
-from modules.data.holdout import none_held_out
-from modules.data.masks import unused_masks
+from modules.data.epoch_plan import count_samples, count_steps, few_samples_warning
+from modules.data.holdout import no_validation_warning
+from modules.data.masks import unused_masks_warning
 from modules.data.prepare import prepare_data
 from modules.families.registry import FAMILIES
 from modules.session.byte_sizes import spoken_bytes
@@ -116,7 +116,7 @@ def _step_lines(config: TrainConfig, dataset: Dataset, num_ranks: int) -> Iterat
 
 def step_warnings(config: TrainConfig, samples: int, batch: int, total_steps: int) -> Iterator[str]:
     """What is odd about the steps of a run. samples: of an epoch. batch: samples of a step."""
-    if text := few_samples(samples, batch):
+    if text := few_samples_warning(samples, batch):
         yield text
     warmup = config.schedule.warmup
     ends_by_epochs = config.max_steps is None or total_steps < config.max_steps
@@ -132,7 +132,7 @@ def step_warnings(config: TrainConfig, samples: int, batch: int, total_steps: in
         )
 
 
-def picture_warnings(config: TrainConfig, dataset: Dataset, learns_captions: bool) -> Iterator[str]:
+def image_warnings(config: TrainConfig, dataset: Dataset, learns_captions: bool) -> Iterator[str]:
     """What the pictures' files lack."""
     for path, reason in dataset.unreadable:
         yield f"{path} is left out: {reason}."
@@ -140,7 +140,7 @@ def picture_warnings(config: TrainConfig, dataset: Dataset, learns_captions: boo
         yield f"{count} images of the run folder {run} are left out."
     if dataset.missing_captions and learns_captions:
         yield f"{dataset.missing_captions} pictures have no caption and train without."
-    if text := unused_masks(config, dataset):
+    if text := unused_masks_warning(config, dataset):
         yield text
     if masks := dataset.masks:
         without_mask = sum(masks[picture] is None for picture in dataset.images_of(range(len(dataset))))
@@ -158,7 +158,7 @@ def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:
 
 def _warning_lines(config: TrainConfig, dataset: Dataset) -> Iterator[tuple[str, str]]:
     num_held_out = 0 if dataset.held_out is None else int(dataset.held_out.sum())
-    for text in (unused_masks(config, dataset), none_held_out(config, num_held_out)):
+    for text in (unused_masks_warning(config, dataset), no_validation_warning(config, num_held_out)):
         if text:
             yield "Warning", text
 

@@ -18,7 +18,7 @@ from modules.data.DatasetEncoder import DatasetEncoder
 from modules.data.draws import torch_seed
 from modules.data.errors import DataError
 from modules.data.prepare import prepare_data
-from modules.data.run_summary import count_texts, disk_needs, picture_warnings
+from modules.data.run_summary import count_texts, disk_needs, image_warnings
 from modules.data.RunPlan import RunPlan, samples_digest
 from modules.data.SampleSource import SampleSource
 from modules.distributed.usable_gpus import device_words
@@ -88,7 +88,7 @@ def prepare_run(
     same("settings", lambda: settings_digest(config), "the files of its settings")
     same("pictures or captions", lambda: samples_digest(dataset, captions=texts), "the concepts")
     backup = _earlier_state(config, runtime, progress, run_folder, backups, resume)
-    for text in picture_warnings(config, dataset, learns_captions=method.facts.uses_captions):
+    for text in image_warnings(config, dataset, learns_captions=method.facts.uses_captions):
         progress.warn(text)
 
     callbacks.on_status("Opening the model")

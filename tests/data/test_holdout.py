@@ -12,7 +12,7 @@ from modules.config.TrainConfig import TrainConfig
 from modules.data.buckets import assign_buckets
 from modules.data.concepts import scan
 from modules.data.errors import DataError
-from modules.data.holdout import hold_out, none_held_out
+from modules.data.holdout import hold_out, no_validation_warning
 from modules.data.image_views import augmentation_of, with_views
 from modules.data.RunPlan import RunPlan, samples_digest
 
@@ -95,10 +95,10 @@ def test_regularisation_pictures_match_those_that_train(picture_folder):
 
 def test_a_share_that_holds_nothing_out_is_told_where_it_is_to_be_measured():
     config = TrainConfig(data={"validation_share": 0.01}, validation={"every": 1, "unit": "epochs"})
-    assert none_held_out(config, 0).startswith("data.validation_share 0.01 holds out none of the pictures")
-    assert none_held_out(config, 1) is None
-    assert none_held_out(TrainConfig(data={"validation_share": 0.01}), 0) is None
-    assert none_held_out(TrainConfig(validation={"every": 1, "unit": "epochs"}), 0) is None  # the settings' own warning
+    assert no_validation_warning(config, 0).startswith("data.validation_share 0.01 holds out none of the pictures")
+    assert no_validation_warning(config, 1) is None
+    assert no_validation_warning(TrainConfig(data={"validation_share": 0.01}), 0) is None
+    assert no_validation_warning(TrainConfig(validation={"every": 1, "unit": "epochs"}), 0) is None  # validation warns
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])

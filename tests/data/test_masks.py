@@ -16,7 +16,7 @@ from modules.data.concepts import scan
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
 from modules.data.images import fit_image, load_image
-from modules.data.masks import find_masks, is_mask, load_mask, unused_masks
+from modules.data.masks import find_masks, is_mask, load_mask, unused_masks_warning
 from modules.data.prepare import prepare_data
 from modules.data.TensorCache import TensorCache
 from modules.families.registry import FAMILIES
@@ -135,9 +135,10 @@ def test_masks_that_nobody_asked_for_are_counted(picture_folder):
     write_mask(folder / "000-mask.png")
     write_mask(folder / "001_mask.png", (48, 32))
     config = TrainConfig()
-    assert unused_masks(config, prepare(folder, masked=False)[0]).startswith("2 pictures are left out, for by their")
+    warning = unused_masks_warning(config, prepare(folder, masked=False)[0])
+    assert warning.startswith("2 pictures are left out, for by their")
     config.loss.masked_training = True
-    assert unused_masks(config, prepare(folder)[0]) is None
+    assert unused_masks_warning(config, prepare(folder)[0]) is None
 
 
 # --- their way to the latents -----------------------------------------------------------------------------------------
