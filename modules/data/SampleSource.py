@@ -1,4 +1,4 @@
-"""Micro-batches of the plan's samples: cached tensors, and noise and timesteps drawn by hash."""
+"""Builds micro-batches from the samples of the plan: cached tensors, with noise and timesteps drawn by hash."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ def _stacked(records: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class SampleSource:
-    """Makes batches of samples; every random number in them is a hash of what it is for.
+    """Builds batches; every random number in them is a hash of its purpose (see draws.py).
 
-    pictures: gives "latents" or "pixels" of a sample. text: gives the conditioning of a caption, None where the text
-    encoder trains and encodes in the step.
-    collate: puts the conditioning of several captions together.
-    captions: draws them; caption dropout puts "" in their place, of which `text` has a record too.
-    dtype: of the tensors. sizes: whether batches tell the pictures' sizes and crops.
-    diffusion, loss: how pictures are noised, and which samples a mask or the frozen model concerns.
-    timesteps: of a draw and a latent's shape. zero_unconditional: whether a dropped caption leaves no conditioning at
-    all, not that of "".
+    pictures: returns the "latents" or "pixels" of a sample.
+    captions: draws the caption of a sample; caption dropout replaces it by "", which `text` must hold, too.
+    text: returns the conditioning of a caption; None if the text encoder trains and encodes in each step.
+    collate: combines the conditioning of several captions into a batch.
+    dtype: of the tensors in a batch.
+    sizes: whether batches include `Batch.sizes`.
+    diffusion, loss: settings of the noise, of masks and of prior preservation.
+    timesteps: the distribution of timesteps.
+    zero_unconditional: whether a dropped caption is replaced by zeros instead of the conditioning of "".
     """
 
     dataset: Dataset
@@ -70,7 +71,7 @@ class SampleSource:
         samples = [draw[2] for draw in draws]
         dropped = [self._drops_caption(draw) for draw in draws]
         prompts = ["" if drop else self._caption(draw) for draw, drop in zip(draws, dropped, strict=True)]
-        # weights and timesteps keep float32 at least: bf16 timesteps collapse
+        # weights and timesteps are at least float32: in bf16, neighboring timesteps collapse
         exact = torch.promote_types(self.dtype, torch.float32)
         weights = [self._loss_weight(sample) if micro_batch.real else 0.0 for sample in samples]
         records = [self.pictures.record(sample) for sample in samples]
@@ -132,7 +133,7 @@ class SampleSource:
         return noise + gamma * torch.stack([_normal(draw, "input noise", shape) for draw in draws]).to(self.dtype)
 
     def _masks(self, records: list[dict[str, Tensor]], draws: list[Draw], shape: tuple[int, ...]) -> Tensor | None:
-        """Batch.mask: white for pictures without one, and for the share that is trained whole; None if that is all."""
+        """`Batch.mask`: ones for images without a mask or drawn to be trained unmasked; None if all of them are."""
         import torch
 
         if not self.loss.masked_training:
@@ -155,7 +156,7 @@ def _marked(rows: list[bool]) -> Tensor | None:
 
 
 def _normal(draw: Draw, purpose: str, shape: tuple[int, ...]) -> Tensor:
-    """Gaussian noise of a sample; float32 whatever the run's dtype, so that the same seed means the same noise."""
+    """Gaussian noise of a sample, in float32 for any training dtype, so that a seed always gives the same noise."""
     import torch
 
     generator = torch.Generator().manual_seed(torch_seed(*draw, purpose))

@@ -1,8 +1,8 @@
-"""Pictures and captions encoded once: latents and text embeddings by content, in the caches.
+"""Encodes images and captions into the caches of latents and text embeddings, keyed by content.
 
-A key is a hash of everything the tensor depends on: the file's bytes, shape and crop, the encoder's weights, the
-dtype. So a moved folder, a renamed picture or another number of ranks re-uses everything, and a changed one nothing
-that is stale.
+A key is a hash of everything that a tensor depends on: the file's bytes, its shape and crop, the encoder's weights and
+the dtype. Entries are therefore reused after a folder is moved, an image is renamed or the number of ranks changes,
+and never after the content has changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Part of every key: raised when the same input would be encoded to something else.
+# Part of every key; to be increased whenever the same input is encoded differently.
 ENCODING_VERSION = 1
 IMAGES_AT_ONCE = 4
 CAPTIONS_AT_ONCE = 16
@@ -47,7 +47,7 @@ WHOLE: Shard = (0, 1)
 
 
 def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes) -> list[str | None]:
-    """The cache key of each sample's latents, None for a file that can't be read."""
+    """The cache key of each sample's latents, None if the image or its mask can't be read."""
     encoder = hashes.combined(base.component_files(base.family.vae), str(base.dtype), f"v{ENCODING_VERSION}")
     contents = _of_each_view(dataset, hashes.of)
     masks = _mask_contents(dataset, hashes)
@@ -86,11 +86,11 @@ def cache_latents(
     progress: Progress = lambda text: None,
     known_unusable: dict[int, str] | None = None,
 ) -> dict[int, str]:
-    """Encodes this rank's shard of what is missing; returns the pictures that can't be used (sample id -> reason).
+    """Encodes this rank's shard of the missing latents; returns the unusable images (sample id -> reason).
 
     All ranks that divide the work must have seen the same cache; otherwise they disagree on what is missing, and some
-    pictures are encoded by none of them.
-    known_unusable: pictures that are not tried again; they are returned too.
+    images are encoded by none of them.
+    known_unusable: images that are not tried again; they are included in the result.
     """
     unusable = {sample: _why_without_key(dataset, sample) for sample, key in enumerate(keys) if key is None}
     unusable |= known_unusable or {}
@@ -112,7 +112,7 @@ def cache_text(
     shard: Shard = WHOLE,
     progress: Progress = lambda text: None,
 ) -> None:
-    """Encodes this rank's shard of the captions that are missing, each once."""
+    """Encodes this rank's shard of the captions that are missing in the cache."""
     import torch
 
     from modules.families.conditioning import encode_records
@@ -133,30 +133,30 @@ def cache_text(
 def find_undecodable(
     dataset: Dataset, buckets: Buckets, shard: Shard = WHOLE, progress: Progress = lambda text: None
 ) -> dict[int, str]:
-    """Decodes this rank's shard of all pictures, for methods that train on pixels.
+    """Decodes this rank's shard of all images, for methods that train on pixels.
 
-    Returns those that can't be used (sample id -> reason).
+    Returns the unusable images (sample id -> reason).
     """
     undecodable: dict[int, str] = {}
-    samples = shard_of(np.flatnonzero(dataset.num_views).tolist(), shard)  # one view shows it for all of a picture
+    samples = shard_of(np.flatnonzero(dataset.num_views).tolist(), shard)  # one view per image is enough
     pictures = _read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample), samples)
     for done, (sample, pixels) in enumerate(zip(samples, pictures, strict=True), start=1):
         if isinstance(pixels, str):
             undecodable[sample] = pixels
-        progress(f"Checking pictures: {done} of {len(samples)}")
+        progress(f"Checking images: {done} of {len(samples)}")
     return undecodable
 
 
 def check_unusable(dataset: Dataset, unusable: dict[int, str], max_share: float) -> None:
-    """Raises DataError where more pictures are unusable than the settings allow."""
+    """Raises DataError if more images are unusable than data.max_unreadable_share allows."""
     pictures = dataset.images_of(unusable)
     count = len(pictures) + len(dataset.unreadable)
     total = dataset.num_images + len(dataset.unreadable)
     if count > max_share * total or count == total:
         listed = [path for path, _ in dataset.unreadable] + [dataset.paths[sample] for sample in pictures]
         raise DataError(
-            f"{count} of {total} pictures can't be used, more than data.max_unreadable_share {max_share:g} allows, "
-            f"such as {listed[0]}: repair or remove them, or raise the share."
+            f"{count} of {total} images can't be used, more than data.max_unreadable_share {max_share:g} allows, "
+            f"such as {listed[0]}: repair or remove them, or increase the setting."
         )
 
 
@@ -166,7 +166,7 @@ def shard_of(values: Sequence[T], shard: Shard) -> Sequence[T]:
 
 
 def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
-    """The view of a sample as float32[3, H, W] in [-1, 1], in its bucket's shape. Raises ImageError."""
+    """The image of a sample as float32[3, H, W] in [-1, 1], fitted to its bucket. Raises ImageError."""
     augmentation = augmentation_of(dataset, sample)
     picture = fit_image(load_image(dataset.paths[sample]), *buckets.shapes[buckets.index[sample]], augmentation)
     return to_array(adjust_colors(picture, augmentation))
@@ -181,7 +181,7 @@ def _encode_images(
     base: BaseModel,
     progress: Progress,
 ) -> dict[int, str]:
-    """Caches the latents of `missing`, shape by shape; returns those that can't be decoded (id -> reason)."""
+    """Caches the latents of `missing`, bucket by bucket; returns the images that can't be decoded (id -> reason)."""
     import torch
 
     encoder = LatentEncoder(base.family, base.module(base.family.vae))
@@ -199,18 +199,18 @@ def _encode_images(
                     masks = {} if mask is None else {"mask": _mask_of_latents(mask, record)}
                     cache.put(keys[sample], {"latents": record, **masks})
             done += len(chunk)
-            progress(f"Caching pictures: {done} of {len(missing)}")
+            progress(f"Caching images: {done} of {len(missing)}")
     return unusable
 
 
 def _mask_contents(dataset: Dataset, hashes: FileHashes) -> dict[str, str | None]:
-    """The hash of each mask by its path, None for a file that can't be read."""
+    """Path of a mask -> hash of its file, None if it can't be read."""
     paths = list(dict.fromkeys(mask for mask in dataset.masks or () if mask))
     return dict(zip(paths, hashes.of(paths), strict=True))
 
 
 def _of_each_view(dataset: Dataset, function: Callable[[list[str]], list[T]]) -> list[T]:
-    """`function` of the paths of all pictures, each once, as a list of all samples."""
+    """Calls `function` with the path of each image once; returns its values for every sample."""
     first = dataset.first_views
     pictures = np.unique(first).tolist()
     values = dict(zip(pictures, function([dataset.paths[sample] for sample in pictures]), strict=True))
@@ -225,7 +225,7 @@ def _pixels_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> np.nda
 
 
 def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> tuple[np.ndarray, np.ndarray | None] | str:
-    """A sample's pixels and mask, if it has one."""
+    """The pixels and mask (or None) of a sample, or the reason why they can't be read."""
     pixels = _pixels_or_reason(dataset, buckets, sample)
     path = dataset.masks and dataset.masks[sample]
     if isinstance(pixels, str) or not path:
@@ -239,7 +239,7 @@ def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> tuple[n
 
 
 def _mask_of_latents(mask: np.ndarray, latents: Tensor) -> Tensor:
-    """The mask [1, H, W] in pixels as [1, h, w], the mean over what each latent cell covers."""
+    """A pixel mask [1, H, W] averaged over the area of each latent cell, [1, h, w]."""
     import torch
 
     return torch.nn.functional.adaptive_avg_pool2d(torch.from_numpy(mask), tuple(latents.shape[-2:]))
@@ -251,7 +251,7 @@ def _why_without_key(dataset: Dataset, sample: int) -> str:
 
 
 def _first_of_each_key(keys: Sequence[str | None], cache: TensorCache) -> list[int]:
-    """The positions whose key is missing in the cache, one for each key, in order."""
+    """The first position of each key that is missing in the cache, in order."""
     first: dict[str, int] = {}
     for position, key in enumerate(keys):
         if key is not None and key not in cache:
@@ -260,7 +260,7 @@ def _first_of_each_key(keys: Sequence[str | None], cache: TensorCache) -> list[i
 
 
 def _read_ahead(function: Callable[[int], T], items: Iterable[int]) -> Iterator[T]:
-    """`function` of each item, in order, a few of them in other threads ahead of use."""
+    """Yields `function` of each item, in order, computed by threads a few items ahead."""
     with ThreadPoolExecutor(NUM_READERS) as readers:
         items = iter(items)
         waiting = [readers.submit(function, item) for item in islice(items, 2 * NUM_READERS)]

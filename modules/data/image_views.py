@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def with_views(dataset: Dataset, data: DataConfig, seed: int) -> tuple[Dataset, np.ndarray]:
-    """A dataset of pictures as one of views, and int32[N], the resolution of each, in pixels.
+    """Expands a dataset of images into one of views; also returns int32[N], the resolution of each view in pixels.
 
-    Held-out pictures have one view: as they are, in the first resolution.
+    Held-out images have a single view: unaugmented, in the first resolution.
     """
     resolutions = [resolutions_of(concept, data) for concept in dataset.concepts]
     augmented = np.array([concept.augmentation.is_on for concept in dataset.concepts], bool)[dataset.concept_index]
@@ -38,40 +38,40 @@ def with_views(dataset: Dataset, data: DataConfig, seed: int) -> tuple[Dataset, 
     num_resolutions = np.where(held_out, 1, num_resolutions)
 
     num_views = num_variants * num_resolutions
-    picture = np.repeat(np.arange(len(dataset)), num_views)
+    image = np.repeat(np.arange(len(dataset)), num_views)
     first = np.cumsum(num_views) - num_views
-    place, variant = np.divmod(np.arange(len(picture)) - first[picture], num_variants[picture])
-    variant = np.where(augmented[picture], variant, -1).astype(np.int32)
+    resolution_number, variant = np.divmod(np.arange(len(image)) - first[image], num_variants[image])
+    variant = np.where(augmented[image], variant, -1).astype(np.int32)
     table = np.zeros((len(resolutions), max(map(len, resolutions))), np.int32)
     for number, values in enumerate(resolutions):
         table[number, : len(values)] = values
-    resolution = table[dataset.concept_index[picture], place]
-    if len(picture) == len(dataset) and not augmented.any():
+    resolution = table[dataset.concept_index[image], resolution_number]
+    if len(image) == len(dataset) and not augmented.any():
         return dataset, resolution
     views = replace(
         dataset,
-        paths=[dataset.paths[number] for number in picture.tolist()],
-        concept_index=dataset.concept_index[picture],
-        widths=dataset.widths[picture],
-        heights=dataset.heights[picture],
-        views=Views(first[picture], variant, seed),
-        held_out=None if dataset.held_out is None else dataset.held_out[picture],
-        masks=dataset.masks and [dataset.masks[number] for number in picture.tolist()],
+        paths=[dataset.paths[number] for number in image.tolist()],
+        concept_index=dataset.concept_index[image],
+        widths=dataset.widths[image],
+        heights=dataset.heights[image],
+        views=Views(first[image], variant, seed),
+        held_out=None if dataset.held_out is None else dataset.held_out[image],
+        masks=dataset.masks and [dataset.masks[number] for number in image.tolist()],
     )
     return views, resolution
 
 
 def resolutions_of(concept: ConceptConfig, data: DataConfig) -> list[int]:
-    """The resolutions in which the pictures of a concept are shown."""
+    """The resolutions in which the images of a concept are trained."""
     if concept.resolution is not None:
         return [concept.resolution]
     return list(dict.fromkeys(data.resolutions)) or [data.resolution]
 
 
 def augmentation_of(dataset: Dataset, sample: int) -> Augmentation:
-    """What a sample does to its picture beside resizing it.
+    """The augmentation of a sample.
 
-    Drawn by the file's name, not by its place in the list, so that pictures that are added leave the caches valid.
+    It is drawn by file name, not by position in the list, so that adding images keeps the caches valid.
     """
     if dataset.views is None or dataset.views.variant[sample] < 0:
         return NO_AUGMENTATION
@@ -81,9 +81,9 @@ def augmentation_of(dataset: Dataset, sample: int) -> Augmentation:
 
 
 def crop_of(dataset: Dataset, buckets: Buckets, sample: int) -> CropBox:
-    """How a sample's picture comes to its bucket; of a mirrored one, in the mirrored picture.
+    """How the image of a sample is resized and cropped to its bucket, in the coordinates after mirroring.
 
-    Turned pictures are cut from around this box and then turned about its centre.
+    A rotated image is cropped with a margin around this box and then rotated about its center.
     """
     size = int(dataset.widths[sample]), int(dataset.heights[sample])
     return crop_box(*size, *buckets.shapes[buckets.index[sample]], augmentation_of(dataset, sample))

@@ -1,4 +1,4 @@
-"""Makes items in a background thread, ahead of their use."""
+"""Produces items in a background thread, ahead of use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def prefetch(make: Iterable[T], depth: int) -> Iterator[T]:
-    """The items of `make`, made in a thread up to `depth` ahead of use. What it raises is raised here."""
+    """Yields the items of `make`, produced in a thread up to `depth` items ahead. Its exceptions are raised here."""
     if depth == 0:
         yield from make
         return
@@ -44,7 +44,7 @@ def prefetch(make: Iterable[T], depth: int) -> Iterator[T]:
 
 
 def _put(items: queue.Queue, item: object, closed: threading.Event) -> bool:
-    """Whether there is still somebody to take it."""
+    """Puts `item` into the queue; returns False if the consumer has stopped."""
     while not closed.is_set():
         try:
             items.put(item, timeout=0.1)

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class CachedRecords:
-    """The cache entries of samples, by their ids, or of captions. remake: encodes again what proved to be damaged."""
+    """The cache entries of samples, by id, or of captions, by text.
+
+    keys: sample id or caption -> cache key.
+    remake: encodes damaged entries again.
+    """
 
     cache: TensorCache
     keys: Sequence[str | None] | Mapping[str, str]
@@ -39,9 +43,9 @@ class CachedRecords:
 
 @dataclass(frozen=True, eq=False)
 class PixelRecords:
-    """The pictures of samples, for methods that do not train on latents.
+    """The decoded images of samples, for methods that train on pixels instead of latents.
 
-    latent_shape: (width, height) in pixels -> shape of a latent.
+    latent_shape: (width, height) in pixels -> shape of the latents.
     """
 
     dataset: Dataset

@@ -218,7 +218,7 @@ def test_pictures_for_methods_on_pixels_are_checked_too(picture_folder):
     spoil(folder / "002.png")
     progress = []
     assert list(find_undecodable(*prepare(folder), progress=progress.append)) == [2]
-    assert progress[-1] == "Checking pictures: 4 of 4"
+    assert progress[-1] == "Checking images: 4 of 4"
 
 
 @pytest.mark.parametrize(("unusable", "share", "refused"), [(0, 0.0, False), (1, 0.25, False), (2, 0.25, True)])
@@ -228,7 +228,7 @@ def test_a_share_of_unusable_pictures_is_allowed(unusable, share, refused, pictu
     if not refused:
         check_unusable(dataset, reasons, share)
         return
-    with pytest.raises(DataError, match=r"2 of 4 pictures can't be used, more than data\.max_unreadable_share 0\.25"):
+    with pytest.raises(DataError, match=r"2 of 4 images can't be used, more than data\.max_unreadable_share 0\.25"):
         check_unusable(dataset, reasons, share)
 
 

@@ -318,9 +318,9 @@ def test_pictures_for_methods_on_pixels_are_checked_in_parts(everyone, tiny_sd15
     assert ThreadRanks(2).run(body) == [[4, 5], [4, 5]]
     last = [told[-1] if told else None for told in texts.values()]
     if everyone:
-        assert last == ["Checking pictures: 5 of 5", "Checking pictures: 4 of 4"]
+        assert last == ["Checking images: 5 of 5", "Checking images: 4 of 4"]
     else:
-        assert last == ["Checking pictures: 9 of 9", None]
+        assert last == ["Checking images: 9 of 9", None]
 
 
 # --- what goes wrong on one rank --------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ def test_a_caching_that_was_killed_on_one_rank_goes_on(cache, encodings, picture
     folder = picture_folder(SIZES)
 
     def die(runtime, text):
-        if runtime.rank == 1 and text.startswith("Caching pictures: 2 of"):
+        if runtime.rank == 1 and text.startswith("Caching images: 2 of"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -406,6 +406,6 @@ def test_each_rank_tells_of_its_share_and_shows_that_it_goes_on(cache, picture_f
     cache(ranks, picture_folder(SIZES), progress=lambda runtime, text: texts[runtime.rank].append(text))
     for rank, share in ((0, 5), (1, 4)):
         told = texts[rank]
-        assert f"Caching pictures: {share} of {share}" in told
+        assert f"Caching images: {share} of {share}" in told
         assert told[-1] == f"Caching captions: {share} of {share}"
         assert ranks.runtimes[rank].heartbeat.phases.count("caching") > len(told)

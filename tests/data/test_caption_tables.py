@@ -42,10 +42,10 @@ def test_table_and_column_can_be_named(tmp_path):
         ("metadata.csv", "file_name,caption\na.png,x\n".encode("utf-16"), r"\.csv is UTF-16, not UTF-8: save it"),
         ("metadata.csv", b"file_name,caption\na.png," + b"x" * 70_000, "line 2 is larger than 64 KB: shorten it"),
         ("metadata.csv", b"file_name,caption\na.png," + b"x" * 10_000_000, "no table that can be read .*field larger"),
-        ("metadata.jsonl", b'{"file_name": "a.png", "text": "' + b"x" * 10_000_000 + b'"}', "line 1 is no JSON object"),
-        ("metadata.jsonl", b'{"file_name": "a.png", "text": "x"}\n[1]', "line 2 is no JSON object: write one"),
+        ("metadata.jsonl", b'{"file_name": "a.png", "text": "' + b"x" * 10_000_000 + b'"}', "line 1 is not a JSON"),
+        ("metadata.jsonl", b'{"file_name": "a.png", "text": "x"}\n[1]', "line 2 is not a JSON object: write one"),
         ("metadata.jsonl", b'{"file_name": "a.png", "text": 3}', "line 1: the caption is '3', not a text"),
-        ("metadata.jsonl", b'{"file_name": 7, "text": "x"}', "file_name is 7, not a file's name"),
+        ("metadata.jsonl", b'{"file_name": 7, "text": "x"}', "file_name is 7, not a file name"),
         ("metadata.jsonl", b'{"file_name": "a.png"}', "it has file_name; name one"),
     ],
 )  # fmt: skip

@@ -172,7 +172,7 @@ def test_captions_that_can_not_be_read_are_all_listed_and_hide_nothing_else(chec
 
 def test_a_word_that_stands_in_no_caption_is_an_error(check):
     words = {"method": "embedding", "embeddings": [{"placeholder": "zebra-1"}]}
-    assert "'zebra-1' stands in no caption" in found(check(**words))["placeholder"].message
+    assert "'zebra-1' appears in no caption" in found(check(**words))["placeholder"].message
 
 
 def test_a_step_of_more_samples_than_there_are_is_warned_of(check):

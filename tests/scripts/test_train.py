@@ -190,7 +190,7 @@ REFUSALS = {
     ),
     "word": (
         lambda settings, _: settings.update(method="embedding", embeddings=[{"placeholder": "zebra-1"}]),
-        ["embeddings.0.placeholder 'zebra-1' stands in no caption"],
+        ["embeddings.0.placeholder 'zebra-1' appears in no caption"],
     ),
     "prediction": (model_that_predicts_pictures, ["model.prediction_type auto", "predicts 'sample'", "another base"]),
     "zero terminal SNR": (put("model.zero_terminal_snr", True), ["model.zero_terminal_snr", "v_prediction"]),

@@ -492,7 +492,7 @@ def test_two_unreadable_pictures_of_eleven_are_too_many(make_config, train, star
     config = make_config()
     for path in pictures(config)[:2]:
         spoil(path)
-    with pytest.raises(UserError, match=r"2 of 11 pictures can't be used, more than data.max_unreadable_share 0.1"):
+    with pytest.raises(UserError, match=r"2 of 11 images can't be used, more than data.max_unreadable_share 0.1"):
         start(config)
     assert train(make_config("data.max_unreadable_share=0.5")).step == 4
 
