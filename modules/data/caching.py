@@ -139,8 +139,8 @@ def find_undecodable(
     """
     undecodable: dict[int, str] = {}
     samples = shard_of(np.flatnonzero(dataset.num_views).tolist(), shard)  # one view per image is enough
-    pictures = _read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample), samples)
-    for done, (sample, pixels) in enumerate(zip(samples, pictures, strict=True), start=1):
+    images = _read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample), samples)
+    for done, (sample, pixels) in enumerate(zip(samples, images, strict=True), start=1):
         if isinstance(pixels, str):
             undecodable[sample] = pixels
         progress(f"Checking images: {done} of {len(samples)}")
@@ -149,11 +149,11 @@ def find_undecodable(
 
 def check_unusable(dataset: Dataset, unusable: dict[int, str], max_share: float) -> None:
     """Raises DataError if more images are unusable than data.max_unreadable_share allows."""
-    pictures = dataset.images_of(unusable)
-    count = len(pictures) + len(dataset.unreadable)
+    images = dataset.images_of(unusable)
+    count = len(images) + len(dataset.unreadable)
     total = dataset.num_images + len(dataset.unreadable)
     if count > max_share * total or count == total:
-        listed = [path for path, _ in dataset.unreadable] + [dataset.paths[sample] for sample in pictures]
+        listed = [path for path, _ in dataset.unreadable] + [dataset.paths[sample] for sample in images]
         raise DataError(
             f"{count} of {total} images can't be used, more than data.max_unreadable_share {max_share:g} allows, "
             f"such as {listed[0]}: repair or remove them, or increase the setting."
@@ -168,8 +168,8 @@ def shard_of(values: Sequence[T], shard: Shard) -> Sequence[T]:
 def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
     """The image of a sample as float32[3, H, W] in [-1, 1], fitted to its bucket. Raises ImageError."""
     augmentation = augmentation_of(dataset, sample)
-    picture = fit_image(load_image(dataset.paths[sample]), *buckets.shapes[buckets.index[sample]], augmentation)
-    return to_array(adjust_colors(picture, augmentation))
+    image = fit_image(load_image(dataset.paths[sample]), *buckets.shapes[buckets.index[sample]], augmentation)
+    return to_array(adjust_colors(image, augmentation))
 
 
 def _encode_images(
@@ -189,10 +189,10 @@ def _encode_images(
     done = 0
     for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
         of_bucket = [sample for sample in missing if buckets.index[sample] == bucket]
-        pictures = _read_ahead(lambda sample: _image_or_reason(dataset, buckets, sample), of_bucket)
-        for chunk in _chunks(zip(of_bucket, pictures, strict=True), IMAGES_AT_ONCE):
+        images = _read_ahead(lambda sample: _image_or_reason(dataset, buckets, sample), of_bucket)
+        for chunk in _chunks(zip(of_bucket, images, strict=True), IMAGES_AT_ONCE):
             unusable.update({sample: reason for sample, reason in chunk if isinstance(reason, str)})
-            readable = [(sample, *picture) for sample, picture in chunk if not isinstance(picture, str)]
+            readable = [(sample, *image) for sample, image in chunk if not isinstance(image, str)]
             if readable:
                 latents = encoder.encode(torch.from_numpy(np.stack([pixels for _, pixels, _ in readable])))
                 for (sample, _, mask), record in zip(readable, latents, strict=True):
@@ -212,8 +212,8 @@ def _mask_contents(dataset: Dataset, hashes: FileHashes) -> dict[str, str | None
 def _of_each_view(dataset: Dataset, function: Callable[[list[str]], list[T]]) -> list[T]:
     """Calls `function` with the path of each image once; returns its values for every sample."""
     first = dataset.first_views
-    pictures = np.unique(first).tolist()
-    values = dict(zip(pictures, function([dataset.paths[sample] for sample in pictures]), strict=True))
+    images = np.unique(first).tolist()
+    values = dict(zip(images, function([dataset.paths[sample] for sample in images]), strict=True))
     return [values[sample] for sample in first.tolist()]
 
 

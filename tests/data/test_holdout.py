@@ -78,7 +78,7 @@ def test_nothing_is_held_out_unless_asked(picture_folder):
 
 def test_holding_out_everything_is_refused(picture_folder):
     dataset = scan([ConceptConfig(path=str(picture_folder()), validation=True)])
-    with pytest.raises(DataError, match="all 4 pictures are held out"):
+    with pytest.raises(DataError, match="all 4 images are held out"):
         hold_out(dataset, 0.0)
 
 
@@ -95,7 +95,7 @@ def test_regularisation_pictures_match_those_that_train(picture_folder):
 
 def test_a_share_that_holds_nothing_out_is_told_where_it_is_to_be_measured():
     config = TrainConfig(data={"validation_share": 0.01}, validation={"every": 1, "unit": "epochs"})
-    assert no_validation_warning(config, 0).startswith("data.validation_share 0.01 holds out none of the pictures")
+    assert no_validation_warning(config, 0).startswith("data.validation_share 0.01 holds out none of the images")
     assert no_validation_warning(config, 1) is None
     assert no_validation_warning(TrainConfig(data={"validation_share": 0.01}), 0) is None
     assert no_validation_warning(TrainConfig(validation={"every": 1, "unit": "epochs"}), 0) is None  # validation warns

@@ -207,7 +207,7 @@ def test_what_is_no_picture_is_refused(tmp_path):
     for name, content in (("empty.png", b""), ("text.jpg", b"I am a text"), ("eps.png", postscript)):
         (tmp_path / name).write_bytes(content)
         for read in (load_image, read_size):
-            with pytest.raises(ImageError, match="not a PNG, JPEG, WebP, BMP, GIF or TIFF picture"):
+            with pytest.raises(ImageError, match="not a PNG, JPEG, WebP, BMP, GIF or TIFF image"):
                 read(str(tmp_path / name))
 
 
@@ -263,7 +263,7 @@ def test_the_error_is_the_users_and_survives_another_process():
     error = pickle.loads(pickle.dumps(ImageError("a.png", "broken")))  # noqa: S301  our own bytes
     assert isinstance(error, UserError)
     assert (error.path, error.reason) == ("a.png", "broken")
-    assert str(error) == "picture a.png can't be used (broken): repair it or remove it."
+    assert str(error) == "image a.png can't be used (broken): repair it or remove it."
 
 
 def test_a_picture_of_the_right_size_is_not_touched():

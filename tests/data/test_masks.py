@@ -92,8 +92,8 @@ def test_a_mask_of_another_aspect_ratio_is_refused_in_one_sentence(picture_folde
     with pytest.raises(DataError) as refused:
         prepare(folder)
     assert str(refused.value) == (
-        f"mask {mask} is 32 x 32 and its picture 001.png 48 x 32: a mask needs the picture's aspect ratio; save it in "
-        "the picture's size."
+        f"mask {mask} is 32 x 32 and its image 001.png 48 x 32: a mask needs the aspect ratio of its image; save it in "
+        "the size of the image."
     )
 
 
@@ -117,7 +117,7 @@ def test_a_mask_that_is_no_picture_leaves_its_picture_out(picture_folder):
     assert reason.startswith("its mask 001-mask.png can't be read: ")
     for mask in ("000-mask.png", "002-mask.png"):
         (folder / mask).write_bytes(b"no picture")
-    with pytest.raises(DataError, match="the mask of no picture can be read"):
+    with pytest.raises(DataError, match="none of the masks can be read"):
         prepare(folder)
 
 
@@ -136,7 +136,7 @@ def test_masks_that_nobody_asked_for_are_counted(picture_folder):
     write_mask(folder / "001_mask.png", (48, 32))
     config = TrainConfig()
     warning = unused_masks_warning(config, prepare(folder, masked=False)[0])
-    assert warning.startswith("2 pictures are left out, for by their")
+    assert warning.startswith("2 images are skipped because their names")
     config.loss.masked_training = True
     assert unused_masks_warning(config, prepare(folder)[0]) is None
 

@@ -225,7 +225,7 @@ def test_a_folder_is_added_and_chosen(app, tab, tmp_path, wait_for):
     app.update()
     assert tab.cards.chosen == 2
     assert tab._form.paths[0] == "concepts.2.name"
-    assert "holds no pictures" in texts(tab.cards.canvas)
+    assert "contains no images" in texts(tab.cards.canvas)
 
 
 def test_a_duplicate_stands_behind_the_concept(app, tab):
