@@ -187,7 +187,7 @@ def test_a_concept_without_a_folder_is_named(tmp_path):
 
 def test_a_concept_without_pictures_is_named(tmp_path):
     add_picture(tmp_path / "sub/a.png")
-    with pytest.raises(DataError, match=r"concepts\.0\.path .*contains no images.*turn on concepts\.0\.include_subfolders"):
+    with pytest.raises(DataError, match=r"0\.path .*contains no images.*turn on concepts\.0\.include_subfolders"):
         scan([concept(tmp_path, include_subfolders=False)])
 
 

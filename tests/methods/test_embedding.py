@@ -212,9 +212,9 @@ def test_the_end_of_a_prompt_is_found_also_where_an_old_config_numbers_it_wrongl
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ({"placeholder": "a"}, r"^embeddings\.0\.placeholder 'a' is a word that the model knows already: choose an"),
-        ({"placeholder": "<|endoftext|>"}, "knows already"),
-        ({"placeholder": "<cat>", "initial_text": "  "}, r"^embeddings\.0\.initial_text .* is no text to the mod"),
+        ({"placeholder": "a"}, r"^embeddings\.0\.placeholder 'a' is a word that the model already knows: choose an"),
+        ({"placeholder": "<|endoftext|>"}, "already knows"),
+        ({"placeholder": "<cat>", "initial_text": "  "}, r"^embeddings\.0\.initial_text .* has no tokens: write"),
     ],
 )
 def test_a_word_that_can_not_be_new_is_refused(word, message, tiny_sd15):

@@ -695,13 +695,13 @@ def test_a_format_without_names_for_the_model_is_refused_before_training(method,
 
 def test_a_base_without_the_only_part_that_would_train_is_refused(make_config, start, tiny_sd35):
     settings = ("family=sd3", f"model.base={tiny_sd35}", "method=full", "data.bucket_step=16")
-    with pytest.raises(UserError, match="comes without that text encoder"):
+    with pytest.raises(UserError, match="does not have this text encoder"):
         start(make_config(*settings, "denoiser.train=false", "text_encoder.train=true", "text_encoder.only=[3]"))
 
 
 def test_a_chosen_text_encoder_that_the_base_lacks_is_refused_though_others_train(make_config, start, tiny_sd35):
     settings = ("family=sd3", f"model.base={tiny_sd35}", "method=full", "data.bucket_step=16")
-    with pytest.raises(UserError, match=r"text_encoder.only 3: .* comes without that text encoder; leave 3 out"):
+    with pytest.raises(UserError, match=r"text_encoder.only 3: .* does not have this text encoder; remove 3"):
         start(make_config(*settings, "text_encoder.train=true", "text_encoder.only=[1, 3]"))
 
 
