@@ -1,6 +1,6 @@
-"""A family's model as its makers have published it: what the estimate of memory is counted from.
+"""The architecture of a family's published model, from which the memory estimate is computed.
 
-Nothing here is loaded: `scripts/count_memory.py` builds the parts without weights.
+`scripts/count_memory.py` builds the components without loading weights.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Component:
-    """A component.
+    """A component of a pipeline.
 
-    class_name: with its library, as in "diffusers.AutoencoderKL". config_class: of its config, in transformers.
-    config: as in its config.json, where it differs from the defaults.
+    class_name: with its library, as in "diffusers.AutoencoderKL".
+    config: the values of its config.json that differ from the defaults.
+    config_class: the class of its config, for components from transformers.
     """
 
     class_name: str
@@ -25,11 +26,12 @@ class Component:
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """The parts of a model, and what goes through them.
+    """The components of a model and the shapes of their inputs.
 
-    denoiser: each of them, where a family has several. text_encoders: with the tokens of a prompt, in the order of
-    `Family.text.encoders`. text: name of an output -> its shape for one prompt.
-    side: of the square pictures, in pixels, that the model was made for.
+    denoiser: each of the denoisers, if the family has several.
+    text_encoders: (component, number of prompt tokens), in the order of `Family.text.encoders`.
+    text: name of a text encoding output -> its shape for one prompt.
+    side: the native resolution in pixels, as the side of a square.
     """
 
     denoiser: Component
@@ -39,7 +41,7 @@ class PublishedModel:
     side: int
 
 
-# --- parts that several families have ---------------------------------------------------------------------------------
+# --- components shared by several families ----------------------------------------------------------------------------
 
 KL_VAE = Component(
     "diffusers.AutoencoderKL",

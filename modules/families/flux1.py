@@ -1,6 +1,6 @@
-"""FLUX.1: a flow transformer on packed latents, CLIP's pooled output and T5; dev takes the scale of guidance, too.
+"""FLUX.1: a flow transformer on packed latents, with CLIP's pooled output and T5; dev also takes a guidance scale.
 
-Black Forest Labs 2024; Esser et al. 2024, arXiv 2403.03206, for the blocks and the shift of timesteps by resolution.
+Black Forest Labs 2024; blocks and resolution-dependent timestep shift after Esser et al. 2024, arXiv 2403.03206.
 """
 
 from __future__ import annotations

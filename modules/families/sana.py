@@ -1,6 +1,6 @@
-"""Sana: a linear transformer on an autoencoder that makes 32 pixels one cell, and Gemma 2 told how to read a prompt.
+"""Sana: a linear transformer on a 32x autoencoder, with Gemma 2, which gets an instruction before each prompt.
 
-Xie et al. 2024, arXiv 2410.10629; the instruction is that of its section 3.1, in the words of diffusers' pipeline.
+Xie et al. 2024, arXiv 2410.10629; the instruction (section 3.1) is the one in diffusers' pipeline.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
 
 
 def _encode(vae: nn.Module, pixels_BCHW: Tensor) -> SimpleNamespace:
-    """The autoencoder gives no distribution, but latents."""
+    """The autoencoder is deterministic."""
     latents = vae.encode(pixels_BCHW).latent
     return SimpleNamespace(mode=lambda: latents)
 
@@ -56,7 +56,7 @@ SANA = Family(
         encoders=("text_encoder",),
         tokenizers=("tokenizer",),
         options={"max_sequence_length": 300, "complex_human_instruction": _INSTRUCTION},
-        empty_options={"complex_human_instruction": None},  # as the pipeline encodes its negative prompt
+        empty_options={"complex_human_instruction": None},  # as the pipeline encodes negative prompts
     ),
     objective="flow",
     align=32,
@@ -68,7 +68,7 @@ SANA = Family(
         "encoder_attention_mask": call.text["prompt_attention_mask"],
     },
     patch_size=1,
-    call_options={"use_resolution_binning": False},  # sizes stay as they are asked for
+    call_options={"use_resolution_binning": False},  # keep the requested size
     lora_targets={"transformer": _ATTENTION},
     lora_mlp={"transformer": ("ff.conv_inverted", "ff.conv_point")},
     lora_blocks={"transformer": ("transformer_blocks",)},

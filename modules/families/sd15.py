@@ -1,4 +1,4 @@
-"""Stable Diffusion 1.x and 2.x: one U-Net, one CLIP text encoder; epsilon or v by the base's scheduler."""
+"""Stable Diffusion 1.x and 2.x: a U-Net and a CLIP text encoder; epsilon or v by the base model's scheduler."""
 
 from modules.families.Family import Family
 from modules.families.PublishedModel import CLIP_L, KL_VAE, Component, PublishedModel

@@ -1,7 +1,7 @@
-"""Stable Diffusion XL: a U-Net told of sizes, two CLIP text encoders; epsilon or v by the base's scheduler.
+"""Stable Diffusion XL: a U-Net with size conditioning and two CLIP text encoders; epsilon or v by the scheduler.
 
-Podell et al. 2023, arXiv 2307.01952: the U-Net attends to the penultimate layers of both encoders, side by side, and
-takes the second one's pooled output with each picture's original size, crop and bucket (section 2.2).
+Podell et al. 2023, arXiv 2307.01952: the U-Net attends to the concatenated penultimate layers of both encoders, and
+takes the pooled output of the second one and the original size, crop and bucket of each image (section 2.2).
 """
 
 from modules.families.Family import Family
@@ -54,7 +54,7 @@ SDXL = Family(
     lora_blocks={
         "unet": ("down_blocks", "mid_block", "up_blocks"),
         "text_encoder": ("encoder.layers",),
-        # a level deeper, for this one has a projection on top
+        # one level deeper, because this encoder has a projection
         "text_encoder_2": ("text_model.encoder.layers",),
     },
     latent_bytes_per_pixel=4 * 4 / 8**2,
@@ -63,7 +63,7 @@ SDXL = Family(
     unused=("image_encoder", "feature_extractor"),
     takes_sizes=True,
     methods=("lora", "full", "embedding", "vae"),
-    partly_unused=("text_encoder",),  # its last layer lies behind the penultimate one, and nothing is pooled from it
+    partly_unused=("text_encoder",),  # its last layer and pooled output are not used
     published=PublishedModel(
         denoiser=_UNET,
         vae=KL_VAE,

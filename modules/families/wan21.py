@@ -1,4 +1,4 @@
-"""Wan 2.1, trained on pictures: a flow transformer for videos, of which a picture is one frame, and UMT5.
+"""Wan 2.1, trained on images: a flow transformer for video, which sees an image as one frame, and UMT5.
 
 Wan et al. 2025, arXiv 2503.20314.
 """

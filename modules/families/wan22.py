@@ -1,7 +1,7 @@
-"""Wan 2.2, trained on pictures: to diffusers the pipeline of Wan 2.1, which its files tell apart.
+"""Wan 2.2, trained on images. It has the same diffusers pipeline as Wan 2.1; model_index.json tells them apart.
 
-The small model takes a timestep for each token. The large one is two experts: the first makes a picture's layout out of
-the noise, the second its details; `boundary_ratio` of the pipeline says where one ends and the other begins.
+The small model takes a timestep per token. The large one has two experts, one for high and one for low noise levels;
+the pipeline's `boundary_ratio` is the timestep between them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Z-Image: one flow transformer over text and picture, whose output has the sign turned, and Qwen 3.
+"""Z-Image: a single-stream flow transformer over text and image, and Qwen 3.
 
-Its time runs from 0, noise alone, to 1. Pictures and texts come as lists; of each text only its own tokens.
+Its time runs from 0 (noise) to 1 and its output is negated. Latents and texts are passed as lists, without padding.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ Z_IMAGE = Family(
     lora_mlp={"transformer": ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3")},
     lora_blocks={"transformer": ("layers", "noise_refiner", "context_refiner")},
     latent_bytes_per_pixel=16 * 4 / 8**2,
-    caption_bytes=128 * 2560 * 4,  # of a caption's own tokens, about so many
+    caption_bytes=128 * 2560 * 4,  # for a caption of about 128 tokens
     typical_bytes=41e9,
-    partly_unused=("text_encoder",),  # the denoiser is given what goes into its last layer
+    partly_unused=("text_encoder",),  # the denoiser uses the input of its last layer
     published=PublishedModel(
         denoiser=Component("diffusers.ZImageTransformer2DModel"),
         vae=KL_VAE_16,
