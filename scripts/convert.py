@@ -50,7 +50,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--config", default="", metavar="DIR", help="diffusers folder of the same kind; a single file needs it offline"
     )
     parser.add_argument(
-        "--family", choices=tuple(FAMILIES), default="", help="of a LoRA that does not tell what it was made for"
+        "--family", choices=tuple(FAMILIES), default="", help="family of a LoRA, if it can't be detected"
     )
     return parser.parse_args(argv)
 
