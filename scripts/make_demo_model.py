@@ -1,10 +1,10 @@
-"""Makes resources/demo: the demo's base model, its pictures and its regularisation pictures.
+"""Makes resources/demo: the demo's base model, its images and its regularization images.
 
     python scripts/make_demo_model.py [--vae-steps N] [--base-steps N] [--work FOLDER] [--out FOLDER]
 
-A tiny Stable Diffusion with random weights learns the handwritten digits zero to seven, by Chorus itself: first its
-autoencoder, then the denoiser and the text encoder. Eight and nine are left for the demo to teach. Needs scikit-learn,
-which ships the scans; takes about seven minutes on two CPU cores.
+Chorus trains a tiny Stable Diffusion with random weights on the handwritten digits zero to seven: first its VAE, then
+the denoiser and the text encoder. Eight and nine are left for the demo. Needs scikit-learn, which includes the scans,
+and takes about seven minutes on two CPU cores.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def test_what_is_not_in_the_named_encoding_stays_as_it_is(config, folder, capsys
     assert "koi8-r -> UTF-8, kept as 001.txt.bak: Ёлка" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["--config", config, "--convert-captions", "base64"])
-    assert "'base64' is no encoding of text" in capsys.readouterr().err
+    assert "'base64' is not a text encoding" in capsys.readouterr().err
 
 
 def test_a_copy_replaces_no_earlier_one_and_json_stays_json(config, folder, capsys):
