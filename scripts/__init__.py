@@ -1,4 +1,4 @@
-"""What people and schedulers start.
+"""The programs that users and schedulers start.
 
-A package of its own: without this file, one called scripts among the system's packages would be found in its place.
+This file makes the folder a regular package; otherwise an installed package called `scripts` would take precedence.
 """

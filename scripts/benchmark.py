@@ -1,6 +1,6 @@
-"""Measures Chorus against a training loop written by hand, and the speed of its window.
+"""Compares the speed of Chorus with a hand-written training loop, and measures the speed of its window.
 
-docs/benchmarks.md says how, and what came out.
+docs/benchmarks.md describes the method and the results.
 
     python scripts/benchmark.py step --method lora
     python scripts/benchmark.py step --options ema lion

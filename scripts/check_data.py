@@ -1,4 +1,4 @@
-"""Looks for what is wrong with the pictures and captions of a run: python scripts/check_data.py --config run.yaml"""
+"""Finds problems with the images and captions of a run: python scripts/check_data.py --config run.yaml"""
 
 import argparse
 import dataclasses
@@ -30,7 +30,7 @@ EXCERPT = 60  # characters of a converted caption, in which a wrong encoding sho
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 where the run could train, 1 where its data would fail it, 2 for settings that can't be read."""
+    """Returns 0 if the run can train, 1 if its data would make it fail, and 2 if the settings can't be read."""
     args = parse(argv)
     sys.stdout.reconfigure(errors="backslashreplace")  # a file name that the terminal can't show ends nothing
     try:
@@ -55,16 +55,16 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--preset", metavar="NAME", help="start from a preset (docs/presets.md lists them)")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
     parser.add_argument("--ranks", metavar="N", type=positive, default=1, help="GPUs that will train together")
-    parser.add_argument("--decode", action="store_true", help="decode every picture: finds all that are damaged")
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument("--decode", action="store_true", help="decode every image, which finds all damaged ones")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument(
         "--convert-captions",
         metavar="ENCODING",
         nargs="?",
         const=WESTERN,
         type=encoding,
-        help="first write captions that are not UTF-8 anew in UTF-8 and keep each as it was in a .bak file beside it; "
-        f"ENCODING: of files without a byte order mark ({WESTERN}, of Western European Windows, by default)",
+        help="first convert captions that are not UTF-8, keeping each original in a .bak file next to it; "
+        f"ENCODING: of files without a byte order mark ({WESTERN}, that of Western European Windows, by default)",
     )
     args = parser.parse_args(argv)
     if not args.config and not args.preset:
@@ -82,12 +82,12 @@ def encoding(text: str) -> str:
     try:
         "a".encode(text)
     except LookupError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no encoding of text") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a text encoding") from None
     return text
 
 
 def convert_captions(config: TrainConfig, unmarked: str, file: TextIO | None) -> None:
-    """Says of each file on `file`, stdout if None, what it was read as; on stderr why one could not be converted."""
+    """Converts captions and reports each file on `file` (stdout if None), and failures on stderr."""
     for path in misencoded_captions(config):
         try:
             done = convert_to_utf8(path, unmarked)

@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
         print_text(text, sys.stderr)
         return 2
     except OSError as error:
-        print_line(f"{args.target!r} can't be written ({error.strerror}): choose another place.", sys.stderr)
+        print_line(f"{args.target!r} can't be written ({error.strerror}): choose another path.", sys.stderr)
         return 2
     return 0
 
@@ -44,13 +44,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "back. Which way follows from the source."
     )
     parser.add_argument("source", help="diffusers folder, single file or LoRA")
-    parser.add_argument("target", help="folder or .safetensors file to write; must not be there")
-    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="", help="default: as it is")
+    parser.add_argument("target", help="folder or .safetensors file to write; must not exist")
+    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="", help="default: as in source")
     parser.add_argument(
-        "--config", default="", metavar="DIR", help="diffusers folder of the same kind; a single file needs it offline"
+        "--config", default="", metavar="DIR", help="diffusers folder of the same kind; single files need it offline"
     )
     parser.add_argument(
-        "--family", choices=tuple(FAMILIES), default="", help="of a LoRA that does not tell what it was made for"
+        "--family", choices=tuple(FAMILIES), default="", help="family of a LoRA, if it can't be detected"
     )
     return parser.parse_args(argv)
 

@@ -1,11 +1,11 @@
-"""Counts what a training of the families' published models takes, for resources/families.json, and prints it.
+"""Computes the memory that training the families' published models takes, for resources/families.json, and prints it.
 
     python scripts/count_memory.py            # of every family
     python scripts/count_memory.py sdxl
 
-The models are built without weights (torch's meta device), so that neither a download nor a GPU is needed. What a
-step keeps for its backward pass is counted by autograd's own hooks, once for each tensor, as mixed precision on a GPU
-would keep it: matrix products and convolutions in bfloat16, norms in float32, attention without its matrix.
+The models are built without weights on torch's meta device, so that neither a download nor a GPU is needed. Activations
+that a step saves for the backward pass are counted with autograd hooks, once per tensor, as with mixed precision on a
+GPU: matrix products and convolutions in bfloat16, norms in float32, attention without its matrix.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from modules.families.Family import DenoiserCall, Family
-from modules.families.PublishedModel import Part
+from modules.families.PublishedModel import Component
 from modules.families.registry import FAMILIES
 from modules.methods.layers import preset_layers
 from modules.weights.libraries import import_diffusers
@@ -183,7 +183,7 @@ def _bytes(kept: dict[int, object]) -> int:
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
-def build(part: Part, dtype: torch.dtype) -> nn.Module:
+def build(part: Component, dtype: torch.dtype) -> nn.Module:
     """A component on the meta device, in training mode."""
     import_diffusers()
     library, _, class_name = part.class_name.partition(".")

@@ -1,12 +1,12 @@
-"""Looks for what would keep this machine from training, or slow it down: python scripts/doctor.py [--config run.yaml]
+"""Finds problems that would make training on this machine fail or slow: python scripts/doctor.py [--config run.yaml]
 
-With --json one object goes to stdout:
+With --json, it prints one object:
 
     {"can_train": true, "verdict": "Training can start: 13 checks, 1 warning.",
      "checks": [{"name": "GPUs", "state": "warning", "text": "...", "remedy": "...", "details": ["..."], "values": {}}]}
 
-state is "ok", "warning" or "fails"; remedy is a sentence, empty where all is well; details are lines that belong below
-the text; values holds the figures that the check has read, which differ from check to check and may grow.
+state is "ok", "warning" or "fails". remedy is a sentence, empty if there is no problem. details are lines to show below
+the text. values has the values that the check measured; they differ between checks, and more may be added.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line of the scripts that write a file of the repository out of what the code declares."""
+"""The command line of the scripts that generate files of the repository from declarations in the code."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def write_or_check(description: str, path: Path, text: str) -> int:
-    """Obeys --write, or --check whether `path` holds `text`; returns the exit code. `path`: below the repository."""
+    """Implements --write and --check for a generated file; returns the exit code. path: inside the repository."""
     name = path.relative_to(ROOT).as_posix()
     parser = argparse.ArgumentParser(description=description)
     action = parser.add_mutually_exclusive_group(required=True)

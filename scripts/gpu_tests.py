@@ -1,7 +1,7 @@
 """Runs the tests that need an NVIDIA GPU: ./scripts/test.sh --gpu
 
-What the doctor and the tests print goes to the terminal and, without names of people, machines and networks, to
-workspace/gpu-report.txt: all that somebody without this GPU needs in order to understand a failure.
+The output of the doctor and the tests is printed and, without names of people, machines and networks, also written to
+workspace/gpu-report.txt, which has everything that is needed to understand a failure without access to this GPU.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Makes resources/demo: the demo's base model, its pictures and its regularisation pictures.
+"""Makes resources/demo: the demo's base model, its images and its regularization images.
 
     python scripts/make_demo_model.py [--vae-steps N] [--base-steps N] [--work FOLDER] [--out FOLDER]
 
-A tiny Stable Diffusion with random weights learns the handwritten digits zero to seven, by Chorus itself: first its
-autoencoder, then the denoiser and the text encoder. Eight and nine are left for the demo to teach. Needs scikit-learn,
-which ships the scans; takes about seven minutes on two CPU cores.
+Chorus trains a tiny Stable Diffusion with random weights on the handwritten digits zero to seven: first its VAE, then
+the denoiser and the text encoder. Eight and nine are left for the demo. Needs scikit-learn, which includes the scans,
+and takes about seven minutes on two CPU cores.
 """
 
 from __future__ import annotations
@@ -232,10 +232,10 @@ def scale_latents(model: Path, pictures: Path) -> None:
     import torch
     from diffusers import AutoencoderKL
 
-    from modules.data.pictures import load_picture, to_array
+    from modules.data.images import load_image, to_array
 
     vae = AutoencoderKL.from_pretrained(model / "vae")
-    pixels = np.stack([to_array(load_picture(str(path))) for path in sorted(pictures.glob("*.png"))])
+    pixels = np.stack([to_array(load_image(str(path))) for path in sorted(pictures.glob("*.png"))])
     with torch.no_grad():
         latents = torch.cat([vae.encode(chunk).latent_dist.mode() for chunk in torch.from_numpy(pixels).split(64)])
     vae.register_to_config(scaling_factor=round(1 / latents.std().item(), 5))

@@ -1,4 +1,4 @@
-"""Writes the commands that train on several machines, one for each; each begins with a check, which is here too.
+"""Prints the commands for training on several machines, one per machine, and runs the check that they start with.
 
     python scripts/multi_node.py --config run.yaml --nodes 2 --processes-per-node 8 --master-addr 10.0.0.1
 """

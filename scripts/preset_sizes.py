@@ -3,9 +3,9 @@
     python scripts/preset_sizes.py --write
     python scripts/preset_sizes.py --check
 
-For each size the fastest way to compute the preset's steps that fits by the estimate of memory: activations are kept
-if half of the step fits so, and micro-batches are as large as they may be. What a step learns never changes. A preset
-may say for itself what it changes, below `sizes` in its file, by the memory in GB.
+For each size, the fastest way to compute the preset's steps that fits according to the memory estimate: gradient
+checkpointing is off if half of a step then fits, and micro-batches are as large as possible. The result of a step never
+changes. A preset can override the changes, below `sizes` in its file, by memory in GB.
 """
 
 import sys

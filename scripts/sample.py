@@ -1,4 +1,4 @@
-"""Makes pictures from a model and LoRAs: python scripts/sample.py --base DIR --prompt "a cat" --out DIR"""
+"""Generates images with a model and LoRAs: python scripts/sample.py --base DIR --prompt "a cat" --out DIR"""
 
 import argparse
 import sys
@@ -57,30 +57,30 @@ def main(argv: list[str] | None = None) -> int:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Make pictures from a model, with LoRAs and embeddings if wanted.")
     parser.add_argument("--base", required=True, metavar="DIR", help="diffusers folder, Hub id or single file")
-    parser.add_argument("--config", default="", metavar="DIR", help="diffusers folder that describes a single file")
+    parser.add_argument("--config", default="", metavar="DIR", help="diffusers folder, for a single file")
     parser.add_argument("--lora", action="append", default=[], metavar="FILE", help="LoRA file; may be repeated")
-    parser.add_argument("--embedding", action="append", default=[], metavar="FILE", help="new word; may be repeated")
+    parser.add_argument("--embedding", action="append", default=[], metavar="FILE", help="embedding; may be repeated")
     parser.add_argument("--prompt", action="append", required=True, metavar="TEXT", help="may be repeated")
     parser.add_argument("--negative-prompt", default="", metavar="TEXT")
-    parser.add_argument("--count", type=positive, default=1, metavar="N", help="pictures per prompt; seeds count up")
+    parser.add_argument("--count", type=positive, default=1, metavar="N", help="images per prompt; seeds count up")
     parser.add_argument("--seed", type=int, default=42, metavar="S")
     parser.add_argument("--steps", type=positive, default=25, metavar="K")
-    parser.add_argument("--guidance", type=float, default=7.5, metavar="G", help="1 is none")
-    parser.add_argument("--width", type=side, metavar="PIXELS", help="default: what the model was made for")
-    parser.add_argument("--height", type=side, metavar="PIXELS", help="default: what the model was made for")
-    parser.add_argument("--batch-size", type=positive, default=4, metavar="N", help="pictures made at once")
+    parser.add_argument("--guidance", type=float, default=7.5, metavar="G", help="guidance scale; 1 disables guidance")
+    parser.add_argument("--width", type=side, metavar="PIXELS", help="default: native resolution of the model")
+    parser.add_argument("--height", type=side, metavar="PIXELS", help="default: native resolution of the model")
+    parser.add_argument("--batch-size", type=positive, default=4, metavar="N", help="images generated at once")
     parser.add_argument(
         "--dtype",
         choices=("float32", "float16", "bfloat16"),
         default="",
-        help="default: bfloat16 on a GPU that computes in it, else float32",
+        help="default: bfloat16 on GPUs that support it, else float32",
     )
     parser.add_argument("--out", required=True, metavar="DIR")
     return parser.parse_args(argv)
 
 
 def next_number(folder: Path) -> int:
-    """One more than the largest that a picture in the folder begins with: what is there is never replaced."""
+    """The number after the largest one that an image in the folder starts with, so that no image is overwritten."""
     starts = [path.name.partition("_")[0] for path in folder.glob("*.png")]
     return max((int(start) + 1 for start in starts if start.isdecimal()), default=0)
 

@@ -80,22 +80,22 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         prog="start-multi-gpu", description="Train a diffusion model on several GPUs; asks what no option says."
     )
     parser.add_argument("--config", metavar="FILE", help="settings, YAML or JSON, or the name of a preset")
-    parser.add_argument("--preset", metavar="NAME", help="preset to lay under the settings of --config")
-    parser.add_argument("--pictures", metavar="FOLDER", help="what to train on, where the settings name no pictures")
-    parser.add_argument("--run-folder", metavar="FOLDER", help="where everything of the run is written")
+    parser.add_argument("--preset", metavar="NAME", help="preset that the settings of --config are applied to")
+    parser.add_argument("--pictures", metavar="FOLDER", help="folder of images, if the settings name none")
+    parser.add_argument("--run-folder", metavar="FOLDER", help="where the run is saved")
     either = argparse.BooleanOptionalAction
-    parser.add_argument("--resume", action=either, help="go on from the newest backup in the run folder, or do not")
+    parser.add_argument("--resume", action=either, help="resume from the latest backup in the run folder, or don't")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--gpus", metavar="N|all", help="how many GPUs of this machine to use")
-    which.add_argument("--devices", metavar="0,2", help="numbers of the GPUs to use")
-    parser.add_argument("--backend", metavar="NAME", help="how the GPUs talk to each other: nccl, gloo or auto")
-    loading = "the first GPU of each machine prepares all pictures, or each its own share"
+    which.add_argument("--devices", metavar="0,2", help="indexes of the GPUs to use")
+    parser.add_argument("--backend", metavar="NAME", help="communication backend: nccl, gloo or auto")
+    loading = "only the first GPU of each machine caches images, or each GPU a part of them"
     parser.add_argument("--single-gpu-data-loading", action=either, help=loading)
-    parser.add_argument("--torchrun", action=either, help="start the ranks by torchrun, or without it")
+    parser.add_argument("--torchrun", action=either, help="start the ranks with torchrun, or without it")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
-    parser.add_argument("--yes", action="store_true", help="ask nothing: what no option says is as the settings say")
+    parser.add_argument("--yes", action="store_true", help="ask nothing; settings apply unless an option is given")
     parser.add_argument("--demo", action="store_true", help="teach a small model two digits in a few minutes")
-    parser.add_argument("--dry-run", action="store_true", help="say what the run would do, and end")
+    parser.add_argument("--dry-run", action="store_true", help="show what the run would do, then exit")
     parser.add_argument(
         "--state", metavar="FOLDER", type=Path, default=STATE_DIR, help="where the last answers are kept"
     )

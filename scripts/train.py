@@ -54,24 +54,24 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--config", metavar="FILE", help="settings, YAML or JSON (docs/settings.md lists them)")
     parser.add_argument("--preset", metavar="NAME", help="start from a preset (docs/presets.md lists them)")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest backup in workspace_dir")
+    parser.add_argument("--resume", action="store_true", help="resume from the latest backup in workspace_dir")
     parser.add_argument(
-        "--supervise", action="store_true", help="train in processes of their own, under one that watches them"
+        "--supervise", action="store_true", help="train in separate processes, watched by a supervisor"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what the run would do, and end")
+    parser.add_argument("--dry-run", action="store_true", help="show what the run would do, then exit")
     # torch.distributed.launch gives it to each rank, beside torchrun's variables, which say the same
     parser.add_argument("--local-rank", "--local_rank", help=argparse.SUPPRESS)
     ranks = parser.add_argument_group("several GPUs (each changes a setting)")
     ranks.add_argument("--multi_gpu", "--multi-gpu", action="store_true", help="train on several GPUs at once")
     ranks.add_argument("--world_size", "--world-size", metavar="N", help="GPUs per machine; all by default")
-    ranks.add_argument("--devices", metavar="0,2", help="numbers of the GPUs to use; all by default")
-    ranks.add_argument("--backend", choices=("nccl", "gloo", "auto"), help="how the GPUs talk to each other")
+    ranks.add_argument("--devices", metavar="0,2", help="indexes of the GPUs to use; all by default")
+    ranks.add_argument("--backend", choices=("nccl", "gloo", "auto"), help="communication backend")
     ranks.add_argument("--no_torchrun", "--no-torchrun", action="store_true", help="start the ranks without torchrun")
     ranks.add_argument(
         "--single_gpu_data_loading",
         "--single-gpu-data-loading",
         action="store_true",
-        help="the first GPU of each machine prepares all pictures",
+        help="only the first GPU of each machine caches images",
     )
     args = parser.parse_args(argv)
     if not args.config and not args.preset:

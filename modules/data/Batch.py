@@ -1,4 +1,4 @@
-"""One micro-batch as the loss wants it."""
+"""One micro-batch, ready for the loss."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 class Batch:
     """Samples of one shape. Legend: B samples, C channels, H W latent cells or pixels.
 
-    Latents of video models, with noise and mask, have an axis of frames behind C.
+    For video models, latents, noise and mask have a frame axis after C.
 
-    weight: [B], what each sample's loss is multiplied by; 0 in a batch that only keeps this rank in step.
-    count: samples that count in the step's mean; 0 in such a batch.
-    noise: [B, C, H, W], in latent space. u: [B], uniform draws in [0, 1) for the timesteps.
-    latents: [B, C, H, W], clean and normalised, or None where the method takes pixels.
+    weight: [B], the factor of each sample's loss; 0 in a placeholder batch, which only keeps this rank in step.
+    count: number of samples that count in the step's mean; 0 in a placeholder batch.
+    noise: [B, C, H, W], in latent space.
+    u: [B], uniform draws in [0, 1) for the timesteps.
+    latents: [B, C, H, W], clean and normalized; None if the method takes pixels.
     pixels: [B, 3, H, W] in [-1, 1], or None.
-    sizes: [B, 6], height and width of the picture before it was resized, top and left of the crop in the resized
-        picture, height and width of the crop, in pixels; None for families that don't take them.
-    input_noise: [B, C, H, W], what the latents are noised with where that is not `noise`, which stays the target; None
-        where it is.
-    mask: [B, 1, H, W], 1 where a sample is learnt and 0 where it is not, or None where all are learnt whole.
-    prior: bool[B], samples whose target is the prediction of the model before the training, or None.
+    sizes: [B, 6], in pixels: height and width of the original image, top and left of the crop in the resized image,
+        height and width of the crop; None for families that don't take them.
+    input_noise: [B, C, H, W], added to the latents instead of `noise`, which stays the target; None to use `noise`.
+    mask: [B, 1, H, W], 1 where the image is learned and 0 where it is not; None if no sample is masked.
+    prior: bool[B], samples whose target is the prediction of the base model before training, or None.
     unconditional: bool[B], samples whose conditioning is all zeros, or None.
-    u_before: `u` on the CPU, of a batch that is elsewhere; see `host_u`.
-    text: conditioning by name, or None where the text encoder trains and encodes `prompts` in the step.
+    cpu_u: a copy of `u` on the CPU if the batch is on another device; see `host_u`.
+    text: conditioning by name; None if the text encoder trains and encodes `prompts` in each step.
     """
 
     weight: Tensor
@@ -47,21 +47,21 @@ class Batch:
     prior: Tensor | None = None
     unconditional: Tensor | None = None
     text: Conditioning | None = None
-    u_before: Tensor | None = None
+    cpu_u: Tensor | None = None
 
     @property
     def host_u(self) -> Tensor:
-        """`u` on the CPU, where reading it waits for no device."""
-        return self.u if self.u_before is None else self.u_before
+        """`u` on the CPU, so that reading it does not synchronize with the device."""
+        return self.u if self.cpu_u is None else self.cpu_u
 
     def to(self, device: torch.device) -> Batch:
         if device.type == "cpu":
             return self
         values = {field.name: _to(getattr(self, field.name), device) for field in fields(self)}
-        return Batch(**{**values, "u_before": self.host_u})
+        return Batch(**{**values, "cpu_u": self.host_u})
 
     def pinned(self) -> Batch:
-        """In page-locked memory, from which a copy to a GPU does not wait."""
+        """The batch in pinned memory, from which copies to a GPU are asynchronous."""
         values = {field.name: _pin(getattr(self, field.name)) for field in fields(self)}
         return Batch(**values)
 

@@ -1,4 +1,4 @@
-"""Records kept in memory up to a number of bytes, so that small data sets are read from disk once."""
+"""Keeps records in memory up to a size limit, so that small datasets are read from disk only once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ DEFAULT_BYTES = 512 * 2**20
 
 
 class BoundedMemory:
-    """Name -> record (name -> tensor). What no longer fits is not kept; nothing is evicted, since every epoch comes by
-    every sample and any eviction rule would only trade one miss for another."""
+    """A map from key to record (name -> tensor) that stops growing at `max_bytes`.
+
+    Nothing is evicted: every epoch visits every sample, so evicting a record only trades one miss for another.
+    """
 
     def __init__(self, max_bytes: int = DEFAULT_BYTES):
         self._left = max_bytes

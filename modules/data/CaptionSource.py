@@ -1,4 +1,4 @@
-"""Which caption a sample is shown with: one of several, and its tags in an order of their own."""
+"""Chooses the caption of a sample: one of several alternatives, with its tags shuffled."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class CaptionSource:
-    """Draws the caption of each showing by hash.
+    """Draws a caption by hash each time a sample is used.
 
-    options: the captions of each sample, at least one ("" for none).
-    variants: how many orders each caption has where its concept shuffles tags, so that all of them can be cached;
-        None: an order of its own for every showing, where nothing is cached.
+    options: the alternative captions of each sample, at least one ("" for none).
+    variants: number of tag orders per caption if its concept shuffles tags, so that all of them can be cached.
+        None draws a new order each time; the captions then can't be cached.
     """
 
     dataset: Dataset
@@ -29,24 +29,24 @@ class CaptionSource:
     variants: int | None
 
     def draw(self, sample: int, epoch: int, repeat: int) -> str:
-        """The caption of one showing."""
-        showing = (self.seed, epoch, sample, repeat)
+        """The caption for one use of a sample."""
+        parts = (self.seed, epoch, sample, repeat)
         options = self.options[sample]
-        caption = options[0] if len(options) == 1 else options[_below(len(options), *showing, "caption")]
+        caption = options[0] if len(options) == 1 else options[_below(len(options), *parts, "caption")]
         concept = self.dataset.concepts[self.dataset.concept_index[sample]]
         if not concept.shuffle_tags:
             return caption
         if self.variants is None:
-            return shuffle_tags(caption, concept, *showing)
-        return self._variant(caption, concept, _below(self.variants, *showing, "tag variant"))
+            return shuffle_tags(caption, concept, *parts)
+        return self._variant(caption, concept, _below(self.variants, *parts, "tag variant"))
 
     def all_texts(self) -> list[str]:
-        """Every caption that `draw` may give, each once, and "" last: what caption dropout puts in its place.
+        """Every caption that `draw` can return, without duplicates, followed by "" for caption dropout.
 
-        Raises ValueError where every showing has a caption of its own.
+        Raises ValueError if `variants` is None, because the captions are then unlimited.
         """
         if self.variants is None:
-            raise ValueError("the captions of all showings can't be listed")
+            raise ValueError("captions with unlimited tag orders can't be listed")
         texts: dict[str, None] = {}
         for options, number in zip(self.options, self.dataset.concept_index.tolist(), strict=True):
             concept = self.dataset.concepts[number]
@@ -59,23 +59,23 @@ class CaptionSource:
         return [*texts, ""]
 
     def _variant(self, caption: str, concept: ConceptConfig, variant: int) -> str:
-        # by the caption, not by the sample: equal captions share their variants in the cache
+        # seeded by the caption, not by the sample, so that equal captions share their cache entries
         return shuffle_tags(caption, concept, self.seed, caption, variant)
 
 
 def shuffle_tags(caption: str, concept: ConceptConfig, *parts: Part) -> str:
-    """`caption` with its tags in an order drawn from `parts`, some left out; the first `keep_tags` stay as they are."""
+    """`caption` with its tags shuffled and some dropped, by a hash of `parts`; the first `keep_tags` stay in place."""
     tags = [tag for tag in map(str.strip, caption.split(concept.tag_separator)) if tag]
     kept, others = tags[: concept.keep_tags], tags[concept.keep_tags :]
     draw = hash64(*parts, "tags")
-    places = range(len(others))
+    positions = range(len(others))
     if concept.tag_dropout:
-        places = [place for place in places if uniform(draw, place, "dropout") >= concept.tag_dropout]
-    order = sorted(places, key=lambda place: hash64(draw, place))
+        positions = [position for position in positions if uniform(draw, position, "dropout") >= concept.tag_dropout]
+    order = sorted(positions, key=lambda position: hash64(draw, position))
     separator = concept.tag_separator if concept.tag_separator.isspace() else f"{concept.tag_separator.strip()} "
-    return separator.join([*kept, *(others[place] for place in order)])
+    return separator.join([*kept, *(others[position] for position in order)])
 
 
 def _below(count: int, *draw: Part) -> int:
-    """A whole number from 0 to count - 1."""
+    """An integer from 0 to count - 1."""
     return int(uniform(*draw) * count)

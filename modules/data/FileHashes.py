@@ -1,4 +1,4 @@
-"""Hashes of files' bytes, remembered by path, size and time so that a start does not read every file again."""
+"""Content hashes of files, stored by path, size and modification time so that each file is read only once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NUM_READERS = 4
 
 
 class FileHashes:
-    """SHA-256 of files; `save` keeps what was computed in `cache_dir/rank-N/file_hashes.json`, read by all ranks.
+    """SHA-256 of files. `save` writes this rank's hashes to `cache_dir/rank-N/file_hashes.json`; all ranks read them.
 
-    A rank's file holds what that rank has read itself: an entry of another rank that a changed file has made stale
-    must not be carried on beside the new one.
+    A rank saves only the hashes of files that it has read itself: copying entries from other ranks could keep a stale
+    one alive after the file has changed.
     on_file: called after each file.
     """
 
@@ -30,15 +30,15 @@ class FileHashes:
         self._others: list[dict[str, list]] = []
         self._changed = False
         self._on_file = on_file
-        self.look_again()
+        self.refresh()
 
-    def look_again(self) -> None:
-        """Reads what all other ranks have saved by now."""
+    def refresh(self) -> None:
+        """Reads the hashes that other ranks have saved since."""
         files = sorted(self._root.glob("rank-*/file_hashes.json"))
         self._others = [_read(file) for file in files if file != self._own_file]
 
     def of(self, paths: Iterable[str | os.PathLike]) -> list[str | None]:
-        """The hash of each file, None where it can't be read."""
+        """The hash of each file, None if it can't be read."""
         hashes = []
         with ThreadPoolExecutor(NUM_READERS) as readers:
             for value in readers.map(self._one, map(os.fspath, paths)):
@@ -47,14 +47,14 @@ class FileHashes:
         return hashes
 
     def combined(self, paths: Iterable[Path], *more: str) -> str:
-        """One hash of several files' names and bytes and of further texts."""
+        """One hash over the names and contents of several files and the strings in `more`."""
         paths = list(paths)
         parts = [f"{path.parent.name}/{path.name}:{value}" for path, value in zip(paths, self.of(paths), strict=True)]
         return hashlib.sha256("\n".join([*parts, *more]).encode()).hexdigest()
 
     def save(self) -> None:
         if self._changed:
-            with contextlib.suppress(OSError):  # on a full disk the next start reads the files again, no more
+            with contextlib.suppress(OSError):  # on a full disk, the next run just hashes the files again
                 self._own_file.parent.mkdir(parents=True, exist_ok=True)
                 write_bytes(self._own_file, json.dumps(self._own).encode())
             self._changed = False
@@ -78,7 +78,7 @@ class FileHashes:
 
 
 def _read(file: Path) -> dict[str, list]:
-    """What a file of `save` holds; a damaged one only costs reading the pictures again."""
+    """The entries of a saved file; empty if it is damaged, and the files are then hashed again."""
     try:
         known = json.loads(file.read_bytes())
     except (OSError, ValueError):

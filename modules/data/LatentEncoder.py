@@ -1,4 +1,4 @@
-"""Pictures to latents, as many at once as the GPU's memory holds."""
+"""Encodes images to latents in batches as large as GPU memory allows."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ if TYPE_CHECKING:
 
     from modules.families.Family import Family
 
-# Of all pictures that are encoded at once, if these are not larger themselves. In float32 a VAE takes about 2 KiB for
-# each pixel, so that this is 2 GiB.
+# Pixels of a batch, unless a single image has more. A VAE in float32 needs about 2 KiB per pixel, so this is 2 GiB.
 PIXELS_AT_ONCE = 2**20
 
 
 class LatentEncoder:
-    """Encodes pictures by `vae`; where the GPU's memory is too small, fewer at once, down to one picture in tiles.
+    """Encodes images with `vae`. If GPU memory runs out, the batch is halved, down to a single image in tiles.
 
-    What did not fit once is not tried again. Tiles give nearly the same latents: each sees only its own part of the
-    picture, so they are blended where they overlap.
+    A size that did not fit is not tried again. Tiled latents differ slightly, because each tile is encoded without its
+    surroundings and blended where tiles overlap.
     """
 
     def __init__(self, family: Family, vae: nn.Module):
         self._family = family
         self._vae = vae
         self._pixels_at_once = PIXELS_AT_ONCE
-        self._tiled_from = math.inf  # pixels of a picture
+        self._tiled_from = math.inf  # pixels per image
 
     def encode(self, pixels_BCHW: Tensor) -> Tensor:
-        """Normalised latents of pictures in [-1, 1], in order. Raises DataError where a single one is too large."""
+        """Normalized latents of images in [-1, 1], in order. Raises DataError if a single image is too large."""
         import torch
 
         latents: list[Tensor] = []
@@ -59,7 +58,7 @@ class LatentEncoder:
             latents.append(encode_pixels(self._family, self._vae, pixels_BCHW))
 
     def _take_less(self, pixels_BCHW: Tensor) -> None:
-        """After `pixels_BCHW` did not fit."""
+        """Lowers the limits after `pixels_BCHW` did not fit in memory."""
         size = _size(pixels_BCHW)
         if len(pixels_BCHW) > 1:
             self._pixels_at_once = len(pixels_BCHW) // 2 * size
@@ -68,13 +67,13 @@ class LatentEncoder:
         else:
             height, width = pixels_BCHW.shape[-2:]
             raise DataError(
-                f"The GPU's memory is too small to encode a picture of {width} x {height} pixels, even in tiles: lower "
+                f"There is not enough GPU memory to encode an image of {width} x {height} pixels, even in tiles: lower "
                 "data.resolution, set model.weight_dtype to bfloat16, or close other programs that use the GPU."
             )
 
 
 def _size(pixels_BCHW: Tensor) -> int:
-    """The pixels of each picture."""
+    """Pixels per image."""
     return pixels_BCHW.shape[-2] * pixels_BCHW.shape[-1]
 
 
@@ -84,4 +83,4 @@ def _tiled(vae: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        vae.disable_tiling()  # samples and saved models are made without
+        vae.disable_tiling()  # sampling uses the same VAE, without tiles

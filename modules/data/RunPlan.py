@@ -1,4 +1,4 @@
-"""The steps of a run: which samples each of them trains on, and this rank's part of them."""
+"""The optimizer steps of a run: the samples of each step, and the micro-batches of one rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modules.data.plan import MicroBatch, count_samples, count_steps, plan_epoch, shard
+from modules.data.epoch_plan import MicroBatch, count_samples, count_steps, plan_epoch, shard
 
 if TYPE_CHECKING:
     from modules.data.buckets import Buckets
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """epoch, index: from 0. ends_epoch: whether it is the epoch's last. micro_batches: this rank's."""
+    """One optimizer step. epoch, index: counted from 0, the index within the epoch. micro_batches: of this rank."""
 
     epoch: int
     index: int
@@ -28,10 +28,10 @@ class PlannedStep:
 
 
 class RunPlan:
-    """The plan of every epoch, which knows nothing of ranks, and the shares of one rank.
+    """Plans every epoch independently of the number of ranks, and divides each step among the ranks.
 
-    unusable: sample ids that are left out, with the other views of their pictures.
-    validation_samples: int64[K], the ids of the usable samples that are held out; each is a picture of its own.
+    unusable: sample ids to skip, together with the other views of their images.
+    validation_samples: int64[K], ids of the usable held-out samples, one per image.
     """
 
     def __init__(self, dataset: Dataset, buckets: Buckets, unusable: Collection[int], seed: int, global_batch: int):
@@ -41,16 +41,14 @@ class RunPlan:
         self._buckets = buckets
         self._repeats = dataset.repeats
         self._num_views = None if dataset.views is None else dataset.num_views
-        self._excluded = _as_mask(dataset.pictures_of(unusable), len(dataset))
+        self._excluded = _as_mask(dataset.images_of(unusable), len(dataset))
         held_out = _as_mask((), len(dataset)) if dataset.held_out is None else dataset.held_out
         self.validation_samples = np.flatnonzero(held_out & ~self._excluded)
         self.num_samples = count_samples(len(dataset), self._repeats, self._excluded, dataset.concept_index)
         self.steps_per_epoch = count_steps(self.num_samples, global_batch)
 
-    def steps(
-        self, epoch: int, first: int, rank: int, world_size: int, accumulation: int
-    ) -> Iterator[PlannedStep]:
-        """Endless: the steps from step `first` of `epoch` on, with what `rank` runs of them."""
+    def steps(self, epoch: int, first: int, rank: int, world_size: int, accumulation: int) -> Iterator[PlannedStep]:
+        """Yields steps without end, starting at step `first` of `epoch`, with the micro-batches of `rank`."""
         while True:
             plan = plan_epoch(
                 self._buckets.index,
@@ -68,9 +66,9 @@ class RunPlan:
             epoch, first = epoch + 1, 0
 
     def validation(self, rank: int, world_size: int, batch_size: int) -> list[MicroBatch]:
-        """The batches of `rank` for one pass over the validation samples; empty where there are fewer than ranks.
+        """The batches of `rank` for one pass over the validation samples; may be empty if there are few samples.
 
-        batch_size: samples that a batch may hold.
+        batch_size: the largest number of samples in a batch.
         """
         samples = np.stack((self.validation_samples, np.zeros_like(self.validation_samples)), axis=1)
         if not len(samples):
@@ -81,11 +79,11 @@ class RunPlan:
 
 
 def samples_digest(dataset: Dataset, unusable: Collection[int] = (), captions: Sequence[tuple[str, ...]] = ()) -> str:
-    """Changes when the samples' ids no longer mean the same pictures, or the same captions where these are given."""
+    """A digest that changes when sample ids no longer refer to the same images (and captions, if given)."""
     options = (caption for of_sample in captions for caption in of_sample)
     texts = "\n".join([*(Path(path).name for path in dataset.paths), *options])
     held_out = b"" if dataset.held_out is None else dataset.held_out.tobytes()
-    named = texts.encode("utf-8", "surrogatepass")  # names of files need not be Unicode
+    named = texts.encode("utf-8", "surrogatepass")  # file names need not be valid Unicode
     return hashlib.sha256(named + _as_mask(unusable, len(dataset)).tobytes() + held_out).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Tensors on disk by content key: what is encoded once is read by every later run, whatever its number of ranks."""
+"""Tensors on disk by content key, shared by all runs with the same `cache_dir`, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SUFFIX = ".safetensors"
 
 
 class TensorCache:
-    """Records (name -> tensor) below `cache_dir/rank-*/kind/`; this rank writes in its own folder only.
+    """Records (name -> tensor) below `cache_dir/rank-*/kind/`. Each rank writes to its own folder and reads all.
 
-    An entry appears whole or not at all and carries a digest: a damaged one counts as missing.
+    Entries are written atomically and carry a digest; a damaged entry counts as missing.
     """
 
     def __init__(self, cache_dir: str | os.PathLike, kind: str, rank: int):
@@ -37,10 +37,10 @@ class TensorCache:
         self._memory = BoundedMemory()
         if self._own.exists():
             sweep_temporaries(self._own)
-        self.look_again()
+        self.refresh()
 
-    def look_again(self) -> None:
-        """Finds what all ranks have written by now."""
+    def refresh(self) -> None:
+        """Finds the entries that all ranks have written so far."""
         for folder in sorted(self._root.glob(f"rank-*/{self.kind}/*")):
             with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
                 for entry in entries:
@@ -51,7 +51,7 @@ class TensorCache:
         return key in self._paths
 
     def get(self, key: str) -> dict[str, Tensor] | None:
-        """The record, or None where there is none or it is damaged (then it is forgotten, to be made again)."""
+        """The record, or None if it is missing or damaged. A damaged entry is forgotten and then re-encoded."""
         record = self._memory.get(key)
         if record is not None or key not in self._paths:
             return record
@@ -65,7 +65,7 @@ class TensorCache:
         return None
 
     def put(self, key: str, record: dict[str, Tensor]) -> None:
-        """Raises DataError, one sentence, where the disk is full or can't be written."""
+        """Writes a record. Raises DataError if the disk is full or not writable."""
         from safetensors.torch import save
 
         record = {name: tensor.detach().cpu().contiguous() for name, tensor in record.items()}
@@ -76,20 +76,20 @@ class TensorCache:
             try:
                 _write(path, data)
             except FileNotFoundError:
-                # a run that has just started on another machine with the same cache takes the temporary for a dead
-                # writer's and sweeps it; it does so once
+                # A run that just started on another machine may have swept the temporary file as a leftover. It
+                # sweeps only once.
                 _write(path, data)
         except OSError as error:
             reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else error.strerror
             raise DataError(
                 f"cache_dir {str(self._root)!r}: an entry of {len(data)} bytes can't be written ({reason}); free some "
-                "space or choose another folder. What is cached already is kept."
+                "space or choose another folder. Existing cache entries are kept."
             ) from error
         self._paths[key] = path
         self._memory.keep(key, record)
 
     def _copies(self, key: str) -> Iterator[Path]:
-        """Where the record is; where that is damaged, another rank may have made it again in its own folder."""
+        """The known path first, then copies that other ranks may have written to replace a damaged one."""
         yield self._paths[key]
         yield from sorted(self._root.glob(f"rank-*/{self.kind}/{key[:2]}/{key}{SUFFIX}"))
 
@@ -97,7 +97,7 @@ class TensorCache:
 def _write(path: Path, data: bytes) -> None:
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        # no fsync, which would cost more than encoding: what a power cut leaves behind fails its digest
+        # no fsync, which would take longer than encoding: the digest detects what a power failure damages
         temporary.write_bytes(data)
         rename(temporary, path)
     except OSError:
@@ -127,7 +127,7 @@ def _digest(data: bytes) -> str:
 
 
 def _tensor_digest(header: dict, tensor_bytes: bytes) -> str:
-    """Of names, types, shapes and bytes: a flipped bit anywhere shows."""
+    """A digest of the tensors' names, dtypes, shapes and bytes."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     digest.update(tensor_bytes)
     return digest.hexdigest()

@@ -1,6 +1,6 @@
-"""Which shape each picture is trained in, so that the pictures of a micro-batch can be stacked.
+"""Aspect ratio bucketing: assigns each image a training shape, so that the images of a micro-batch can be stacked.
 
-All shapes of a run have about the same area, resolution x resolution; only their aspect (width / height) differs.
+All shapes have about the same area, resolution x resolution, and differ in aspect ratio (width / height).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.errors import DataError
-from modules.data.Look import PLAIN, Look
 
 
 @dataclass(frozen=True, eq=False)
 class Buckets:
-    """The shapes in use and the shape of each sample.
+    """The shapes in use, and the shape of each sample.
 
     shapes: (width, height) in pixels, sorted.
     index: int32[N], position in `shapes` for each sample id.
@@ -28,7 +28,7 @@ class Buckets:
 
 
 class CropBox(NamedTuple):
-    """How a picture comes to its bucket: resized to `size` (w, h), then cut to `box` (left, top, right, bottom)."""
+    """How an image is fitted to its bucket: resized to `size` (w, h), then cropped to `box` (l, t, r, b)."""
 
     size: tuple[int, int]
     box: tuple[int, int, int, int]
@@ -42,25 +42,25 @@ def assign_buckets(
     max_aspect: float,
     bucketing: bool,
 ) -> Buckets:
-    """Give each picture the shape whose aspect is nearest to its own.
+    """Assigns each image the shape with the nearest aspect ratio.
 
-    widths, heights: int[N], pixels, as seen by a viewer (orientation applied).
+    widths, heights: int[N], pixels, after applying the EXIF orientation.
     resolution: one for all, or int[N].
-    Other arguments as for `bucket_shapes`; without `bucketing` every picture is trained as a square.
-    Nearest means by ratio: between two shapes the geometric mean of their aspects decides.
-    Raises DataError as `bucket_shapes`.
+    Other arguments as for `bucket_shapes`; without `bucketing` every image is trained as a square.
+    Nearness is measured by ratio: the border between two shapes is the geometric mean of their aspects.
+    Raises DataError like `bucket_shapes`.
     """
     if isinstance(resolution, np.ndarray):
         return _of_each_resolution(widths, heights, resolution, step, max_aspect, bucketing)
     if not bucketing:
         return Buckets([(resolution, resolution)], np.zeros(len(widths), np.int32))
     shapes = bucket_shapes(resolution, step, max_aspect)
-    # Only *, / and sqrt: IEEE rounds them the same everywhere, so all ranks agree to the last bit; log would not do.
+    # *, / and sqrt are rounded identically on all platforms (IEEE 754), so all ranks agree; log is not.
     aspects = np.array([width / height for width, height in shapes])
     borders = np.sqrt(aspects[:-1] * aspects[1:])
     nearest = np.searchsorted(borders, np.asarray(widths) / np.asarray(heights))
     used, index = np.unique(nearest, return_inverse=True)
-    # `shapes` is ordered by aspect; a smaller aspect is not always a smaller width, so sort what is in use again.
+    # `shapes` is sorted by aspect, which is not the order of widths, so the shapes in use are sorted again.
     order = sorted(range(len(used)), key=lambda i: shapes[used[i]])
     position = np.empty(len(used), np.int32)
     position[order] = np.arange(len(used), dtype=np.int32)
@@ -68,11 +68,11 @@ def assign_buckets(
 
 
 def bucket_shapes(resolution: int, step: int, max_aspect: float) -> list[tuple[int, int]]:
-    """All (width, height) a picture may be trained in, by rising aspect.
+    """All training shapes (width, height), sorted by aspect ratio.
 
-    For each longer side that is a multiple of `step`, the other is the largest multiple whose area stays within
-    resolution x resolution, so no bucket needs more memory than the square. Shapes with an aspect beyond `max_aspect`
-    (or 1 / max_aspect) are left out; the square always stays. Of two shapes with one aspect the larger is kept.
+    The longer side takes every multiple of `step`; the shorter side is the largest multiple that keeps the area within
+    resolution x resolution, so that no bucket needs more memory than the square. Shapes beyond `max_aspect` (or
+    1 / max_aspect) are excluded, but never the square. Of several shapes with the same aspect, the largest is kept.
     Raises DataError if `step` is larger than `resolution`.
     """
     _check_step(step, resolution)
@@ -84,7 +84,7 @@ def bucket_shapes(resolution: int, step: int, max_aspect: float) -> list[tuple[i
         if longer <= max_aspect * shorter:
             shapes |= {(longer, shorter), (shorter, longer)}
     largest: dict[tuple[int, int], tuple[int, int]] = {}
-    for width, height in sorted(shapes):  # of one aspect, the larger comes later and wins
+    for width, height in sorted(shapes):  # of equal aspects, the larger shape comes last and wins
         divisor = math.gcd(width, height)
         largest[width // divisor, height // divisor] = (width, height)
     return sorted(largest.values(), key=lambda shape: shape[0] / shape[1])
@@ -93,12 +93,11 @@ def bucket_shapes(resolution: int, step: int, max_aspect: float) -> list[tuple[i
 def check_resolution(
     resolution: int, step: int, align: int, setting: str = "data.resolution", family: str = "the model"
 ) -> None:
-    """Refuse sizes the model can't take.
+    """Raises DataError for sizes that the model can't process, naming the nearest valid ones.
 
-    resolution: the value of `setting`, pixels.
-    step: data.bucket_step, pixels.
-    align: every side must be a multiple of this, pixels (the family's; 8 for SD 1.5).
-    Raises DataError naming the nearest values that fit, and where `step` is larger than `resolution`.
+    resolution: the value of `setting`, in pixels.
+    step: data.bucket_step, in pixels; must not be larger than `resolution`.
+    align: every side must be a multiple of this many pixels (the family's; 8 for SD 1.5).
     """
     for name, value in ((setting, resolution), ("data.bucket_step", step)):
         if value % align or value < align:
@@ -108,12 +107,15 @@ def check_resolution(
     _check_step(step, resolution, setting)
 
 
-def crop_box(width: int, height: int, bucket_w: int, bucket_h: int, look: Look = PLAIN) -> CropBox:
-    """The smallest size with the picture's aspect that covers the bucket, and the bucket in it; in pixels.
+def crop_box(
+    width: int, height: int, bucket_w: int, bucket_h: int, augmentation: Augmentation = NO_AUGMENTATION
+) -> CropBox:
+    """The smallest size with the image's aspect ratio that covers the bucket, and the bucket's box in it, in pixels.
 
-    The bucket stands in the centre or at the `look`'s place. Of one that is turned, the size covers all corners.
+    The bucket is centered, or placed at the augmentation's crop position. For a rotated crop, the size leaves room for
+    the corners.
     """
-    margin_x, margin_y = turn_margins(bucket_w, bucket_h, look.degrees)
+    margin_x, margin_y = rotation_margins(bucket_w, bucket_h, augmentation.degrees)
     outer_w, outer_h = bucket_w + 2 * margin_x, bucket_h + 2 * margin_y
     if outer_w * height >= outer_h * width:
         size = (outer_w, max(outer_h, _divide_rounded(height * outer_w, width)))
@@ -121,19 +123,20 @@ def crop_box(width: int, height: int, bucket_w: int, bucket_h: int, look: Look =
         size = (max(outer_w, _divide_rounded(width * outer_h, height)), outer_h)
     spare_x, spare_y = size[0] - outer_w, size[1] - outer_h
     left, top = spare_x // 2, spare_y // 2
-    if look.place is not None:
-        left, top = int(look.place[0] * (spare_x + 1)), int(look.place[1] * (spare_y + 1))
+    if augmentation.crop_position is not None:
+        x, y = augmentation.crop_position
+        left, top = int(x * (spare_x + 1)), int(y * (spare_y + 1))
     left, top = left + margin_x, top + margin_y
     return CropBox(size, (left, top, left + bucket_w, top + bucket_h))
 
 
-def turn_margins(bucket_w: int, bucket_h: int, degrees: float) -> tuple[int, int]:
-    """Pixels needed on each side beside and above a bucket, so that it can be turned without empty corners."""
+def rotation_margins(bucket_w: int, bucket_h: int, degrees: float) -> tuple[int, int]:
+    """The horizontal and vertical margin, in pixels, that a crop needs to be rotated without empty corners."""
     if not degrees:
         return 0, 0
     cos, sin = abs(math.cos(math.radians(degrees))), abs(math.sin(math.radians(degrees)))
     wide, high = bucket_w * cos + bucket_h * sin, bucket_w * sin + bucket_h * cos
-    # one pixel more, for what interpolation reads; a bucket turned a little may be lower than the upright one
+    # one extra pixel for interpolation; max, because a slightly rotated box may be less high than the upright one
     return tuple(max(0, math.ceil((outer - inner) / 2)) + 1 for outer, inner in ((wide, bucket_w), (high, bucket_h)))
 
 
@@ -152,10 +155,10 @@ def _of_each_resolution(
         rows = resolution == value
         buckets = assign_buckets(widths[rows], heights[rows], value, step, max_aspect, bucketing)
         shape_of[rows] = np.array(buckets.shapes, np.int32)[buckets.index]
-    shapes, index = np.unique(shape_of, axis=0, return_inverse=True)  # sorted, and one for resolutions that share it
+    shapes, index = np.unique(shape_of, axis=0, return_inverse=True)  # merges equal shapes
     return Buckets([tuple(shape) for shape in shapes.tolist()], index.reshape(-1).astype(np.int32))
 
 
 def _divide_rounded(numerator: int, denominator: int) -> int:
-    """Nearest integer, halves up. In integers, for round() on floats may differ for large pictures."""
+    """Integer division, rounding half up; exact, unlike round() of a float for large images."""
     return (2 * numerator + denominator) // (2 * denominator)

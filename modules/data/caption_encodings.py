@@ -1,10 +1,10 @@
-"""What the bytes of a caption file say of its encoding."""
+"""Detects the text encoding of caption files."""
 
 from __future__ import annotations
 
 import codecs
 
-# UTF-32 first: its little-endian mark begins like that of UTF-16.
+# UTF-32 first, because its little-endian mark starts with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -14,9 +14,9 @@ _MARKS = (
 
 
 def why_not_utf8(content: bytes) -> str | None:
-    """How the bytes show that a text is not UTF-8, as the end of a sentence about its file; None where it is.
+    """Why the bytes are not UTF-8, as a predicate for a sentence about the file; None if they are.
 
-    A NUL, which UTF-8 has too, is in no caption: it comes from UTF-16 without a byte order mark.
+    A NUL byte is valid UTF-8, but in a caption it means UTF-16 without a byte order mark.
     """
     if encoding := _marked(content):
         return f"is {encoding}, not UTF-8"
@@ -29,13 +29,13 @@ def why_not_utf8(content: bytes) -> str | None:
 
 
 def encoding_of(content: bytes, unmarked: str) -> str:
-    """The encoding of a text that is not UTF-8: by its byte order mark, by its NULs, else `unmarked`."""
-    nul = content.find(b"\0")  # in UTF-16 the upper half of a letter of English: little-endian, it comes second
+    """The encoding of a text that is not UTF-8: from its byte order mark or its NUL bytes, else `unmarked`."""
+    nul = content.find(b"\0")  # the high byte of an ASCII character in UTF-16; it comes second in little-endian
     return _marked(content) or (unmarked if nul < 0 else "UTF-16-LE" if nul % 2 else "UTF-16-BE")
 
 
-def byte_at(content: bytes, place: int) -> str:
-    return f"byte 0x{content[place]:02x} at {place}"
+def byte_at(content: bytes, position: int) -> str:
+    return f"byte 0x{content[position]:02x} at {position}"
 
 
 def _marked(content: bytes) -> str | None:

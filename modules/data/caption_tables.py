@@ -1,4 +1,4 @@
-"""Tables of captions in a concept's folder: CSV, or JSON lines; the layout of the Hub's picture folders is one."""
+"""Caption tables in a concept's folder: CSV or JSON Lines, including the layout of Hugging Face image folders."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ CAPTION_COLUMNS = ("caption", "text")
 
 
 def read_table(concept: ConceptConfig, setting: str) -> Table:
-    """The captions of a concept by path below its folder; a picture in several rows has several.
+    """The captions of a concept by path below its folder; an image with several rows has several captions.
 
-    setting: "concepts.N", for the messages.
-    Raises DataError, one sentence, for a table that is not there, can't be read or lacks a column.
+    setting: "concepts.N", for error messages.
+    Raises DataError if the table does not exist, can't be read or lacks a column.
     """
     path = find_table(concept, setting)
     wanted = (concept.caption_column,) if concept.caption_column else CAPTION_COLUMNS
@@ -42,14 +42,14 @@ def read_table(concept: ConceptConfig, setting: str) -> Table:
         with open(path, "rb") as file:
             raise CaptionError(path, "encoding", why_not_utf8(file.read())) from error
     except csv.Error as error:
-        raise DataError(f"{path} is no table that can be read ({error}): mend it.") from error
+        raise DataError(f"{path} is not a valid table ({error}): fix it.") from error
     except OSError as error:
         raise DataError(f"{path} can't be read ({error.strerror}): make it a readable file.") from error
     return {name: tuple(dict.fromkeys(captions)) for name, captions in found.items()}
 
 
 def find_table(concept: ConceptConfig, setting: str) -> str:
-    """Where a concept's table is. Raises DataError as `read_table`."""
+    """The path of a concept's table. Raises DataError like `read_table`."""
     root = os.path.expanduser(concept.path)
     names = (concept.caption_table,) if concept.caption_table else NAMES
     for name in names:
@@ -78,9 +78,9 @@ def _json_rows(file: IO[str], path: str) -> Iterator[tuple[int, dict[str, Any]]]
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {number} is no JSON object: write one for each picture.") from error
+            raise DataError(f"{path}, line {number} is not a JSON object: write one object per image.") from error
         if not isinstance(row, dict):
-            raise DataError(f"{path}, line {number} is no JSON object: write one for each picture.")
+            raise DataError(f"{path}, line {number} is not a JSON object: write one object per image.")
         yield number, row
 
 
@@ -94,14 +94,14 @@ def _field(row: dict[str, Any], names: tuple[str, ...], where: str, remedy: str)
 
 
 def _plain(name: Any, where: str) -> str:
-    """A file's name as the walk of the folder gives it."""
+    """A file name in the form that the folder walk returns."""
     if not isinstance(name, str):
-        raise DataError(f"{where}: {FILE_COLUMN} is {name!r}, not a file's name; write one.")
+        raise DataError(f"{where}: {FILE_COLUMN} is {name!r}, not a file name; write one.")
     return name.strip().replace("\\", "/").removeprefix("./")
 
 
 def _one_line(caption: Any, where: str) -> str:
     if not isinstance(caption, str):
-        raise DataError(f"{where}: the caption is {str(caption)[:40]!r}, not a text; write one in quotes.")
+        raise DataError(f"{where}: the caption is {str(caption)[:40]!r}, not text; write it in quotes.")
     check_length(caption, where)
     return " ".join(caption.split())

@@ -1,4 +1,4 @@
-"""The captions of one picture: from a text file beside it, a table, its name, or its concept."""
+"""The captions of one image: from a .txt file next to it, a table, its file name, or its concept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MAX_CAPTION_BYTES = 64 * 1024
 MAX_LINES_BYTES = 1024 * 1024  # of a text file that holds several captions
-NAMED = 5  # of many caption files that can't be read
+NUM_LISTED = 5  # unreadable caption files named in an error message
 REMEDIES_OF_SEVERAL = {
     "encoding": "save those in another encoding as UTF-8 (scripts/check_data.py --convert-captions does that)",
     "size": "shorten those that are too large",
@@ -28,25 +28,25 @@ Table = Mapping[str, tuple[str, ...]]
 
 
 def read_captions(
-    picture_path: str | os.PathLike[str], concept: ConceptConfig, table: Table | None = None
+    image_path: str | os.PathLike[str], concept: ConceptConfig, table: Table | None = None
 ) -> tuple[str, ...] | None:
-    """The captions of a picture of `concept`, each on one line; None if it should have one and has none.
+    """The captions of an image of `concept`, each on one line; None if its caption is missing.
 
-    table: of the concept, if that is where its captions are.
-    Raises CaptionError if the text file can't be read, is not UTF-8 or holds more than MAX_CAPTION_BYTES for a caption.
+    table: the concept's caption table, if it uses one.
+    Raises CaptionError if the text file can't be read, is not UTF-8, or a caption exceeds MAX_CAPTION_BYTES.
     """
     if concept.captions == "prompt":
         return (concept.prompt,)
     if concept.captions == "file_name":
-        return (_plain_text(file_stem(picture_path)).replace("_", " ").strip(),)
+        return (_plain_text(file_stem(image_path)).replace("_", " ").strip(),)
     if concept.captions == "table":
-        found = table.get(path_in_concept(os.fspath(picture_path), concept))
+        found = table.get(path_in_concept(os.fspath(image_path), concept))
         return found and tuple(map(_plain_text, found))
-    return _read_text(caption_path(picture_path), concept.caption_per_line)
+    return _read_text(caption_path(image_path), concept.caption_per_line)
 
 
 def check_placeholders(config: TrainConfig, captions: Iterable[str]) -> None:
-    """Raises DataError where a word that textual inversion shall train stands in no caption."""
+    """Raises DataError if a placeholder of textual inversion appears in no caption."""
     if not facts_of(config).trains_words:
         return
     missing = {number: embedding.placeholder for number, embedding in enumerate(config.embeddings)}
@@ -56,31 +56,31 @@ def check_placeholders(config: TrainConfig, captions: Iterable[str]) -> None:
             return
     number, word = next(iter(missing.items()))
     raise DataError(
-        f"embeddings.{number}.placeholder {word!r} stands in no caption: write it into the captions of the pictures "
-        "that it shall learn."
+        f"embeddings.{number}.placeholder {word!r} appears in no caption: add it to the captions of the images that "
+        "it should learn."
     )
 
 
 def describe_unreadable(errors: Sequence[CaptionError]) -> str:
-    """A sentence on all caption files that can't be used, at least one, with the names of the first."""
+    """One sentence about all unusable caption files, naming the first few. errors: at least one."""
     if len(errors) == 1:
         return str(errors[0])
-    named = [f"{error.path} {error.reason}" for error in errors[:NAMED]]
-    named += [f"and {len(errors) - NAMED} more"] if len(errors) > NAMED else []
+    named = [f"{error.path} {error.reason}" for error in errors[:NUM_LISTED]]
+    named += [f"and {len(errors) - NUM_LISTED} more"] if len(errors) > NUM_LISTED else []
     kinds = {error.kind for error in errors}
     remedies = [remedy for kind, remedy in REMEDIES_OF_SEVERAL.items() if kind in kinds]
     return f"{len(errors)} captions can't be read ({'; '.join(named)}): {' and '.join(remedies)}."
 
 
-def caption_path(picture_path: str | os.PathLike[str]) -> str:
-    """Where the caption of a picture is looked for: `a/b.png` -> `a/b.txt`."""
-    return os.path.splitext(picture_path)[0] + ".txt"
+def caption_path(image_path: str | os.PathLike[str]) -> str:
+    """The path of an image's caption file: `a/b.png` -> `a/b.txt`."""
+    return os.path.splitext(image_path)[0] + ".txt"
 
 
-def path_in_concept(picture_path: str, concept: ConceptConfig) -> str:
-    """A picture's path below the folder of its concept, with / between the parts."""
+def path_in_concept(image_path: str, concept: ConceptConfig) -> str:
+    """An image's path relative to its concept's folder, with forward slashes."""
     root = os.path.join(os.path.expanduser(concept.path), "")
-    return picture_path.removeprefix(root).replace(os.sep, "/")
+    return image_path.removeprefix(root).replace(os.sep, "/")
 
 
 def file_stem(path: str | os.PathLike[str]) -> str:
@@ -88,7 +88,7 @@ def file_stem(path: str | os.PathLike[str]) -> str:
 
 
 def check_length(caption: str, where: str) -> None:
-    """Raises DataError for a caption that no text encoder would take; `where` it is, for the message."""
+    """Raises DataError for an unreasonably long caption. where: its location, for the message."""
     if _is_too_long(caption):
         raise DataError(f"caption {where} is larger than {MAX_CAPTION_BYTES // 1024} KB: shorten it.")
 
@@ -98,7 +98,7 @@ def _is_too_long(caption: str) -> bool:
 
 
 def _plain_text(text: str) -> str:
-    """`text` as every tokenizer takes it: halves of characters and bytes of names that are not UTF-8 are replaced."""
+    """`text` without lone surrogates, which tokenizers reject; they come from file names that are not UTF-8."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -116,7 +116,7 @@ def _read_text(path: str, per_line: bool) -> tuple[str, ...] | None:
         raise CaptionError(path, "size", f"is larger than {limit // 1024} KB")
     if reason := why_not_utf8(content):
         raise CaptionError(path, "encoding", reason)
-    # Windows editors open UTF-8 files with a byte order mark
+    # Windows editors start UTF-8 files with a byte order mark
     lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
     lines = [line for line in lines if line]
     if not per_line:

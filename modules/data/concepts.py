@@ -1,8 +1,8 @@
-"""Which pictures a run has: the concepts' folders walked, the sizes read, and nothing decoded.
+"""Finds the images of a run by walking the concepts' folders and reading image sizes, without decoding images.
 
-The position of a picture in the Dataset is its sample id. It depends on the order of the concepts and the names of the
-files, never on the order in which the disk lists them, so that all ranks and a resumed run agree. A picture with
-several looks (resolutions, augmented variants) is several samples that follow each other: views.py makes them.
+The position of an image in the Dataset is its sample id. It depends on the order of the concepts and the names of the
+files, never on the order of directory listings, so that all ranks and a resumed run agree. An image with several views
+(resolutions, augmented variants) becomes several consecutive samples; see image_views.py.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from modules.data.caption_tables import read_table
 from modules.data.captions import Table, caption_path, describe_unreadable, read_captions
 from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import NO_OUTPUTS, Outputs, walk
+from modules.data.images import EXTENSIONS, size_or_reason
 from modules.data.masks import is_mask
-from modules.data.pictures import EXTENSIONS, size_or_reason
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -32,11 +32,11 @@ NUM_READERS = 8
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """What the samples show, where pictures have several looks.
+    """Describes the samples of a dataset whose images have several views.
 
-    first: int64[N], sample id of the first view of the same picture; the others follow it.
-    variant: int32[N], number of the augmented variant, -1 for the picture as it is.
-    seed: from which variants are drawn.
+    first: int64[N], sample id of the first view of the same image; the other views follow it.
+    variant: int32[N], number of the augmented variant, -1 for the original image.
+    seed: the seed that augmentations are drawn from.
     """
 
     first: np.ndarray
@@ -46,19 +46,19 @@ class Views:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """All readable pictures of the enabled concepts; row i of each field is sample i.
+    """All readable images of the enabled concepts; row i of each field describes sample i.
 
-    concepts: as configured, disabled ones too, so that concept_index is the number in `concepts.N`.
-    paths: the concept's path with the picture's below it.
+    concepts: all configured concepts, including disabled ones, so that concept_index is the N of `concepts.N`.
+    paths: the paths of the images, starting with the path of their concept.
     concept_index: int32[N].
-    widths, heights: int32[N], pixels of the upright picture.
-    unreadable: (path, reason) of pictures and subfolders left out.
-    missing_captions: pictures whose concept takes captions from text files or a table and that have none.
-    views: None where each picture is one sample.
-    held_out: bool[N], samples for validation, which are never trained on; None for none.
-    masks: path of each sample's mask, None where it has none; None without masked training.
-    num_masks: files that are no pictures but, by their names, masks of others.
-    run_images: run folders in the concepts' folders -> how many images there are left out, for a run has written them.
+    widths, heights: int32[N], in pixels, of the upright image.
+    unreadable: (path, reason) of skipped images and subfolders.
+    missing_captions: number of images without a caption although their concept reads captions from files or a table.
+    views: None if each image is one sample.
+    held_out: bool[N], validation samples, which are never trained on; None if there are none.
+    masks: path of each sample's mask, or None for an image without one; None without masked training.
+    num_masks: number of files skipped because their names mark them as masks.
+    run_images: run folder inside a concept's folder -> number of its images, which are skipped.
     """
 
     concepts: Sequence[ConceptConfig]
@@ -79,29 +79,29 @@ class Dataset:
 
     @property
     def first_views(self) -> np.ndarray:
-        """int64[N], for each sample the first of the same picture."""
+        """int64[N], the id of the first view of each sample's image."""
         return np.arange(len(self)) if self.views is None else self.views.first
 
     @property
     def num_views(self) -> np.ndarray:
-        """int64[N], how many looks a picture has, at its first sample; 0 at the others."""
+        """int64[N], the number of views of an image at its first sample; 0 at its other samples."""
         return np.bincount(self.first_views, minlength=len(self))
 
     @property
-    def num_pictures(self) -> int:
+    def num_images(self) -> int:
         return int(np.count_nonzero(self.num_views))
 
-    def pictures_of(self, samples: Collection[int]) -> list[int]:
-        """The first samples of the pictures that `samples` show, each once, in order."""
+    def images_of(self, samples: Collection[int]) -> list[int]:
+        """The sorted ids of the first views of the images that `samples` belong to."""
         first = self.first_views
         return sorted({int(first[sample]) for sample in samples})
 
     @property
     def repeats(self) -> np.ndarray:
-        """float64[N], how often an epoch shows each picture, at its first sample; 0 at its others and for validation.
+        """float64[N], how often an epoch uses each image, at its first sample; 0 at other and validation samples.
 
-        Regularisation concepts together are shown as often as all others (prior preservation: Ruiz et al. 2022,
-        arXiv 2208.12242, section 3.3, takes one prior sample per instance sample). Concepts with a share then get it.
+        Regularization concepts together are used as often as all others (prior preservation: Ruiz et al. 2022,
+        arXiv 2208.12242, section 3.3, has one prior sample per instance sample). Then `share` settings are applied.
         """
         repeats = np.array([concept.repeats for concept in self.concepts], np.float64)[self.concept_index]
         repeats[self.num_views == 0] = 0
@@ -115,10 +115,10 @@ class Dataset:
 
 
 def _with_shares(repeats: np.ndarray, concept_index: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """`repeats` with those of concepts that have a share (above 0) changed until each fills its share of an epoch.
+    """Scales the repeats of concepts with a share (above 0) so that each makes up that fraction of an epoch.
 
-    The other concepts stay as they are and fill the rest; without any, the epoch stays as long as the repeats made it
-    and the shares are taken in proportion.
+    Concepts without a share keep their repeats and make up the rest. If there are none, the epoch keeps its length and
+    the shares are relative to their sum.
     """
     samples = np.bincount(concept_index, repeats, len(shares))
     shares = np.where(samples > 0, shares, 0)
@@ -129,19 +129,18 @@ def _with_shares(repeats: np.ndarray, concept_index: np.ndarray, shares: np.ndar
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A picture file of a concept, not yet opened."""
+class _ImageFile:
+    """An image file of a concept that was not opened yet."""
 
     path: str
     has_caption: bool
 
 
 @dataclass
-class _LeftOut:
-    """What is in a concept's folder and not among its pictures.
+class _Skipped:
+    """What was found in a concept's folder but is not part of the dataset.
 
-    folders: (path, reason) of subfolders that can't be listed. num_masks: files that are masks. run_images: as in
-    Dataset.
+    folders: (path, reason) of subfolders that can't be listed. num_masks, run_images: as in Dataset.
     """
 
     folders: list[tuple[str, str]] = field(default_factory=list)
@@ -155,20 +154,20 @@ def scan(
     is_wanted: Callable[[], bool] = lambda: True,
     outputs: Outputs = NO_OUTPUTS,
 ) -> Dataset:
-    """Find the pictures of all enabled concepts and read their sizes, in `num_readers` threads.
+    """Finds the images of all enabled concepts and reads their sizes, in `num_readers` threads.
 
-    outputs: of the run that the scan is for.
-    is_wanted: asked for each folder and picture, from any thread; the scan ends once it says no.
-    Raises DataError if no concept is enabled, or an enabled one has no folder, no readable picture or no table of
-    captions where it should have one, and where the scan is no longer wanted.
+    is_wanted: called for each folder and image, from any thread; the scan is canceled when it returns False.
+    outputs: the output folders of the run, which hold no training data.
+    Raises DataError if no concept is enabled, if an enabled concept has no folder, readable image or caption table that
+    it needs, and if the scan is canceled.
     """
 
-    def read_size(picture: _Found) -> tuple[int, int] | str:
+    def read_size(image: _ImageFile) -> tuple[int, int] | str:
         _check(is_wanted)
-        return size_or_reason(picture.path)
+        return size_or_reason(image.path)
 
     if not any(concept.enabled for concept in concepts):
-        raise DataError("concepts: none is enabled; add a folder of pictures or enable one.")
+        raise DataError("concepts: none is enabled; add a folder of images or enable one.")
     paths: list[str] = []
     concept_index: list[int] = []
     sizes: list[tuple[int, int]] = []
@@ -179,23 +178,23 @@ def scan(
         for number, concept in enumerate(concepts):
             if not concept.enabled:
                 continue
-            found, left_out = _find_pictures(concept, f"concepts.{number}", is_wanted, outputs)
-            unreadable += left_out.folders
-            num_masks += left_out.num_masks
-            run_images |= left_out.run_images  # the larger number, where several concepts share a folder
+            found, skipped = _find_images(concept, f"concepts.{number}", is_wanted, outputs)
+            unreadable += skipped.folders
+            num_masks += skipped.num_masks
+            run_images |= skipped.run_images  # the maximum, if several concepts use the same folder
             num_before = len(paths)
-            for picture, size in zip(found, readers.map(read_size, found), strict=True):
+            for image, size in zip(found, readers.map(read_size, found), strict=True):
                 if isinstance(size, str):
-                    unreadable.append((picture.path, size))
+                    unreadable.append((image.path, size))
                     continue
-                paths.append(picture.path)
+                paths.append(image.path)
                 concept_index.append(number)
                 sizes.append(size)
-                missing_captions += not picture.has_caption
+                missing_captions += not image.has_caption
             if len(paths) == num_before:
                 path, reason = unreadable[-1]
                 raise DataError(
-                    f"concepts.{number}.path {concept.path}: none of its {len(found)} pictures can be read "
+                    f"concepts.{number}.path {concept.path}: none of its {len(found)} images can be read "
                     f"({os.path.basename(path)}: {reason}); repair them or disable the concept."
                 )
     widths, heights = np.array(sizes, np.int32).T.copy()
@@ -205,10 +204,11 @@ def scan(
 
 
 def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None) -> list[tuple[str, ...]]:
-    """The captions of each sample, ("",) where there should be one and is none.
+    """The captions of each sample; ("",) if its caption is missing.
 
-    unreadable: takes picture -> error of captions that can't be read, which then have the value of missing ones.
-    Raises DataError as `read_table`, and without `unreadable` also one that names all captions that can't be read.
+    unreadable: receives image path -> error for captions that can't be read, which then count as missing. Without it,
+    they raise a single DataError.
+    Raises DataError like `read_table`.
     """
     failed: dict[str, CaptionError] = {}
     tables: dict[int, Table] = {
@@ -217,7 +217,7 @@ def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None
         if concept.enabled and concept.captions == "table"
     }
 
-    def of_picture(sample: int) -> tuple[str, ...]:
+    def of_image(sample: int) -> tuple[str, ...]:
         number, path = int(dataset.concept_index[sample]), dataset.paths[sample]
         try:
             return read_captions(path, dataset.concepts[number], tables.get(number)) or ("",)
@@ -226,10 +226,10 @@ def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None
             return ("",)
 
     first = dataset.first_views
-    pictures = np.unique(first).tolist()
+    images = np.unique(first).tolist()
     with ThreadPoolExecutor(NUM_READERS) as readers:
-        of_first = dict(zip(pictures, readers.map(of_picture, pictures), strict=True))
-    failed = dict(sorted(failed.items()))  # threads have filled it
+        of_first = dict(zip(images, readers.map(of_image, images), strict=True))
+    failed = dict(sorted(failed.items()))  # filled by threads, in any order
     if unreadable is not None:
         unreadable.update(failed)
     elif failed:
@@ -237,66 +237,66 @@ def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None
     return [of_first[sample] for sample in first.tolist()]
 
 
-def _find_pictures(
+def _find_images(
     concept: ConceptConfig, setting: str, is_wanted: Callable[[], bool], outputs: Outputs
-) -> tuple[list[_Found], _LeftOut]:
-    """The picture files of a concept by relative path, and what else is in its folder.
+) -> tuple[list[_ImageFile], _Skipped]:
+    """The image files of a concept, sorted by relative path, and what was skipped.
 
-    setting: "concepts.N", for the messages.
+    setting: "concepts.N", for error messages.
     """
     if not concept.path:
-        raise DataError(f"{setting}.path is empty: choose a folder of pictures.")
+        raise DataError(f"{setting}.path is empty: choose a folder of images.")
     root = os.path.expanduser(concept.path)
     if not os.path.isdir(root):
         problem = "is not a folder" if os.path.exists(root) else "does not exist"
-        raise DataError(f"{setting}.path {concept.path}: {problem}; choose a folder of pictures.")
-    left_out = _LeftOut()
+        raise DataError(f"{setting}.path {concept.path}: {problem}; choose a folder of images.")
+    skipped = _Skipped()
     relative: dict[str, bool] = {}
     include, exclude = _patterns(concept.include), _patterns(concept.exclude)
-    for below, names, run in walk(root, concept.include_subfolders, left_out.folders, outputs):
+    for below, names, run in walk(root, concept.include_subfolders, skipped.folders, outputs):
         _check(is_wanted)
         in_lower_case = {name.lower() for name in names}
         for name in names:
             if os.path.splitext(name)[1].lower() not in EXTENSIONS or not _is_wanted(below + name, include, exclude):
                 continue
             if run:
-                left_out.run_images[run] += 1
+                skipped.run_images[run] += 1
             elif is_mask(name, in_lower_case):
-                left_out.num_masks += 1
+                skipped.num_masks += 1
             else:
                 relative[below + name] = concept.captions != "txt" or caption_path(name) in names
     if not relative:
-        raise DataError(f"{setting}.path {concept.path}: {_why_nothing(concept, setting, left_out)}")
+        raise DataError(f"{setting}.path {concept.path}: {_why_no_images(concept, setting, skipped)}")
     if concept.captions == "table":
         table = read_table(concept, setting)
         relative = {path: path in table for path in relative}
-    return [_Found(os.path.join(root, path), relative[path]) for path in sorted(relative)], left_out
+    return [_ImageFile(os.path.join(root, path), relative[path]) for path in sorted(relative)], skipped
 
 
-def _why_nothing(concept: ConceptConfig, setting: str, left_out: _LeftOut) -> str:
-    """Why there is no picture in a folder that is there, and what to do."""
-    if left_out.folders:
-        path, reason = left_out.folders[0]
-        return f"{path} can't be listed ({reason}); allow reading it."
-    if left_out.run_images:
-        run, count = next(iter(left_out.run_images.items()))
+def _why_no_images(concept: ConceptConfig, setting: str, skipped: _Skipped) -> str:
+    """Why a concept's folder has no images, and what to do."""
+    if skipped.folders:
+        path, reason = skipped.folders[0]
+        return f"{path} can't be listed ({reason}); change its permissions."
+    if skipped.run_images:
+        run, count = next(iter(skipped.run_images.items()))
         return (
-            f"holds nothing but {count} images of the run folder {run}, which are left out; add images, or choose the "
-            "folder of its samples to train on these."
+            f"contains only {count} images of the run folder {run}, which are skipped; add images, or choose the "
+            "folder of its samples to train on them."
         )
     if concept.include or concept.exclude:
         return (
-            f"none of its pictures is taken by {setting}.include {concept.include!r} and exclude {concept.exclude!r}; "
-            "change the patterns."
+            f"{setting}.include {concept.include!r} and exclude {concept.exclude!r} match none of its images; change "
+            "the patterns."
         )
-    subfolders = "" if concept.include_subfolders else f", switch {setting}.include_subfolders on"
+    subfolders = "" if concept.include_subfolders else f", turn on {setting}.include_subfolders"
     extensions = " ".join(sorted(EXTENSIONS))
-    return f"holds no pictures ({extensions}); add some{subfolders} or disable the concept."
+    return f"contains no images ({extensions}); add some{subfolders} or disable the concept."
 
 
 def _check(is_wanted: Callable[[], bool]) -> None:
     if not is_wanted():
-        raise DataError("the search for pictures was given up.")
+        raise DataError("the search for images was canceled.")
 
 
 def _patterns(text: str) -> list[str]:
@@ -304,7 +304,7 @@ def _patterns(text: str) -> list[str]:
 
 
 def _is_wanted(path: str, include: list[str], exclude: list[str]) -> bool:
-    """path: below the concept's folder, with /. The patterns are in lower case."""
+    """path: relative to the concept's folder, with forward slashes. include, exclude: lower-case patterns."""
     path = path.lower()  # cameras write IMG_0001.JPG
     if include and not any(fnmatchcase(path, pattern) for pattern in include):
         return False

@@ -1,4 +1,4 @@
-"""Files of captions that are not UTF-8, found and written anew in UTF-8."""
+"""Finds caption files that are not UTF-8 and converts them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from modules.data.folder_walk import Outputs
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
-WESTERN = "cp1252"  # of Western European Windows: Latin-1 with more signs
+WESTERN = "cp1252"  # the encoding of Western European Windows, a superset of Latin-1
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """A file that is UTF-8 now. encoding: that it was in. kept_as: name of the copy beside it. text: of the file."""
+    """A converted file. encoding: the previous one. kept_as: name of the backup copy next to it. text: its content."""
 
     path: str
     encoding: str
@@ -34,9 +34,9 @@ class Conversion:
 
 
 def misencoded_captions(config: TrainConfig) -> Iterator[str]:
-    """The paths of the caption tables, then of the text files, that `config` trains with and that are not UTF-8.
+    """Yields the paths of caption tables and then text files that `config` uses and that are not UTF-8.
 
-    Raises DataError for what keeps the images or a table from being found.
+    Raises DataError if the images or a table can't be found.
     """
     enabled = {f"concepts.{number}": concept for number, concept in enumerate(config.concepts) if concept.enabled}
     tables = [find_table(concept, setting) for setting, concept in enabled.items() if concept.captions == "table"]
@@ -50,20 +50,20 @@ def misencoded_captions(config: TrainConfig) -> Iterator[str]:
 
 
 def convert_to_utf8(path: str, unmarked: str = WESTERN) -> Conversion:
-    """Replace a text file by the same text in UTF-8, whole or not at all, and keep a copy of it as it was beside it.
+    """Converts a text file to UTF-8 atomically, keeping a copy of the original next to it.
 
-    unmarked: the encoding of a file that shows none by itself.
-    Raises DataError where the file is not in its encoding, or can't be read or written; it then stays as it was.
+    unmarked: the encoding to assume if the file does not reveal its own.
+    Raises DataError if the file can't be decoded, read or written; the file is then unchanged.
     """
     try:
         content = Path(path).read_bytes()
         encoding = encoding_of(content, unmarked)
         text = content.decode(encoding)
         copy = shutil.copy2(path, _free_name(path))
-        write_bytes(os.path.realpath(path), text.encode("utf-8"))  # a link stays one
+        write_bytes(os.path.realpath(path), text.encode("utf-8"))  # keeps a symlink
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path} can't be converted: it is not {encoding} ({byte_at(content, error.start)}); name its encoding, as "
+            f"{path} can't be converted: it is not {encoding} ({byte_at(content, error.start)}); pass its encoding, as "
             "in --convert-captions cp1251."
         ) from error
     except OSError as error:
@@ -75,7 +75,7 @@ def convert_to_utf8(path: str, unmarked: str = WESTERN) -> Conversion:
 def _is_misencoded(path: str) -> bool:
     try:
         return why_not_utf8(Path(path).read_bytes()) is not None
-    except OSError:  # the check of the data tells of it
+    except OSError:  # reported by the dataset check
         return False
 
 

@@ -1,8 +1,7 @@
-"""Randomness as a function: every draw is a hash of what it is for, never the state of a generator.
+"""Counter-based randomness: every draw is a hash of its purpose, so that no generator state has to be kept.
 
-A draw names its parts, as in `uniform(seed, epoch, sample_id, repeat, "timestep")`. It is the same on every rank, in
-every process, on every platform and numpy version, and for a sample alone or in an array, so that resuming needs no
-generator state.
+A draw names its parts, as in `uniform(seed, epoch, sample_id, repeat, "timestep")`. It is the same on every rank,
+platform and numpy version, and for a single sample or an array of samples, so resuming needs no generator state.
 """
 
 import operator
@@ -18,12 +17,12 @@ Part = int | str | np.ndarray
 
 
 def hash64(*parts: Part) -> int | np.ndarray:
-    """Mix `parts`, in order, into 64 bits.
+    """Hashes `parts`, in order, to 64 bits.
 
     parts: integers (taken modulo 2**64), strings, or integer arrays; arrays broadcast against each other.
-    Returns an int in [0, 2**64) if no part is an array, else a uint64 array holding what each element would give alone.
-    Raises TypeError for a part that is neither: floats are not the same on all platforms.
-    Source of the mixing: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators" (splitmix64).
+    Returns an int in [0, 2**64), or a uint64 array with the hash of each element if a part is an array.
+    Raises TypeError for other types: floats are not the same on all platforms.
+    Source: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators" (splitmix64).
     """
     state = 0
     for part in parts:
@@ -42,7 +41,7 @@ def torch_seed(*parts: int | str) -> int:
 
 
 def _mix(x: int | np.ndarray) -> int | np.ndarray:
-    """splitmix64's finalizer: a bijection of 64 bits. One text for int and uint64 arrays, which wrap by themselves."""
+    """splitmix64's finalizer, a bijection of 64 bits, for ints and uint64 arrays (which wrap on overflow)."""
     x = ((x ^ (x >> 30)) * 0xBF58_476D_1CE4_E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D0_49BB_1331_11EB) & MASK
     return x ^ (x >> 31)
@@ -54,12 +53,12 @@ def _as_bits(part: Part) -> int | np.ndarray:
         return _string_bits(part)
     if isinstance(part, np.ndarray) and part.ndim:
         if part.dtype.kind not in "iu":
-            raise TypeError(f"a draw is made from integers and strings, not from an array of {part.dtype}")
+            raise TypeError(f"a draw takes integers and strings, not an array of {part.dtype}")
         return part.astype(np.uint64)
     return operator.index(part) & MASK
 
 
 @lru_cache(maxsize=1024)
 def _string_bits(text: str) -> int:
-    # names of files need not be UTF-8: Python then holds their bytes as surrogates
+    # file names need not be UTF-8; Python represents the invalid bytes as surrogates
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

@@ -1,26 +1,26 @@
-"""What is raised when the data, not the program, is at fault."""
+"""Errors caused by the dataset, not by the program."""
 
 from modules.config.errors import UserError
 
 
 class DataError(UserError):
-    """A folder, caption or data setting the user can mend; `str()` is one sentence."""
+    """A problem with a folder, a caption or a data setting that the user can fix; `str()` is one sentence."""
 
 
-class PictureError(DataError):
-    """A picture that can't be used: `path` and `reason`. Callers list it and go on without the picture."""
+class ImageError(DataError):
+    """An image that can't be used: `path` and `reason`. Callers report it and skip the image."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"picture {path} can't be used ({reason}): repair it or remove it.")
+        super().__init__(f"image {path} can't be used ({reason}): repair it or remove it.")
         self.path = path
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:  # between processes
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:  # for pickling between processes
         return type(self), (self.path, self.reason)
 
 
 class CaptionError(DataError):
-    """A file of captions that can't be used: `path`, `reason` and `kind`, which is a key of REMEDIES."""
+    """A caption file that can't be used: `path`, `reason` and `kind`, a key of REMEDIES."""
 
     REMEDIES = {
         "encoding": "save it as UTF-8 (scripts/check_data.py --convert-captions does that)",

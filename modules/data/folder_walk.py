@@ -1,4 +1,4 @@
-"""Which files of a folder are data: all but those that are hidden and those that a run has written there."""
+"""Walks the folders of a dataset, skipping hidden folders and marking what a training run wrote there."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from modules.session.RunFolder import PARTS
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
-Identity = tuple[int, int]  # device and inode: the same for all names of a folder
+Identity = tuple[int, int]  # device and inode, which are the same for every path to a folder
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where the run at hand writes, or will: what lies there is no data."""
+    """The folders that the current run writes to, which therefore hold no training data."""
 
     workspace_dir: str = ""
     cache_dir: str = ""
@@ -28,54 +28,55 @@ class Outputs:
         return cls(config.workspace_dir, config.cache_dir)
 
     def inside(self, folder: str) -> tuple[str, ...]:
-        """Those of the two paths that, by their names, are `folder` or lie in it."""
+        """The output folders that are `folder` or lie inside it, judged by path."""
         try:
             root = os.path.join(_absolute(folder), "")
             paths = map(_absolute, filter(None, (self.workspace_dir, self.cache_dir)))
             return tuple(path for path in paths if os.path.join(path, "").startswith(root))
-        except OSError:  # the working folder is gone
+        except OSError:  # the working directory was deleted
             return ()
 
 
 NO_OUTPUTS = Outputs()
 
 
-class Listed(NamedTuple):
-    """A folder that was walked to.
+class WalkedFolder(NamedTuple):
+    """A folder that `walk` visits.
 
-    below: its path below the root as "a/b/", "" for the root. files: their names. run: the run folder that it is part
-    of, "" for data.
+    relative: its path below the root as "a/b/", "" for the root itself.
+    files: the names of its files.
+    run: the run folder that it belongs to, "" for data.
     """
 
-    below: str
+    relative: str
     files: set[str]
     run: str
 
 
-def walk(root: str, subfolders: bool, skipped: list[tuple[str, str]], outputs: Outputs) -> Iterator[Listed]:
-    """Root and, with `subfolders`, all folders below; hidden ones and the cache are not among them.
+def walk(root: str, subfolders: bool, skipped: list[tuple[str, str]], outputs: Outputs) -> Iterator[WalkedFolder]:
+    """Yields `root` and, with `subfolders`, every folder below it, except hidden folders and the cache.
 
-    Run folders below root, of `outputs` and of other runs, are marked with all that lies in them. Where root is a run
-    folder itself, only the folders that the run makes there are: a person has named it. For the same reason nothing is
-    marked where root lies inside a run folder, or a link leads into an earlier one.
-    Links are followed, and each real folder is listed once, so a link to a parent ends there.
-    (path, reason) of folders that can't be listed are added to `skipped`, but not those of runs.
+    Run folders below `root`, the current run's and others, are marked together with everything in them. If `root` is a
+    run folder itself, only the subfolders that a run creates are marked, because the user chose this folder
+    explicitly. For the same reason nothing is marked if `root` lies inside a run folder or a symlink points into one.
+    Symlinks are followed, and each real folder is yielded once, so a link to a parent folder does not loop.
+    skipped: receives (path, reason) for each folder that can't be listed, except those of runs.
     """
     known_runs, cache = _known_runs(root, outputs), _identity(outputs.cache_dir)
     seen: set[Identity] = set()
     data, of_runs = [("", "")], []
     while data or of_runs:
-        below, run = (data or of_runs).pop()  # data first: what a link has chosen from a run is listed as data
-        folder = os.path.join(root, below)
+        relative, run = (data or of_runs).pop()  # data first: what a symlink picks from a run counts as data
+        folder = os.path.join(root, relative)
         try:
             status = os.stat(folder)  # not DirEntry.stat(): it has no inode on Windows
             identity = status.st_dev, status.st_ino
-            if identity in seen or (below and identity == cache):
+            if identity in seen or (relative and identity == cache):
                 continue
-            if below and not run:
+            if relative and not run:
                 run = known_runs.get(identity) or (folder.rstrip("/") if is_run_folder(folder) else "")
                 if run:
-                    of_runs.append((below, run))
+                    of_runs.append((relative, run))
                     continue
             seen.add(identity)
             files, folders = _list_folder(folder)
@@ -83,15 +84,15 @@ def walk(root: str, subfolders: bool, skipped: list[tuple[str, str]], outputs: O
             if not run:
                 skipped.append((folder.rstrip("/"), error.strerror))
             continue
-        yield Listed(below, files, run)
+        yield WalkedFolder(relative, files, run)
         if subfolders:
-            # popped from the end: in order of name, so that of two links to one folder the first is always taken
-            found = [(f"{below}{name}/", run) for name in sorted(folders, reverse=True)]
+            # popped from the end, so reversed: of two links to one folder the first by name is always taken
+            found = [(f"{relative}{name}/", run) for name in sorted(folders, reverse=True)]
             (of_runs if run else data).extend(found)
 
 
 def _known_runs(root: str, outputs: Outputs) -> dict[Identity, str]:
-    """The folders that are known to be a run's before they are looked into, with the path of its run folder."""
+    """Folders known to belong to a run without listing them, each with the path of its run folder."""
     known = {outputs.workspace_dir: outputs.workspace_dir}
     for run in filter(None, (outputs.workspace_dir, root if is_run_folder(root) else "")):
         known |= {os.path.join(run, part): run for part in PARTS}
@@ -100,7 +101,7 @@ def _known_runs(root: str, outputs: Outputs) -> dict[Identity, str]:
 
 
 def _identity(path: str) -> Identity | None:
-    """None where there is no such folder."""
+    """None if the folder does not exist."""
     try:
         status = os.stat(os.path.expanduser(path)) if path else None
     except (OSError, ValueError):
@@ -113,7 +114,7 @@ def _absolute(path: str) -> str:
 
 
 def _list_folder(folder: str) -> tuple[set[str], list[str]]:
-    """Names of the visible files and folders in `folder`; what a broken or circular link leads to is neither."""
+    """The names of the visible files and folders in `folder`, ignoring broken and circular symlinks."""
     files, folders = set(), []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -124,6 +125,6 @@ def _list_folder(folder: str) -> tuple[set[str], list[str]]:
                     folders.append(entry.name)
                 elif entry.is_file():
                     files.add(entry.name)
-            except OSError:  # a link that leads to itself
+            except OSError:  # a symlink to itself
                 continue
     return files, folders

@@ -1,7 +1,4 @@
-"""What is wrong or unusual about the pictures and captions of a run, for people to look at before they train.
-
-Torch is not needed; nothing is decoded unless asked.
-"""
+"""The dataset check: finds what is wrong or unusual about the images and captions of a run, without torch."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ from modules.config.batch_size import global_batch
 from modules.config.methods import facts_of
 from modules.config.validation import find_problems
 from modules.data.buckets import crop_box
+from modules.data.caching import check_unusable, find_undecodable
 from modules.data.caption_tables import read_table
 from modules.data.captions import caption_path, check_placeholders, describe_unreadable
 from modules.data.concepts import captions, scan
-from modules.data.encoding import check_unusable, find_undecodable
+from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import Outputs, walk
-from modules.data.pictures import EXTENSIONS
-from modules.data.plan import count_samples, few_samples
+from modules.data.images import EXTENSIONS
 from modules.data.prepare import prepare_data
 from modules.families.registry import FAMILIES
 
@@ -35,8 +32,8 @@ if TYPE_CHECKING:
     from modules.data.buckets import Buckets
     from modules.data.concepts import Dataset
 
-MANY_WORDS = 60  # about 77 tokens of CLIP, which reads no further
-ENLARGED = 1.1  # a picture that is enlarged by more than this is told of
+MANY_WORDS = 60  # about 77 tokens, where CLIP truncates
+ENLARGED = 1.1  # images that are upscaled by more than this are reported
 NUM_READERS = 8
 NUM_LISTED = 1000
 
@@ -45,10 +42,10 @@ Level = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of thing found.
+    """All findings of one kind.
 
-    kind: a word for programs. level: "error" where training would fail. message: one sentence.
-    count: of what the message tells. paths: of the first NUM_LISTED.
+    kind: an identifier for programs. level: "error" if training would fail. message: one sentence.
+    count: the number of affected items. paths: the first NUM_LISTED affected files.
     """
 
     kind: str
@@ -60,7 +57,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Health:
-    """num_pictures: that can be read, 0 where the check did not come so far. findings: the errors first."""
+    """num_pictures: readable images, 0 if the check failed before counting them. findings: errors first."""
 
     num_pictures: int
     findings: list[Finding]
@@ -71,9 +68,9 @@ class Health:
 
 
 def check_health(config: TrainConfig, num_ranks: int = 1, decode: bool = False) -> Health:
-    """Looks at everything that `config` would train on.
+    """Checks everything that `config` would train on.
 
-    decode: also decode every picture, which finds those damaged behind their header and takes as long as reading all.
+    decode: also decode every image, which finds damage after the header but takes as long as reading all files.
     """
     paths = ("concepts", "data")
     problems = [problem for problem in find_problems(config) if problem.path.partition(".")[0] in paths]
@@ -82,8 +79,8 @@ def check_health(config: TrainConfig, num_ranks: int = 1, decode: bool = False) 
     if not any(problem.blocking for problem in problems):
         try:
             dataset, buckets = prepare_data(config, FAMILIES[config.family])
-            num_pictures = dataset.num_pictures
-            findings += _look_at(config, dataset, buckets, num_ranks, decode)
+            num_pictures = dataset.num_images
+            findings += _findings(config, dataset, buckets, num_ranks, decode)
         except DataError as error:
             errors = _errors_of_concepts(config) or [str(error)]
             findings += [Finding("data", "error", text) for text in errors]
@@ -92,7 +89,7 @@ def check_health(config: TrainConfig, num_ranks: int = 1, decode: bool = False) 
 
 
 def _errors_of_concepts(config: TrainConfig) -> list[str]:
-    """What is wrong with each concept, where the first mistake would hide the others."""
+    """The error of each concept, checked separately so that the first error does not hide the others."""
     errors = []
     for concept in config.concepts:
         alone = [replace(other, enabled=other is concept) for other in config.concepts]
@@ -104,7 +101,7 @@ def _errors_of_concepts(config: TrainConfig) -> list[str]:
     return errors
 
 
-def _look_at(
+def _findings(
     config: TrainConfig, dataset: Dataset, buckets: Buckets, num_ranks: int, decode: bool
 ) -> Iterator[Finding]:
     unusable = find_undecodable(dataset, buckets) if decode else {}
@@ -116,7 +113,7 @@ def _look_at(
     batch = global_batch(config, num_ranks)
     yield from _small_buckets(dataset, buckets, batch)
     samples = count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
-    if text := few_samples(samples, batch):
+    if text := few_samples_warning(samples, batch):
         yield Finding("few_samples", "warning", text)
     if facts_of(config).uses_captions:
         yield from _captions(dataset, config)
@@ -126,7 +123,7 @@ def _unreadable(dataset: Dataset, unusable: dict[int, str], max_share: float) ->
     reasons = dict(dataset.unreadable) | {dataset.paths[sample]: reason for sample, reason in unusable.items()}
     if reasons:
         path, reason = next(iter(reasons.items()))
-        message = f"pictures can't be read and are left out, such as {path} ({reason})"
+        message = f"images can't be read and are left out, such as {path} ({reason})"
         yield _finding("unreadable", "warning", message, reasons)
     try:
         check_unusable(dataset, unusable, max_share)
@@ -135,7 +132,7 @@ def _unreadable(dataset: Dataset, unusable: dict[int, str], max_share: float) ->
 
 
 def _duplicates(dataset: Dataset) -> Iterator[Finding]:
-    """Pictures of equal bytes. Only files of one size and shape are read."""
+    """Reports identical image files. Only files of the same size and shape are compared."""
     alike: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for sample in np.flatnonzero(dataset.num_views).tolist():
         path = dataset.paths[sample]
@@ -147,7 +144,7 @@ def _duplicates(dataset: Dataset) -> Iterator[Finding]:
             by_content[digest].append(path)
     copies = [path for paths in by_content.values() for path in paths[1:]]
     if copies:
-        message = f"pictures are copies of another one, such as {copies[0]}: remove them, or they count more"
+        message = f"images are copies of another one, such as {copies[0]}: remove them, or they are trained more often"
         yield _finding("duplicate", "note", message, copies)
 
 
@@ -164,17 +161,17 @@ def _shapes(dataset: Dataset, buckets: Buckets, config: TrainConfig) -> Iterator
     enlarged = np.maximum(shapes[:, 0] / dataset.widths, shapes[:, 1] / dataset.heights) > ENLARGED
     if enlarged.any():
         paths = [dataset.paths[sample] for sample in np.flatnonzero(enlarged)]
-        message = f"pictures are smaller than the resolution and are enlarged, such as {paths[0]}"
+        message = f"images are smaller than the resolution and are upscaled, such as {paths[0]}"
         yield _finding("small", "warning", message, dict.fromkeys(paths))
     ratio = dataset.widths / dataset.heights
     limit = config.data.max_aspect if config.data.bucketing else 1.0
-    # half as much again: what the nearest shape cuts off anyway is nothing to tell of
+    # 1.5 times the limit: some cropping to the nearest shape is normal and not worth reporting
     long = np.maximum(ratio, 1 / ratio) > 1.5 * limit
     if long.any():
         paths = [dataset.paths[sample] for sample in np.flatnonzero(long)]
         kept = _kept_share(dataset, buckets, int(np.flatnonzero(long)[0]))
         message = (
-            f"pictures are much longer than data.max_aspect {limit:g} allows and lose their ends, "
+            f"images are much longer than data.max_aspect {limit:g} allows and are cropped, "
             f"such as {paths[0]} ({kept:.0%} is kept)"
         )
         yield _finding("elongated", "warning", message, dict.fromkeys(paths))
@@ -187,7 +184,7 @@ def _kept_share(dataset: Dataset, buckets: Buckets, sample: int) -> float:
 
 
 def _small_buckets(dataset: Dataset, buckets: Buckets, batch: int) -> Iterator[Finding]:
-    """Shapes whose samples don't fill a step of their own."""
+    """Reports shapes with fewer samples than an optimizer step."""
     expected = dataset.repeats[dataset.first_views] / np.maximum(dataset.num_views[dataset.first_views], 1)
     counts = np.bincount(buckets.index, expected, len(buckets.shapes))
     few = [
@@ -197,7 +194,7 @@ def _small_buckets(dataset: Dataset, buckets: Buckets, batch: int) -> Iterator[F
     ]
     if few:
         message = (
-            f"shapes have less than a step's {batch} samples and train in steps of mixed shapes, which are slower: "
+            f"shapes have fewer than the {batch} samples of a step and train in slower steps of mixed shapes: "
             f"{', '.join(few[:10])}{', ...' if len(few) > 10 else ''}"
         )
         yield Finding("small_bucket", "note", f"{len(few)} {message}.", len(few))
@@ -214,39 +211,39 @@ def _captions(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]:
             check_placeholders(config, (text for several in options for text in several))
         except DataError as error:
             yield Finding("placeholder", "error", str(error))
-    pictures = np.flatnonzero(dataset.num_views).tolist()
+    images = np.flatnonzero(dataset.num_views).tolist()
     if dataset.missing_captions:
-        without = [dataset.paths[sample] for sample in pictures if options[sample] == ("",)]
+        without = [dataset.paths[sample] for sample in images if options[sample] == ("",)]
         empty = [path for path in without if path not in unreadable]
-        message = f"{dataset.missing_captions} pictures have no caption and train without, such as {empty[0]}."
+        message = f"{dataset.missing_captions} images have no caption and are trained without one, such as {empty[0]}."
         yield Finding("missing_caption", "warning", message, dataset.missing_captions, empty[:NUM_LISTED])
     long = [
-        dataset.paths[sample] for sample in pictures if any(len(text.split()) > MANY_WORDS for text in options[sample])
+        dataset.paths[sample] for sample in images if any(len(text.split()) > MANY_WORDS for text in options[sample])
     ]
     if long:
-        message = f"captions have more than {MANY_WORDS} words, whose end CLIP may not read, such as that of {long[0]}"
+        message = f"captions have more than {MANY_WORDS} words and may be truncated by CLIP, such as that of {long[0]}"
         yield _finding("long_caption", "note", message, long)
-    lonely = sorted(_captions_without_picture(dataset, Outputs.of(config)))
-    if lonely:
-        yield _finding("lonely_caption", "warning", f"captions have no picture, such as {lonely[0]}", lonely)
+    orphaned = sorted(_captions_without_image(dataset, Outputs.of(config)))
+    if orphaned:
+        yield _finding("lonely_caption", "warning", f"captions have no image, such as {orphaned[0]}", orphaned)
 
 
-def _captions_without_picture(dataset: Dataset, outputs: Outputs) -> Iterator[str]:
+def _captions_without_image(dataset: Dataset, outputs: Outputs) -> Iterator[str]:
     for number, concept in enumerate(dataset.concepts):
         if not concept.enabled or concept.captions not in ("txt", "table"):
             continue
         root = os.path.expanduser(concept.path)
         walked = walk(root, concept.include_subfolders, [], outputs)
         names = {below + name for below, files, run in walked if not run for name in files}
-        pictures = {name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS}
+        images = {name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS}
         if concept.captions == "table":
-            yield from (name for name in read_table(concept, f"concepts.{number}") if name not in pictures)
+            yield from (name for name in read_table(concept, f"concepts.{number}") if name not in images)
             continue
-        wanted = {caption_path(name) for name in pictures}
+        wanted = {caption_path(name) for name in images}
         yield from (os.path.join(root, name) for name in names if name.endswith(".txt") and name not in wanted)
 
 
 def _finding(kind: str, level: Level, message: str, paths: Iterable[str]) -> Finding:
-    """message: what follows the number of `paths`."""
+    """message: the sentence without the number of `paths`, which it starts with, and the full stop."""
     paths = list(paths)
     return Finding(kind, level, f"{len(paths)} {message}.", len(paths), paths[:NUM_LISTED])

@@ -1,7 +1,7 @@
-"""Mask pictures: what of a picture is learnt (white) and what is not (black). Pillow only.
+"""Mask images: white marks what is learned of an image, black what is not. Uses Pillow only.
 
-The mask of `cat.jpg` is a picture beside it called `cat-masklabel`, `cat-mask`, `cat_mask` or `cat.mask`, with any
-ending that pictures have; upper and lower case are the same. A mask is never trained on as a picture of its own.
+The mask of `cat.jpg` is an image next to it named `cat-masklabel`, `cat-mask`, `cat_mask` or `cat.mask`, with any image
+extension, ignoring case. Masks are never trained on as images.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
+from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.errors import DataError
-from modules.data.Look import PLAIN, Look
-from modules.data.pictures import EXTENSIONS, fit_picture, load_picture, size_or_reason
+from modules.data.images import EXTENSIONS, fit_image, load_image, size_or_reason
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -28,15 +28,15 @@ NUM_READERS = 8
 
 
 def is_mask(name: str, names: Collection[str]) -> bool:
-    """Whether the file `name` is the mask of a picture among `names`, the files of its folder in lower case."""
+    """Whether the file `name` is the mask of an image among `names`, the lower-case names of its folder's files."""
     stem = _masked_stem(name)
     return stem is not None and any(stem.lower() + extension in names for extension in EXTENSIONS)
 
 
 def with_masks(dataset: Dataset) -> Dataset:
-    """`dataset`, of which each picture is one sample, with its masks; without the pictures whose mask can't be read.
+    """Adds masks to a dataset without views, and removes the images whose mask can't be read.
 
-    Raises DataError for a mask that does not have its picture's aspect ratio, and where no picture is left.
+    Raises DataError if the aspect ratio of a mask differs from its image's, or if no image is left.
     """
     masks = find_masks(dataset)
     of_mask = {mask: sample for sample, mask in enumerate(masks) if mask}
@@ -49,7 +49,7 @@ def with_masks(dataset: Dataset) -> Dataset:
                 _check_aspect(mask, size, dataset.paths[sample], (dataset.widths[sample], dataset.heights[sample]))
     kept = [sample for sample, mask in enumerate(masks) if mask not in reasons]
     if not kept:
-        raise DataError(f"the mask of no picture can be read, such as {next(iter(reasons))}: repair or remove them.")
+        raise DataError(f"none of the masks can be read, such as {next(iter(reasons))}: repair or remove them.")
     lost = [(path, reasons[mask]) for path, mask in zip(dataset.paths, masks, strict=True) if mask in reasons]
     return replace(
         dataset,
@@ -63,7 +63,7 @@ def with_masks(dataset: Dataset) -> Dataset:
 
 
 def find_masks(dataset: Dataset) -> list[str | None]:
-    """The path of each sample's mask, None where it has none."""
+    """The path of each sample's mask, None if it has none."""
     in_folder: dict[str, dict[str, str]] = {}
     masks = []
     for path in dataset.paths:
@@ -75,30 +75,33 @@ def find_masks(dataset: Dataset) -> list[str | None]:
     return masks
 
 
-def unused_masks(config: TrainConfig, dataset: Dataset) -> str | None:
-    """A warning where files are taken for masks and nobody wants masks."""
+def unused_masks_warning(config: TrainConfig, dataset: Dataset) -> str | None:
+    """A warning if files are skipped as masks although masked training is off."""
     if not dataset.num_masks or config.loss.masked_training:
         return None
     return (
-        f"{dataset.num_masks} pictures are left out, for by their names they are masks of others: switch "
-        "loss.masked_training on to use them so, or rename them."
+        f"{dataset.num_masks} images are skipped because their names mark them as masks: turn on loss.masked_training "
+        "to use them as masks, or rename them."
     )
 
 
-def load_mask(path: str, size: tuple[int, int], bucket_w: int, bucket_h: int, look: Look = PLAIN) -> np.ndarray:
-    """The mask as float32[1, H, W] in 0..1, cut as its picture is; H, W are the bucket's, in pixels.
+def load_mask(
+    path: str, size: tuple[int, int], bucket_w: int, bucket_h: int, augmentation: Augmentation = NO_AUGMENTATION
+) -> np.ndarray:
+    """The mask as float32[1, H, W] in 0..1, fitted to the bucket like its image.
 
-    size: of the upright picture; a mask of another size is scaled to it first. Raises PictureError.
+    size: of the upright image; a mask of another size is scaled to it first.
+    Raises ImageError.
     """
-    mask = load_picture(path).convert("L")
+    mask = load_image(path).convert("L")
     if mask.size != size:
         mask = mask.resize(size, Image.Resampling.BILINEAR)
-    fitted = np.asarray(fit_picture(mask, bucket_w, bucket_h, look), np.float32)
+    fitted = np.asarray(fit_image(mask, bucket_w, bucket_h, augmentation), np.float32)
     return fitted[None] / 255
 
 
 def _masks_in(folder: str) -> dict[str, str]:
-    """The masks in a folder by the stem of their picture, also in lower case; of several, that of the first suffix."""
+    """Stem of an image (also in lower case) -> path of its mask; of several masks, the one whose suffix comes first."""
     found: dict[str, str] = {}
     names = sorted(os.listdir(folder))
     for suffix in reversed(SUFFIXES):
@@ -110,7 +113,7 @@ def _masks_in(folder: str) -> dict[str, str]:
 
 
 def _masked_stem(name: str) -> str | None:
-    """The stem of the picture whose mask a file of this name would be."""
+    """The stem of the image that a file of this name is a mask of; None if the name is not that of a mask."""
     stem, extension = os.path.splitext(name)
     if extension.lower() not in EXTENSIONS:
         return None
@@ -118,11 +121,11 @@ def _masked_stem(name: str) -> str | None:
     return next((stem[: -len(suffix)] for suffix in SUFFIXES if lower.endswith(suffix) and lower != suffix), None)
 
 
-def _check_aspect(mask: str, size: tuple[int, int], picture: str, of_picture: Sequence[int]) -> None:
-    (width, height), (picture_w, picture_h) = size, map(int, of_picture)
-    # of masks in another size, sides are rounded to whole pixels
-    if abs(width * picture_h - height * picture_w) > max(picture_w, picture_h):
+def _check_aspect(mask: str, size: tuple[int, int], image: str, image_size: Sequence[int]) -> None:
+    (width, height), (image_w, image_h) = size, map(int, image_size)
+    # the sides of a scaled mask are rounded to whole pixels
+    if abs(width * image_h - height * image_w) > max(image_w, image_h):
         raise DataError(
-            f"mask {mask} is {width} x {height} and its picture {os.path.basename(picture)} {picture_w} x {picture_h}: "
-            "a mask needs the picture's aspect ratio; save it in the picture's size."
+            f"mask {mask} is {width} x {height} and its image {os.path.basename(image)} {image_w} x {image_h}: "
+            "a mask needs the aspect ratio of its image; save it in the size of the image."
         )

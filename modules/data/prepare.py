@@ -1,4 +1,4 @@
-"""The pictures and buckets of a run, from its settings; nothing is decoded and torch is not needed."""
+"""Finds the images of a run and assigns their buckets, without decoding them and without torch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from modules.data.buckets import Buckets, assign_buckets, check_resolution
 from modules.data.concepts import Dataset, scan
 from modules.data.folder_walk import Outputs
 from modules.data.holdout import hold_out
+from modules.data.image_views import with_views
 from modules.data.masks import with_masks
-from modules.data.views import with_views
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_sizes(config: TrainConfig, family: Family) -> None:
-    """Raises DataError, one sentence, for sizes of training and samples that the family can't take."""
+    """Raises DataError for sizes of training or sample images that the family can't process."""
     data = config.data
     step = data.bucket_step if data.bucketing else family.align
     check_resolution(data.resolution, step, family.align, family=family.name)
@@ -34,7 +34,7 @@ def check_sizes(config: TrainConfig, family: Family) -> None:
 
 
 def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]:
-    """Raises DataError, one sentence, for sizes that the family can't take and for concepts without pictures."""
+    """Raises DataError for sizes that the family can't process and for concepts without images."""
     check_sizes(config, family)
     data = config.data
     dataset = scan(config.concepts, outputs=Outputs.of(config))

@@ -1,4 +1,4 @@
-"""What a run would do, from its settings and the headers of its files alone: no torch, nothing decoded or written."""
+"""Summarizes what a run would do, from its settings and file headers only: no torch, nothing decoded or written."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from modules.config.visible_text import visible_line
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions
-from modules.data.holdout import none_held_out
-from modules.data.masks import unused_masks
-from modules.data.plan import count_samples, count_steps, few_samples
+from modules.data.epoch_plan import count_samples, count_steps, few_samples_warning
+from modules.data.holdout import no_validation_warning
+from modules.data.masks import unused_masks_warning
 from modules.data.prepare import prepare_data
 from modules.families.registry import FAMILIES
 from modules.session.byte_sizes import spoken_bytes
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from modules.data.concepts import Dataset
     from modules.families.Family import Family
 
-# A LoRA of rank 16 on the attention of SD 1.5 or SDXL is about this share of the model's size.
+# The size of a LoRA relative to the model; measured at rank 16 on the attention layers of SD 1.5 and SDXL.
 LORA_SHARE_PER_RANK = 0.02 / 16
 
 
 def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] = ()) -> str:
-    """Lines for people: pictures, buckets, steps, batch, learning rate, disk; then `warnings`, and those of the data.
+    """The summary as text: images, buckets, steps, batch, learning rate and disk space; then all warnings.
 
-    Raises UserError for settings, a base or data that training would refuse; trainer/checks.py knows the rest.
+    Raises UserError for settings, a base model or data that training would refuse; trainer/checks.py checks the rest.
     """
     check_settings(config)
     accumulation = config.gradient_accumulation_steps
@@ -57,7 +57,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
     lines = [
         ("Model", f"{config.model.base} ({base.detail})"),
         ("Method", config.method),
-        *_picture_lines(dataset, buckets),
+        *_image_lines(dataset, buckets),
         *_caption_lines(num_texts),
         *_step_lines(config, dataset, num_ranks),
         *_disk_lines(disk_needs(config, family, base, dataset, buckets, num_texts)),
@@ -67,13 +67,13 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
     return "\n".join(visible_line(f"{label + ':':<15}{text}") for label, text in lines)
 
 
-def _picture_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]]:
+def _image_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]]:
     missing = f", {dataset.missing_captions} without a caption" if dataset.missing_captions else ""
-    yield "Pictures", f"{dataset.num_pictures}{missing}"
+    yield "Images", f"{dataset.num_images}{missing}"
     if dataset.views is not None:
-        yield "Variants", f"{len(dataset)} (resolutions and augmented variants of the pictures)"
+        yield "Variants", f"{len(dataset)} (resolutions and augmented variants of the images)"
     if dataset.held_out is not None:
-        yield "Validation", f"{int(dataset.held_out.sum())} of the pictures are never trained on"
+        yield "Validation", f"{int(dataset.held_out.sum())} of the images are never trained on"
     counts = np.bincount(buckets.index, minlength=len(buckets.shapes))
     shapes = (f"{width}x{height}: {count}" for (width, height), count in zip(buckets.shapes, counts, strict=True))
     yield "Buckets", ", ".join(shapes)
@@ -89,9 +89,9 @@ def _caption_lines(num_texts: int | None) -> Iterator[tuple[str, str]]:
 
 
 def count_texts(config: TrainConfig, dataset: Dataset, options: Sequence[tuple[str, ...]]) -> int:
-    """How many texts are cached: all variants of the captions `options` of each sample, and the empty one.
+    """The number of texts to cache: all variants of the captions of each sample, and the empty caption.
 
-    0 where a text encoder trains, which has to encode them in each step.
+    0 if a text encoder trains, because captions are then encoded in each step.
     """
     if facts_of(config).trains_text(config):
         return 0
@@ -115,37 +115,37 @@ def _step_lines(config: TrainConfig, dataset: Dataset, num_ranks: int) -> Iterat
 
 
 def step_warnings(config: TrainConfig, samples: int, batch: int, total_steps: int) -> Iterator[str]:
-    """What is odd about the steps of a run. samples: of an epoch. batch: samples of a step."""
-    if text := few_samples(samples, batch):
+    """Warnings about the steps of a run. samples: per epoch. batch: samples per step."""
+    if text := few_samples_warning(samples, batch):
         yield text
     warmup = config.schedule.warmup
     ends_by_epochs = config.max_steps is None or total_steps < config.max_steps
-    if 1 <= warmup >= total_steps and ends_by_epochs:  # of max_steps the settings alone tell
+    if 1 <= warmup >= total_steps and ends_by_epochs:  # validation checks max_steps
         yield (
             f"schedule.warmup {warmup:g} does not end within the run's {total_steps} steps: use fewer steps, or a "
-            "share such as 0.1."
+            "fraction such as 0.1."
         )
     if config.ema.enabled and config.ema.start_after >= total_steps:
         yield (
             f"ema.start_after {config.ema.start_after}: the run has {total_steps} steps, so nothing is averaged; "
-            "lower it."
+            "decrease it."
         )
 
 
-def picture_warnings(config: TrainConfig, dataset: Dataset, learns_captions: bool) -> Iterator[str]:
-    """What the pictures' files lack."""
+def image_warnings(config: TrainConfig, dataset: Dataset, learns_captions: bool) -> Iterator[str]:
+    """Warnings about skipped images and about missing captions and masks."""
     for path, reason in dataset.unreadable:
         yield f"{path} is left out: {reason}."
     for run, count in dataset.run_images.items():
         yield f"{count} images of the run folder {run} are left out."
     if dataset.missing_captions and learns_captions:
-        yield f"{dataset.missing_captions} pictures have no caption and train without."
-    if text := unused_masks(config, dataset):
+        yield f"{dataset.missing_captions} images have no caption and are trained without one."
+    if text := unused_masks_warning(config, dataset):
         yield text
     if masks := dataset.masks:
-        without_mask = sum(masks[picture] is None for picture in dataset.pictures_of(range(len(dataset))))
+        without_mask = sum(masks[image] is None for image in dataset.images_of(range(len(dataset))))
         if without_mask:
-            yield f"{without_mask} pictures have no mask and are learnt whole."
+            yield f"{without_mask} images have no mask and are trained unmasked."
 
 
 def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:
@@ -158,7 +158,7 @@ def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:
 
 def _warning_lines(config: TrainConfig, dataset: Dataset) -> Iterator[tuple[str, str]]:
     num_held_out = 0 if dataset.held_out is None else int(dataset.held_out.sum())
-    for text in (unused_masks(config, dataset), none_held_out(config, num_held_out)):
+    for text in (unused_masks_warning(config, dataset), no_validation_warning(config, num_held_out)):
         if text:
             yield "Warning", text
 
@@ -171,16 +171,16 @@ def disk_needs(
     buckets: Buckets,
     num_texts: int | None = None,
 ) -> list[DiskNeed]:
-    """A rough estimate of what the run will write, by folder. num_texts: that are cached; None: one for each sample."""
+    """A rough estimate of what the run will write to each folder. num_texts: cached captions; None: one per sample."""
     pixels = np.array([width * height for width, height in buckets.shapes], np.int64)[buckets.index].sum()
     num_texts = len(dataset) if num_texts is None else num_texts
     cache = int(pixels) * family.latent_bytes_per_pixel + num_texts * family.caption_bytes
-    size = base.size_bytes or family.typical_bytes  # of a Hub id nothing is known before it is fetched
+    size = base.size_bytes or family.typical_bytes  # unknown for a Hub id before it is downloaded
     method = facts_of(config)
     trained = size if method.trains_weights else 0.0
     if method.trains_adapters:
         trained = size * LORA_SHARE_PER_RANK * config.lora.rank
-    # one more backup than is kept, while it is written; each holds weights, two moments and the average
+    # one more backup than is kept, while it is being written; each has weights, two optimizer moments and the EMA
     backups = (4 if config.ema.enabled else 3) * trained * (config.backup.keep + 1)
     needed = {"cache_dir": cache if method.uses_denoiser else 0, "workspace_dir": backups + 2 * trained}
     return [DiskNeed(setting, getattr(config, setting), size) for setting, size in needed.items()]
@@ -188,7 +188,7 @@ def disk_needs(
 
 @dataclass(frozen=True)
 class DiskNeed:
-    """setting: the folder's. needed_bytes: a rough estimate."""
+    """The disk space that a run needs in one folder. setting: the one that names the folder."""
 
     setting: str
     folder: str
@@ -203,6 +203,6 @@ class DiskNeed:
         if self.free_bytes >= self.needed_bytes:
             return None
         return (
-            f"{self.setting} {self.folder!r} has {spoken_bytes(self.free_bytes)} free and needs about "
+            f"{self.setting} {self.folder!r} has {spoken_bytes(self.free_bytes)} free, but the run needs about "
             f"{spoken_bytes(self.needed_bytes)}: free some space or choose another folder."
         )

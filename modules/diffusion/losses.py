@@ -1,6 +1,6 @@
-"""How far a prediction is from its target.
+"""Errors between a prediction and its target.
 
-Legend: B batch; latents have any further axes.
+Legend: B batch; the other axes of latents are arbitrary.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ HuberSchedule = Literal["constant", "exponential", "snr"]
 
 @dataclass(frozen=True)
 class LossMix:
-    """The shares of squared, absolute and Huber error; they add, so 1, 0, 0 is the mean squared error alone."""
+    """A weighted sum of squared, absolute and Huber error; weights of 1, 0, 0 give the squared error alone."""
 
     mse: float = 1.0
     mae: float = 0.0
     huber: float = 0.0
 
     def error(self, prediction: Tensor, target: Tensor, delta: Tensor | None = None) -> Tensor:
-        """The error of each value, as the latents, in float32 at least. delta: [B], for the Huber error."""
+        """The error of each element, at least in float32. delta: [B], the threshold of the Huber error."""
         dtype = torch.promote_types(prediction.dtype, torch.float32)
         difference = prediction.to(dtype) - target.to(dtype)
         terms = []
@@ -39,16 +39,16 @@ class LossMix:
 def pseudo_huber(difference: Tensor, delta: Tensor) -> Tensor:
     """2 delta (sqrt(difference^2 + delta^2) - delta): squared for small differences, 2 delta |difference| for large.
 
-    Source: Song & Dhariwal 2023, arXiv 2310.14189, in the scale of diffusers' training examples.
+    Source: Song & Dhariwal 2023, arXiv 2310.14189, scaled as in diffusers' training examples.
     """
     return 2 * delta * ((difference.square() + delta.square()).sqrt() - delta)
 
 
 def huber_delta(schedule: HuberSchedule, delta: float, t: Tensor, snr: Tensor) -> Tensor:
-    """[B], where the Huber error turns from squared to absolute.
+    """[B], the threshold at which the Huber error changes from squared to absolute.
 
-    t: [B], timestep as a part of all, in [0, 1]. snr: [B].
-    "exponential" falls from 1 at the data to `delta` at the noise; "snr" does, too, as 1 / (1 + noise / signal)^2.
+    t: [B], normalized timestep in [0, 1]. snr: [B].
+    "exponential" and "snr" both decrease from 1 at t = 0 to `delta` at t = 1, "snr" as 1 / (1 + noise / signal)^2.
     Source: Khrapov et al. 2024, arXiv 2403.16728.
     """
     if schedule == "exponential":
@@ -59,22 +59,23 @@ def huber_delta(schedule: HuberSchedule, delta: float, t: Tensor, snr: Tensor) -
 
 
 def masked_mean(error: Tensor, mask: Tensor, outside: float, by_area: bool) -> Tensor:
-    """[B], the mean of each sample's error where `mask` is 1; where it is 0 it has the weight `outside`.
+    """[B], the mean error of each sample, weighted with 1 where `mask` is 1 and with `outside` where it is 0.
 
-    mask: as `error`, with one channel. by_area: divided by the mean weight, so that a small mask makes no small loss.
+    mask: in the shape of `error`, with one channel.
+    by_area: whether to divide by the mean weight, so that small masks do not give small losses.
     """
     weight = mask if outside == 0 else outside + (1 - outside) * mask
     mean = (error * weight).flatten(1).mean(1)
     if not by_area:
         return mean
-    # one cell at least: a mask without any white is a loss of 0, not 0 / 0
+    # at least one cell, so that an empty mask gives a loss of 0 instead of 0 / 0
     return mean / weight.flatten(1).mean(1).clamp(min=1 / weight[0].numel())
 
 
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
-    """values [B] in the shape that multiplies each sample of `like`."""
+    """Reshapes `values`, [B], so that they broadcast over the samples of `like`."""
     return values.view(-1, *[1] * (like.dim() - 1))
 
 
-def _scaled(error: Tensor, share: float) -> Tensor:
-    return error if share == 1 else error * share
+def _scaled(error: Tensor, weight: float) -> Tensor:
+    return error if weight == 1 else error * weight

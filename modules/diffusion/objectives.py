@@ -1,6 +1,6 @@
-"""What a denoiser learns: how clean latents are noised and what it must predict.
+"""Training objectives: how clean latents are noised and what the denoiser must predict.
 
-Legend: B batch; latents have any further axes. `u` is a uniform draw in [0, 1) per sample.
+Legend: B batch; the other axes of latents are arbitrary. `u` is [B], the noise level of each sample in [0, 1).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from modules.diffusion.losses import per_sample
 class Noised(NamedTuple):
     """One noised batch."""
 
-    latents: Tensor  # as the clean latents
-    timestep: Tensor  # [B], on the denoiser's scale (0..999 whole for DDPM, 0..1000 for flow)
-    target: Tensor  # what the denoiser should predict, as the clean latents
+    latents: Tensor  # in the shape of the clean latents
+    timestep: Tensor  # [B], on the denoiser's scale (integers 0..999 for DDPM, 0..1000 for flow)
+    target: Tensor  # what the denoiser should predict, in the shape of the clean latents
 
 
 class Objective(Protocol):
     def noise(self, clean: Tensor, noise: Tensor, u: Tensor) -> Noised: ...
 
     def timestep(self, u: Tensor) -> Tensor:
-        """[B], the `Noised.timestep` of samples noised with these draws."""
+        """[B], the `Noised.timestep` for these noise levels."""
 
     def snr(self, u: Tensor) -> Tensor:
-        """[B], signal^2 / noise^2 of samples noised with these draws, in float32 at least."""
+        """[B], signal^2 / noise^2 for these noise levels, at least in float32."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Ddpm:
 
     def timestep(self, u: Tensor) -> Tensor:
         last = len(self.alphas_cumprod) - 1
-        # clamped: as a float32, a draw just below 1 may have been rounded to 1
+        # clamped, because a value just below 1 may have been rounded to 1 in float32
         return (u * len(self.alphas_cumprod)).long().clamp(max=last)
 
 
 @dataclass(frozen=True)
 class Flow:
-    """Rectified flow: a straight path from data to noise; the velocity is predicted.
+    """Rectified flow: a straight path from data to noise, whose velocity is predicted.
 
     x_t = (1 - sigma) x0 + sigma noise, target noise - x0, timestep 1000 sigma.
     Source: Esser et al. 2024, arXiv 2403.03206, section 2.
@@ -72,7 +72,7 @@ class Flow:
 
     def noise(self, clean: Tensor, noise: Tensor, u: Tensor) -> Noised:
         sigma = per_sample(u.to(clean.dtype), clean)
-        # the timestep keeps u's precision: bf16 would collapse neighbouring timesteps near 1000
+        # the timestep keeps the precision of u: in bf16, neighboring timesteps near 1000 collapse
         return Noised((1 - sigma) * clean + sigma * noise, self.timestep(u), noise - clean)
 
     def timestep(self, u: Tensor) -> Tensor:

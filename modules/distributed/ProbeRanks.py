@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from modules.distributed.probe_rank import RankTask
+from modules.distributed.probe_worker import RankTask
 
 START_SECONDS = 180  # importing torch from a cold or a network disk, and a first CUDA context on each GPU
 CAUSE_SECONDS = 1.0  # how long to look for the cause after a symptom: peers notice a death within 0.4 s
@@ -95,7 +95,7 @@ class ProbeRanks:
 
     def _start(self, task: RankTask) -> None:
         log = self._stack.enter_context(_log())
-        command = [sys.executable, "-m", "modules.distributed.probe_rank", json.dumps(asdict(task))]
+        command = [sys.executable, "-m", "modules.distributed.probe_worker", json.dumps(asdict(task))]
         env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}  # so that both sides count GPUs alike
         process = subprocess.Popen(
             command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0

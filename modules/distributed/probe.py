@@ -3,7 +3,7 @@
     python -m modules.distributed.probe --devices 0,1,2 --backend auto
 
 A table for people goes to stderr, JSON to stdout. Exit code 0: measured; 1: a rank failed, and the JSON says which;
-2: refused. This process does without torch: it starts one process per rank (probe_rank.py), tells them which ranks
+2: refused. This process does without torch: it starts one process per rank (probe_worker.py), tells them which ranks
 measure next, and ends them all when one of them fails or does not answer in time.
 
     {"backend": "nccl", "devices": [0, 1, 2], "pairs": [{"ranks": [0, 1], "gb_per_s": 41.7}, ...],

@@ -1,7 +1,7 @@
-"""How a family's VAE turns pictures into latents and back.
+"""How a family's VAE converts images to latents and back.
 
-Legend: B batch, C channels, H W pixels or latent cells. Latents of video models have an axis of frames, too,
-[B, C, F, H, W]; a picture is one frame.
+Legend: B batch, C channels, H W pixels or latent cells. Latents of video models also have a frame axis,
+[B, C, F, H, W]; an image is one frame.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Posterior(Protocol):
-    """What an encoder says of the raw latents of a batch: a normal distribution for each value.
+    """The distribution of raw latents that a VAE encoder returns: a normal distribution for each element.
 
-    Of an encoder without one there is the mode alone; such a family can't be trained by the method "vae".
+    Deterministic encoders only have `mode`; the method "vae" does not support such families.
     """
 
     mean: Tensor
@@ -26,7 +26,7 @@ class Posterior(Protocol):
     def mode(self) -> Tensor: ...
 
     def kl(self) -> Tensor:
-        """The divergence from the standard normal distribution, summed over some axes of each sample."""
+        """The KL divergence from the standard normal distribution, summed over some axes of each sample."""
 
 
 def encode_to_distribution(vae: nn.Module, pixels_BCHW: Tensor) -> Posterior:
@@ -42,21 +42,21 @@ def scaling_and_shift(vae: nn.Module) -> tuple[float, float]:
 
 
 def shape_by_blocks(vae: nn.Module, width: int, height: int, num_frames: int) -> tuple[int, ...]:
-    """Each level of the VAE but the last halves the picture."""
+    """The latent shape of a VAE whose levels, except the last, halve the image."""
     factor = 2 ** (len(vae.config.block_out_channels) - 1)
     return vae.config.latent_channels, height // factor, width // factor
 
 
 @dataclass(frozen=True)
 class Codec:
-    """The VAE of a family; what is not given is that of diffusers' AutoencoderKL.
+    """Functions that use a family's VAE; the defaults are for diffusers' AutoencoderKL.
 
-    Raw latents are what the VAE gives and takes. Everything else works with normalized ones: (raw - shift) * scale.
+    The VAE's own latents are called raw. All other code works with normalized latents, (raw - shift) * scale.
 
-    stats: vae -> (shift, scale), numbers or tensors that broadcast over raw latents.
-    encode: (vae, pixels [B, 3, H, W] in [-1, 1]) -> the distribution of the raw latents.
+    stats: vae -> (shift, scale), as numbers or tensors that broadcast over raw latents.
+    encode: (vae, pixels [B, 3, H, W] in [-1, 1]) -> distribution of the raw latents.
     decode: (vae, raw latents) -> pixels [B, 3, H, W] in about [-1, 1].
-    shape: (vae, width and height in pixels, number of frames) -> the shape of the latents of one sample.
+    shape: (vae, width in pixels, height in pixels, number of frames) -> shape of the latents of one sample.
     """
 
     stats: Callable[[nn.Module], tuple[float | Tensor, float | Tensor]] = scaling_and_shift

@@ -1,7 +1,7 @@
-"""What a model family is: data and a few short functions, no training code and no torch at import.
+"""The description of a model family: data and a few short functions, without training code or torch at import.
 
-Noise, target and loss live in unpacked, normalized latent space; whatever a denoiser wants otherwise
-(packing, time scale, sign) is inside the family's `pack`, `unpack`, `inputs` and `output`.
+Noise, target and loss are computed on unpacked, normalized latents. If a denoiser needs other conventions (packing,
+time scale, sign), `pack`, `unpack`, `inputs` and `output` of the family convert.
 """
 
 from __future__ import annotations
@@ -20,54 +20,54 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DenoiserCall:
-    """What a family's `inputs` sees of one forward pass."""
+    """The arguments of one forward pass, from which a family's `inputs` builds those of the denoiser."""
 
     denoiser: nn.Module
-    latents: Tensor  # noised, normalized, and packed as the family says
+    latents: Tensor  # noised, normalized and packed
     timestep: Tensor  # [B], 0..1000
-    text: Conditioning  # the outputs of TextEncoding by name, batched
-    shape: tuple[int, ...]  # of the latents before they were packed: [B, C, H, W] or [B, C, F, H, W]
-    sizes: Tensor | None = None  # [B, 6], as in Batch; given where the family `takes_sizes`
-    guidance: Tensor | None = None  # [B], float32; given where the family `takes_guidance`
+    text: Conditioning  # batched outputs of TextEncoding by name
+    shape: tuple[int, ...]  # of the latents before packing: [B, C, H, W] or [B, C, F, H, W]
+    sizes: Tensor | None = None  # [B, 6], as in Batch; None unless the family `takes_sizes`
+    guidance: Tensor | None = None  # [B], float32; None unless the family `takes_guidance`
 
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of model.
+    """A family of models with the same architecture and conventions.
 
-    name: as in the settings. label: as people know it.
-    pipeline: the class in diffusers; other_pipelines: further class names whose folders hold the same architecture.
-    denoisers: the pipeline's components that predict; vae: the one that makes latents.
-    objective: "ddpm" (the base's scheduler config says epsilon or v) or "flow".
-    align: pixel sizes must be multiples of it.
-    inputs: DenoiserCall -> keyword arguments of the denoiser's forward.
-    output: (DenoiserCall, what the denoiser returns first) -> the prediction, packed as the latents were.
-    pack: latents -> what the denoiser takes for them. unpack: (packed, shape of the latents) -> latents.
-    experts: the pipeline's config -> denoiser -> the timesteps that are its own, from the first up to, but without, the
-        second; None where one denoiser takes all. What trains of an expert that a step does not need stays as it is.
-    codec: how the VAE turns pictures into latents and back.
-    lora_targets: component -> names of its attention projections; lora_mlp: likewise of its feed-forward layers.
-    lora_blocks: component -> the blocks in which layers may be adapted.
-    latent_bytes_per_pixel, caption_bytes: what a cache entry takes in float32, for the estimate of disk space.
-    typical_bytes: of a whole model in float32, for the same where the base is not on the disk yet.
-    is_default: whether a config nobody touched is of this family.
-    unused: components that training never needs and that are not loaded.
-    optional: components that a model may go without -> how the names of their tensors begin in a single file.
-    takes_sizes: whether the denoiser is told each picture's original size, crop and bucket (`Batch.sizes`).
-    takes_guidance: whether denoisers are told a scale of guidance, as those that were distilled from guided ones.
-    patch: latent cells along each side of what counts as a token where timesteps are shifted by a picture's size.
-    partly_idle: components of which training reaches not every weight, so that some never get a gradient.
-    fixed: component -> layers of it that never train, because other programs' files have no place for them.
-    accepts: whether a model_index.json that names one of the pipelines is of this family; variants differ in it.
-    made_lora: whether a LoRA file with tensors of these names and shapes is of this family and of no other.
-    published: the model that the estimate of memory is made for; None where nothing is known of its size.
-    methods: those that can train it; "embedding" needs `embedding_keys`, "vae" a VAE with a distribution.
-    call_options: further arguments of the pipeline's `__call__`, beside those of `text.options`.
-    single_file: the key layout in which a single-file checkpoint can be written, None where there is none: "ldm" of the
-        first latent diffusion, "sgm" of Stability's later ones with two text encoders, "mmdit" with three.
-    kohya_prefixes: component -> how the names of its layers begin in a LoRA file in kohya's format.
-    kohya_blocks: whether that format names the denoiser's blocks as diffusers does or as a single file does.
-    embedding_keys: text encoder -> the name of its vectors in the file of an embedding.
+    name: as in the settings. label: as shown to users.
+    pipeline: the diffusers class. other_pipelines: further class names whose folders have the same architecture.
+    denoisers: the pipeline's components that predict. vae: the component that encodes images.
+    objective: "ddpm" (epsilon or v, by the scheduler config of the base model) or "flow".
+    align: image sizes must be multiples of this many pixels.
+    inputs: DenoiserCall -> keyword arguments for the denoiser's forward.
+    output: (DenoiserCall, first output of the denoiser) -> prediction, packed like the latents.
+    pack: latents -> the denoiser's input. unpack: (packed, shape of the latents) -> latents.
+    experts: pipeline config -> denoiser -> its half-open interval of timesteps [start, end); None if a single denoiser
+        handles all timesteps. An expert that a step does not use is not updated.
+    codec: how the VAE converts images to latents and back.
+    lora_targets: component -> names of its attention projections. lora_mlp: the same for its feed-forward layers.
+    lora_blocks: component -> prefixes of the blocks whose layers can be adapted.
+    latent_bytes_per_pixel, caption_bytes: size of a cache entry in float32, for estimating disk space.
+    typical_bytes: size of a whole model in float32, for estimating disk space before the base model is downloaded.
+    is_default: whether this is the default of the setting `family`.
+    unused: components that training never needs, which are not loaded.
+    optional: components that a model may lack -> prefix of their tensors in a single-file checkpoint.
+    takes_sizes: whether the denoiser takes the original size, crop and bucket of each image (`Batch.sizes`).
+    takes_guidance: whether the denoiser takes a guidance scale, as guidance-distilled models do.
+    patch_size: latent cells along each side of a token, for shifting timesteps by resolution.
+    partly_unused: components with weights that the forward pass does not use, so that they never get a gradient.
+    frozen_layers: component -> layers that are never trained, because other programs' file formats can't hold them.
+    accepts: whether a model_index.json with one of the pipelines belongs to this family and not to a variant.
+    matches_lora: whether tensor names and shapes of a LoRA file belong to this family and to no other.
+    published: the model that the memory estimate is for; None if its architecture is unknown.
+    methods: methods that can train the family; "embedding" needs `embedding_keys`, "vae" a VAE with a distribution.
+    call_options: further arguments for the pipeline's `__call__`, besides `text.options`.
+    single_file: the key layout for writing single-file checkpoints, None if they can't be written: "ldm" for the
+        original latent diffusion, "sgm" for Stability's models with two text encoders, "mmdit" with three.
+    kohya_prefixes: component -> prefix of its layers in kohya's LoRA format.
+    kohya_blocks: whether that format names the denoiser's blocks as diffusers or as single-file checkpoints do.
+    embedding_keys: text encoder -> key of its vectors in an embedding file.
     """
 
     name: str
@@ -96,11 +96,11 @@ class Family:
     optional: Mapping[str, str] = field(default_factory=dict)
     takes_sizes: bool = False
     takes_guidance: bool = False
-    patch: int = 2
-    partly_idle: tuple[str, ...] = ()
-    fixed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    patch_size: int = 2
+    partly_unused: tuple[str, ...] = ()
+    frozen_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     accepts: Callable[[Mapping[str, Any]], bool] = lambda index: True
-    made_lora: Callable[[Mapping[str, tuple[int, ...]]], bool] = lambda shapes: False
+    matches_lora: Callable[[Mapping[str, tuple[int, ...]]], bool] = lambda shapes: False
     published: PublishedModel | None = None
     methods: tuple[str, ...] = ("lora", "full")
     call_options: Mapping[str, Any] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Family:
 
     @property
     def pipelines(self) -> tuple[str, ...]:
-        """Every class in diffusers whose folders this family can train."""
+        """All diffusers pipeline classes whose folders this family can train."""
         return (self.pipeline, *self.other_pipelines)
 
     @property

@@ -1,4 +1,4 @@
-"""How prompts become conditioning, by the pipeline's own `encode_prompt`."""
+"""How a family's prompts are encoded by its pipeline's `encode_prompt` and combined into batches."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Conditioning of a batch, by name: [B, ...], or where a family takes lists a tensor for each prompt.
+# The conditioning of a batch, by name: tensors [B, ...], or lists of one tensor per prompt.
 Conditioning = Mapping[str, "Tensor | list[Tensor]"]
 
 
 @dataclass(frozen=True)
 class TextEncoding:
-    """What of a pipeline encodes text, and how the prompts of a batch are put together.
+    """The text encoding of a family.
 
-    outputs: a name for each value that `encode_prompt` returns, equal to the argument of the pipeline's `__call__`
-        that takes it, so that a cached record serves training and sampling; None drops the value.
-    encoders, tokenizers: the pipeline's components that are needed.
-    options: further arguments of `encode_prompt`, and of `__call__` where it takes them.
-    empty_options: those that differ for the empty prompt, so that caption dropout encodes it as the pipeline does where
-        it is given no negative prompt.
-    collate: "stack" where all prompts give the same shapes; "pad" where the outputs in `padded` differ in their length,
-        which is their first axis, and are filled up with zeros; "list" where the denoiser takes a list.
-    mask: the name under which a batch says, as bool[B, length], what of the padded outputs is no padding.
+    outputs: a name for each value that `encode_prompt` returns, or None to drop it. Names equal the argument of the
+        pipeline's `__call__` that takes the value, so that cached records can be used for training and sampling.
+    encoders, tokenizers: the components of the pipeline that encode text.
+    options: further arguments for `encode_prompt`, and for `__call__` if it has them.
+    empty_options: options that differ for the empty prompt, so that caption dropout encodes it as the pipeline encodes
+        a missing negative prompt.
+    collate: "stack" if all prompts give the same shapes; "pad" if the outputs in `padded` differ in length (their first
+        axis) and are padded with zeros; "list" if the denoiser takes a list.
+    mask: name of a bool[B, length] tensor that is True where padded outputs are not padding; "" for none.
     """
 
     outputs: tuple[str | None, ...]
@@ -42,7 +42,7 @@ class TextEncoding:
 
 
 def collate_text(text: TextEncoding, records: list[Mapping[str, Tensor]]) -> dict[str, Tensor | list[Tensor]]:
-    """The conditioning of a batch of prompts from that of each."""
+    """Combines the conditioning of single prompts into that of a batch."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
 

@@ -1,1 +1,1 @@
-"""Model families: what a model is."""
+"""Model families: the architectures that Chorus can train."""

@@ -1,4 +1,4 @@
-"""Prompts to conditioning: the pipeline's own `encode_prompt`, with only the text encoders in memory."""
+"""Encodes prompts with the pipeline's own `encode_prompt`, with only the text encoders in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
     from modules.families.TextEncoding import Conditioning
 
-# What every encode_prompt that takes them is told: one plain text per prompt, no unconditional half.
+# Arguments for every encode_prompt that has them: one text per prompt, without the unconditional half.
 _FIXED = {
     "do_classifier_free_guidance": False,
     "num_images_per_prompt": 1,
@@ -29,17 +29,17 @@ _FIXED = {
 
 
 def encode_text(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> dict[str, Tensor | list[Tensor]]:
-    """Conditioning of a batch with these `prompts`, by name, on the encoders' device.
+    """The conditioning of a batch of prompts, on the device of the encoders.
 
-    Gradients flow where the caller has them enabled. The names are those of `family.text.outputs`, and its mask's.
+    Gradients flow if the caller enables them. Names are those of `family.text.outputs` and `family.text.mask`.
     """
     return collate_text(family.text, encode_records(family, pipe, prompts))
 
 
 def encode_records(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list[dict[str, Tensor]]:
-    """Conditioning of each of `prompts` by itself, without an axis for the batch: what a cache keeps."""
+    """The conditioning of each prompt, without a batch axis, as stored in the cache."""
     numbers = range(len(prompts))
-    if family.text.collate == "pad":  # each alone: beside longer ones it would be padded to their length
+    if family.text.collate == "pad":  # one at a time, or they would be padded to the longest
         groups = [[number] for number in numbers]
     elif family.text.empty_options:
         groups = [[number for number in numbers if bool(prompts[number]) is spoken] for spoken in (True, False)]
@@ -55,19 +55,19 @@ def _encode(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list
     encoder = getattr(pipe, family.text.encoders[0])
     taken = inspect.signature(pipe.encode_prompt).parameters
     arguments: dict[str, Any] = {**_FIXED, "device": encoder.device, **family.text.options_for(prompts[0])}
-    with _denoiser_described(family, pipe), _no_float16(encoder.device):
+    with _denoiser_config_available(family, pipe), _no_float16(encoder.device):
         outputs = pipe.encode_prompt(
-            prompt=written_out(pipe, prompts),
+            prompt=expand_textual_inversion(pipe, prompts),
             **{name: value for name, value in arguments.items() if name in taken},
         )
     named = {name: value for name, value in zip(family.text.outputs, outputs, strict=True) if name is not None}
     return [{name: value[row] for name, value in named.items()} for row in range(len(prompts))]
 
 
-def written_out(pipe: DiffusionPipeline, prompts: list[str]) -> list[str]:
-    """The prompts, in a new list, with every token of trained words that have several (textual inversion).
+def expand_textual_inversion(pipe: DiffusionPipeline, prompts: list[str]) -> list[str]:
+    """A new list of prompts, in which words of textual inversion are expanded to all their tokens.
 
-    Pipelines that know textual inversion do it themselves; Stable Diffusion 3's does not.
+    Most pipelines do this themselves; that of Stable Diffusion 3 does not.
     """
     if hasattr(pipe, "maybe_convert_prompt") or getattr(pipe, "tokenizer", None) is None:
         return list(prompts)  # a copy: some pipelines edit the list in place
@@ -77,17 +77,17 @@ def written_out(pipe: DiffusionPipeline, prompts: list[str]) -> list[str]:
 
 
 def is_unconditional_zero(pipe: DiffusionPipeline) -> bool:
-    """Whether the pipeline takes zeros where no prompt is given, as SDXL's does, and not the conditioning of ""."""
+    """Whether the pipeline uses zeros instead of the conditioning of "" if no prompt is given, as SDXL's does."""
     return bool(pipe.config.get("force_zeros_for_empty_prompt", False))
 
 
 def zeroed(text: Conditioning, rows: Tensor) -> dict[str, Tensor]:
-    """The conditioning `text`, of tensors, zero in the rows that `rows`, bool[B], marks."""
+    """`text` with zeros in the rows marked by `rows`, bool[B]. text: tensors only, no lists."""
     return {name: value.masked_fill(rows.view(-1, *[1] * (value.dim() - 1)), 0) for name, value in text.items()}
 
 
 def _no_float16(device: torch.device) -> AbstractContextManager:
-    """Inside, autocast is off where it casts to float16, in which the activations of T5 overflow."""
+    """Context that disables autocast to float16, in which the activations of T5 overflow."""
     import torch
 
     if torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type) == torch.float16:
@@ -96,10 +96,10 @@ def _no_float16(device: torch.device) -> AbstractContextManager:
 
 
 @contextlib.contextmanager
-def _denoiser_described(family: Family, pipe: DiffusionPipeline) -> Iterator[None]:
-    """Inside, a denoiser that is not in memory has its config, if the pipeline's maker left one in `denoiser_config`.
+def _denoiser_config_available(family: Family, pipe: DiffusionPipeline) -> Iterator[None]:
+    """Context in which a denoiser that is not loaded is replaced by `pipe.denoiser_config`, if the pipeline has it.
 
-    Pipelines ask it how wide the zeros are that stand in for an encoder which the model goes without.
+    Pipelines read the width of the zeros that replace a missing text encoder from the denoiser's config.
     """
     (denoiser, *_), config = family.denoisers, getattr(pipe, "denoiser_config", None)
     if config is None or getattr(pipe, denoiser) is not None:

@@ -1,6 +1,6 @@
-"""FLUX.1: a flow transformer on packed latents, CLIP's pooled output and T5; dev takes the scale of guidance, too.
+"""FLUX.1: a flow transformer on packed latents, with CLIP's pooled output and T5; dev also takes a guidance scale.
 
-Black Forest Labs 2024; Esser et al. 2024, arXiv 2403.03206, for the blocks and the shift of timesteps by resolution.
+Black Forest Labs 2024; blocks and resolution-dependent timestep shift after Esser et al. 2024, arXiv 2403.03206.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from modules.families.Family import DenoiserCall, Family
-from modules.families.packing import pack_2x2, token_places, unpack_2x2
-from modules.families.PublishedModel import CLIP_L, KL_VAE_16, T5_XXL, Part, PublishedModel
+from modules.families.packing import pack_2x2, token_positions, unpack_2x2
+from modules.families.PublishedModel import CLIP_L, KL_VAE_16, T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
 
@@ -23,7 +23,7 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
         "encoder_hidden_states": text,
         "pooled_projections": call.text["pooled_prompt_embeds"],
         "txt_ids": text.new_zeros(text.shape[1], 3),
-        "img_ids": token_places(height // 2, width // 2, like=latents),
+        "img_ids": token_positions(height // 2, width // 2, like=latents),
     }
 
 
@@ -72,7 +72,7 @@ FLUX1 = Family(
     typical_bytes=67.5e9,
     unused=("image_encoder", "feature_extractor"),
     published=PublishedModel(
-        denoiser=Part("diffusers.FluxTransformer2DModel", {"guidance_embeds": True}),
+        denoiser=Component("diffusers.FluxTransformer2DModel", {"guidance_embeds": True}),
         vae=KL_VAE_16,
         text_encoders=((CLIP_L, 77), (T5_XXL, 512)),
         text={"prompt_embeds": (512, 4096), "pooled_prompt_embeds": (768,)},

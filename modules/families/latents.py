@@ -1,4 +1,4 @@
-"""Pixels to normalized latents and back, by a family's Codec.
+"""Converts pixels to normalized latents and back, using a family's Codec.
 
 Legend: B batch, C channels, H W pixels. Latents are [B, C, H, W], of video models [B, C, F, H, W].
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def encode_pixels(family: Family, vae: nn.Module, pixels_BCHW: Tensor) -> Tensor:
-    """Normalized latents of pictures in [-1, 1]: the mode of the encoder's distribution, so that a cache is exact."""
+    """Normalized latents of images in [-1, 1]: the mode of the encoder's distribution, so that caching is exact."""
     with _safe_from_overflow(vae):
         raw = family.codec.encode(vae, pixels_BCHW.to(vae.device, vae.dtype)).mode()
         shift, scale = _stats(family, vae, raw)
@@ -24,25 +24,25 @@ def encode_pixels(family: Family, vae: nn.Module, pixels_BCHW: Tensor) -> Tensor
 
 
 def decode_latents(family: Family, vae: nn.Module, latents: Tensor) -> Tensor:
-    """Pictures in about [-1, 1] of normalized latents, [B, 3, H, W]."""
+    """Decodes normalized latents to images [B, 3, H, W] in about [-1, 1]."""
     shift, scale = _stats(family, vae, latents)
     return family.codec.decode(vae, (latents / scale + shift).to(vae.dtype))
 
 
 def latent_shape(family: Family, vae: nn.Module, width: int, height: int) -> tuple[int, ...]:
-    """The shape of the latents of one picture of this size in pixels."""
+    """The shape of the latents of one image. width, height: in pixels."""
     return family.codec.shape(vae, width, height, 1)
 
 
 def _stats(family: Family, vae: nn.Module, latents: Tensor) -> tuple[float | Tensor, float | Tensor]:
-    """Shift and scale, on the device and in the precision of the latents where they are tensors."""
+    """Shift and scale; tensors are moved to the device and dtype of the latents."""
     shift, scale = family.codec.stats(vae)
     return tuple(value.to(latents) if hasattr(value, "to") else value for value in (shift, scale))
 
 
 @contextlib.contextmanager
 def _safe_from_overflow(vae: nn.Module) -> Iterator[None]:
-    """Inside, a VAE in float16 computes in float32 if its config asks for it: the activations of some overflow."""
+    """Context in which a float16 VAE computes in float32 if its config has `force_upcast`, to avoid overflow."""
     import torch
 
     if vae.dtype != torch.float16 or not vae.config.get("force_upcast"):
@@ -52,4 +52,4 @@ def _safe_from_overflow(vae: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        vae.to(torch.float16)  # to the bits that it had
+        vae.to(torch.float16)  # restores the same bits

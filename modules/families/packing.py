@@ -1,4 +1,4 @@
-"""Latents as transformers take them that see 2 x 2 cells as one token.
+"""Packing of latents for transformers that use 2 x 2 latent cells as one token.
 
 Legend: B batch, C channels, H W latent cells, N tokens.
 """
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 def pack_2x2(latents_BCHW: Tensor) -> Tensor:
-    """[B, H/2 * W/2, 4 C], row by row; of each token channel by channel, then row by row."""
+    """Returns [B, H/2 * W/2, 4 C]: tokens in row-major order, each ordered by channel and then row by row."""
     batch, channels, height, width = latents_BCHW.shape
     cells = latents_BCHW.reshape(batch, channels, height // 2, 2, width // 2, 2)
     return cells.permute(0, 2, 4, 1, 3, 5).reshape(batch, height * width // 4, channels * 4)
 
 
 def unpack_2x2(packed_BNC: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """What `pack_2x2` has made of latents of this shape."""
+    """Inverse of `pack_2x2`. shape: of the latents."""
     batch, channels, height, width = shape
     cells = packed_BNC.reshape(batch, height // 2, width // 2, channels, 2, 2)
     return cells.permute(0, 3, 1, 4, 2, 5).reshape(batch, channels, height, width)
 
 
-def token_places(height: int, width: int, like: Tensor) -> torch.Tensor:
-    """[height * width, 3], for rotary embeddings: 0, row and column of each token, in the precision of `like`."""
+def token_positions(height: int, width: int, like: Tensor) -> torch.Tensor:
+    """[height * width, 3], for rotary embeddings: 0, row and column of each token, in the dtype of `like`."""
     import torch
 
     rows = torch.arange(height, device=like.device)[:, None].expand(height, width)

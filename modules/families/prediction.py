@@ -1,4 +1,4 @@
-"""What a family's denoisers predict, and the objective they were trained for."""
+"""Runs a family's denoisers, and determines the objective that the base model was trained with."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def predict(
     guidance: float = 1.0,
     host_timestep: Tensor | None = None,
 ) -> Tensor:
-    """The prediction for noised latents [B, C, H, W], of video models [B, C, F, H, W], in the same shape.
+    """The prediction for noised latents [B, C, H, W] (video models: [B, C, F, H, W]), in the same shape.
 
-    Of a family with experts each row goes to the denoiser that its timestep belongs to, however the batch was cut.
-    timestep: [B], 0..1000. text: conditioning by name, batched. Both and the latents are cast to the denoiser's dtype.
-    sizes: [B, 6], as in Batch, for families that take them; they stay in float32, which holds each pixel count exactly.
-    guidance: the scale that a family is told which takes one.
-    host_timestep: `timestep` on the CPU, so that a choice between experts does not wait for the device.
+    If the family has experts, each row is passed to the denoiser that its timestep belongs to.
+    timestep: [B], 0..1000.
+    text: conditioning by name, batched. It is cast to the denoiser's dtype, as are the latents.
+    sizes: [B, 6], as in Batch, for families that take them; stays in float32, which represents pixel counts exactly.
+    guidance: the guidance scale, for families that take one.
+    host_timestep: `timestep` on the CPU, so that choosing experts does not synchronize with the device.
     """
     import torch
 
@@ -75,7 +76,7 @@ def _rows_of(call: DenoiserCall, rows: list[int]) -> DenoiserCall:
 
         if value is None or isinstance(value, list):
             return value and [value[row] for row in rows]
-        return torch.stack([value[row] for row in rows])  # a tensor of indexes would have to go to the device first
+        return torch.stack([value[row] for row in rows])  # indexing with a tensor would first copy it to the device
 
     return replace(
         call,
@@ -88,7 +89,7 @@ def _rows_of(call: DenoiserCall, rows: list[int]) -> DenoiserCall:
 
 
 def _in_order(parts: list[tuple[list[int], Tensor]]) -> Tensor:
-    """The rows of all parts, each (numbers of rows, their predictions), in the order of their numbers."""
+    """Merges the predictions of all experts. parts: (row numbers, predictions of these rows) of each expert."""
     import torch
 
     if len(parts) == 1:
@@ -100,10 +101,10 @@ def _in_order(parts: list[tuple[list[int], Tensor]]) -> Tensor:
 def objective_of(family: Family, scheduler_config: Mapping[str, Any], device: torch.device | None = None) -> Objective:
     """The training objective of a base model.
 
-    scheduler_config: of the base's scheduler; it holds the noise schedule and says whether epsilon or v is predicted.
-    A scheduler made for training is built from it, because those of pipelines carry state and are changed by sampling.
-    device: where the noise schedule lives, so that no step copies it there.
-    Raises UserError for a base that predicts something else.
+    scheduler_config: of the base model's scheduler; it has the noise schedule and the prediction type. A training
+        scheduler is built from it, because a pipeline's own scheduler has state that sampling changes.
+    device: where the noise schedule is kept, so that steps don't have to copy it.
+    Raises UserError if the base model predicts something other than epsilon or v.
     """
     from modules.diffusion.objectives import Ddpm, Flow
 
@@ -117,10 +118,10 @@ def objective_of(family: Family, scheduler_config: Mapping[str, Any], device: to
 
 
 def check_prediction(family: Family, scheduler_config: Mapping[str, Any]) -> None:
-    """Raises UserError for a base that predicts what can't be trained, as its scheduler says."""
-    predicted = scheduler_config.get("prediction_type", "epsilon")  # as diffusers takes it
+    """Raises UserError if the base model's scheduler has a prediction type that can't be trained."""
+    predicted = scheduler_config.get("prediction_type", "epsilon")  # the default of diffusers
     if family.objective == "ddpm" and predicted not in ("epsilon", "v_prediction"):
         raise UserError(
-            f"model.prediction_type auto: the base predicts {predicted!r}, and only epsilon and v_prediction can be "
-            "trained; set the one of these that it was made for, or choose another base."
+            f"model.prediction_type auto: the base predicts {predicted!r}, but only epsilon and v_prediction can be "
+            "trained; set the one that the model was made for, or choose another base."
         )

@@ -1,4 +1,4 @@
-"""The families there are, by name: every `Family` that a file in this folder declares."""
+"""All families by name: every `Family` that is declared in a file of this folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _declared() -> dict[str, Family]:
-    """In the order in which they are offered, which is that of their labels."""
+    """The declared families, sorted by label, which is the order in the window."""
     names = [found.name for found in pkgutil.iter_modules(modules.families.__path__, "modules.families.")]
     values = (value for name in names if name != __name__ for value in vars(import_module(name)).values())
     families = {family.name: family for family in values if isinstance(family, Family)}
@@ -26,11 +26,11 @@ FAMILIES: dict[str, Family] = _declared()
 
 
 def family_of(index: Mapping[str, Any]) -> Family | None:
-    """The family that trains the pipeline of a model_index.json, None where there is none."""
+    """The family for the pipeline of a model_index.json, or None."""
     named = index.get("_class_name")
     return next((one for one in FAMILIES.values() if named in one.pipelines and one.accepts(index)), None)
 
 
 def family_of_pipeline(pipe: DiffusionPipeline) -> Family | None:
-    """The family that a pipeline in memory is of, None where there is none."""
+    """The family of a loaded pipeline, or None."""
     return family_of({**pipe.config, "_class_name": type(pipe).__name__})

@@ -1,6 +1,6 @@
-"""Sana: a linear transformer on an autoencoder that makes 32 pixels one cell, and Gemma 2 told how to read a prompt.
+"""Sana: a linear transformer on a 32x autoencoder, with Gemma 2, which gets an instruction before each prompt.
 
-Xie et al. 2024, arXiv 2410.10629; the instruction is that of its section 3.1, in the words of diffusers' pipeline.
+Xie et al. 2024, arXiv 2410.10629; the instruction (section 3.1) is the one in diffusers' pipeline.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from modules.families.Codec import Codec
 from modules.families.Family import Family
-from modules.families.PublishedModel import Part, PublishedModel
+from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
 
 
 def _encode(vae: nn.Module, pixels_BCHW: Tensor) -> SimpleNamespace:
-    """The autoencoder gives no distribution, but latents."""
+    """The autoencoder is deterministic."""
     latents = vae.encode(pixels_BCHW).latent
     return SimpleNamespace(mode=lambda: latents)
 
@@ -56,7 +56,7 @@ SANA = Family(
         encoders=("text_encoder",),
         tokenizers=("tokenizer",),
         options={"max_sequence_length": 300, "complex_human_instruction": _INSTRUCTION},
-        empty_options={"complex_human_instruction": None},  # as the pipeline encodes its negative prompt
+        empty_options={"complex_human_instruction": None},  # as the pipeline encodes negative prompts
     ),
     objective="flow",
     align=32,
@@ -67,8 +67,8 @@ SANA = Family(
         "encoder_hidden_states": call.text["prompt_embeds"],
         "encoder_attention_mask": call.text["prompt_attention_mask"],
     },
-    patch=1,
-    call_options={"use_resolution_binning": False},  # sizes stay as they are asked for
+    patch_size=1,
+    call_options={"use_resolution_binning": False},  # keep the requested size
     lora_targets={"transformer": _ATTENTION},
     lora_mlp={"transformer": ("ff.conv_inverted", "ff.conv_point")},
     lora_blocks={"transformer": ("transformer_blocks",)},
@@ -76,8 +76,8 @@ SANA = Family(
     caption_bytes=300 * (2304 * 4 + 8),
     typical_bytes=18e9,
     published=PublishedModel(
-        denoiser=Part("diffusers.SanaTransformer2DModel"),
-        vae=Part(
+        denoiser=Component("diffusers.SanaTransformer2DModel"),
+        vae=Component(
             "diffusers.AutoencoderDC",
             {
                 "encoder_block_types": ("ResBlock",) * 3 + ("EfficientViTBlock",) * 3,
@@ -86,7 +86,7 @@ SANA = Family(
                 "upsample_block_type": "interpolate",
             },
         ),
-        text_encoders=((Part("transformers.Gemma2Model", config_class="Gemma2Config"), 600),),
+        text_encoders=((Component("transformers.Gemma2Model", config_class="Gemma2Config"), 600),),
         text={"prompt_embeds": (300, 2304), "prompt_attention_mask": (300,)},
         side=1024,
     ),

@@ -1,7 +1,7 @@
-"""Stable Diffusion 1.x and 2.x: one U-Net, one CLIP text encoder; epsilon or v by the base's scheduler."""
+"""Stable Diffusion 1.x and 2.x: a U-Net and a CLIP text encoder; epsilon or v by the base model's scheduler."""
 
 from modules.families.Family import Family
-from modules.families.PublishedModel import CLIP_L, KL_VAE, Part, PublishedModel
+from modules.families.PublishedModel import CLIP_L, KL_VAE, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 from modules.families.unet_loras import made_for_one_encoder
 
@@ -32,14 +32,14 @@ SD15 = Family(
     methods=("lora", "full", "embedding", "vae"),
     unused=("safety_checker", "feature_extractor", "image_encoder"),
     published=PublishedModel(
-        denoiser=Part("diffusers.UNet2DConditionModel", {"cross_attention_dim": 768}),
+        denoiser=Component("diffusers.UNet2DConditionModel", {"cross_attention_dim": 768}),
         vae=KL_VAE,
         text_encoders=((CLIP_L, 77),),
         text={"prompt_embeds": (77, 768)},
         side=512,
     ),
     single_file="ldm",
-    made_lora=made_for_one_encoder,
+    matches_lora=made_for_one_encoder,
     kohya_prefixes={"unet": "lora_unet", "text_encoder": "lora_te"},
     embedding_keys={"text_encoder": "emb_params"},
 )

@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping
 
 from modules.families.Family import Family
-from modules.families.PublishedModel import CLIP_G, CLIP_L_PROJECTED, KL_VAE_16, T5_XXL, Part, PublishedModel
+from modules.families.PublishedModel import CLIP_G, CLIP_L_PROJECTED, KL_VAE_16, T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 from modules.families.unet_loras import flat_names
 
-_MEDIUM = Part(  # 3.5 medium, the larger one of the two sizes: 3 medium has 2.03 billion weights
+_MEDIUM = Component(  # 3.5 medium, which is larger than 3 medium with its 2.03 billion parameters
     "diffusers.SD3Transformer2DModel",
     {
         "sample_size": 128,
@@ -29,8 +29,8 @@ _CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 _ATTENTION_INPUT = re.compile(r"attn[._]to_q\.lora(_down|_A)\.weight$")
 
 
-def _made_lora(shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """By the names of its blocks, which other transformers have too, with more beside them or in another width."""
+def _matches_lora(shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Matches by block names; other transformers with the same names have further blocks or another width."""
     names = flat_names(shapes)
     if any(name.startswith("lora_unet_joint_blocks_") for name in names):
         return True
@@ -75,7 +75,7 @@ SD3 = Family(
     },
     lora_blocks={
         "transformer": ("transformer_blocks",),
-        # a level deeper than in CLIPTextModel, for these have a projection on top
+        # one level deeper than in CLIPTextModel, because these encoders have a projection
         "text_encoder": ("text_model.encoder.layers",),
         "text_encoder_2": ("text_model.encoder.layers",),
     },
@@ -84,9 +84,9 @@ SD3 = Family(
     typical_bytes=31e9,
     unused=("image_encoder", "feature_extractor"),
     optional={"text_encoder_3": "text_encoders.t5xxl.", "tokenizer_3": "text_encoders.t5xxl."},
-    # The model was trained on this encoder's pooled output as it is: in the released files its projection is the
-    # identity, and single files leave it out.
-    fixed={"text_encoder": ("text_projection",)},
+    # The model uses this encoder's pooled output without projection: in the released files the projection is the
+    # identity, and single-file checkpoints omit it.
+    frozen_layers={"text_encoder": ("text_projection",)},
     published=PublishedModel(
         denoiser=_MEDIUM,
         vae=KL_VAE_16,
@@ -96,9 +96,9 @@ SD3 = Family(
     ),
     single_file="mmdit",
     methods=("lora", "full", "embedding", "vae"),
-    made_lora=_made_lora,
-    # What OneTrainer writes and ComfyUI reads beside diffusers' names, with each layer's alpha. Those of kohya's own
-    # scripts hold query, key and value as one layer, in which three adapters of rank r have no place.
+    matches_lora=_matches_lora,
+    # The names that OneTrainer writes and ComfyUI reads, with an alpha per layer. kohya's own scripts merge query, key
+    # and value into one layer, which can't hold three separate adapters of rank r.
     kohya_prefixes={"transformer": "lora_transformer", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"},
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "clip_g", "text_encoder_3": "t5xxl"},
 )

@@ -1,17 +1,17 @@
-"""Stable Diffusion XL: a U-Net told of sizes, two CLIP text encoders; epsilon or v by the base's scheduler.
+"""Stable Diffusion XL: a U-Net with size conditioning and two CLIP text encoders; epsilon or v by the scheduler.
 
-Podell et al. 2023, arXiv 2307.01952: the U-Net attends to the penultimate layers of both encoders, side by side, and
-takes the second one's pooled output with each picture's original size, crop and bucket (section 2.2).
+Podell et al. 2023, arXiv 2307.01952: the U-Net attends to the concatenated penultimate layers of both encoders, and
+takes the pooled output of the second one and the original size, crop and bucket of each image (section 2.2).
 """
 
 from modules.families.Family import Family
-from modules.families.PublishedModel import CLIP_G, CLIP_L, KL_VAE, Part, PublishedModel
+from modules.families.PublishedModel import CLIP_G, CLIP_L, KL_VAE, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 from modules.families.unet_loras import made_for_two_encoders
 
 _CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 _CLIP_MLP = ("fc1", "fc2")
-_UNET = Part(
+_UNET = Component(
     "diffusers.UNet2DConditionModel",
     {
         "block_out_channels": (320, 640, 1280),
@@ -54,7 +54,7 @@ SDXL = Family(
     lora_blocks={
         "unet": ("down_blocks", "mid_block", "up_blocks"),
         "text_encoder": ("encoder.layers",),
-        # a level deeper, for this one has a projection on top
+        # one level deeper, because this encoder has a projection
         "text_encoder_2": ("text_model.encoder.layers",),
     },
     latent_bytes_per_pixel=4 * 4 / 8**2,
@@ -63,7 +63,7 @@ SDXL = Family(
     unused=("image_encoder", "feature_extractor"),
     takes_sizes=True,
     methods=("lora", "full", "embedding", "vae"),
-    partly_idle=("text_encoder",),  # its last layer lies behind the penultimate one, and nothing is pooled from it
+    partly_unused=("text_encoder",),  # its last layer and pooled output are not used
     published=PublishedModel(
         denoiser=_UNET,
         vae=KL_VAE,
@@ -72,7 +72,7 @@ SDXL = Family(
         side=1024,
     ),
     single_file="sgm",
-    made_lora=made_for_two_encoders,
+    matches_lora=made_for_two_encoders,
     kohya_prefixes={"unet": "lora_unet", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"},
     kohya_blocks="single_file",
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},

@@ -1,4 +1,4 @@
-"""Wan 2.1, trained on pictures: a flow transformer for videos, of which a picture is one frame, and UMT5.
+"""Wan 2.1, trained on images: a flow transformer for video, which sees an image as one frame, and UMT5.
 
 Wan et al. 2025, arXiv 2503.20314.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.families.Codec import Codec, Posterior
 from modules.families.Family import DenoiserCall, Family
-from modules.families.PublishedModel import Part, PublishedModel
+from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ WAN_21 = Family(
     caption_bytes=512 * 4096 * 4,
     typical_bytes=80e9,
     published=PublishedModel(
-        denoiser=Part("diffusers.WanTransformer3DModel"),  # the larger one of the two sizes: the other has 1.4 billion
-        vae=Part("diffusers.AutoencoderKLWan"),
+        denoiser=Component("diffusers.WanTransformer3DModel"),  # the 14B model, the larger of the two
+        vae=Component("diffusers.AutoencoderKLWan"),
         text_encoders=(
             (
-                Part(
+                Component(
                     "transformers.UMT5EncoderModel",
                     {"vocab_size": 256384, "d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64},
                     "UMT5Config",

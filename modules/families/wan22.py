@@ -1,7 +1,7 @@
-"""Wan 2.2, trained on pictures: to diffusers the pipeline of Wan 2.1, which its files tell apart.
+"""Wan 2.2, trained on images. It has the same diffusers pipeline as Wan 2.1; model_index.json tells them apart.
 
-The small model takes a timestep for each token. The large one is two experts: the first makes a picture's layout out of
-the noise, the second its details; `boundary_ratio` of the pipeline says where one ends and the other begins.
+The small model takes a timestep per token. The large one has two experts, one for high and one for low noise levels;
+the pipeline's `boundary_ratio` is the timestep between them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from modules.families.Family import DenoiserCall
-from modules.families.PublishedModel import Part
+from modules.families.PublishedModel import Component
 from modules.families.wan21 import ATTENTION, MLP, WAN_21, wan_inputs
 
 
@@ -38,11 +38,11 @@ WAN_22_5B = replace(
     typical_bytes=45e9,
     published=replace(
         WAN_21.published,
-        denoiser=Part(
+        denoiser=Component(
             "diffusers.WanTransformer3DModel",
             {"in_channels": 48, "out_channels": 48, "num_layers": 30, "num_attention_heads": 24, "ffn_dim": 14336},
         ),
-        vae=Part(
+        vae=Component(
             "diffusers.AutoencoderKLWan",
             {
                 "base_dim": 160,

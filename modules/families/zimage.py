@@ -1,6 +1,6 @@
-"""Z-Image: one flow transformer over text and picture, whose output has the sign turned, and Qwen 3.
+"""Z-Image: a single-stream flow transformer over text and image, and Qwen 3.
 
-Its time runs from 0, noise alone, to 1. Pictures and texts come as lists; of each text only its own tokens.
+Its time runs from 0 (noise) to 1 and its output is negated. Latents and texts are passed as lists, without padding.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
-from modules.families.PublishedModel import KL_VAE_16, Part, PublishedModel
+from modules.families.PublishedModel import KL_VAE_16, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
@@ -52,15 +52,15 @@ Z_IMAGE = Family(
     lora_mlp={"transformer": ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3")},
     lora_blocks={"transformer": ("layers", "noise_refiner", "context_refiner")},
     latent_bytes_per_pixel=16 * 4 / 8**2,
-    caption_bytes=128 * 2560 * 4,  # of a caption's own tokens, about so many
+    caption_bytes=128 * 2560 * 4,  # for a caption of about 128 tokens
     typical_bytes=41e9,
-    partly_idle=("text_encoder",),  # the denoiser is given what goes into its last layer
+    partly_unused=("text_encoder",),  # the denoiser uses the input of its last layer
     published=PublishedModel(
-        denoiser=Part("diffusers.ZImageTransformer2DModel"),
+        denoiser=Component("diffusers.ZImageTransformer2DModel"),
         vae=KL_VAE_16,
         text_encoders=(
             (
-                Part(
+                Component(
                     "transformers.Qwen3Model",
                     {
                         "hidden_size": 2560,

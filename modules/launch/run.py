@@ -38,7 +38,7 @@ from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.heap import keep_freed_memory
 from modules.trainer.TrainingError import StopRequested
-from modules.weights.libraries import uncollected
+from modules.weights.libraries import gc_paused
 
 if TYPE_CHECKING:
     from modules.trainer.GenericTrainer import GenericTrainer
@@ -160,7 +160,7 @@ def train_rank(
 
 def _train(make_trainer: MakeTrainer, callbacks: TrainCallbacks, commands: TrainCommands) -> Outcome:
     callbacks.on_status("Loading libraries")
-    with uncollected():
+    with gc_paused():
         trainer = make_trainer(callbacks, commands)
     if trainer.runtime.device.type == "cpu":
         keep_freed_memory()

@@ -1,4 +1,4 @@
-"""The loss of every method that trains a denoiser."""
+"""The loss of all methods that train with a denoiser."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class DenoisingLoss(Loss):
-    """The error between the denoiser's prediction and the family's target, weighted by sample, timestep and mask.
+    """The error between the denoiser's prediction and the target, weighted by sample, timestep and mask.
 
-    Where the settings ask for it, the target is what the model predicted before the training: for samples of
-    regularisation concepts (`Batch.prior`), and outside of masks.
+    With prior preservation, the target is the prediction of the base model before training: for samples of
+    regularization concepts (`Batch.prior`), and outside of masks.
     """
 
     def __init__(self, base: BaseModel, trained: list[str], config: TrainConfig):
@@ -37,7 +37,7 @@ class DenoisingLoss(Loss):
         self._shows_metrics = config.tensorboard
         self._mix = LossMix(config.loss.mse, config.loss.mae, config.loss.huber)
         self._objective = objective_of(base.family, base.pipe.scheduler.config, base.device)
-        if base.config.gradient_checkpointing:  # gradients of the text pass through a denoiser that is frozen, too
+        if base.config.gradient_checkpointing:  # even a frozen denoiser passes gradients on to the text
             for name in base.family.denoisers:
                 base.module(name).enable_gradient_checkpointing()
 
@@ -62,7 +62,7 @@ class DenoisingLoss(Loss):
         return text if batch.unconditional is None else zeroed(text, batch.unconditional)
 
     def _frozen_prediction(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor | None:
-        """What the model predicted before the training, None where nothing is compared with it."""
+        """The prediction of the base model before training; None if it is not needed."""
         outside_masks = batch.mask is not None and self._config.masked_prior_preservation_weight
         if batch.prior is None and not outside_masks:
             return None
@@ -74,7 +74,7 @@ class DenoisingLoss(Loss):
         return adapted_layers(self.children())
 
     def _losses(self, batch: Batch, prediction: Tensor, target: Tensor, frozen: Tensor | None) -> Tensor:
-        """[B], each sample's error with the weight of its timestep."""
+        """[B], the error of each sample, weighted by timestep."""
         config = self._config
         delta = None
         if config.huber:
@@ -107,7 +107,7 @@ class DenoisingLoss(Loss):
     def _metrics(self, batch: Batch, losses: Tensor, prediction: Tensor, target: Tensor) -> dict[str, Tensor]:
         if not self._shows_metrics:
             return {}
-        real = 1.0 if batch.count else 0.0  # a batch that only keeps this rank in step shows nothing
+        real = 1.0 if batch.count else 0.0  # placeholder batches have no metrics
         shown = loss_by_quarter(losses, batch.u, real)
         if self.base.family.objective == "flow":
             shown |= {name: value * real for name, value in agreement(prediction, target).items()}

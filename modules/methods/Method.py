@@ -1,4 +1,4 @@
-"""What a method is: which components train, with which loss, and what file comes out."""
+"""The interface of a training method: which components it trains, with which loss, and what it saves."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Method(ABC):
-    """One way to train a family's model.
+    """A way to train a model.
 
-    name: as in the settings; modules/config/methods.py holds what others may know of it.
+    name: as in the settings. modules/config/methods.py holds the facts about the method that other modules need.
     """
 
     name: ClassVar[str]
@@ -33,49 +33,49 @@ class Method(ABC):
         return METHODS[self.name]
 
     def trainable(self, family: Family) -> Collection[str]:
-        """The components of a family's models that the method can train; none where it can't train the family."""
+        """The components of a family that the method can train; empty if it does not support the family."""
         return self.facts.trainable(family)
 
     @abstractmethod
     def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
-        """The components that train, with their own settings: learning rate, weight decay, end."""
+        """The components to train, with their own settings such as learning rate and weight decay."""
 
     def layer_presets(self, parts: Mapping[str, PartConfig], config: TrainConfig) -> dict[str, Preset]:
-        """Component -> the kind of layers among which the patterns of its settings choose; none where they don't.
+        """Component -> the preset of layers that the patterns in its settings select from; empty without patterns.
 
-        parts: settings of the components that train.
+        parts: the settings of the trained components.
         """
         return {}
 
     @abstractmethod
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
-        """Makes the components, already in memory, ready to train: what trains requires a gradient, nothing else."""
+        """Prepares the loaded components for training; afterwards exactly what trains requires gradients."""
 
     @abstractmethod
     def loss(self, base: BaseModel, config: TrainConfig) -> Loss:
-        """The module whose forward is the loss; what trains is registered in it."""
+        """The module whose forward computes the loss, with the trained components as submodules."""
 
     @abstractmethod
     def check_output(self, base: BaseModel, config: TrainConfig) -> None:
-        """Raises WeightsError where a format that is asked for has no names for the model's layers; after `attach`."""
+        """Raises WeightsError if an output format can't represent the trained layers. Called after `attach`."""
 
     @abstractmethod
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
     ) -> list[Path]:
-        """Writes the trained model for other programs; returns the files and folders made."""
+        """Saves the trained model for use in other programs; returns the files and folders written."""
 
     @abstractmethod
     def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
-        """About how much `save` writes."""
+        """The approximate number of bytes that `save` writes."""
 
 
 class Loss(nn.Module):
-    """The loss of a batch as a module, so that a data-parallel wrapper sees every parameter that trains.
+    """The loss of a batch, as a module so that DistributedDataParallel sees all trained parameters.
 
-    Its children are the trained components by name; frozen ones are reached through `base`, unregistered.
-    unused_parameters: whether a step may leave some of what trains without a gradient, as the family says: weights that
-        nothing reaches, or an expert that has none of the step's timesteps.
+    Its children are the trained components by name; frozen ones are accessed through `base` and not registered.
+    unused_parameters: whether some trained parameters may get no gradient in a step, because the forward pass does not
+        use them or no timestep of the step belongs to their expert.
     """
 
     def __init__(self, base: BaseModel, trained: list[str]):
@@ -84,9 +84,9 @@ class Loss(nn.Module):
         for name in trained:
             self.add_module(name, base.module(name))
         family = base.family
-        idle = family.partly_idle if family.experts is None else (*family.partly_idle, *family.denoisers)
-        self.unused_parameters = any(name in idle for name in trained)
+        unused = family.partly_unused if family.experts is None else (*family.partly_unused, *family.denoisers)
+        self.unused_parameters = any(name in unused for name in trained)
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
-        """(loss summed over the batch, its number of samples, further sums by name)."""
+        """Returns (loss summed over the batch, number of samples, sums of metrics by name)."""
         raise NotImplementedError

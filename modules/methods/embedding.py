@@ -1,7 +1,7 @@
-"""Textual inversion (Gal et al. 2022, arXiv 2208.01618): new words are trained and the model stays as it is.
+"""Textual inversion (Gal et al. 2022, arXiv 2208.01618): trains the embeddings of new words; the model is frozen.
 
-Each text encoder of the family gets the new words. A word of several vectors is as many tokens in a row, named as
-diffusers names them: "word", "word_1", "word_2"; its pipelines write them out where a prompt holds the word.
+Each text encoder of the family gets the new words. A word with several vectors is a sequence of tokens, named as in
+diffusers: "word", "word_1", "word_2". Pipelines expand the word in a prompt to its tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Embedding(Method):
         return {name: PartConfig(train=True) for name in self.trainable(family)}
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
-        # The encoders stay in evaluation mode: T5 has dropout, and nothing of them but the new words is to be trained.
+        # The encoders stay in evaluation mode, because T5 has dropout and only the new words are trained.
         for name in trained_in(self, base, config):
             tokenizer = base.module(base.family.tokenizer_of(name))
             add_words(base.module(name), tokenizer, config.embeddings)
@@ -46,7 +46,7 @@ class Embedding(Method):
         return EmbeddingLoss(base, list(trained_in(self, base, config)), config)
 
     def check_output(self, base: BaseModel, config: TrainConfig) -> None:
-        """Every family has a name for the vectors of each of its encoders."""
+        """Nothing to check: embedding files can hold the vectors of every encoder."""
 
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
@@ -69,7 +69,7 @@ METHOD = Embedding()
 
 
 class EmbeddingLoss(DenoisingLoss):
-    """The new vectors are looked up in every forward pass, used or not: each always has a gradient."""
+    """Every forward pass looks up all new vectors, so each of them always gets a gradient."""
 
     def __init__(self, base: BaseModel, trained: list[str], config: TrainConfig):
         super().__init__(base, trained, config)
@@ -77,12 +77,14 @@ class EmbeddingLoss(DenoisingLoss):
 
 
 class NewWords(nn.Module):
-    """Stands in for an encoder's token embedding: the old rows, frozen, and behind them the new ones, which train.
+    """Replaces the token embedding of an encoder: the frozen old rows, followed by the trained new rows.
 
-    The new rows are a parameter of their own, in float32 at least, so that neither gradient nor optimizer has anything
-    of the vocabulary.
-    first: id of the first new token. initial: [N, D]. lengths: [N], what the norm of each new vector is kept at, NaN
-    for one whose norm trains with it. spans: which of the new rows belong to each word.
+    The new rows are a separate parameter, at least in float32, so that gradients and optimizer state do not cover the
+    whole vocabulary.
+    first: id of the first new token.
+    initial: [N, D], the initial new rows.
+    lengths: [N], the fixed norm of each new vector; NaN for a vector whose norm is trained.
+    spans: the new rows of each word.
     """
 
     def __init__(self, old: nn.Embedding, first: int, initial: Tensor, lengths: Tensor, spans: list[slice]):
@@ -95,18 +97,18 @@ class NewWords(nn.Module):
 
     @property
     def weight(self) -> nn.Parameter:
-        """What asks an embedding for its width, dtype or device gets the old rows' answer."""
+        """The old rows, for code that asks an embedding for its width, dtype or device."""
         return self.old.weight
 
     def vectors(self) -> Tensor:
-        """The new rows as they are used, [N, D]: those whose norm is kept are scaled to it."""
+        """[N, D], the new rows, scaled to their fixed norms."""
         rows = self.new.weight
         lengths = self.lengths[:, None]
         return torch.where(lengths.isnan(), rows, F.normalize(rows, dim=1) * lengths.nan_to_num())
 
     def forward(self, ids: Tensor) -> Tensor:
         number = ids - self.first
-        is_new = (number >= 0) & (number < len(self.new.weight))  # some models have spare rows behind their last token
+        is_new = (number >= 0) & (number < len(self.new.weight))  # some models have unused rows after the last token
         new = F.embedding(number.clamp(0, len(self.new.weight) - 1), self.vectors())
         old = self.old(ids.masked_fill(is_new, 0))
         return torch.where(is_new[..., None], new.to(old.dtype), old)
@@ -145,7 +147,7 @@ def _check_new(tokenizer: PreTrainedTokenizerBase, number: int, embedding: Embed
     is_one = len(pieces) == 1 and pieces[0] != tokenizer.unk_token
     if is_one or any(name in vocabulary for name in token_names(word, embedding.vectors)):
         raise UserError(
-            f"embeddings.{number}.placeholder {word!r} is a word that the model knows already: choose another, such as "
+            f"embeddings.{number}.placeholder {word!r} is a word that the model already knows: choose another, such as "
             f"{word.strip('<>')}-1."
         )
 
@@ -153,11 +155,11 @@ def _check_new(tokenizer: PreTrainedTokenizerBase, number: int, embedding: Embed
 def _initial_rows(
     old: nn.Embedding, tokenizer: PreTrainedTokenizerBase, number: int, embedding: EmbeddingConfig
 ) -> Tensor:
-    """[vectors, D]: the tokens of the initial text, spread over the vectors."""
+    """[vectors, D], the embeddings of the initial text's tokens, distributed over the vectors."""
     ids = tokenizer(embedding.initial_text, add_special_tokens=False).input_ids
     if not ids:
         raise UserError(
-            f"embeddings.{number}.initial_text {embedding.initial_text!r} is no text to the model: write a word."
+            f"embeddings.{number}.initial_text {embedding.initial_text!r} has no tokens: write a word."
         )
     chosen = [ids[vector * len(ids) // embedding.vectors] for vector in range(embedding.vectors)]
     rows = old.weight.detach()[chosen]

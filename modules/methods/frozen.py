@@ -1,4 +1,4 @@
-"""The model as it was before the training, without a second one in memory."""
+"""Runs the model as it was before training, without keeping a second copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def adapted_layers(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    """The layers of the modules that have an adapter (LoRA, by peft)."""
+    """The layers of the modules that have a PEFT adapter."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     return [layer for module in modules for layer in module.modules() if isinstance(layer, BaseTunerLayer)]
@@ -17,8 +17,8 @@ def adapted_layers(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 @contextlib.contextmanager
 def without_adapters(layers: Sequence[nn.Module]) -> Iterator[None]:
-    """Inside, the layers, of `adapted_layers`, compute as if their adapters were not there."""
-    # peft switches requires_grad with the adapters, for all of them alike: what did not train must not train afterwards
+    """Context in which `layers`, as returned by `adapted_layers`, run without their adapters."""
+    # peft changes requires_grad of all parameters when it toggles adapters; it is restored afterwards
     trains = [(param, param.requires_grad) for layer in layers for param in layer.parameters()]
     for layer in layers:
         layer.enable_adapters(False)

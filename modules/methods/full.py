@@ -1,4 +1,4 @@
-"""Full fine-tuning: the weights of the chosen parts train, all of them or those of chosen layers."""
+"""Full fine-tuning: trains the weights of the selected components, all of them or those of selected layers."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Full(Method):
             for layer in trained_layers(base.family, name, module, part):
                 for parameter in module.get_submodule(layer).parameters(recurse=False):
                     parameter.requires_grad_(True)
-            for layer in base.family.fixed.get(name, ()):
+            for layer in base.family.frozen_layers.get(name, ()):
                 module.get_submodule(layer).requires_grad_(False)
             if base.device.type == "cpu" and not all(param.requires_grad for param in module.parameters()):
-                # torch 2.13 crashes in a channels-last GroupNorm that trains behind layers that don't, on the CPU only
+                # on the CPU, torch 2.13 crashes in a trained channels-last GroupNorm that follows frozen layers
                 module.to(memory_format=torch.contiguous_format)
             prepare_for_training(module, config.model.gradient_checkpointing)
 
@@ -69,7 +69,7 @@ METHOD = Full()
 
 
 def trained_layers(family: Family, component: str, module: nn.Module, part: PartConfig) -> list[str]:
-    """The layers of a component whose weights train, as full names; each stands for its own weights alone."""
+    """Full names of the component's layers whose own parameters (not those of their children) are trained."""
     path = part_path(family, component)
     names = preset_layers(family, component, module, part.layers)
     if not names:

@@ -1,4 +1,4 @@
-"""Which layers of a part train: presets by the family's tables, and patterns over the layers' names."""
+"""Selects the layers to train: by preset, from the family's tables, and by patterns for layer names."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Preset = Literal["all", "blocks", "attention", "attention_mlp", "linear", "linea
 
 
 def preset_layers(family: Family, component: str, module: nn.Module, preset: Preset) -> list[str]:
-    """Full names of a component's layers that hold weights, in the order of the model.
+    """Full names of a component's layers that have parameters, in the order of the model.
 
-    "all"; or of the blocks: "blocks" (all of them), "attention" (its projections), "attention_mlp" (and the
-    feed-forward layers), "linear" (every linear layer), "linear_conv" (and every convolution of whole channels: an
-    adapter of low rank has no place in one of groups).
+    "all" selects all layers. The other presets select layers of the blocks: "blocks" (all of them), "attention" (its
+    projections), "attention_mlp" (also the feed-forward layers), "linear" (all linear layers), "linear_conv" (also all
+    convolutions, except grouped ones, which low-rank adapters don't support).
     """
     from torch import nn
 
@@ -47,15 +47,15 @@ def preset_layers(family: Family, component: str, module: nn.Module, preset: Pre
 
 
 def check_layers(method: Method, base: BaseModel, parts: Mapping[str, PartConfig], config: TrainConfig) -> None:
-    """Raises UserError for patterns that a model's layers don't fit; no weights are loaded for it.
+    """Raises UserError for patterns that match none of the model's layers, without loading weights.
 
-    parts: settings of the components that train.
+    parts: the settings of the trained components.
     """
     if not any(part.include_layers or part.exclude_layers for part in parts.values()):
         return
     presets = method.layer_presets(parts, config)
     candidates = {
-        name: preset_layers(base.family, name, base.outline(name), preset) for name, preset in presets.items()
+        name: preset_layers(base.family, name, base.meta_module(name), preset) for name, preset in presets.items()
     }
     candidates = {name: layers for name, layers in candidates.items() if layers}
     check_patterns(base.family, parts, candidates)
@@ -64,10 +64,10 @@ def check_layers(method: Method, base: BaseModel, parts: Mapping[str, PartConfig
 
 
 def check_patterns(family: Family, parts: Mapping[str, PartConfig], candidates: Mapping[str, Sequence[str]]) -> None:
-    """Raises UserError for a pattern that matches none of the candidates: a mistyped one would do nothing.
+    """Raises UserError for a pattern that matches none of the candidates, which is probably a typo.
 
-    parts: settings of the components that train. candidates: component -> the layers among which patterns choose. One
-    that matches in a single text encoder is no mistake.
+    parts: the settings of the trained components.
+    candidates: component -> the layers that patterns select from. A pattern only has to match in one text encoder.
     """
     for path in dict.fromkeys(part_path(family, component) for component in candidates):
         of_part = [component for component in candidates if part_path(family, component) == path]
@@ -82,22 +82,22 @@ def check_patterns(family: Family, parts: Mapping[str, PartConfig], candidates: 
 
 
 def matching_layers(names: Sequence[str], part: str, config: PartConfig, component: str) -> list[str]:
-    """Those of `names` that the part's patterns leave.
+    """The `names` that the include and exclude patterns select.
 
-    part: the settings' name of the part, for messages. Patterns are those of fnmatch, divided by commas; one also takes
-    all layers below what it matches, so that "mid_block" is the same as "mid_block.*".
-    Raises UserError where nothing is left.
+    part: the section of the settings, for messages. Patterns are those of fnmatch, separated by commas; a pattern also
+    matches all layers below, so that "mid_block" means "mid_block.*", too.
+    Raises UserError if nothing is selected.
     """
     include, exclude = _patterns(config.include_layers), _patterns(config.exclude_layers)
     included = [name for name in names if not include or any(_matches(name, pattern) for pattern in include)]
-    left = [name for name in included if not any(_matches(name, pattern) for pattern in exclude)]
-    if not left:
+    selected = [name for name in included if not any(_matches(name, pattern) for pattern in exclude)]
+    if not selected:
         setting = "exclude_layers" if included else "include_layers"
         raise UserError(
             f"{part}.{setting} {getattr(config, setting)!r} leaves no layer of the {component} to train: "
             f"{_examples(names)}."
         )
-    return left
+    return selected
 
 
 def _patterns(text: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""LoRA (Hu et al. 2021, arXiv 2106.09685) by peft: small adapters beside the layers of the chosen parts.
+"""LoRA (Hu et al. 2021, arXiv 2106.09685), using PEFT: low-rank adapters for layers of the selected components.
 
-Also DoRA (Liu et al. 2024, arXiv 2402.09353), which trains the length of each row of the weights beside it, and the
-scale of rsLoRA (Kalajdzievski 2023, arXiv 2312.03732).
+Also supports DoRA (Liu et al. 2024, arXiv 2402.09353), which trains the magnitude of the weights separately, and the
+scaling of rsLoRA (Kalajdzievski 2023, arXiv 2312.03732).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from modules.methods.layers import Preset
     from modules.weights.BaseModel import BaseModel
 
-MAGNITUDE = "lora_magnitude_vector"  # peft's name of what DoRA trains beside the adapter
+MAGNITUDE = "lora_magnitude_vector"  # peft's name for the magnitude that DoRA trains
 
 
 class Lora(Method):
@@ -38,7 +38,7 @@ class Lora(Method):
         return trained_parts(family, config, set(self.trainable(family)))
 
     def layer_presets(self, parts: Mapping[str, PartConfig], config: TrainConfig) -> dict[str, Preset]:
-        # a LoRA that is trained on has its layers
+        # a LoRA that training starts from determines the layers
         return {} if config.lora.start_from else dict.fromkeys(parts, config.lora.targets)
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
@@ -52,8 +52,8 @@ class Lora(Method):
                 add_started_adapter(module, name, start[name], config)
             else:
                 _add_adapter(base.family, name, module, part, config)
-            _keep_precise(module)
-            _lay_out_as_gradients(module, config.model.channels_last)
+            _upcast_trained(module)
+            _match_gradient_strides(module, config.model.channels_last)
             prepare_for_training(module, config.model.gradient_checkpointing)
 
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
@@ -108,7 +108,7 @@ def _formats(base: BaseModel, config: TrainConfig) -> str:
 
 
 def _experts(family: Family) -> dict[str, str]:
-    """The denoisers but for the first, by whose name diffusers reads them, each from a file of its own."""
+    """All denoisers except the first -> the first; diffusers loads their LoRAs from separate files under its name."""
     return dict.fromkeys(family.denoisers[1:], family.denoisers[0])
 
 
@@ -128,21 +128,23 @@ def _add_adapter(family: Family, component: str, module: nn.Module, part: PartCo
     )
 
 
-def _keep_precise(module: nn.Module) -> None:
-    # adapters are small: in float32 their updates are not lost to rounding when the model is in bf16
+def _upcast_trained(module: nn.Module) -> None:
+    # adapters are small, so float32 costs little and keeps their updates from being lost to bf16 rounding
     for param in module.parameters():
         if param.requires_grad and param.dtype in (torch.bfloat16, torch.float16):
             param.data = param.data.float()
 
 
-def _lay_out_as_gradients(module: nn.Module, channels_last: bool) -> None:
-    """Gives convolutions' adapters the strides that their gradients will have, those of the activations: data
-    parallelism copies gradients of other strides one by one, and warns of them."""
+def _match_gradient_strides(module: nn.Module, channels_last: bool) -> None:
+    """Gives the adapters of convolutions the strides of their gradients, which follow the activations.
+
+    DistributedDataParallel warns about gradients with other strides and copies them one by one.
+    """
     trained = {name: param for name, param in module.named_parameters() if param.requires_grad and param.dim() == 4}
     has_dora = any(MAGNITUDE in name for name in trained)
     for name, param in trained.items():
         is_pointwise = param.shape[2:] == (1, 1)
-        if MAGNITUDE in name:  # peft makes it by transposing
+        if MAGNITUDE in name:  # peft creates it by transposing
             param.data = param.data.clone(memory_format=torch.contiguous_format)
-        elif channels_last and (is_pointwise or not has_dora):  # of larger kernels DoRA takes flat views
+        elif channels_last and (is_pointwise or not has_dora):  # DoRA takes flat views of larger kernels
             param.data = param.data.clone(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""A LoRA that training starts from: read from a file, checked, and put into the modules as their adapters."""
+"""Starts training from an existing LoRA: reads and checks the file, and adds its adapters to the modules."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 def read_start(family: Family, config: TrainConfig, trained: Collection[str]) -> Layers:
-    """The adapters in the file of lora.start_from, by component; none where the setting is empty.
+    """The adapters in the file lora.start_from, by component; empty if the setting is empty.
 
-    trained: the components that train. Raises UserError where the file is of another family or can't be read, and
-    where it holds a LoRA of a component that does not train: it would be missing in what the run saves.
+    trained: the components that train.
+    Raises UserError if the file can't be read, was made for another family, or has adapters for a component that does
+    not train, which would be missing from the saved LoRA.
     """
     if not config.lora.start_from:
         return {}
@@ -38,7 +39,7 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
                 f"{family.name}."
             )
         layers = read_layers(path, family)
-        for expert in family.denoisers[1:]:  # beside it, as save_lora writes them
+        for expert in family.denoisers[1:]:  # in separate files, as save_lora writes them
             file = path.with_name(f"{path.stem}_{expert}{path.suffix}")
             layers |= read_layers(file, family) if file.is_file() else {}
     except WeightsError as error:
@@ -47,25 +48,27 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
         part = "denoiser" if component in family.denoisers else "text_encoder"
         if component not in trained:
             raise UserError(
-                f"lora.start_from '{path}' holds a LoRA of the {component}, which does not train: switch {part}.train "
-                "on, or choose another file."
+                f"lora.start_from '{path}' has a LoRA for the {component}, which does not train: turn on {part}.train, "
+                "or choose another file."
             )
         if len({layer.magnitude is None for layer in adapters.values()}) > 1:
-            raise UserError(f"lora.start_from '{path}': only some layers of the {component} are DoRA; use another.")
+            raise UserError(
+                f"lora.start_from '{path}': only some layers of the {component} use DoRA; choose another file."
+            )
     return layers
 
 
 def add_started_adapter(
     module: nn.Module, component: str, layers: Mapping[str, LoraLayer], config: TrainConfig
 ) -> None:
-    """Gives a module the adapters of a file, with their ranks, alphas and layers, and the dropout of the settings.
+    """Adds the adapters of a file to a module, with the file's ranks, alphas and layers and the configured dropout.
 
-    layers: by their paths as in a file of diffusers. Raises UserError where one does not fit the module.
+    layers: by path, as in a diffusers LoRA file. Raises UserError if a layer does not fit the module.
     """
     import torch
     from peft import LoraConfig
 
-    named = {_in_memory(module, path): layer for path, layer in layers.items()}
+    named = {_path_in_module(module, path): layer for path, layer in layers.items()}
     for path, layer in named.items():
         _check_fits(module, component, path, layer, config.lora.start_from)
     rank = Counter(layer.rank for layer in named.values()).most_common(1)[0][0]
@@ -90,21 +93,21 @@ def add_started_adapter(
                 values["lora_magnitude_vector"] = layer.magnitude
             for name, value in values.items():
                 parameter = getattr(adapted, name)[ADAPTER].weight
-                # not in the model's precision, which may be less than the file's
+                # at least float32: the model's dtype may be less precise than the file
                 dtype = torch.promote_types(parameter.dtype, torch.float32)
                 parameter.data = value.reshape(parameter.shape).to(parameter.device, dtype)
 
 
 def _check_fits(module: nn.Module, component: str, path: str, layer: LoraLayer, file: str) -> None:
-    """peft passes over a layer that it can't find."""
+    """Raises UserError for a layer that the module lacks or that has another shape; peft would ignore it silently."""
     weight = getattr(dict(module.named_modules()).get(path), "weight", None)
     if weight is None or layer.down.shape[1:] != weight.shape[1:] or layer.up.shape[0] != weight.shape[0]:
         raise UserError(
-            f"lora.start_from '{file}' was made for another kind of model: its layer '{path}' does not fit the "
-            f"{component} of this one; choose a LoRA of the same base."
+            f"lora.start_from '{file}' was made for a different model: its layer '{path}' does not fit the "
+            f"{component} of this one; choose a LoRA made for the same base model."
         )
 
 
-def _in_memory(module: nn.Module, path: str) -> str:
-    # transformers 5 has dropped the `text_model.` level of some encoders, which files have
+def _path_in_module(module: nn.Module, path: str) -> str:
+    # transformers 5 dropped the `text_model.` level of some encoders; files still have it
     return path if hasattr(module, "text_model") else path.removeprefix("text_model.")

@@ -1,4 +1,4 @@
-"""Which parts of a model train, as the settings ask."""
+"""Determines which components of a model train, from the settings."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> dict[str, PartConfig]:
-    """Denoisers and text encoders that are switched on, among those that the method can train, with their settings.
+    """The denoisers and text encoders that the settings train, with their settings.
 
-    Raises UserError where text_encoder.only names an encoder that the family has not, or the method can't train.
+    trainable: the components that the method can train.
+    Raises UserError if text_encoder.only names an encoder that the family lacks or the method can't train.
     """
     encoders = family.text.encoders
     for number in config.text_encoder.only if config.text_encoder.train else ():
@@ -29,7 +30,7 @@ def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> d
                 f"{'s' if len(encoders) > 1 else ''}; use 1 to {len(encoders)}, or leave it empty."
             )
         if encoders[number - 1] not in trainable:
-            others = [str(place) for place, name in enumerate(encoders, start=1) if name in trainable]
+            others = [str(other) for other, name in enumerate(encoders, start=1) if name in trainable]
             raise UserError(
                 f"text_encoder.only {number}: method {config.method!r} can't train that encoder of {family.label}; use "
                 f"{' or '.join(others)}."
@@ -49,30 +50,30 @@ def part_path(family: Family, component: str) -> str:
 
 
 def trained_in(method: Method, base: BaseModel, config: TrainConfig) -> dict[str, PartConfig]:
-    """The method's components that this base has: Stable Diffusion 3, for one, also comes without T5.
+    """The trained components that this base model has: Stable Diffusion 3, for example, also comes without T5.
 
-    Raises UserError where text_encoder.only names one that this base goes without.
+    Raises UserError if text_encoder.only names an encoder that this base model lacks.
     """
     parts = method.components(base.family, config)
     encoders = base.family.text.encoders
     for number in config.text_encoder.only if config.text_encoder.train else ():
         if encoders[number - 1] not in base.component_names:
             raise UserError(
-                f"text_encoder.only {number}: model.base {config.model.base!r} comes without that text encoder; leave "
-                f"{number} out, or choose a base that has it."
+                f"text_encoder.only {number}: model.base {config.model.base!r} does not have this text encoder; remove "
+                f"{number}, or choose a base model that has it."
             )
     return {name: part for name, part in parts.items() if name in base.component_names}
 
 
 def prepare_for_training(module: nn.Module, gradient_checkpointing: bool) -> None:
-    """Training mode, and activations recomputed in the backward pass where asked."""
+    """Sets training mode and, if requested, gradient checkpointing."""
     module.train()
     if gradient_checkpointing:
-        # diffusers' and transformers' names for the same switch; both recompute without reentrant autograd, which
-        # data parallelism needs
+        # Methods of diffusers and transformers. Neither may use reentrant autograd, which DistributedDataParallel does
+        # not support.
         if hasattr(module, "enable_gradient_checkpointing"):
             module.enable_gradient_checkpointing()
         elif hasattr(module, "activation_checkpointing_enable"):
             module.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
-        else:  # its name in the transformers for Python 3.10
+        else:  # older transformers, on Python 3.10
             module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

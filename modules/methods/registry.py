@@ -1,4 +1,4 @@
-"""The methods there are, by name: of each row in modules/config/methods.py the file of that name beside this one."""
+"""All methods by name. Each row in modules/config/methods.py has a file of that name in this folder."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""Training the autoencoder (Kingma & Welling 2014, arXiv 1312.6114): reconstruction plus a small KL term."""
+"""VAE training (Kingma & Welling 2014, arXiv 1312.6114): reconstruction error plus a small KL term."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Vae(Method):
         vae = base.module(base.family.vae)
         if config.model.mixed_precision == "fp16" and vae.config.get("force_upcast"):
             raise ConfigError(
-                f"model.mixed_precision 'fp16': the autoencoder of {config.model.base!r} overflows in float16, as its "
-                "force_upcast says; use bf16, or no."
+                f"model.mixed_precision 'fp16': the VAE of {config.model.base!r} overflows in float16 (its config has "
+                "force_upcast); use bf16 or no."
             )
         vae.requires_grad_(True)
         prepare_for_training(vae, config.model.gradient_checkpointing)
@@ -57,7 +57,7 @@ METHOD = Vae()
 
 
 class VaeLoss(Loss):
-    """Per picture: the mean error over its pixels, plus `kl_weight` times the KL divergence per latent value."""
+    """For each image, the mean error of its pixels plus `kl_weight` times the KL divergence per latent element."""
 
     def __init__(self, base: BaseModel, config: VaeConfig):
         super().__init__(base, [base.family.vae])

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from modules.data.batches import prefetch
-from modules.data.holdout import none_held_out
+from modules.data.holdout import no_validation_warning
+from modules.data.prefetch import prefetch
 from modules.distributed.Runtime import Runtime, default_device
 from modules.methods.registry import METHODS
 from modules.session.backups import resume_advice
@@ -127,7 +127,7 @@ class GenericTrainer:
             self._loop.load_state(run.backup.tensors, run.backup.data)
             self.callbacks.on_status(f"Resumed at step {self.step} from {run.backup.path.name}")
         self._add_actions()
-        if text := none_held_out(self.config, len(run.plan.validation_samples)):
+        if text := no_validation_warning(self.config, len(run.plan.validation_samples)):
             progress.warn(text)
         if self.runtime.is_main:  # last: a start that was refused leaves an earlier run's settings as they were
             self.run_folder.freeze_config(self.config)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
-    from modules.data.batches import SampleSource
     from modules.data.RunPlan import RunPlan
+    from modules.data.SampleSource import SampleSource
     from modules.methods.Method import Loss
     from modules.trainer.BackupStore import Backup
     from modules.weights.BaseModel import BaseModel

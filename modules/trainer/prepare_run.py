@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modules.config.batch_size import accumulation_steps, describe_scaling, global_batch, learning_rate_factor
-from modules.data.batches import SampleSource
+from modules.data.caching import check_unusable
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions
+from modules.data.DatasetEncoder import DatasetEncoder
 from modules.data.draws import torch_seed
-from modules.data.Encoder import Encoder
-from modules.data.encoding import check_unusable
 from modules.data.errors import DataError
 from modules.data.prepare import prepare_data
-from modules.data.run_summary import count_texts, disk_needs, picture_warnings
+from modules.data.run_summary import count_texts, disk_needs, image_warnings
 from modules.data.RunPlan import RunPlan, samples_digest
+from modules.data.SampleSource import SampleSource
 from modules.distributed.usable_gpus import device_words
 from modules.families.conditioning import is_unconditional_zero
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
 from modules.families.TextEncoding import collate_text
-from modules.families.timesteps import timesteps_of
+from modules.families.timestep_sampling import timestep_distribution
 from modules.methods.layers import check_layers
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
@@ -88,13 +88,13 @@ def prepare_run(
     same("settings", lambda: settings_digest(config), "the files of its settings")
     same("pictures or captions", lambda: samples_digest(dataset, captions=texts), "the concepts")
     backup = _earlier_state(config, runtime, progress, run_folder, backups, resume)
-    for text in picture_warnings(config, dataset, learns_captions=method.facts.uses_captions):
+    for text in image_warnings(config, dataset, learns_captions=method.facts.uses_captions):
         progress.warn(text)
 
     callbacks.on_status("Opening the model")
     base = BaseModel(family, config.model, runtime.device, runtime.loading_turn)
     parts = _trained_parts(config, method, base)
-    encoder = Encoder(
+    encoder = DatasetEncoder(
         base,
         dataset,
         buckets,
@@ -198,7 +198,7 @@ def _noise_options(config: TrainConfig, base: BaseModel) -> dict[str, Any]:
     return {
         "diffusion": config.diffusion,
         "loss": config.loss,
-        "timesteps": timesteps_of(base.family, base.pipe.scheduler.config, config.diffusion),
+        "timesteps": timestep_distribution(base.family, base.pipe.scheduler.config, config.diffusion),
         "zero_unconditional": is_unconditional_zero(base.pipe),
         "collate": partial(collate_text, base.family.text),
     }

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from modules.config.atomic_file import new_file
-from modules.families.conditioning import written_out
+from modules.families.conditioning import expand_textual_inversion
 from modules.families.registry import family_of_pipeline
 from modules.trainer.evaluation_mode import evaluation_mode
 
@@ -79,10 +79,10 @@ def make_pictures(
     for batch in _batches(requests, batch_size):
         pipe.scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config)
         first = batch[0]
-        negative = written_out(pipe, [request.negative_prompt for request in batch])
+        negative = expand_textual_inversion(pipe, [request.negative_prompt for request in batch])
         arguments = {
             **options,
-            "prompt": written_out(pipe, [request.prompt for request in batch]),
+            "prompt": expand_textual_inversion(pipe, [request.prompt for request in batch]),
             "generator": [torch.Generator().manual_seed(request.seed) for request in batch],
             "width": first.width,
             "height": first.height,

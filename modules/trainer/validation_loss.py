@@ -17,8 +17,8 @@ from modules.trainer.evaluation_mode import evaluation_mode
 
 if TYPE_CHECKING:
     from modules.data.Batch import Batch
-    from modules.data.batches import SampleSource
-    from modules.data.plan import MicroBatch
+    from modules.data.epoch_plan import MicroBatch
+    from modules.data.SampleSource import SampleSource
     from modules.distributed.Runtime import Runtime
     from modules.methods.Method import Loss
 

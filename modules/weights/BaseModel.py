@@ -1,4 +1,4 @@
-"""The base model of a run: a diffusers pipeline whose components are loaded when they are needed."""
+"""The base model of a run: a diffusers pipeline whose components are loaded on demand."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from modules.config.ModelConfig import ModelConfig
     from modules.families.Family import Family
 
-# Whose classes a model may name; any other would be code of the model's own.
+# The libraries whose classes a model may name; anything else would be code that comes with the model.
 LIBRARIES = ("diffusers", "transformers")
-WHOLE = "choose a checkpoint that holds the whole model"
+CHOOSE_COMPLETE = "choose a checkpoint that contains the complete model"
 
 
 class BaseModel:
-    """Components of `config.base`, on the CPU or on `device`.
+    """The components of `config.base`, each on the CPU or on `device`.
 
-    A folder's components are loaded one by one; a single-file checkpoint is read whole at the first need.
-    `pipe` is a plain diffusers pipeline that holds None where a component is not in memory.
-    loading_turn: entered while components of a folder are loaded and put on the device.
-    Raises WeightsError where the base is missing or holds another architecture.
+    Components of a folder are loaded one by one; a single-file checkpoint is read completely at once.
+    `pipe` is a plain diffusers pipeline, with None for components that are not loaded.
+    loading_turn: a context that is entered while components of a folder are loaded and moved to the device.
+    Raises WeightsError if the base model is missing or has another architecture.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class BaseModel:
                 check_fits(config.base, inspect_base(str(self.path)), family)
             index = self._pipeline_class.load_config(self.path)
             parts = {name: tuple(value) for name, value in index.items() if isinstance(value, list | tuple)}
-            # a part that the model goes without, as an SD 3 without its T5, is written as [null, null]
+            # a component that the model lacks, such as the T5 of an SD 3, is stored as [null, null]
             self._classes = {
                 name: value for name, value in parts.items() if value[0] is not None and name not in family.unused
             }
@@ -84,15 +84,15 @@ class BaseModel:
 
     @property
     def component_names(self) -> list[str]:
-        """Every component that this model has and training or saving may need."""
+        """All components of this model that training or saving may need."""
         if self.is_single_file:
             return [name for name, value in self.pipe.components.items() if value is not None]
         return list(self._classes)
 
     def require(self, *names: str, on_device: bool = True) -> None:
-        """Loads what is not in memory, frozen and in evaluation mode, and puts modules on the device if asked.
+        """Loads missing components, frozen and in evaluation mode, and by default moves modules to the device.
 
-        Parts that this model goes without are passed over.
+        Components that this model lacks are ignored.
         """
         with self._lock:
             missing = [name for name in names if name in self._classes and getattr(self.pipe, name) is None]
@@ -106,7 +106,7 @@ class BaseModel:
                         self.module(name).to(self.device)
 
     def release(self, *names: str) -> None:
-        """Takes components out of device memory; those of a folder leave memory altogether."""
+        """Frees the device memory of components; components of a folder are unloaded completely."""
         with self._lock:
             if self.is_single_file:
                 for name in names:
@@ -119,21 +119,21 @@ class BaseModel:
 
     @contextlib.contextmanager
     def using(self, *names: str, on_device: bool = True) -> Iterator[DiffusionPipeline]:
-        """Inside, these components are in memory, on the device if asked; those that came for it leave afterwards.
+        """Context in which these components are loaded; those that were not loaded before are released afterwards.
 
-        The prefetching thread may ask while the main thread samples: one waits for the other.
+        The prefetching thread and the main thread, which may be sampling, exclude each other.
         """
         with self._lock:
             absent = [name for name in names if not self._is_on_device(name)]
             try:
-                self.require(*absent, on_device=on_device)  # where one does not fit, those before it have to leave
+                self.require(*absent, on_device=on_device)  # inside try: if one does not fit, the others are released
                 yield self.pipe
             finally:
                 if absent:
                     self.release(*absent)
 
-    def outline(self, name: str):
-        """A component as it is; of a module that is not in memory, its layers and their shapes without any weights."""
+    def meta_module(self, name: str):
+        """The component if it is loaded; otherwise, for modules, one on the meta device: shapes without weights."""
         import torch
 
         if self.module(name) is not None or name not in self._classes:
@@ -147,9 +147,9 @@ class BaseModel:
             return component_class(component_class.config_class.from_pretrained(self.path, subfolder=name))
 
     def component_files(self, *names: str) -> list[Path]:
-        """The files that decide what these components compute, sorted."""
+        """The files that determine what these components compute, sorted."""
         if self.is_single_file:
-            folder = self.config.config_folder  # its configs and tokenizers decide, too, but not its weights
+            folder = self.config.config_folder  # its configs and tokenizers matter, too, but not its weights
             described = _files_below(Path(os.path.expanduser(folder)), names) if folder else []
             return [self.path, *(path for path in described if path.suffix in (".json", ".txt", ".model"))]
         return _files_below(self.path, names)
@@ -170,7 +170,7 @@ class BaseModel:
         return component is not None
 
     def _local_folder(self) -> Path:
-        """The base's folder; a Hub id is downloaded into the Hub's cache."""
+        """The folder of the base model; a Hub id is downloaded to the Hub's cache."""
         path = Path(os.path.expanduser(self.config.base))
         if path.is_dir():
             return path
@@ -178,8 +178,8 @@ class BaseModel:
             return Path(self._pipeline_class.download(self.config.base))
         except OSError as error:
             raise WeightsError(
-                f"model.base {self.config.base!r} can't be fetched from the Hub: {loading_reason(error)}; "
-                "check the name and the connection, or give a folder."
+                f"model.base {self.config.base!r} can't be downloaded from the Hub: {loading_reason(error)}; "
+                "check the name and the connection, or choose a folder."
             ) from error
 
     def _load_component(self, name: str):
@@ -192,10 +192,10 @@ class BaseModel:
             component, report = component_class.from_pretrained(
                 self.path, subfolder=name, output_loading_info=True, **options
             )
-        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: of sizes that are not the config's
+        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: shapes that differ from the config
             raise self._component_error(name, loading_reason(error)) from error
         if report["missing_keys"]:
-            # the libraries would go on with random numbers in their place
+            # the libraries would initialize them at random
             raise self._component_error(name, f"its weights lack {min(report['missing_keys'])}")
         return self._frozen(component)
 
@@ -207,7 +207,7 @@ class BaseModel:
         return component_class
 
     def _check_vocabulary(self, name: str, component_class: type) -> None:
-        """Without its files a tokenizer loads too, and knows no word."""
+        """Raises WeightsError for a tokenizer without vocabulary, which would be loaded as an empty one."""
         files = getattr(component_class, "vocab_files_names", {}).values()
         if files and not any((self.path / name / file).is_file() for file in files):
             raise self._component_error(name, f"it has none of {', '.join(files)}")
@@ -215,7 +215,7 @@ class BaseModel:
     def _component_error(self, name: str, reason: str) -> WeightsError:
         return WeightsError(
             f"model.base {self.config.base!r}: its {name} can't be loaded ({reason}); "
-            "fetch the model again or choose another."
+            "download the model again or choose another."
         )
 
     def _load_single_file(self):
@@ -233,25 +233,25 @@ class BaseModel:
             pipe = self._pipeline_class.from_single_file(
                 str(self.path), torch_dtype=self.dtype, local_files_only=bool(options), **options, **unused
             )
-        except NotImplementedError as error:  # of tensors that are still without data when they get their dtype
-            raise self._single_file_error("tensors are missing", WHOLE) from error
+        except NotImplementedError as error:  # casting tensors that have no data
+            raise self._single_file_error("tensors are missing", CHOOSE_COMPLETE) from error
         except SingleFileComponentError as error:
-            raise self._single_file_error(loading_reason(error), WHOLE) from error
+            raise self._single_file_error(loading_reason(error), CHOOSE_COMPLETE) from error
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             remedy = "check both" if options else "set model.config_folder to a diffusers folder of the same kind"
             raise self._single_file_error(loading_reason(error), remedy) from error
         for name, component in pipe.components.items():
             if hasattr(component, "parameters") and any(param.is_meta for param in component.parameters()):
-                raise self._single_file_error(f"tensors of its {name} are missing", WHOLE)
+                raise self._single_file_error(f"tensors of its {name} are missing", CHOOSE_COMPLETE)
             if hasattr(component, "tie_weights"):
-                component.tie_weights()  # T5 has its vocabulary twice; diffusers reads it as two
+                component.tie_weights()  # diffusers loads the tied vocabulary of T5 as two tensors
             self._frozen(component)
-        pipe.scheduler = self._scheduler(_as_marked(pipe.scheduler, names))
+        pipe.scheduler = self._scheduler(_scheduler_by_marks(pipe.scheduler, names))
         pipe.set_progress_bar_config(disable=True)
         return pipe
 
     def _scheduler(self, scheduler):
-        """With the prediction type and noise of the settings: training, samples and the saved model must agree."""
+        """Applies the settings' prediction type and noise schedule, for training, sampling and the saved model."""
         if self.family.objective != "ddpm":
             return scheduler
         if self.config.prediction_type != "auto":
@@ -259,18 +259,18 @@ class BaseModel:
         return self._with_zero_terminal_snr(scheduler) if self.config.zero_terminal_snr else scheduler
 
     def _with_zero_terminal_snr(self, scheduler):
-        """Lin et al. 2023, arXiv 2305.08891: the last step is noise alone, and sampling starts there."""
+        """Lin et al. 2023, arXiv 2305.08891: the last timestep is pure noise, and sampling starts there."""
         if scheduler.config.prediction_type == "epsilon":
             raise WeightsError(
-                "model.zero_terminal_snr: this base predicts epsilon, which says nothing of the picture where there is "
-                "noise alone; set model.prediction_type to v_prediction, or switch it off."
+                "model.zero_terminal_snr: this base model predicts epsilon, which contains no information about the "
+                "image at pure noise; set model.prediction_type to v_prediction, or turn it off."
             )
         taken = inspect.signature(type(scheduler).__init__).parameters
         options = {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
         if "rescale_betas_zero_snr" in taken:
             return type(scheduler).from_config(scheduler.config, **options)
         if "clip_sample" not in scheduler.config:
-            options["clip_sample"] = False  # DDIM's default is for pixels in [-1, 1]; latents go beyond
+            options["clip_sample"] = False  # DDIM's default clips to [-1, 1], which is for pixels
         return import_diffusers().DDIMScheduler.from_config(scheduler.config, **options)
 
     def _single_file_error(self, reason: str, remedy: str) -> WeightsError:
@@ -288,12 +288,12 @@ class BaseModel:
                 import torch
 
                 for layer in component.modules():
-                    if isinstance(layer, torch.nn.Conv2d):  # the layout is for four axes; Conv3d has five
+                    if isinstance(layer, torch.nn.Conv2d):  # not Conv3d, which has five axes
                         layer.to(memory_format=torch.channels_last)
         return component
 
     def _new_pipe(self) -> DiffusionPipeline:
-        # made anew after every change: a pipeline takes the VAE's scale factor when it is made
+        # created again after every change, because pipelines read the VAE's scale factor when they are created
         pipe = self._pipeline_class(**self._components, **self._options)
         pipe.set_progress_bar_config(disable=True)
         if any(encoder not in self._classes for encoder in self.family.text.encoders):
@@ -310,7 +310,7 @@ class BaseModel:
 
 
 def check_config_folder(config: ModelConfig) -> None:
-    """Raises WeightsError where the folder that describes a single file is not there."""
+    """Raises WeightsError if model.config_folder is not a folder."""
     if config.config_folder and not os.path.isdir(os.path.expanduser(config.config_folder)):
         raise WeightsError(
             f"model.config_folder {config.config_folder!r}: no such folder; name a diffusers folder of the same kind."
@@ -321,11 +321,11 @@ def _files_below(folder: Path, names: Iterable[str]) -> list[Path]:
     return sorted(path for name in names for path in (folder / name).rglob("*") if path.is_file())
 
 
-def _as_marked(scheduler, names: Collection[str]):
-    """The scheduler of a single file that says by its tensors' names what its model was trained for."""
+def _scheduler_by_marks(scheduler, names: Collection[str]):
+    """The scheduler of a single file, changed as the marks among its tensor names say."""
     marks = {
         V_PREDICTION_MARK: {"prediction_type": "v_prediction"},
-        # trailing: sampling has to start at the last step, which is noise alone
+        # trailing: sampling must start at the last timestep, which is pure noise
         ZERO_SNR_MARK: {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"},
     }
     changes = {name: value for mark, values in marks.items() if mark in names for name, value in values.items()}

@@ -1,1 +1,1 @@
-"""Model files, in and out."""
+"""Reading and writing model files."""

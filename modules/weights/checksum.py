@@ -1,4 +1,4 @@
-"""A short digest of many tensors, to compare what ranks hold."""
+"""A short digest of many tensors, for comparing ranks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ if TYPE_CHECKING:
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> str:
-    """Of names, types, shapes and the sum of each tensor's bits as integers: 16 hex digits.
+    """A digest of 16 hex digits over names, dtypes, shapes and the sum of each tensor's bits as integers.
 
-    Computed where the tensors are, at the speed of their memory, with one wait for each device. Which device holds a
-    tensor does not count. It finds other or damaged values; values that only swapped places within a tensor it does
-    not.
+    It is computed on the tensors' devices, with one synchronization per device, and does not depend on the device. It
+    detects different values, but not a permutation of values within a tensor.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Models and LoRAs from one format to the other, without training: what a file is decides which way."""
+"""Converts models and LoRAs between formats; the direction follows from the source file."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 
 
 def convert(source: str, target: str | Path, dtype: str = "", config_folder: str = "", family: str = "") -> Path:
-    """Write what `source` is in the other format to `target`, and return it, whole or not at all.
+    """Converts `source` to the other format and writes it to `target` atomically. Returns `target`.
 
-    source: a diffusers folder (becomes a single file), a single file (becomes a folder, or a file
-        again where the target is called one, for another dtype), or a LoRA (between diffusers'
-        names and kohya's).
-    dtype: of the tensors, as torch calls it; "": as most of the source is.
-    config_folder: a diffusers folder that describes a single file; needed without internet.
-    family: of a LoRA whose names and shapes don't tell it.
-    Raises WeightsError, one sentence, for what can't be converted.
+    source: a diffusers folder, which becomes a single file; a single file, which becomes a folder (or another file if
+        the target ends in .safetensors, to change the dtype); or a LoRA, in diffusers' or kohya's format.
+    dtype: the torch name of the dtype to save in; "" for that of most of the source.
+    config_folder: a diffusers folder with the configuration of a single file; needed without internet access.
+    family: the family of a LoRA, if its names and shapes don't determine it.
+    Raises WeightsError if it can't be converted.
     """
     path, target = Path(source).expanduser(), Path(target).expanduser()
     if target.exists():
-        raise WeightsError(f"'{target}': is there already; choose another name.")
+        raise WeightsError(f"'{target}': already exists; choose another name.")
     if path.is_file() and any(mark in name for name in read_header(path) for mark in LORA_MARKS):
         return _convert_lora(path, target, dtype, family)
     return _convert_model(source, target, dtype, config_folder, family)
@@ -57,7 +56,7 @@ def _convert_lora(source: Path, target: Path, dtype: str, named: str) -> Path:
         raise WeightsError(f"'{source}': is a LoRA for {found}; leave the family out, or choose a LoRA for {named}.")
     if not found and not named:
         known = ", ".join(name for name, one in FAMILIES.items() if one.kohya_prefixes)
-        raise WeightsError(f"'{source}': does not tell what it was made for; name the family: {known}.")
+        raise WeightsError(f"'{source}': does not say which model it was made for; specify the family: {known}.")
     family = FAMILIES[found or named]
     header = read_header(source)
     layers = read_layers(source, family)
@@ -83,7 +82,7 @@ def _convert_model(source: str, target: Path, dtype: str, config_folder: str, na
 
     info = inspect_base(source)
     if info.kind == "hub":
-        raise WeightsError(f"'{source}': is no folder or file on this machine; download it and give its folder.")
+        raise WeightsError(f"'{source}': is not a folder or file on this machine; download it and name its folder.")
     family = _family_of_model(source, info, named)
     dtype = dtype or _usual_dtype(source)
     settings = ModelConfig(base=source, config_folder=config_folder, weight_dtype=dtype, channels_last=False)
@@ -110,7 +109,7 @@ def _family_of_model(source: str, info: BaseInfo, named: str) -> Family:
 
 
 def _usual_dtype(source: str) -> str:
-    """The type of most of a model's bytes; float32 where it is none that torch computes in."""
+    """The dtype of most of a model's bytes; float32 if it is not a floating-point dtype of FLOATS."""
     path = Path(source).expanduser()
     files = [path] if path.is_file() else sorted(path.rglob("*.safetensors"))
     sizes: Counter[str] = Counter()
@@ -131,4 +130,4 @@ def _torch_dtype(name: str) -> torch.dtype:
 
 def _check_suffix(target: Path) -> None:
     if target.suffix != ".safetensors":
-        raise WeightsError(f"'{target}': a single file is written as .safetensors; give it a name that ends so.")
+        raise WeightsError(f"'{target}': a single file is saved as .safetensors; choose a name with this extension.")

@@ -1,4 +1,4 @@
-"""The memory of a device: what to do where it is too small, and how to give a GPU's back."""
+"""Handles running out of device memory, and frees unused GPU memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def fits_in_memory(run: Callable[[], None], device: torch.device) -> bool:
-    """Runs `run`; whether the device's memory was large enough. If not, what the failed call held is free again."""
+    """Runs `run` and returns whether it fit in memory. If not, the memory of the failed call is freed."""
     try:
         run()
     except (RuntimeError, MemoryError) as error:
@@ -20,7 +20,7 @@ def fits_in_memory(run: Callable[[], None], device: torch.device) -> bool:
             raise
     else:
         return True
-    free_memory(device)  # not in the `except` block, in which the traceback still holds the tensors
+    free_memory(device)  # outside of `except`, where the traceback keeps the tensors alive
     return False
 
 
@@ -29,12 +29,12 @@ def _is_out_of_cpu_memory(error: Exception) -> bool:
 
 
 def free_memory(device: torch.device) -> None:
-    """Gives the memory that torch keeps for later back to the device, from any thread."""
+    """Releases the memory that torch has cached on the device; can be called from any thread."""
     if device.type != "cuda":
         return
     import torch
 
-    # Each thread has a current device of its own, GPU 0 at first, and `empty_cache` makes a context there: on GPU 0
-    # half a GB for every rank (https://github.com/pytorch/pytorch/issues/25752).
+    # The current device is per thread and starts as GPU 0, where `empty_cache` would create a context: half a GB on
+    # GPU 0 for every rank (https://github.com/pytorch/pytorch/issues/25752).
     with torch.cuda.device(device):
         torch.cuda.empty_cache()

@@ -1,7 +1,7 @@
 """Embedding files (textual inversion), as A1111, ComfyUI and diffusers read them.
 
-Of a family with one text encoder a file holds one tensor, "emb_params"; of one with several it holds a tensor for each,
-under the names of `Family.embedding_keys` ("clip_l", "clip_g", "t5xxl"). All are [vectors, width of the encoder].
+For families with one text encoder, a file has one tensor, "emb_params"; otherwise one per encoder, named as in
+`Family.embedding_keys` ("clip_l", "clip_g", "t5xxl"). All have the shape [vectors, width of the encoder].
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from modules.families.Family import Family
 
-PLACEHOLDER = "placeholder"  # the name in a file's header under which it says its word
+PLACEHOLDER = "placeholder"  # the metadata key of the word
 
 
 def save_embedding(
@@ -33,9 +33,9 @@ def save_embedding(
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> Path:
-    """Writes the vectors of one word, whole or not at all.
+    """Writes the vectors of one word atomically.
 
-    vectors: text encoder -> [vectors, width]. dtype: of the tensors in the file, None to keep them as they are.
+    vectors: text encoder -> [vectors, width]. dtype: of the saved tensors; None keeps their dtype.
     """
     tensors = {
         family.embedding_keys[name]: tensor.detach().to(dtype or tensor.dtype) for name, tensor in vectors.items()
@@ -45,16 +45,16 @@ def save_embedding(
 
 
 def add_embedding(pipe: DiffusionPipeline, path: str | Path) -> str:
-    """Teaches a pipeline the word of an embedding file; returns the word: as the file says, else its name.
+    """Adds the word of an embedding file to a pipeline. Returns the word, from the metadata or else the file name.
 
-    Raises WeightsError if the file is damaged or made for another family, or if the pipeline knows the word already.
+    Raises WeightsError if the file is damaged or made for another family, or if the pipeline already knows the word.
     """
     family = family_of_pipeline(pipe)
     tensors = load_tensors(path)
     encoders = {key: name for name, key in family.embedding_keys.items()} if family else {}
     if not tensors or not tensors.keys() <= encoders.keys():
         raise WeightsError(
-            f"'{path}': is no embedding for a {type(pipe).__name__}, but holds {', '.join(tensors) or 'nothing'}; "
+            f"'{path}': is not an embedding for a {type(pipe).__name__}, but has {', '.join(tensors) or 'no tensors'}; "
             "choose one that was made for this model."
         )
     word = read_header(path)[METADATA].get(PLACEHOLDER) or Path(path).stem
@@ -66,14 +66,14 @@ def add_embedding(pipe: DiffusionPipeline, path: str | Path) -> str:
 
 
 def token_names(word: str, num_vectors: int) -> list[str]:
-    """The tokens of a word, one for each vector, as diffusers names them."""
+    """The tokens of a word, one per vector, named as in diffusers."""
     return [word, *(f"{word}_{number}" for number in range(1, num_vectors))]
 
 
 def find_prompt_end(encoder: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Lets CLIP's pooling look for the end of a prompt, also by a config of before it was known.
+    """Makes CLIP's pooling find the end of a prompt even with the wrong `eos_token_id` of old configs.
 
-    With the id 2, a mistake in old configs, transformers takes the largest id of a prompt, which a new token's is.
+    If it is 2, transformers pools at the largest token id of the prompt, which would be a new token's.
     """
     for module in encoder.modules():
         if getattr(module, "eos_token_id", None) == 2:
@@ -86,13 +86,13 @@ def _add_rows(
     rows = encoder.get_input_embeddings().weight
     if vectors.shape[1:] != rows.shape[1:]:
         raise WeightsError(
-            f"'{path}': its vectors have {vectors.shape[-1]} numbers, the words of this model {rows.shape[1]}; "
+            f"'{path}': its vectors have width {vectors.shape[-1]}, but those of this model {rows.shape[1]}; "
             "choose one that was made for this model."
         )
     names = token_names(word, len(vectors))
     if tokenizer.add_tokens(names) < len(names):
-        raise WeightsError(f"'{path}': its word {word!r} is known to the model already; load it once.")
-    if len(tokenizer) > len(rows):  # some models have spare rows
+        raise WeightsError(f"'{path}': the model already knows its word {word!r}; load it only once.")
+    if len(tokenizer) > len(rows):  # some models have unused rows
         encoder.resize_token_embeddings(len(tokenizer))
     weight = encoder.get_input_embeddings().weight
     weight.data[tokenizer.convert_tokens_to_ids(names)] = vectors.to(weight.device, weight.dtype)

@@ -1,4 +1,4 @@
-"""What is raised for a model file that can't be used."""
+"""Errors about model files that can't be used."""
 
 from modules.config.errors import UserError
 
@@ -8,8 +8,8 @@ class WeightsError(UserError):
 
 
 def loading_reason(error: Exception) -> str:
-    """Why a library could not load a part of a model: a clause for people, without a full stop."""
-    if "ignore_mismatched_sizes" in str(error):  # transformers, which tells the sizes on the terminal
-        return "its tensors have other shapes than its config.json says"
+    """Why a library could not load a component, as a clause without a full stop."""
+    if "ignore_mismatched_sizes" in str(error):  # transformers, which prints the sizes to the terminal
+        return "the shapes of its tensors differ from its config.json"
     lines = str(error).strip().splitlines()
     return lines[0][:300].rstrip(".") if lines else type(error).__name__

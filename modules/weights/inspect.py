@@ -1,6 +1,6 @@
-"""What a base model is, found out from names and headers alone: no weights read, and no torch unless they are pickled.
+"""Identifies base models from file names and headers, without reading weights, and without torch except for pickles.
 
-The checks before a start and the window's model picker use it.
+Used by the checks before a start and by the model picker of the window.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 WEIGHT_SUFFIXES = (".safetensors", ".gguf", *PICKLE_SUFFIXES)
 CHOOSE = "choose a diffusers folder, a .safetensors file or a model's name on the Hugging Face Hub"
-# Files of a component that are loaded without being asked for: others have a variant's name, such as fp16.
+# Weight files that are loaded by default; others have the name of a variant, such as fp16.
 LOADED = re.compile(r"(diffusion_pytorch_model|pytorch_model|model)(-\d{5}-of-\d{5})?\.(safetensors|bin)")
-# Of what is no family here, for the sentence that refuses it.
+# Labels of unsupported pipelines, for error messages.
 OTHER_LABELS = {
     "StableDiffusionInpaintPipeline": "Stable Diffusion inpainting",
     "StableDiffusionInstructPix2PixPipeline": "InstructPix2Pix",
@@ -42,11 +42,12 @@ LORA_MARKS = ("lora_", ".lora.", ".lokr_", ".hada_", ".oft_")
 
 @dataclass(frozen=True)
 class BaseInfo:
-    """What stands at `model.base`.
+    """A description of `model.base`.
 
-    pipeline: diffusers' class name, None where it can't be told (a Hub id, an unknown file).
-    size_bytes: of all files, 0 for a Hub id. detail: what it is, for people.
-    index: of a folder its model_index.json; of a file as much of one as its tensors tell.
+    pipeline: the diffusers class name; None if unknown (a Hub id or an unknown file).
+    size_bytes: of all files, 0 for a Hub id.
+    detail: a description for users.
+    index: the model_index.json of a folder; for a file, the part of it that its tensors reveal.
     """
 
     kind: Literal["folder", "single_file", "hub"]
@@ -57,9 +58,9 @@ class BaseInfo:
 
 
 def inspect_base(base: str) -> BaseInfo:
-    """What the folder, file or Hub id `base` holds; the Hub is not asked.
+    """Identifies the folder, file or Hub id `base`, without accessing the Hub.
 
-    Raises WeightsError, a sentence that begins with the path, if nothing is there or it can't be read.
+    Raises WeightsError, starting with the path, if it does not exist or can't be read.
     """
     path = Path(os.path.expanduser(base))
     if base and path.is_dir():
@@ -72,10 +73,9 @@ def inspect_base(base: str) -> BaseInfo:
 
 
 def check_base(base: str, family: Family, setting: str = "model.base") -> BaseInfo:
-    """Refuse a base that the family can't train, before anything is loaded; returns what it is.
+    """Raises WeightsError, starting with `setting`, if the family can't train the base model. Returns what it is.
 
-    A name on the Hub passes unread: `check_fits` is for its files.
-    Raises WeightsError, one sentence that begins with `setting`.
+    A Hub id is accepted unchecked; call `check_fits` for its downloaded files.
     """
     try:
         info = inspect_base(base)
@@ -89,8 +89,7 @@ def check_base(base: str, family: Family, setting: str = "model.base") -> BaseIn
 
 
 def check_fits(base: str, info: BaseInfo, family: Family, setting: str = "model.base") -> None:
-    """Raises WeightsError where what stands at `base` is of another family, or in a form that the family is not read
-    from."""
+    """Raises WeightsError if `base` belongs to another family or has a format that the family can't be read from."""
     fitting = family_of(info.index)
     if fitting is None or fitting.name != family.name:
         remedy = f"choose family {fitting.name} or another base" if fitting else "choose another base"
@@ -105,13 +104,12 @@ def check_fits(base: str, info: BaseInfo, family: Family, setting: str = "model.
 
 
 def check_parts(path: Path, unused: Collection[str] = ()) -> None:
-    """Whether each component's weights are whole and nothing but weights: what is wrong with them is told now, not
-    minutes later.
+    """Checks that the weights of all components are complete and safe to load, before minutes are spent on loading.
 
-    path: of a diffusers folder. unused: as of `check_base`. Raises WeightsError, a sentence that begins with the path.
+    path: a diffusers folder. unused: components to skip. Raises WeightsError, starting with the path.
     """
     index = json.loads((path / "model_index.json").read_text(encoding="utf-8"))
-    # A component is written as [library, class]; one that the pipeline goes without as [null, null].
+    # Components are stored as [library, class]; one that the pipeline lacks as [null, null].
     parts = [name for name, value in index.items() if isinstance(value, list) and value[:1] != [None]]
     for name in parts:
         if name in unused:
@@ -125,14 +123,14 @@ def check_parts(path: Path, unused: Collection[str] = ()) -> None:
 
 
 def lora_family(path: str | Path) -> str | None:
-    """The family that a LoRA file was made for, by the names and shapes of its tensors; None where these don't tell.
+    """The family that a LoRA file was made for, from the names and shapes of its tensors; None if these don't tell.
 
-    Raises WeightsError, a sentence that begins with the path, if the file can't be read or holds no LoRA.
+    Raises WeightsError, starting with the path, if the file can't be read or is not a LoRA.
     """
     shapes = tensor_shapes(read_header(path))
     if not any(mark in name for name in shapes for mark in LORA_MARKS):
         raise WeightsError(f"'{path}': is not a LoRA; choose a LoRA file.")
-    made_by = [name for name, family in FAMILIES.items() if family.made_lora(shapes)]
+    made_by = [name for name, family in FAMILIES.items() if family.matches_lora(shapes)]
     return made_by[0] if len(made_by) == 1 else None
 
 
@@ -141,12 +139,12 @@ def _inspect_folder(path: Path) -> BaseInfo:
     if not index.is_file():
         if (path / "adapter_config.json").is_file():
             raise WeightsError(f"'{path}': is a LoRA, not a base model; choose the model that it was trained on.")
-        raise WeightsError(f"'{path}': is a folder without model_index.json, so no diffusers pipeline; {CHOOSE}.")
+        raise WeightsError(f"'{path}': has no model_index.json, so it is not a diffusers folder; {CHOOSE}.")
     try:
         content = json.loads(index.read_text(encoding="utf-8"))
         pipeline = str(content["_class_name"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise WeightsError(f"'{index}': does not say which pipeline it is; download the model again.") from error
+        raise WeightsError(f"'{index}': does not name a pipeline; download the model again.") from error
     size_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return BaseInfo("folder", pipeline, size_bytes, _describe(content), content)
 
@@ -158,13 +156,13 @@ def _inspect_file(path: Path) -> BaseInfo:
 
 
 def _pickles(part: Path) -> list[Path]:
-    """What diffusers and transformers will unpickle of a component: its weights, where they are not in safetensors."""
+    """The files of a component that would be unpickled: its weights, if they are not saved as safetensors."""
     files = [file for file in sorted(part.iterdir()) if LOADED.fullmatch(file.name)]
     return [] if any(file.suffix == ".safetensors" for file in files) else files
 
 
 def _guess(shapes: Shapes) -> tuple[str | None, str]:
-    """(pipeline, detail) of a single file from the names and shapes of its tensors."""
+    """(pipeline, detail) of a single file, from the names and shapes of its tensors."""
     if any(mark in name for name in shapes for mark in LORA_MARKS):
         return None, "a LoRA, not a base model"
     names = {name.removeprefix("model.diffusion_model.") for name in shapes}
@@ -189,7 +187,7 @@ def _guess(shapes: Shapes) -> tuple[str | None, str]:
 
 
 def _guess_unet(shapes: Shapes) -> tuple[str, str]:
-    """Which U-Net of the Stable Diffusion line, by its inputs and by the width of the text that it attends to."""
+    """(pipeline, detail) of a Stable Diffusion U-Net, from its input channels and the width of its text."""
     in_channels = shapes["model.diffusion_model.input_blocks.0.0.weight"][1]
     text_width = next((shape[-1] for name, shape in shapes.items() if name.endswith("attn2.to_k.weight")), None)
     if any(name.startswith("conditioner.embedders.1.") for name in shapes) or text_width == 2048:

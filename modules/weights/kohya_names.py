@@ -1,7 +1,7 @@
-"""Names of layers in LoRA files of kohya's kind, which ComfyUI and A1111 read, from and to those of diffusers.
+"""Converts layer names between diffusers' and kohya's LoRA formats; ComfyUI and A1111 read the latter.
 
-There a layer is `<prefix>_<path>`, with underscores for the dots of its path; Family.kohya_prefixes has the prefixes.
-Paths are diffusers' own, but for the U-Net of SDXL, which goes by the block numbers of single-file checkpoints.
+In kohya's format a layer is `<prefix>_<path>`, with underscores instead of dots; prefixes are in Family.kohya_prefixes.
+Paths are those of diffusers, except for the U-Net of SDXL, which uses the block numbers of single-file checkpoints.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from modules.weights.unet_names import renamed, unet_modules
 if TYPE_CHECKING:
     from modules.families.Family import Family
 
-# The blocks that every released SDXL has; names follow from them by counting.
+# The blocks of every released SDXL, from which the block numbers follow.
 SDXL_BLOCKS = {
     "block_out_channels": (320, 640, 1280),
     "layers_per_block": 2,
     "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
     "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
 }
-# Parts of a path that have underscores of their own; all others are cut at every underscore.
+# Path components that contain underscores; all others are split at underscores.
 WORDS = (
     "down_blocks", "mid_block", "up_blocks", "transformer_blocks", "to_q", "to_k", "to_v", "to_out", "to_add_out",
     "add_q_proj", "add_k_proj", "add_v_proj", "proj_in", "proj_out", "conv_in", "conv_out", "conv_shortcut",
@@ -34,14 +34,14 @@ _WORD = re.compile("|".join(f"{word}(?=_|$)" for word in sorted(WORDS, key=len, 
 
 
 def kohya_name(family: Family, component: str, layer: str) -> str:
-    """layer: path in a component, as in a file of diffusers. Raises WeightsError if SDXL has no such layer."""
+    """The name of a layer in kohya's format. layer: path in diffusers' format. Raises WeightsError if SDXL lacks it."""
     if component in family.denoisers and family.kohya_blocks == "single_file":
         layer = renamed(f"{layer}.weight", unet_modules(SDXL_BLOCKS)).removesuffix(".weight")
     return f"{family.kohya_prefixes[component]}_{layer.replace('.', '_')}"
 
 
 def diffusers_name(family: Family, name: str) -> tuple[str, str] | None:
-    """(component, path of the layer) of a layer's name in kohya's format, None if the family has no such component."""
+    """(component, path in diffusers' format) of a kohya name; None if the family has no such component."""
     for component, prefix in family.kohya_prefixes.items():
         if name.startswith(f"{prefix}_"):
             path = name[len(prefix) + 1 :]
@@ -55,7 +55,7 @@ def _with_dots(path: str) -> str:
 
 
 def _from_block_numbers(path: str) -> str | None:
-    """The path in SDXL's U-Net of one by block numbers, None for one that diffusers' names are used in."""
+    """The diffusers path of a path with SDXL block numbers; None if it has none."""
     blocks = _block_numbers()
     start = path
     while start and start not in blocks:

@@ -1,4 +1,4 @@
-"""A whole pipeline for making pictures, with LoRAs and embeddings."""
+"""Loads a complete pipeline for sampling, with LoRAs and embeddings."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def load_pipeline(
 ) -> DiffusionPipeline:
     """The pipeline of a diffusers folder, Hub id or single file, with all `loras` at full strength, on `device`.
 
-    config_folder: a diffusers folder that describes a single file; needed without internet.
-    embeddings: files whose words prompts may then hold.
-    dtype: as torch calls it; "": bfloat16 on a GPU that computes in it, else float32.
-    Raises WeightsError, one sentence, for a base, LoRA or embedding that is missing, damaged or does not fit.
+    config_folder: a diffusers folder with the configuration of a single file; needed without internet access.
+    embeddings: embedding files, whose words prompts can then contain.
+    dtype: the torch name of a dtype; "" for bfloat16 on GPUs that support it, else float32.
+    Raises WeightsError if the base model, a LoRA or an embedding is missing, damaged or does not fit.
     """
     info = inspect_base(base)
     pipe = _single_file(base, info, config_folder) if info.kind == "single_file" else _folder(base, info)
     pipe.set_progress_bar_config(disable=True)
     if getattr(pipe, "safety_checker", None) is not None:
-        pipe.safety_checker = None  # it would hand out black pictures without a word
+        pipe.safety_checker = None  # it would silently return black images
     for embedding in embeddings:
         add_embedding(pipe, embedding)
     for lora in loras:
         load_lora(pipe, lora)
     if loras:
         adapters = sorted({name for names in pipe.get_list_adapters().values() for name in names})
-        pipe.set_adapters(adapters)  # diffusers leaves only the last one active
+        pipe.set_adapters(adapters)  # by default, only the last one is active
     return pipe.to(device, _torch_dtype(dtype, device))
 
 
@@ -64,7 +64,7 @@ def _single_file(base: str, info: BaseInfo, config_folder: str) -> DiffusionPipe
 
     family = family_of(info.index)
     if family is None:
-        raise WeightsError(f"base {base!r}: is {info.detail}, of which a single file can't be read; give a folder.")
+        raise WeightsError(f"base {base!r}: is {info.detail}, which can't be read from a single file; use a folder.")
     return BaseModel(family, ModelConfig(base=base, config_folder=config_folder), torch.device("cpu")).pipe
 
 
@@ -79,9 +79,9 @@ def _folder(base: str, info: BaseInfo) -> DiffusionPipeline:
     pipeline_class = import_diffusers().DiffusionPipeline
     try:
         index = pipeline_class.load_config(Path(base).expanduser())
-        # of each part that a model goes without, as an SD 3 without its T5, diffusers wants to be told
+        # diffusers must be told which components the model lacks, such as the T5 of an SD 3
         absent = {name: None for name, value in index.items() if isinstance(value, list) and value == [None, None]}
         return pipeline_class.from_pretrained(Path(base).expanduser(), **absent)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # RuntimeError: of sizes
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # RuntimeError: mismatched shapes
         reason = loading_reason(error)
-        raise WeightsError(f"base {base!r}: can't be loaded ({reason}); fetch the model again.") from error
+        raise WeightsError(f"base {base!r}: can't be loaded ({reason}); download the model again.") from error

@@ -1,4 +1,4 @@
-"""LoRA files: written in diffusers' format and in kohya's, which ComfyUI and A1111 read; loaded from either."""
+"""Writes and loads LoRA files in diffusers' format and in kohya's, which ComfyUI and A1111 read."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def save_lora(
     metadata: Mapping[str, str] | None = None,
     experts: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Write the LoRA of `components` to `<path>.safetensors` and, in kohya's form, `<path>_kohya.safetensors`.
+    """Writes the LoRA of `components` to `<path>.safetensors` and, in kohya's format, to `<path>_kohya.safetensors`.
 
-    path: a file's name without its extension (".safetensors" is taken off); its folder is made.
-    components: the pipeline's name of each -> the module into which PEFT put an adapter named "default".
-    dtype: of the tensors in the file, None to keep them as they are.
-    metadata: further texts for the files' headers.
-    experts: component -> the name by which diffusers reads it, from a file of its own, `<path>_<component>`.
-    Returns the files written, each whole or not at all. Raises WeightsError if the format can't hold the adapters.
+    path: the file name without extension (".safetensors" is removed); its folder is created.
+    components: name in the pipeline -> module with a PEFT adapter named "default".
+    dtype: of the saved tensors; None keeps their dtype.
+    metadata: further metadata for the files.
+    experts: component -> the component name in its own file, `<path>_<component>`, from which diffusers loads it.
+    Returns the files, which are written atomically. Raises WeightsError if the format can't represent the adapters.
     """
     path = Path(path)
     stem = path.with_suffix("") if path.suffix == ".safetensors" else path
-    # made before the first file is written: what the format can't hold is refused here
+    # before the first file is written, because this raises if the format can't represent the adapters
     as_kohya = _kohya_tensors(components, pipeline_class, dtype) if fmt != "diffusers" else {}
     written = []
     if fmt in ("diffusers", "both"):
@@ -81,7 +81,7 @@ def check_lora(
     fmt: str,
     experts: Mapping[str, str] | None = None,
 ) -> None:
-    """Raises WeightsError where `save_lora` would, so that it shows before the training."""
+    """Raises WeightsError if `save_lora` would, so that it can be called before training."""
     for part in _files(components, experts or {}).values() if fmt != "single_file" else ():
         _check_places(part, pipeline_class)
     if fmt != "diffusers":
@@ -89,10 +89,10 @@ def check_lora(
 
 
 def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
-    """Load a LoRA file, in diffusers' or kohya's format, into a pipeline.
+    """Loads a LoRA file in diffusers' or kohya's format into a pipeline.
 
-    Raises WeightsError if the file is damaged, is no LoRA, or was made for another kind of model; the pipeline is
-    then unchanged where that shows in the names and shapes of the file.
+    Raises WeightsError if the file is damaged, is not a LoRA, or was made for another kind of model. The pipeline is
+    unchanged if the names and shapes of the file show this.
     """
     path = Path(path)
     shapes = tensor_shapes(read_header(path))
@@ -100,7 +100,7 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
     _check_fits(pipe, family, path, shapes)
     try:
         if family and family.kohya_prefixes and is_kohya(shapes):
-            # diffusers' own reading of this format loses alphas of single layers and DoRA, and knows not every family's
+            # diffusers ignores the alphas of single layers and DoRA in this format, and does not support every family
             pipe.load_lora_weights(diffusers_tensors(_with_scale(read_layers(path, family))))
         else:
             expert = read_header(path)[METADATA].get(EXPERT)
@@ -118,7 +118,7 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
 
 
 def _files(components: Mapping[str, nn.Module], experts: Mapping[str, str]) -> dict[str, dict[str, nn.Module]]:
-    """Ending of a file's name -> its components under the names that they have in it."""
+    """Suffix of a file name -> its components, by their names in that file."""
     files: dict[str, dict[str, nn.Module]] = {}
     for name, module in components.items():
         files.setdefault(f"_{name}" if name in experts else "", {})[experts.get(name, name)] = module
@@ -132,17 +132,17 @@ def _save_diffusers(
     dtype: torch.dtype | None,
     metadata: Mapping[str, str] | None,
 ) -> None:
-    """The pipeline class packs the tensors under its names; the file is written here, whole or not at all."""
+    """The pipeline class names the tensors; the file is written here, atomically."""
     _check_places(components, pipeline_class)
     layers, configs = {}, {}
     for name, module in components.items():
         ending = magnitude_ending(name)
         tensors = {key.replace(".lora_magnitude_vector", ending): t for key, t in _adapter_tensors(module).items()}
         layers[f"{name}_lora_layers"] = {key: t if dtype is None else t.to(dtype) for key, t in tensors.items()}
-        # Without it diffusers takes alpha for equal to the rank, and the LoRA's strength is silently another.
+        # Without it, diffusers assumes that alpha equals the rank, which silently changes the strength of the LoRA.
         configs |= {f"{name}.{key}": value for key, value in _adapter_config(module).items()}
     header = {**(metadata or {}), ADAPTER_METADATA: json.dumps(configs, indent=2, sort_keys=True)}
-    file.parent.mkdir(parents=True, exist_ok=True)  # diffusers would only log that it can't be made
+    file.parent.mkdir(parents=True, exist_ok=True)  # diffusers would only log an error
     pipeline_class.save_lora_weights(
         file.parent,
         weight_name=file.name,
@@ -156,7 +156,7 @@ def _check_places(components: Iterable[str], pipeline_class: type[DiffusionPipel
     for name in components:
         if f"{name}_lora_layers" not in accepted:
             raise WeightsError(
-                f"A LoRA file of a {pipeline_class.__name__} has no place for '{name}'; train without a LoRA there."
+                f"A LoRA file for a {pipeline_class.__name__} can't contain '{name}'; train without a LoRA for it."
             )
 
 
@@ -166,7 +166,7 @@ def _kohya_tensors(
     family = family_of({"_class_name": pipeline_class.__name__})
     if family is None or not family.kohya_prefixes:
         raise WeightsError(
-            f"A LoRA of a {pipeline_class.__name__} can't be written in kohya's format; choose the diffusers format."
+            f"A LoRA for a {pipeline_class.__name__} can't be saved in kohya's format; choose the diffusers format."
         )
     tensors = kohya_tensors({name: adapter_layers(module) for name, module in components.items()}, family)
     return tensors if dtype is None else with_dtype(tensors, dtype)
@@ -181,12 +181,12 @@ def adapter_layers(module: nn.Module) -> dict[str, LoraLayer]:
     for name, tensor in _adapter_tensors(module).items():
         ending = next((ending for ending in DIFFUSERS_KINDS if name.endswith(ending)), None)
         if ending is None:
-            raise WeightsError(f"kohya's format has no place for '{name}'; choose the diffusers format.")
+            raise WeightsError(f"kohya's format can't contain '{name}'; choose the diffusers format.")
         parts.setdefault(name.removesuffix(ending), {})[DIFFUSERS_KINDS[ending]] = tensor
     layers = {}
     for path, tensors in parts.items():
         # the alpha that with the rank gives the layer's scale: alphas of single layers and rsLoRA's rule are in it
-        scaling = module.get_submodule(_in_memory(module, path)).scaling[ADAPTER]
+        scaling = module.get_submodule(_path_in_module(module, path)).scaling[ADAPTER]
         layers[path] = LoraLayer(alpha=float(scaling * tensors["down"].shape[0]), **tensors)
     return layers
 
@@ -200,22 +200,22 @@ def _adapter_tensors(module: nn.Module) -> dict[str, Tensor]:
         save_embedding_layers=False,  # no embedding is adapted; "auto" would look for the base on the Hub
     )
     if type(module).__name__ == "CLIPTextModel":
-        # transformers 5 has no `text_model.` level in memory; every reader looks for it in the file.
+        # transformers 5 dropped the `text_model.` level, which other programs expect in files
         tensors = {f"text_model.{name.removeprefix('text_model.')}": tensor for name, tensor in tensors.items()}
     return tensors
 
 
 def _adapter_config(module: nn.Module) -> dict[str, Any]:
-    """What of PEFT's config differs from its defaults and matters to a reader, as plain data.
+    """The fields of PEFT's config that matter for loading and differ from the defaults, as plain data.
 
-    Not all of it: an older PEFT refuses fields that it does not know, the first values of the weights are history,
-    and the path of the base model on this machine is nobody else's business.
+    Other fields are omitted: older PEFT versions reject unknown fields, the initialization no longer matters, and the
+    path of the base model on this machine is private.
     """
     config = module.peft_config[ADAPTER]
     defaults = type(config)().to_dict()
     always = ("r", "lora_alpha", "target_modules")
     never = ("base_model_name_or_path", "auto_mapping", "inference_mode", "init_lora_weights", "peft_version")
-    # diffusers adds adapters in training mode: told of a dropout, it would go on dropping out in every picture
+    # diffusers adds adapters in training mode, so a dropout would also be applied when sampling
     never += ("lora_dropout",)
     return {
         key: sorted(value) if isinstance(value, set) else value
@@ -224,13 +224,13 @@ def _adapter_config(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def _in_memory(module: nn.Module, layer: str) -> str:
-    """A layer's path in memory from its path in a file."""
+def _path_in_module(module: nn.Module, layer: str) -> str:
+    """The path of a layer in the loaded module, from its path in a file."""
     return layer if hasattr(module, "text_model") else layer.removeprefix("text_model.")
 
 
 def _with_scale(layers: Layers) -> Layers:
-    """The same with every alpha equal to the rank, which is what diffusers assumes of tensors without settings."""
+    """The layers scaled so that every alpha equals the rank, as diffusers assumes for tensors without settings."""
     return {
         component: {
             path: replace(layer, up=layer.up * (layer.alpha / layer.rank), alpha=float(layer.rank))
@@ -243,16 +243,16 @@ def _with_scale(layers: Layers) -> Layers:
 def _check_fits(
     pipe: DiffusionPipeline, family: Family | None, path: Path, shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Refuse a file that was made for another model, by the layers it names and the width of their inputs.
+    """Raises WeightsError for a file that was made for another model, from its layer names and input widths.
 
-    diffusers skips what it has no layer for without a word, so a LoRA of another family would load and do nothing.
+    diffusers silently skips unknown layers, so a LoRA of another family would load and have no effect.
     """
     made_for = lora_family(path)
     if family and made_for not in (None, family.name):
         raise WeightsError(f"'{path}': is a LoRA for {made_for}; choose a LoRA for {family.name}.")
     keys = {name: parse_key(name, family) for name in shapes} if family else {}
     if not any(keys.values()):
-        return  # in another program's form, or for a pipeline that is no family: diffusers converts it, or says no
+        return  # another format or an unknown pipeline: diffusers converts it or raises an error
     widths = _input_widths(pipe)
     for name, key in keys.items():
         if key is not None:
@@ -263,13 +263,13 @@ def _check_fits(
             fits = name.split(".")[0] in pipe.components
         if not fits:
             raise WeightsError(
-                f"'{path}': was made for another kind of model, its layer '{layer}' does not fit a "
+                f"'{path}': was made for a different model; its layer '{layer}' does not fit a "
                 f"{type(pipe).__name__}; choose a LoRA made for this model."
             )
 
 
 def _input_widths(pipe: DiffusionPipeline) -> dict[str, int]:
-    """Layer as a LoRA file of diffusers may name it -> its input features or channels, for all layers of a pipeline."""
+    """Layer name in diffusers' LoRA format -> number of input features or channels, for all layers of a pipeline."""
     import torch
 
     widths = {}

@@ -1,7 +1,7 @@
-"""The layers of a LoRA whatever file they come from, and their tensors in diffusers' format and in kohya's.
+"""The layers of a LoRA, independent of the file format, and their tensors in diffusers' and kohya's formats.
 
-Shapes: r is the rank. A layer has `lora_A` [r, in] (of a convolution [r, in, kh, kw]), which kohya calls `lora_down`,
-and `lora_B` [out, r] (of a convolution [out, r, 1, 1]), which kohya calls `lora_up`.
+Shapes, with rank r: a layer has `lora_A` [r, in] (convolutions: [r, in, kh, kw]), called `lora_down` by kohya, and
+`lora_B` [out, r] (convolutions: [out, r, 1, 1]), called `lora_up` by kohya.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
     from modules.families.Family import Family
 
-# Endings of the tensors' names -> what they are.
+# Suffix of a tensor's name -> its kind.
 DIFFUSERS_KINDS = {
     ".lora_A.weight": "down",
     ".lora_B.weight": "up",
     ".lora_magnitude_vector": "magnitude",
-    # transformers 5 finds it by this name alone, and would go on with the base's norms
+    # the only name that transformers 5 accepts; otherwise it would silently use the norms of the base weights
     ".lora_magnitude_vector.weight": "magnitude",
 }
 KOHYA_KINDS = {".lora_down.weight": "down", ".lora_up.weight": "up", ".alpha": "alpha", ".dora_scale": "magnitude"}
-EXPERT = "denoiser"  # the name under which the header of an expert's own file says which it is
-ADAPTER_METADATA = "lora_adapter_metadata"  # the name under which diffusers keeps PEFT's settings in a file's header
+EXPERT = "denoiser"  # the metadata key that names the expert of a file
+ADAPTER_METADATA = "lora_adapter_metadata"  # the metadata key of PEFT's settings in diffusers' files
 
 
 @dataclass(frozen=True)
 class LoraLayer:
-    """An adapter of one layer, which adds up @ down * alpha / r to its weight.
+    """The adapter of one layer, which adds up @ down * alpha / r to its weight.
 
-    magnitude: of DoRA (Liu et al. 2024, arXiv 2402.09353), the norms of the adapted weight's rows, [out].
+    magnitude: [out], the norms of the adapted weight's rows, for DoRA (Liu et al. 2024, arXiv 2402.09353).
     """
 
     down: Tensor
@@ -54,12 +54,12 @@ class LoraLayer:
         return self.down.shape[0]
 
 
-# Component -> path of the layer, as in a file of diffusers -> its adapter.
+# Component -> path of the layer, as in diffusers' format -> its adapter.
 Layers = dict[str, dict[str, LoraLayer]]
 
 
 class LoraKey(NamedTuple):
-    """What the name of a tensor in a LoRA file says. kind: "down", "up", "alpha" or "magnitude"."""
+    """The parsed name of a tensor in a LoRA file. kind: "down", "up", "alpha" or "magnitude"."""
 
     component: str
     layer: str
@@ -67,7 +67,7 @@ class LoraKey(NamedTuple):
 
 
 def parse_key(name: str, family: Family) -> LoraKey | None:
-    """None for what is not in one of the two formats, or of a component that the family has not."""
+    """Parses a tensor name; None if it has neither format or the family lacks its component."""
     for ending, kind in KOHYA_KINDS.items():
         found = diffusers_name(family, name.removesuffix(ending)) if name.endswith(ending) else None
         if found:
@@ -80,14 +80,14 @@ def parse_key(name: str, family: Family) -> LoraKey | None:
 
 
 def is_kohya(names: Iterable[str]) -> bool:
-    """Whether the names of a file's tensors are in kohya's format."""
+    """Whether the tensor names of a file are in kohya's format."""
     return any(name.endswith((".lora_down.weight", ".dora_scale")) and name.startswith("lora_") for name in names)
 
 
 def read_layers(path: str | Path, family: Family) -> Layers:
-    """The layers of a LoRA file of a family, in diffusers' or kohya's format.
+    """Reads the layers of a family's LoRA file, in diffusers' or kohya's format.
 
-    Raises WeightsError if the file can't be read or holds something else.
+    Raises WeightsError if the file can't be read or has other tensors.
     """
     header = read_header(path)
     parts: dict[str, dict[str, dict[str, Any]]] = {}
@@ -97,7 +97,7 @@ def read_layers(path: str | Path, family: Family) -> Layers:
             key = key._replace(component=header[METADATA].get(EXPERT, key.component))
         if key is None:
             raise WeightsError(
-                f"'{path}': its '{name}' is no part of a LoRA for {family.name}; "
+                f"'{path}': its '{name}' does not belong to a LoRA for {family.name}; "
                 f"choose a LoRA for {family.name} in diffusers' or kohya's format."
             )
         parts.setdefault(key.component, {}).setdefault(key.layer, {})[key.kind] = tensor
@@ -109,13 +109,13 @@ def read_layers(path: str | Path, family: Family) -> Layers:
 
 
 def diffusers_tensors(layers: Layers) -> dict[str, Tensor]:
-    """The tensors of a file in diffusers' format; their alphas are in `adapter_metadata`."""
+    """The tensors of a LoRA in diffusers' format; alphas are stored in `adapter_metadata`."""
     tensors = {}
     for component, path, layer in _each(layers):
         tensors[f"{component}.{path}.lora_A.weight"] = layer.down
         tensors[f"{component}.{path}.lora_B.weight"] = layer.up
         if layer.magnitude is not None:
-            # of a convolution as PEFT has it, [1, out, 1, 1]
+            # [1, out, 1, 1] for convolutions, as in PEFT
             axes = (1, -1, *[1] * (layer.down.dim() - 2)) if layer.down.dim() > 2 else (-1,)
             ending = magnitude_ending(component)
             tensors[f"{component}.{path}{ending}"] = layer.magnitude.reshape(axes)
@@ -123,15 +123,15 @@ def diffusers_tensors(layers: Layers) -> dict[str, Tensor]:
 
 
 def magnitude_ending(component: str) -> str:
-    """How the name of a DoRA's norms ends in a file of diffusers."""
+    """The suffix of DoRA's magnitudes in diffusers' format."""
     return ".lora_magnitude_vector.weight" if component.startswith("text_encoder") else ".lora_magnitude_vector"
 
 
 def adapter_metadata(layers: Layers) -> str:
-    """PEFT's settings for the header of such a file; without them diffusers takes each alpha for equal to the rank."""
+    """PEFT's settings for the metadata of a file; without them, diffusers assumes that alpha equals the rank."""
     settings: dict[str, Any] = {}
     for component, of_component in layers.items():
-        # In memory, transformers 5 has no `text_model.` level; PEFT compares the ends of paths.
+        # transformers 5 dropped the `text_model.` level; PEFT compares the ends of paths.
         named = {path.removeprefix("text_model."): layer for path, layer in of_component.items()}
         rank = _most_common(layer.rank for layer in named.values())
         alpha = _most_common(layer.alpha for layer in named.values())
@@ -166,13 +166,13 @@ def kohya_tensors(layers: Layers, family: Family) -> dict[str, Tensor]:
         tensors[f"{name}.lora_up.weight"] = layer.up if layer.alpha == alpha else layer.up * (layer.alpha / alpha)
         tensors[f"{name}.alpha"] = torch.tensor(float(alpha))
         if layer.magnitude is not None:
-            # one norm per output, in the weight's number of axes, by which ComfyUI tells it from one per input
+            # one norm per output; ComfyUI distinguishes it from one per input by its number of axes
             tensors[f"{name}.dora_scale"] = layer.magnitude.reshape(-1, *[1] * (layer.down.dim() - 1))
     return tensors
 
 
 def with_dtype(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The tensors of a file in another precision; alphas keep theirs, or 100 / 3 would be another strength."""
+    """Casts the tensors of a file, except alphas, which would be rounded."""
     return {name: tensor if name.endswith(".alpha") else tensor.to(dtype) for name, tensor in tensors.items()}
 
 
@@ -196,7 +196,7 @@ def _settings(path: str | Path, metadata: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _alpha(settings: Mapping[str, Any], component: str, layer: str, rank: int) -> float:
-    """By the rules of PEFT: patterns are compared with the end of a path, rsLoRA divides by the root of the rank."""
+    """A layer's alpha by PEFT's rules: patterns match the end of a path, rsLoRA divides by the root of the rank."""
     patterns = settings.get(f"{component}.alpha_pattern", {})
     fitting = (alpha for pattern, alpha in patterns.items() if re.match(rf"(.*\.)?({pattern})$", layer))
     alpha = next(fitting, settings.get(f"{component}.lora_alpha", rank))

@@ -1,7 +1,7 @@
-"""Tensors of Stable Diffusion 3's transformer ("MMDiT") as single-file checkpoints hold them.
+"""Converts the tensors of Stable Diffusion 3's transformer ("MMDiT") to the layout of single-file checkpoints.
 
-There query, key and value of an attention are one tensor, one below the other, and the two halves of a last layer's
-modulation stand the other way round.
+There, query, key and value of an attention layer are concatenated to one tensor, and the two halves of the modulation
+of the last layer are swapped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BLOCK = {
     "ff_context.net.0.proj": "context_block.mlp.fc1",
     "ff_context.net.2": "context_block.mlp.fc2",
 }
-# Query, which stands for all three -> the keys and values that belong to it, and their common name.
+# Query -> its key and value, and the name of the layer that combines all three.
 FUSED = {
     "attn.to_q": (("attn.to_k", "attn.to_v"), "x_block.attn.qkv"),
     "attn.add_q_proj": (("attn.add_k_proj", "attn.add_v_proj"), "context_block.attn.qkv"),
@@ -52,7 +52,7 @@ _BLOCK_TENSOR = re.compile(r"transformer_blocks\.(\d+)\.(.+)\.(weight|bias)")
 
 
 def mmdit_tensors(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of an `SD3Transformer2DModel` under their names in a single file, without a prefix.
+    """The tensors of an `SD3Transformer2DModel` with the names of a single file, without prefix.
 
     Raises WeightsError for a layer that the layout has no name for.
     """
@@ -60,7 +60,7 @@ def mmdit_tensors(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     last = max(int(match[1]) for name in state_dict if (match := _BLOCK_TENSOR.fullmatch(name)))
     others = {key for keys, _ in FUSED.values() for key in keys}
-    # the last block's text branch ends in it: no attention output, no feed-forward, and a modulation of two halves
+    # The text branch of the last block has no attention output and feed-forward, and a modulation of two halves.
     swapped = ("norm_out.linear", f"transformer_blocks.{last}.norm1_context.linear")
     converted = {}
     for name, tensor in state_dict.items():

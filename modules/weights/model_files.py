@@ -1,4 +1,4 @@
-"""A whole trained model as files: a diffusers folder and a single-file checkpoint."""
+"""Saves a complete trained model as a diffusers folder and a single-file checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def save_model(base: BaseModel, output: OutputConfig, folder: Path, name: str, metadata: dict[str, str]) -> list[Path]:
-    """Writes the model in the formats asked for: `folder/name/` (diffusers) and `folder/name.safetensors`.
+    """Saves the model in the requested formats: `folder/name/` (diffusers) and `folder/name.safetensors`.
 
     The folder is made. Components that did not train are read from the base again where they are not in memory.
     """
@@ -46,33 +46,33 @@ def save_model(base: BaseModel, output: OutputConfig, folder: Path, name: str, m
 
 
 def model_bytes(base: BaseModel, output: OutputConfig) -> int:
-    """About how much `save_model` writes."""
+    """The approximate number of bytes that `save_model` writes."""
     import torch
 
-    modules = (base.outline(name) for name in base.component_names)
+    modules = (base.meta_module(name) for name in base.component_names)
     states = [module.state_dict(keep_vars=True) for module in modules if hasattr(module, "state_dict")]
-    written = {id(tensor): tensor for state in states for tensor in state.values()}  # tied weights are written once
+    written = {id(tensor): tensor for state in states for tensor in state.values()}  # tied weights are saved once
     numbers = sum(tensor.numel() for tensor in written.values())
     num_formats = 2 if output.format == "both" and base.family.single_file is not None else 1
     return num_formats * numbers * getattr(torch, output.dtype).itemsize
 
 
 def check_names(base: BaseModel, output: OutputConfig) -> None:
-    """Raises WeightsError where a single file is asked for and has no names for layers of this model."""
+    """Raises WeightsError if a single file is requested that has no names for some layers of this model."""
     if output.format != "diffusers" and base.family.single_file is not None:
-        single_file_tensors(base.family, {name: base.outline(name) for name in base.component_names})
+        single_file_tensors(base.family, {name: base.meta_module(name) for name in base.component_names})
 
 
 def check_format(family: Family, output: OutputConfig) -> None:
-    """Raises WeightsError where only the layout of single files is asked for and the family has none."""
+    """Raises WeightsError if only a single file is requested and the family has no layout for it."""
     if output.format == "single_file" and family.single_file is None:
         raise WeightsError(
-            f"output.format 'single_file': {family.label} can be written in diffusers' format only; use diffusers."
+            f"output.format 'single_file': {family.label} can only be saved in diffusers' format; use diffusers."
         )
 
 
 def save_folder(pipe: DiffusionPipeline, path: Path, dtype: torch.dtype) -> None:
-    """Writes a diffusers folder, whole or not at all; the pipeline stays as it is."""
+    """Writes a diffusers folder atomically, without changing the pipeline."""
     components = {
         name: _copy_on_cpu(component, dtype) if hasattr(component, "parameters") else component
         for name, component in pipe.components.items()
@@ -86,20 +86,20 @@ def save_folder(pipe: DiffusionPipeline, path: Path, dtype: torch.dtype) -> None
 
 
 def _copy_on_cpu(component: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy to save: training goes on with the weights as they are, and the GPU may have no room for two."""
+    """A copy for saving, so that training weights stay unchanged; on the CPU, because GPU memory may be too small."""
     import torch
 
     def cast(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().to("cpu", dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
 
-    # deepcopy takes what stands in its memo for the copy
+    # deepcopy uses the entries of its memo instead of copying
     memo = {id(param): torch.nn.Parameter(cast(param), requires_grad=False) for param in component.parameters()}
     memo |= {id(buffer): cast(buffer) for buffer in component.buffers()}
     return copy.deepcopy(component, memo)
 
 
 def _name_clip_keys(folder: Path) -> None:
-    """Gives CLIP's keys the `text_model.` level that transformers 5 dropped and every other reader looks for."""
+    """Adds the `text_model.` level to CLIP's keys, which transformers 5 dropped and other programs expect."""
     for path in folder.glob("text_encoder*/model.safetensors"):
         tensors = load_tensors(path)
         if "embeddings.token_embedding.weight" in tensors:
@@ -109,7 +109,7 @@ def _name_clip_keys(folder: Path) -> None:
 
 
 def _forget_source(folder: Path) -> None:
-    """Takes the base's place on this machine, which diffusers notes, out of the configuration files."""
+    """Removes the local path of the base model, which diffusers stores, from the configuration files."""
     for path in folder.glob("*/config.json"):
         config = json.loads(path.read_text(encoding="utf-8"))
         if config.pop("_name_or_path", None) is not None:

@@ -1,6 +1,6 @@
-"""Tensors from and to files, without trusting the files: safetensors with a header checked here, never a pickle's code.
+"""Reads and writes tensors without trusting files: safetensors headers are validated, pickles never run code.
 
-No torch at import, so that the window can look into a file too.
+Does not import torch at import, so that the window can inspect files, too.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ BITS = {
 
 
 def read_header(path: str | Path) -> dict[str, dict[str, Any]]:
-    """The checked header of a safetensors file; the tensors themselves are not read.
+    """The validated header of a safetensors file, without reading tensors.
 
-    Returns name -> {"dtype": str, "shape": list[int], "data_offsets": [begin, end]} in bytes, and "__metadata__" ->
-    dict[str, str], which is always there. Raises WeightsError if the file is missing, is something else, is cut short
-    or contradicts itself.
-    Source: the format's description, https://huggingface.co/docs/safetensors.
+    Returns name -> {"dtype": str, "shape": list[int], "data_offsets": [begin, end]} in bytes, and always "__metadata__"
+    -> dict[str, str]. Raises WeightsError if the file is missing, has another format, is truncated or inconsistent.
+    Source: the description of the format, https://huggingface.co/docs/safetensors.
     """
     try:
         size = os.path.getsize(path)
@@ -47,7 +46,7 @@ def read_header(path: str | Path) -> dict[str, dict[str, Any]]:
                 raise WeightsError(f"'{path}': {reason}.")
             length = int.from_bytes(start[:8], "little")
             if length > min(size - 8, MAX_HEADER_BYTES):
-                raise _damaged(path, f"its header claims {length} bytes and the file has {size}")
+                raise _damaged(path, f"its header claims {length} bytes, but the file has {size}")
             file.seek(8)
             text = file.read(length)
     except OSError as error:
@@ -55,7 +54,7 @@ def read_header(path: str | Path) -> dict[str, dict[str, Any]]:
     header = _parse(path, text)
     metadata = header.setdefault(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise _damaged(path, "its metadata is not a list of texts")
+        raise _damaged(path, "its metadata is not a map of strings")
     tensors = {name: entry for name, entry in header.items() if name != METADATA}
     for name, entry in tensors.items():
         _check_entry(path, name, entry)
@@ -64,15 +63,15 @@ def read_header(path: str | Path) -> dict[str, dict[str, Any]]:
 
 
 def tensor_shapes(header: Mapping[str, dict[str, Any]]) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every tensor in what `read_header` gave."""
+    """Name -> shape of every tensor in a header returned by `read_header`."""
     return {name: tuple(entry["shape"]) for name, entry in header.items() if name != METADATA}
 
 
 def load_tensors(path: str | Path, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-    """The tensors of a file, on the CPU; all of them, or those in `names`.
+    """Loads the tensors of a file to the CPU: all of them, or those in `names`.
 
-    A safetensors file's header is checked first. `.ckpt`, `.pt`, `.pth` and `.bin` are unpickled with
-    `weights_only=True` and in no other way; a `state_dict` inside is unwrapped, what is no tensor is left out.
+    The header of a safetensors file is validated first. `.ckpt`, `.pt`, `.pth` and `.bin` are unpickled with
+    `weights_only=True` only; a `state_dict` inside is unwrapped, and other values than tensors are ignored.
     Raises WeightsError if the file can't be used or lacks one of `names`.
     """
     is_pickle = Path(path).suffix.lower() in PICKLE_SUFFIXES
@@ -84,7 +83,7 @@ def load_tensors(path: str | Path, names: Iterable[str] | None = None) -> dict[s
     wanted = sorted(present) if names is None else list(names)
     missing = [name for name in wanted if name not in present]
     if missing:
-        raise WeightsError(f"'{path}': has no tensor '{missing[0]}'; choose a file of the kind that is asked for.")
+        raise WeightsError(f"'{path}': has no tensor '{missing[0]}'; choose a file of the expected kind.")
     if is_pickle:
         return {name: tensors[name] for name in wanted}
     from safetensors import safe_open
@@ -94,9 +93,9 @@ def load_tensors(path: str | Path, names: Iterable[str] | None = None) -> dict[s
 
 
 def check_pickle(path: str | Path) -> None:
-    """Raises WeightsError where `load_tensors` would refuse a pickle for what it holds; nothing is unpickled.
+    """Raises WeightsError if `load_tensors` would reject the contents of a pickle, without unpickling it.
 
-    Of PyTorch's format before 1.6 only the attempt tells.
+    Files in the format of PyTorch before 1.6 can't be checked and pass.
     """
     from torch.serialization import get_unsafe_globals_in_checkpoint
 
@@ -108,40 +107,41 @@ def check_pickle(path: str | Path) -> None:
             return
     except OSError as error:
         raise _unreadable(path, error) from error
-    except (ValueError, RuntimeError) as error:  # no checkpoint, or a part of one
+    except (ValueError, RuntimeError) as error:  # not a checkpoint, or truncated
         raise _unsafe(path) from error
     raise _unsafe(path)
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file; until it is complete and on the disk, `path` is what it was.
+    """Writes a safetensors file atomically.
 
-    Tensors that share memory are written once each. metadata: texts; "format" is set to "pt", which some readers ask.
-    Raises OSError if the disk refuses.
+    Tensors that share memory are saved separately. metadata: "format" is set to "pt", which some programs need.
+    Raises OSError if writing fails.
     """
     from safetensors.torch import save_file
 
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with new_file(path) as temporary:  # straight to the disk: as bytes in memory, gigabytes would be held twice
+    with new_file(path) as temporary:  # directly to disk; serializing in memory would double its use
         with errors_of_the_disk(path):
             save_file(_separate(tensors), temporary, metadata={"format": "pt", **(metadata or {})})
         _sort_metadata(temporary)
 
 
 def _sort_metadata(path: Path) -> None:
-    """Sorts the metadata in a file's header: the library writes it in random order, so equal runs would differ."""
+    """Sorts the metadata in a file's header, which the library writes in random order, so that equal runs save equal
+    files."""
     with open(path, "r+b") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
         header[METADATA] = dict(sorted(header[METADATA].items()))
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
         file.seek(8)
-        file.write(text.ljust(length))  # the same JSON in another order, so the tensors behind it stay in place
+        file.write(text.ljust(length))  # reordered JSON has the same length, so the tensors keep their offsets
 
 
 @contextlib.contextmanager
 def errors_of_the_disk(path: str | Path) -> Iterator[None]:
-    """Inside, an OSError that safetensors hides in an error of its own comes out as what it is. path: named in it."""
+    """Context that converts a SafetensorError caused by the disk to the original OSError. path: named in the error."""
     from safetensors import SafetensorError
 
     try:
@@ -150,12 +150,12 @@ def errors_of_the_disk(path: str | Path) -> Iterator[None]:
         found = re.search(r"([^:]*) \(os error (\d+)\)", str(error))
         if found is None:
             raise
-        number = int(found[2])  # as Windows counts them on Windows, where the last argument says so
+        number = int(found[2])  # on Windows a Windows error number, which is what the last argument of OSError is for
         raise OSError(number, found[1].strip(), os.fspath(path), number) from error
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous CPU tensors, none of which shares memory with another: safetensors refuses tied weights."""
+    """Contiguous CPU copies that don't share memory, because safetensors rejects tied weights."""
     separate: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -175,14 +175,14 @@ def _load_pickle(path: str | Path) -> dict[str, Tensor]:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise _unreadable(path, error) from error
-    except Exception as error:  # a malformed or hostile pickle raises whatever its bytes lead to
+    except Exception as error:  # a malformed or malicious pickle can raise anything
         raise _unsafe(path) from error
     if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]
     entries = loaded.items() if isinstance(loaded, dict) else ()
     tensors = {name: value for name, value in entries if isinstance(name, str) and torch.is_tensor(value)}
     if not tensors:
-        raise WeightsError(f"'{path}': holds no named tensors; use the safetensors version of this model.")
+        raise WeightsError(f"'{path}': has no named tensors; use the safetensors version of this model.")
     return tensors
 
 
@@ -192,20 +192,20 @@ def _unreadable(path: str | Path, error: OSError) -> WeightsError:
 
 def _unsafe(path: str | Path) -> WeightsError:
     return WeightsError(
-        f"'{path}': is damaged, or holds more than weights, which could run code; "
+        f"'{path}': is damaged, or contains more than weights, which could run code; "
         "use the safetensors version of this model."
     )
 
 
 def _other_format(start: bytes, size: int) -> str | None:
-    """What a file is that begins with `start` and is no safetensors file, and what to do; None if it may be one."""
+    """What a file starting with `start` is and what to do, if it is not a safetensors file; None if it may be one."""
     text = start.lstrip().lower()
     if size == 0:
         return "is empty; download or copy it again"
     if start.startswith(b"version https://git-lfs"):
         return "is a Git LFS pointer, not the model itself; run 'git lfs pull' or download the file"
     if text.startswith((b"<!doctype", b"<html", b"<?xml")):
-        return "is a web page, not a model; download it again, signed in where that is asked"
+        return "is a web page, not a model; download it again, after signing in if required"
     if start.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")) and start[8:9] != b"{":
         return "is a pickled checkpoint, not safetensors; use the safetensors version of this model"
     if start.startswith(b"GGUF"):
@@ -223,7 +223,7 @@ def _parse(path: str | Path, text: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         entries = dict(pairs)
         if len(entries) < len(pairs):
-            # Readers differ in which of the two they take: one that checks might not see what another loads.
+            # Parsers differ in which of the two they use, so the validated entry might not be the loaded one.
             raise _damaged(path, "a name occurs twice in its header")
         return entries
 
@@ -232,36 +232,36 @@ def _parse(path: str | Path, text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _damaged(path, "its header is not readable JSON") from error
     if not isinstance(header, dict):
-        raise _damaged(path, "its header is no table of tensors")
+        raise _damaged(path, "its header is not a table of tensors")
     return header
 
 
 def _check_entry(path: str | Path, name: str, entry: Any) -> None:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise _damaged(path, f"tensor '{name}' lacks a type, shape or place")
+        raise _damaged(path, f"tensor '{name}' lacks a dtype, shape or offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise _damaged(path, f"tensor '{name}' is of the unknown type {dtype!r}")
+        raise _damaged(path, f"tensor '{name}' has the unknown dtype {dtype!r}")
     if not _are_counts(shape) or not _are_counts(offsets) or len(offsets) != 2:
-        raise _damaged(path, f"the shape or place of tensor '{name}' is not made of whole numbers")
-    # 4 and 6 bit numbers are packed without gaps, so only the whole tensor has to fill whole bytes.
+        raise _damaged(path, f"the shape or offsets of tensor '{name}' are not integers")
+    # Elements of 4 and 6 bits are packed, so only the tensor as a whole must fill whole bytes.
     if math.prod(shape) * BITS[dtype] != (offsets[1] - offsets[0]) * 8:
-        raise _damaged(path, f"tensor '{name}' of shape {shape} and type {dtype} does not fill its place")
+        raise _damaged(path, f"tensor '{name}' of shape {shape} and dtype {dtype} does not match its offsets")
 
 
 def _are_counts(numbers: Any) -> bool:
-    # The limits keep a hostile header from making the product of a shape a long computation.
+    # Limits, so that a malicious header can't make computing the product of a shape slow.
     if not isinstance(numbers, list) or len(numbers) > 64:
         return False
     return all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
 
 
 def _check_layout(path: str | Path, tensors: Mapping[str, dict[str, Any]], data_bytes: int) -> None:
-    """Tensors lie one behind the other and fill the file: no overlap, no gap in which something could hide."""
+    """Checks that tensors are contiguous and fill the file, without overlaps or gaps that could hide other data."""
     position = 0
     for begin, end, name in sorted((*entry["data_offsets"], name) for name, entry in tensors.items()):
         if begin != position:
-            raise _damaged(path, f"tensor '{name}' does not begin where the one before it ends")
+            raise _damaged(path, f"tensor '{name}' does not start where the previous one ends")
         position = end
     if position != data_bytes:
-        raise _damaged(path, f"its tensors need {position} bytes and {data_bytes} are there")
+        raise _damaged(path, f"its tensors need {position} bytes, but it has {data_bytes}")

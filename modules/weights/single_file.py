@@ -1,7 +1,7 @@
-"""A whole model as one file, with the names of tensors that ComfyUI, A1111 and diffusers read.
+"""Writes a complete model to one file, with the tensor names that ComfyUI, A1111 and diffusers read.
 
-U-Nets, VAEs and OpenCLIPs have the layout of the first release of latent diffusion ("LDM"). Reading such a file is
-diffusers' own `from_single_file`.
+U-Nets, VAEs and OpenCLIPs use the layout of the original latent diffusion ("LDM"). To read such files, use
+`from_single_file` of diffusers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ CLIP_PREFIX = "cond_stage_model.transformer."
 OPEN_CLIP_PREFIX = "cond_stage_model.model."
 SDXL_CLIP_PREFIX = "conditioner.embedders.0.transformer."
 SDXL_OPEN_CLIP_PREFIX = "conditioner.embedders.1.model."
-# Empty tensors by which ComfyUI knows what an SDXL predicts, and its noise schedule.
+# Empty tensors from which ComfyUI detects the prediction type and noise schedule of an SDXL model.
 V_PREDICTION_MARK, ZERO_SNR_MARK = "v_pred", "ztsnr"
-# Of SD 3, whose three encoders are written as transformers names them.
+# SD 3, whose three text encoders keep the names of transformers.
 SD3_PREFIXES = {
     "text_encoder": "text_encoders.clip_l.transformer.",
     "text_encoder_2": "text_encoders.clip_g.transformer.",
@@ -58,11 +58,11 @@ def save_single_file(
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a model to one safetensors file, all or nothing.
+    """Writes a model to one safetensors file atomically.
 
-    components: of a pipeline, by name; modules that a single file has no place for are left out.
-    dtype: of floating-point tensors in the file, None to keep them as they are.
-    Raises WeightsError if a part has layers that the layout has no names for; OSError if the disk refuses.
+    components: of a pipeline, by name; those that the layout can't contain are skipped.
+    dtype: of floating-point tensors in the file; None keeps their dtype.
+    Raises WeightsError if the layout has no names for some layers, and OSError if writing fails.
     """
     tensors = single_file_tensors(family, components)
     if dtype is not None:
@@ -71,7 +71,7 @@ def save_single_file(
 
 
 def single_file_tensors(family: Family, components: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a model under their names, and in their shapes, in the layout of its family."""
+    """The tensors of a model, with the names and shapes of its family's single-file layout."""
     write = {"ldm": _sd_tensors, "sgm": _sdxl_tensors, "mmdit": _sd3_tensors}[family.single_file]
     vae = components[family.vae]
     return write(components) | vae_to_single_file(vae.state_dict(), vae.config)
@@ -113,45 +113,45 @@ def _sd3_tensors(components: Mapping[str, Any]) -> dict[str, Tensor]:
         if encoder is not None:
             named = _named_clip(encoder) if component != "text_encoder_3" else encoder.state_dict()
             tensors |= {f"{prefix}{name}": tensor for name, tensor in named.items()}
-    # Readers take the first encoder's pooled output as it is.
+    # Other programs use the first encoder's pooled output without projection.
     projection = tensors.pop(f"{SD3_PREFIXES['text_encoder']}text_projection.weight")
-    # of an outline there are no numbers to compare
+    # tensors on the meta device have no values to compare
     if not projection.is_meta and not torch.equal(projection.float().cpu(), torch.eye(len(projection))):
         raise nameless("text_encoder.text_projection")
     return tensors
 
 
 def _named_clip(encoder: nn.Module) -> dict[str, Tensor]:
-    """A CLIP's tensors as every reader looks for them: transformers 5 has no `text_model.` level in memory."""
+    """The tensors of a CLIP encoder with the `text_model.` level, which transformers 5 dropped and programs expect."""
     levels = ("embeddings.", "encoder.", "final_layer_norm.")
     tensors = encoder.state_dict().items()
     return {f"text_model.{name}" if name.startswith(levels) else name: tensor for name, tensor in tensors}
 
 
 def unet_to_single_file(state_dict: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a `UNet2DConditionModel` under their names in a single file."""
+    """The tensors of a `UNet2DConditionModel` with the names of a single file."""
     modules = unet_modules(config)
     return {DENOISER_PREFIX + renamed(name, modules): tensor for name, tensor in state_dict.items()}
 
 
 def vae_to_single_file(state_dict: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of an `AutoencoderKL` under their names, and in their shapes, in a single file."""
+    """The tensors of an `AutoencoderKL` with the names and shapes of a single file."""
     modules = _vae_modules(config)
     converted = {}
     for name, tensor in state_dict.items():
         if ".attentions." in name and tensor.dim() == 2:
-            tensor = tensor[:, :, None, None]  # the layout has 1 x 1 convolutions where diffusers has linear layers
+            tensor = tensor[:, :, None, None]  # the layout has 1 x 1 convolutions instead of linear layers
         converted[VAE_PREFIX + renamed(name, modules)] = tensor
     return converted
 
 
 def text_encoder_to_single_file(state_dict: Mapping[str, Tensor], config: Any) -> dict[str, Tensor]:
-    """The tensors of a `CLIPTextModel` under their names in a single file.
+    """The tensors of a `CLIPTextModel` with the names of a single file.
 
-    1.x holds OpenAI's CLIP as transformers names it; 2.x holds an OpenCLIP in OpenCLIP's own layout. The two are told
-    apart by the activation: OpenAI's models have `quick_gelu`, OpenCLIP's `gelu`.
+    1.x has OpenAI's CLIP with the names of transformers; 2.x has an OpenCLIP in its own layout. They are distinguished
+    by the activation: `quick_gelu` for OpenAI's models, `gelu` for OpenCLIP.
     """
-    # transformers 5 has no `text_model.` level in memory; in the file it is always there.
+    # transformers 5 dropped the `text_model.` level; files always have it
     tensors = {name.removeprefix("text_model."): tensor for name, tensor in state_dict.items()}
     if config.hidden_act == "quick_gelu":
         return {f"{CLIP_PREFIX}text_model.{name}": tensor for name, tensor in tensors.items()}
@@ -188,7 +188,7 @@ def _vae_resnet(source: str, target: str) -> dict[str, str]:
 
 
 def _open_clip(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """OpenCLIP's layout: query, key and value of a layer are one tensor, one below the other."""
+    """Converts to OpenCLIP's layout, in which query, key and value of a layer are concatenated to one tensor."""
     import torch
 
     converted = {}

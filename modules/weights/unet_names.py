@@ -1,4 +1,4 @@
-"""Names of a U-Net's layers in single-file checkpoints, which number all blocks through.
+"""Names of a U-Net's layers in single-file checkpoints, which number all blocks consecutively.
 
 The layout is that of the first release of latent diffusion ("LDM"); names follow from a config by counting, and nothing
 here is fixed to the sizes of the released models.
@@ -22,7 +22,7 @@ RESNET = {
 
 
 def renamed(name: str, modules: Mapping[str, str]) -> str:
-    """A tensor's `name` with the longest module path that `modules` knows replaced by the one of the single file.
+    """Replaces the longest known module path in a tensor's `name` by that of the single file.
 
     Raises WeightsError where `modules` knows none.
     """
@@ -43,7 +43,7 @@ def unet_modules(config: Mapping[str, Any]) -> dict[str, str]:
     modules = {
         "time_embedding.linear_1": "time_embed.0",
         "time_embedding.linear_2": "time_embed.2",
-        "add_embedding.linear_1": "label_emb.0.0",  # of SDXL, for sizes and pooled text
+        "add_embedding.linear_1": "label_emb.0.0",  # SDXL: sizes and pooled text
         "add_embedding.linear_2": "label_emb.0.2",
         "conv_in": "input_blocks.0.0",
         **_resnet("mid_block.resnets.0", "middle_block.0"),
@@ -69,7 +69,7 @@ def unet_modules(config: Mapping[str, Any]) -> dict[str, str]:
             modules |= _layer(f"up_blocks.{level}", layer, kind, f"output_blocks.{number}")
             number += 1
         if level < num_levels - 1:
-            # It stands in the level's last block, behind the resnet and, where there is one, the attention.
+            # It is in the last block of the level, after the resnet and the attention, if there is one.
             position = 2 if _attends(kind) else 1
             modules[f"up_blocks.{level}.upsamplers.0.conv"] = f"output_blocks.{number - 1}.{position}.conv"
     return modules

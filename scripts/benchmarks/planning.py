@@ -54,7 +54,7 @@ def plan_many(pictures: str) -> dict[str, Any]:
     """Shapes and steps of one epoch, from the sizes of the pictures."""
     import numpy as np
 
-    from modules.data.plan import plan_epoch
+    from modules.data.epoch_plan import plan_epoch
 
     count = int(pictures)
     widths, heights = np.random.default_rng(0).integers(400, 2000, (2, count), np.int32)
@@ -116,10 +116,11 @@ def _batch_maker(count: int, cache_dir: str) -> tuple[Callable[[int], object], f
     import torch
 
     from modules.config.ConceptConfig import ConceptConfig
-    from modules.data.batches import CachedRecords, SampleSource
     from modules.data.CaptionSource import CaptionSource
     from modules.data.concepts import Dataset
-    from modules.data.plan import plan_epoch, shard
+    from modules.data.epoch_plan import plan_epoch, shard
+    from modules.data.records import CachedRecords
+    from modules.data.SampleSource import SampleSource
 
     widths = np.full(count, 512, np.int32)
     paths = [f"{number}.png" for number in range(count)]
@@ -143,7 +144,7 @@ def _batch_maker(count: int, cache_dir: str) -> tuple[Callable[[int], object], f
 
 
 def _records(cache_dir: str, kind: str, record: dict, count: int):
-    from modules.data.batches import CachedRecords
+    from modules.data.records import CachedRecords
     from modules.data.TensorCache import TensorCache
 
     cache = TensorCache(cache_dir, kind, rank=0)

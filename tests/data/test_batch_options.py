@@ -9,11 +9,12 @@ import torch
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.DiffusionConfig import DiffusionConfig
 from modules.config.LossConfig import LossConfig
-from modules.data.batches import CachedRecords, SampleSource
 from modules.data.CaptionSource import CaptionSource
-from modules.data.plan import MicroBatch
+from modules.data.epoch_plan import MicroBatch
+from modules.data.records import CachedRecords
+from modules.data.SampleSource import SampleSource
 from modules.data.TensorCache import TensorCache
-from modules.diffusion.timesteps import ResolutionShift, Timesteps, logit_normal, resolution_shift, shifted
+from modules.diffusion.timesteps import ResolutionShift, TimestepDistribution, logit_normal, resolution_shift, shifted
 
 SAMPLES = ((0, 0), (1, 0), (2, 1))
 
@@ -56,7 +57,7 @@ def test_by_default_batches_hold_nothing_more(make_source):
 
 def test_timesteps_are_the_same_draws_in_another_distribution(make_source):
     plain = batch_of(make_source()).u.double()
-    timesteps = Timesteps(logit_normal(0, 1), ResolutionShift(), 0.1, 0.9)
+    timesteps = TimestepDistribution(logit_normal(0, 1), ResolutionShift(), 0.1, 0.9)
     drawn = batch_of(make_source(timesteps=timesteps)).u
     expected = [timesteps.at(u, (4, 32, 48)) for u in plain.tolist()]
     assert drawn.tolist() == pytest.approx(expected, abs=1e-6)

@@ -12,13 +12,15 @@ from modules.config.AugmentationConfig import AugmentationConfig
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.DataConfig import DataConfig
 from modules.data.Batch import Batch
-from modules.data.batches import CachedRecords, PixelRecords, SampleSource, prefetch
 from modules.data.buckets import Buckets
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import scan
-from modules.data.plan import MicroBatch
+from modules.data.epoch_plan import MicroBatch
+from modules.data.image_views import crop_of, with_views
+from modules.data.prefetch import prefetch
+from modules.data.records import CachedRecords, PixelRecords
+from modules.data.SampleSource import SampleSource
 from modules.data.TensorCache import TensorCache
-from modules.data.views import crop_of, with_views
 
 
 def micro_batch(*samples: tuple[int, int], real: bool = True) -> MicroBatch:

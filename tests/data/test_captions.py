@@ -108,7 +108,7 @@ def test_a_word_to_be_learnt_that_stands_in_no_caption_is_refused():
     words = [EmbeddingConfig(placeholder=word) for word in ("<cat>", "zebra-1")]
     config = TrainConfig(method="embedding", embeddings=words)
     check_placeholders(config, iter(["a <cat>", "nothing", "the zebra-1s"]))
-    with pytest.raises(DataError, match=r"^embeddings\.1\.placeholder 'zebra-1' stands in no caption: write it into"):
+    with pytest.raises(DataError, match=r"^embeddings\.1\.placeholder 'zebra-1' appears in no caption: add it to"):
         check_placeholders(config, ["a <cat>", "a zebra"])
     check_placeholders(TrainConfig(), ["no word"])
 

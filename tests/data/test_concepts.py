@@ -10,8 +10,8 @@ from PIL import Image
 
 from modules.config.ConceptConfig import ConceptConfig
 from modules.data.concepts import captions, scan
+from modules.data.epoch_plan import plan_epoch
 from modules.data.errors import DataError
-from modules.data.plan import plan_epoch
 
 
 def concept(path, **changes):
@@ -125,7 +125,7 @@ def test_bad_pictures_are_listed_and_left_out(tmp_path, monkeypatch):
     assert [os.path.basename(path) for path, _ in dataset.unreadable] == ["bomb.png", "empty.jpg", "text.jpg"]
     reasons = [reason for _, reason in dataset.unreadable]
     assert "decompression bomb" in reasons[0]
-    assert reasons[1] == reasons[2] == "it is not a PNG, JPEG, WebP, BMP, GIF or TIFF picture"
+    assert reasons[1] == reasons[2] == "it is not a PNG, JPEG, WebP, BMP, GIF or TIFF image"
 
 
 def test_a_scan_that_is_no_longer_wanted_ends_at_the_next_folder_or_picture(tmp_path):
@@ -134,7 +134,7 @@ def test_a_scan_that_is_no_longer_wanted_ends_at_the_next_folder_or_picture(tmp_
             add_picture(tmp_path / folder / f"{number}.png")
     for num_asked in (2, 6):  # among the folders (the one at the top is one), and among the pictures
         answers = [True] * num_asked
-        with pytest.raises(DataError, match="given up"):
+        with pytest.raises(DataError, match="canceled"):
             scan([concept(tmp_path)], 1, lambda answers=answers: bool(answers) and answers.pop())
     asked = []
     assert len(scan([concept(tmp_path)], 1, lambda: asked.append(1) or True)) == 9
@@ -187,13 +187,13 @@ def test_a_concept_without_a_folder_is_named(tmp_path):
 
 def test_a_concept_without_pictures_is_named(tmp_path):
     add_picture(tmp_path / "sub/a.png")
-    with pytest.raises(DataError, match=r"concepts\.0\.path .*holds no pictures.*include_subfolders on"):
+    with pytest.raises(DataError, match=r"0\.path .*contains no images.*turn on concepts\.0\.include_subfolders"):
         scan([concept(tmp_path, include_subfolders=False)])
 
 
 def test_a_concept_whose_pictures_are_all_bad_is_named(tmp_path):
     (tmp_path / "text.jpg").write_text("I am a text")
-    with pytest.raises(DataError, match=r"concepts\.0\.path .*none of its 1 pictures can be read \(text\.jpg: it is"):
+    with pytest.raises(DataError, match=r"concepts\.0\.path .*none of its 1 images can be read \(text\.jpg: it is"):
         scan([concept(tmp_path)])
 
 
@@ -217,7 +217,7 @@ def test_a_subfolder_that_must_not_be_read_is_listed(tmp_path, monkeypatch):
 
 def test_the_window_can_use_these_files_without_torch():
     code = (
-        "import sys, modules.data.concepts, modules.data.buckets, modules.data.plan, modules.data.pictures;"
+        "import sys, modules.data.concepts, modules.data.buckets, modules.data.epoch_plan, modules.data.images;"
         "print(*{'torch', 'diffusers', 'transformers'} & set(sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -257,7 +257,7 @@ def test_patterns_choose_pictures_by_their_path_below_the_folder(tmp_path):
     assert found(include="people/*, *.jpg") == ["b.JPG", "people/c.png", "people/old/d.png"]
     assert found(exclude="People/old/*,?.jpg") == ["a.png", "people/c.png", "things/e.png"]
     assert found(include="people/*", exclude="*/old/*") == ["people/c.png"]
-    with pytest.raises(DataError, match=r"concepts\.0\.path .*: none of its pictures is taken by concepts\.0\.include"):
+    with pytest.raises(DataError, match=r"concepts\.0\.path .*: concepts\.0\.include .* match none of its images"):
         found(include="*.gif")
 
 

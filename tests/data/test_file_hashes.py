@@ -50,7 +50,7 @@ def test_what_another_rank_saves_meanwhile_is_known_after_another_look(tmp_path,
     first, second = FileHashes(tmp_path / "cache", 0), FileHashes(tmp_path / "cache", 1)
     expected = first.of(files)
     first.save()
-    second.look_again()
+    second.refresh()
     assert second.of(files) == expected
     assert len(opened) == 3
 

@@ -98,7 +98,7 @@ def test_small_and_elongated_pictures_are_listed(check, folder):
 def test_shapes_with_less_than_a_step_are_named(check):
     health = found(check(batch_size=2))
     assert health["small_bucket"].count == 2
-    assert health["small_bucket"].message.endswith("which are slower: 48x80, 80x48.")
+    assert health["small_bucket"].message.endswith("steps of mixed shapes: 48x80, 80x48.")
     assert "small_bucket" not in found(check({"repeats": 2.0}, batch_size=2))
 
 
@@ -125,7 +125,7 @@ def test_damage_behind_the_header_is_found_by_decoding(check, folder):
     [
         (({"path": "/nowhere/at all"},), "does not exist"),
         (({"path": ""},), "path is empty"),
-        (({"include": "*.gif"},), "none of its pictures is taken"),
+        (({"include": "*.gif"},), "match none of its images"),
         (({"captions": "table"},), "has no metadata.csv"),
         (({"resolution": 60},), "concepts.0.resolution 60"),
         (({"validation": True},), "nothing would be trained"),
@@ -146,7 +146,7 @@ def test_the_mistakes_of_all_concepts_are_told_at_once(check, tmp_path):
     assert [finding.level for finding in health.findings] == ["error", "error"]
     assert "concepts.0.path /nowhere: does not exist" in health.findings[0].message
     assert "concepts.2.path" in health.findings[1].message
-    assert "holds no pictures" in health.findings[1].message
+    assert "contains no images" in health.findings[1].message
 
 
 def test_a_caption_that_can_not_be_read_is_an_error(check, folder):
@@ -172,7 +172,7 @@ def test_captions_that_can_not_be_read_are_all_listed_and_hide_nothing_else(chec
 
 def test_a_word_that_stands_in_no_caption_is_an_error(check):
     words = {"method": "embedding", "embeddings": [{"placeholder": "zebra-1"}]}
-    assert "'zebra-1' stands in no caption" in found(check(**words))["placeholder"].message
+    assert "'zebra-1' appears in no caption" in found(check(**words))["placeholder"].message
 
 
 def test_a_step_of_more_samples_than_there_are_is_warned_of(check):

@@ -12,9 +12,9 @@ from modules.config.TrainConfig import TrainConfig
 from modules.data.buckets import assign_buckets
 from modules.data.concepts import scan
 from modules.data.errors import DataError
-from modules.data.holdout import hold_out, none_held_out
+from modules.data.holdout import hold_out, no_validation_warning
+from modules.data.image_views import augmentation_of, with_views
 from modules.data.RunPlan import RunPlan, samples_digest
-from modules.data.views import look_of, with_views
 
 SIZES = ((32, 32), (48, 32), (32, 48)) * 20
 
@@ -78,7 +78,7 @@ def test_nothing_is_held_out_unless_asked(picture_folder):
 
 def test_holding_out_everything_is_refused(picture_folder):
     dataset = scan([ConceptConfig(path=str(picture_folder()), validation=True)])
-    with pytest.raises(DataError, match="all 4 pictures are held out"):
+    with pytest.raises(DataError, match="all 4 images are held out"):
         hold_out(dataset, 0.0)
 
 
@@ -95,10 +95,10 @@ def test_regularisation_pictures_match_those_that_train(picture_folder):
 
 def test_a_share_that_holds_nothing_out_is_told_where_it_is_to_be_measured():
     config = TrainConfig(data={"validation_share": 0.01}, validation={"every": 1, "unit": "epochs"})
-    assert none_held_out(config, 0).startswith("data.validation_share 0.01 holds out none of the pictures")
-    assert none_held_out(config, 1) is None
-    assert none_held_out(TrainConfig(data={"validation_share": 0.01}), 0) is None
-    assert none_held_out(TrainConfig(validation={"every": 1, "unit": "epochs"}), 0) is None  # the settings' own warning
+    assert no_validation_warning(config, 0).startswith("data.validation_share 0.01 holds out none of the images")
+    assert no_validation_warning(config, 1) is None
+    assert no_validation_warning(TrainConfig(data={"validation_share": 0.01}), 0) is None
+    assert no_validation_warning(TrainConfig(validation={"every": 1, "unit": "epochs"}), 0) is None  # validation warns
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
@@ -131,5 +131,5 @@ def test_held_out_pictures_are_measured_as_they_are(picture_folder):
     dataset, resolution = with_views(hold_out(scan(concepts), 0.0), DataConfig(resolutions=[32, 24]), 1)
     assert dataset.held_out.tolist() == [False] * 24 + [True] * 2
     assert resolution[-2:].tolist() == [32, 32]
-    assert not look_of(dataset, 24).changes
-    assert look_of(dataset, 0).changes
+    assert not augmentation_of(dataset, 24).cache_key_part
+    assert augmentation_of(dataset, 0).cache_key_part

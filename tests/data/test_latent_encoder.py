@@ -71,7 +71,7 @@ def test_a_picture_that_does_not_fit_alone_is_encoded_in_tiles_and_smaller_ones_
 
 
 def test_a_picture_that_does_not_fit_even_in_tiles_is_refused_with_what_to_do():
-    with pytest.raises(DataError, match=r"a picture of 32 x 16 pixels, even in tiles: lower data.resolution"):
+    with pytest.raises(DataError, match=r"an image of 32 x 16 pixels, even in tiles: lower data.resolution"):
         encoder(Vae(fits=lambda count, tiled: False)).encode(torch.zeros(2, 3, 16, 32))
 
 

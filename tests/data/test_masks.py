@@ -10,13 +10,13 @@ from PIL import Image
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.ModelConfig import ModelConfig
 from modules.config.TrainConfig import TrainConfig
+from modules.data.Augmentation import Augmentation
+from modules.data.caching import cache_latents, latent_keys
 from modules.data.concepts import scan
-from modules.data.encoding import cache_latents, latent_keys
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
-from modules.data.Look import Look
-from modules.data.masks import find_masks, is_mask, load_mask, unused_masks
-from modules.data.pictures import fit_picture, load_picture
+from modules.data.images import fit_image, load_image
+from modules.data.masks import find_masks, is_mask, load_mask, unused_masks_warning
 from modules.data.prepare import prepare_data
 from modules.data.TensorCache import TensorCache
 from modules.families.registry import FAMILIES
@@ -92,8 +92,8 @@ def test_a_mask_of_another_aspect_ratio_is_refused_in_one_sentence(picture_folde
     with pytest.raises(DataError) as refused:
         prepare(folder)
     assert str(refused.value) == (
-        f"mask {mask} is 32 x 32 and its picture 001.png 48 x 32: a mask needs the picture's aspect ratio; save it in "
-        "the picture's size."
+        f"mask {mask} is 32 x 32 and its image 001.png 48 x 32: a mask needs the aspect ratio of its image; save it in "
+        "the size of the image."
     )
 
 
@@ -117,7 +117,7 @@ def test_a_mask_that_is_no_picture_leaves_its_picture_out(picture_folder):
     assert reason.startswith("its mask 001-mask.png can't be read: ")
     for mask in ("000-mask.png", "002-mask.png"):
         (folder / mask).write_bytes(b"no picture")
-    with pytest.raises(DataError, match="the mask of no picture can be read"):
+    with pytest.raises(DataError, match="none of the masks can be read"):
         prepare(folder)
 
 
@@ -135,9 +135,10 @@ def test_masks_that_nobody_asked_for_are_counted(picture_folder):
     write_mask(folder / "000-mask.png")
     write_mask(folder / "001_mask.png", (48, 32))
     config = TrainConfig()
-    assert unused_masks(config, prepare(folder, masked=False)[0]).startswith("2 pictures are left out, for by their")
+    warning = unused_masks_warning(config, prepare(folder, masked=False)[0])
+    assert warning.startswith("2 images are skipped because their names")
     config.loss.masked_training = True
-    assert unused_masks(config, prepare(folder)[0]) is None
+    assert unused_masks_warning(config, prepare(folder)[0]) is None
 
 
 # --- their way to the latents -----------------------------------------------------------------------------------------
@@ -151,18 +152,21 @@ def test_white_is_one_and_black_is_zero(tmp_path):
     assert (mask[..., 16:] == 0).all()
 
 
-@pytest.mark.parametrize("look", [Look(), Look(mirrored=True), Look(place=(0.9, 0.1)), Look(degrees=10.0)])
-def test_a_mask_is_cut_mirrored_and_turned_as_its_picture(tmp_path, look):
+@pytest.mark.parametrize(
+    "augmentation",
+    [Augmentation(), Augmentation(mirrored=True), Augmentation(crop_position=(0.9, 0.1)), Augmentation(degrees=10.0)],
+)
+def test_a_mask_is_cut_mirrored_and_turned_as_its_picture(tmp_path, augmentation):
     path = write_mask(tmp_path / "both.png", (60, 40), (5, 3, 30, 25))
-    picture = fit_picture(load_picture(str(path)), 32, 24, look).convert("L")
-    mask = load_mask(str(path), (60, 40), 32, 24, look)
+    picture = fit_image(load_image(str(path)), 32, 24, augmentation).convert("L")
+    mask = load_mask(str(path), (60, 40), 32, 24, augmentation)
     np.testing.assert_allclose(mask[0], np.asarray(picture) / 255, atol=0.01)
 
 
 def test_colours_do_not_change_a_mask(tmp_path):
     path = str(write_mask(tmp_path / "mask.png"))
     plain = load_mask(path, (32, 32), 32, 32)
-    assert np.array_equal(load_mask(path, (32, 32), 32, 32, Look(brightness=0.5, contrast=2.0, hue=0.3)), plain)
+    assert np.array_equal(load_mask(path, (32, 32), 32, 32, Augmentation(brightness=0.5, contrast=2.0, hue=0.3)), plain)
 
 
 def test_a_mask_of_another_size_covers_the_same_part(tmp_path):

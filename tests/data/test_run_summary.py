@@ -37,7 +37,7 @@ def text_of(values, label, num_ranks=1):
 
 
 def test_pictures_steps_and_batch_are_those_of_the_plan(values):
-    assert text_of(values, "Pictures") == "5"
+    assert text_of(values, "Images") == "5"
     assert text_of(values, "Steps") == "9 (3 epochs of 10 samples, 3 steps each)"
     assert text_of(values, "Batch") == "2 per device x 1 devices x 2 accumulation = 4"
     assert "64x64: 3" in text_of(values, "Buckets")
@@ -48,9 +48,9 @@ def test_variants_texts_and_held_out_pictures_are_counted(values, picture_folder
     values["concepts"][0] |= {"augmentation": {"flip": True}, "shuffle_tags": True}
     values["concepts"].append({"path": str(picture_folder(SIZES[:2], name="held")), "validation": True})
     values["data"] |= {"resolutions": [48, 64], "augmentation_variants": 3}
-    assert text_of(values, "Pictures") == "7"
+    assert text_of(values, "Images") == "7"
     assert text_of(values, "Variants").startswith("32 ")  # 5 x 2 x 3, and 2 as they are
-    assert text_of(values, "Validation") == "2 of the pictures are never trained on"
+    assert text_of(values, "Validation") == "2 of the images are never trained on"
     assert text_of(values, "Steps") == "9 (3 epochs of 10 samples, 3 steps each)"
     assert text_of({**values, "text_encoder": {"train": True}}, "Captions") == "encoded in each step"
 

@@ -13,7 +13,7 @@ from modules.data.errors import DataError
 from modules.data.folder_walk import Outputs
 from modules.data.health import check_health
 from modules.data.prepare import prepare_data
-from modules.data.run_summary import picture_warnings, summarize
+from modules.data.run_summary import image_warnings, summarize
 from modules.data.RunPlan import samples_digest
 from modules.families.registry import FAMILIES
 from modules.session.RunFolder import RunFolder
@@ -166,7 +166,7 @@ def test_everything_that_counts_or_shows_images_leaves_out_the_same(config, fold
     assert {finding.kind for finding in health.findings} == {"run_images"}
     told = [f"3 images of the run folder {folder / name} are left out." for name in ("earlier", "run")]
     assert [finding.message for finding in health.findings] == told
-    assert list(picture_warnings(config, dataset, learns_captions=True)) == told
+    assert list(image_warnings(config, dataset, learns_captions=True)) == told
     lines = [line.partition(":") for line in summarize(config).splitlines()]
     found = [text.strip() for label, _, text in lines if label == "Left out"]
     assert found == [f"3 images of the run folder {folder / name}" for name in ("earlier", "run")]

@@ -55,7 +55,7 @@ def test_a_rank_writes_in_its_own_folder_and_reads_all(tmp_path):
     second.put(KEY, record())
     assert entry(tmp_path).relative_to(tmp_path).parts[:2] == ("rank-1", "latents")
     assert KEY not in first
-    first.look_again()
+    first.refresh()
     assert_same(first.get(KEY), record())
 
 

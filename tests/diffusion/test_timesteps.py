@@ -15,7 +15,7 @@ from scipy import stats
 from modules.config.DiffusionConfig import DiffusionConfig
 from modules.diffusion.timesteps import (
     ResolutionShift,
-    Timesteps,
+    TimestepDistribution,
     beta,
     logit_normal,
     resolution_shift,
@@ -23,7 +23,7 @@ from modules.diffusion.timesteps import (
     sigmoid,
 )
 from modules.families.registry import FAMILIES
-from modules.families.timesteps import timesteps_of
+from modules.families.timestep_sampling import timestep_distribution
 
 LATENT = (16, 128, 128)  # of a picture of 1024 x 1024 pixels: 4096 tokens
 GRID = (np.arange(20000) + 0.5) / 20000
@@ -40,7 +40,7 @@ def empirical_cdf(values, places):
 
 def test_by_default_the_draw_is_the_place_bit_for_bit():
     draws = np.random.default_rng(0).random(1000).tolist()
-    assert [Timesteps().at(u, LATENT) for u in draws] == draws
+    assert [TimestepDistribution().at(u, LATENT) for u in draws] == draws
 
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (-0.5, 1.4), (1.0, 0.3)])
@@ -116,13 +116,13 @@ def test_no_picture_has_less_than_a_token():
 
 
 def test_the_shift_of_a_picture_counts_its_patches():
-    timesteps = Timesteps(shift=ResolutionShift())
+    timesteps = TimestepDistribution(shift=ResolutionShift())
     assert timesteps.at(0.5, LATENT) == shifted(0.5, math.exp(1.15))
     assert timesteps.at(0.5, (16, 32, 32)) == shifted(0.5, math.exp(0.5))
 
 
 def test_timesteps_stay_in_the_range_asked_for():
-    timesteps = Timesteps(logit_normal(0, 1), 3.0, low=0.2, high=0.6)
+    timesteps = TimestepDistribution(logit_normal(0, 1), 3.0, low=0.2, high=0.6)
     places = [timesteps.at(u, LATENT) for u in (0.0, 0.25, 0.5, 0.75, 1 - 2.0**-53)]
     assert all(0.2 <= place <= 0.6 for place in places)
     assert places[2] == pytest.approx(0.2 + 0.4 * 0.75)
@@ -132,7 +132,7 @@ def test_timesteps_stay_in_the_range_asked_for():
 
 
 def place(settings, family="sd3", scheduler=SD3_SCHEDULER, u=0.3):
-    return timesteps_of(FAMILIES[family], scheduler, DiffusionConfig(**settings)).at(u, LATENT)
+    return timestep_distribution(FAMILIES[family], scheduler, DiffusionConfig(**settings)).at(u, LATENT)
 
 
 def test_settings_nobody_touched_train_every_timestep_alike():
@@ -162,5 +162,5 @@ def test_the_models_own_timesteps_are_those_its_makers_trained():
 )
 def test_every_setting_reaches_the_timesteps(settings, expected):
     for name, family in FAMILIES.items():
-        if family.patch == 2 or settings.get("shift_by") != "resolution":  # which counts tokens of 2 x 2 cells here
+        if family.patch_size == 2 or settings.get("shift_by") != "resolution":  # tokens of 2 x 2 cells
             assert place(settings, name) == pytest.approx(expected, rel=1e-12)

@@ -16,7 +16,7 @@ import pytest
 from modules.config.errors import UserError
 from modules.distributed import probe as probe_module
 from modules.distributed.probe import bus_bandwidth, choose_ranks, main, probe
-from modules.distributed.probe_rank import rounds_that_fit
+from modules.distributed.probe_worker import rounds_that_fit
 from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, spoken
 from tests.support.waiting import wait_until
 

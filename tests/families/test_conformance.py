@@ -308,7 +308,7 @@ def test_only_components_that_the_family_names_have_weights_that_no_step_reaches
         for name in trained_in(METHODS["full"], base, config)
         if any(param.requires_grad and param.grad is None for param in base.module(name).parameters())
     }
-    assert idle == set(case.family.partly_idle)
+    assert idle == set(case.family.partly_unused)
     assert loss.unused_parameters == bool(idle or case.family.experts)
 
 

@@ -32,12 +32,12 @@ from modules.machine.doctor.hardware import (
     read_hardware,
     read_torch,
 )
-from modules.machine.doctor.machine import check_machine
 from modules.machine.doctor.network import check_clock, check_loopback, check_port
 from modules.machine.doctor.nodes import check_other_nodes
 from modules.machine.doctor.packages import EXTRAS, OPTIONAL, check_packages, check_python, read_pins
 from modules.machine.doctor.report import as_values, can_train, result_lines, verdict
 from modules.machine.doctor.settings import check_settings
+from modules.machine.doctor.system import check_machine
 from modules.machine.ports import LOOPBACK, claim_free_port
 from modules.session.byte_sizes import spoken_bytes
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml, eight_gpus, real

@@ -108,7 +108,7 @@ def test_loss_and_gradients_are_those_of_a_reference_in_diffusers(objective, fol
     for name in compared:
         expected = dict(getattr(reference, name).named_parameters())
         for key, parameter in base.module(name).named_parameters():
-            if expected[key].grad is None or key.startswith(base.family.fixed.get(name, ("-",))):
+            if expected[key].grad is None or key.startswith(base.family.frozen_layers.get(name, ("-",))):
                 assert parameter.grad is None
             else:
                 torch.testing.assert_close(parameter.grad, expected[key].grad, rtol=1e-4, atol=1e-6)

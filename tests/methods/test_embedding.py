@@ -155,7 +155,7 @@ def test_files_hold_what_other_programs_look_for(tiny_sd15, tiny_sd3, tmp_path):
     widths = [base.module(part).get_input_embeddings().old.embedding_dim for part in base.family.text.encoders]
     shapes = {name: tuple(tensor.shape) for name, tensor in load_file(path).items()}
     assert shapes == {name: (3, width) for name, width in zip(("clip_l", "clip_g", "t5xxl"), widths, strict=True)}
-    with pytest.raises(WeightsError, match=r"is no embedding for a StableDiffusionPipeline, but holds clip_.*; choose"):
+    with pytest.raises(WeightsError, match=r"is not an embedding for a StableDiffusionPip.*, but has clip_.*; choose"):
         add_embedding(load(tiny_sd15, "sd15"), path)
 
 
@@ -167,7 +167,7 @@ def test_an_embedding_file_teaches_a_pipeline_its_word_once(model, tmp_path, req
     files = EMBEDDING.save(base, config, tmp_path, "words", {})
     assert [add_embedding(plain, file) for file in files] == ["<cat>", "zebra-1"]
     assert np.abs(our_picture(plain, PICTURE) - our_picture(base.pipe, PICTURE)).max() <= 1e-5
-    with pytest.raises(WeightsError, match=r"cat\.safetensors': its word '<cat>' is known to the model already; load"):
+    with pytest.raises(WeightsError, match=r"cat\.safetensors': the model already knows its word '<cat>'; load"):
         add_embedding(plain, files[0])
 
 
@@ -212,9 +212,9 @@ def test_the_end_of_a_prompt_is_found_also_where_an_old_config_numbers_it_wrongl
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ({"placeholder": "a"}, r"^embeddings\.0\.placeholder 'a' is a word that the model knows already: choose an"),
-        ({"placeholder": "<|endoftext|>"}, "knows already"),
-        ({"placeholder": "<cat>", "initial_text": "  "}, r"^embeddings\.0\.initial_text .* is no text to the mod"),
+        ({"placeholder": "a"}, r"^embeddings\.0\.placeholder 'a' is a word that the model already knows: choose an"),
+        ({"placeholder": "<|endoftext|>"}, "already knows"),
+        ({"placeholder": "<cat>", "initial_text": "  "}, r"^embeddings\.0\.initial_text .* has no tokens: write"),
     ],
 )
 def test_a_word_that_can_not_be_new_is_refused(word, message, tiny_sd15):

@@ -101,7 +101,7 @@ def test_adapters_keep_the_files_precision_beside_a_model_of_less(tiny_sd15, tmp
 def test_a_part_of_the_file_that_does_not_train_is_refused(tiny_sd15, tmp_path):
     _, files = made(tiny_sd15, "sd15", tmp_path)
     with pytest.raises(
-        UserError, match=r"first\.safetensors' holds a LoRA of the text_encoder, which does not train: s"
+        UserError, match=r"first\.safetensors' has a LoRA for the text_encoder, which does not train: t"
     ):
         prepared(tiny_sd15, "lora", lora={"start_from": str(files[0])})
 
@@ -123,7 +123,7 @@ def test_a_file_that_fits_no_layer_of_the_base_is_refused(tiny_sd15, tmp_path):
     }
     save_tensors(tmp_path / "wide.safetensors", wide)
     with pytest.raises(
-        UserError, match=r"^lora\.start_from '.*wide\.safetensors' was made for another kind of model: its"
+        UserError, match=r"^lora\.start_from '.*wide\.safetensors' was made for a different model: its"
     ):
         prepared(tiny_sd15, "lora", lora={"start_from": str(tmp_path / "wide.safetensors")})
 

@@ -50,7 +50,7 @@ def test_loss_and_gradients_are_those_written_by_hand(reconstruction, kl_weight,
 
 
 def test_an_autoencoder_that_overflows_in_float16_is_not_trained_in_it(tiny_sdxl):
-    with pytest.raises(ConfigError, match=r"mixed_precision 'fp16': the autoencoder of .* use bf16, or no"):
+    with pytest.raises(ConfigError, match=r"mixed_precision 'fp16': the VAE of .* use bf16 or no"):
         prepared(tiny_sdxl, "vae", family="sdxl", model={"mixed_precision": "fp16"})
 
 

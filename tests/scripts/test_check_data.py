@@ -24,7 +24,7 @@ def test_it_says_what_it_finds_and_that_training_can_start(config, capsys):
     assert main(["--config", config]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "4 pictures"
-    assert lines[1].startswith("warning: 1 pictures have no caption")
+    assert lines[1].startswith("warning: 1 images have no caption")
     assert lines[2].strip().endswith("003.png")
 
 
@@ -105,7 +105,7 @@ def test_what_is_not_in_the_named_encoding_stays_as_it_is(config, folder, capsys
     assert "koi8-r -> UTF-8, kept as 001.txt.bak: Ёлка" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["--config", config, "--convert-captions", "base64"])
-    assert "'base64' is no encoding of text" in capsys.readouterr().err
+    assert "'base64' is not a text encoding" in capsys.readouterr().err
 
 
 def test_a_copy_replaces_no_earlier_one_and_json_stays_json(config, folder, capsys):

@@ -109,7 +109,7 @@ def test_a_missing_config_folder_is_told_by_the_name_of_the_option(tiny_sd15, tm
     [
         (lambda folder: (folder / "model.safetensors").write_bytes(b"no tensors"), "is not a safetensors file"),
         (lambda folder: cut(folder / "model.safetensors"), "is a damaged safetensors file"),
-        (lambda folder: edit(folder / "config.json", hidden_size=64), "its tensors have other shapes than its config"),
+        (lambda folder: edit(folder / "config.json", hidden_size=64), "shapes of its tensors differ from its config"),
         (lambda folder: (folder / "config.json").write_text("{"), "can't be loaded"),
     ],
 )

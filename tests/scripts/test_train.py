@@ -155,7 +155,7 @@ REFUSALS = {
     "no model": (put("model.base", ""), ["model.base is empty"]),
     "wrong architecture": (wrong_architecture, ["model.base", "sd3"]),
     "broken model": (broken_model, ["unet"]),
-    "no pictures": (no_pictures, ["concepts.0.path", "holds no pictures"]),
+    "no pictures": (no_pictures, ["concepts.0.path", "contains no images"]),
     "no concept": (put("concepts", []), ["concepts has no enabled concept"]),
     "latin-1 caption": (latin_1_caption, ["003.txt is not UTF-8", "save it as UTF-8"]),
     "newer version": (put("config_version", 99), ["config_version 99 is newer", "update Chorus"]),
@@ -190,7 +190,7 @@ REFUSALS = {
     ),
     "word": (
         lambda settings, _: settings.update(method="embedding", embeddings=[{"placeholder": "zebra-1"}]),
-        ["embeddings.0.placeholder 'zebra-1' stands in no caption"],
+        ["embeddings.0.placeholder 'zebra-1' appears in no caption"],
     ),
     "prediction": (model_that_predicts_pictures, ["model.prediction_type auto", "predicts 'sample'", "another base"]),
     "zero terminal SNR": (put("model.zero_terminal_snr", True), ["model.zero_terminal_snr", "v_prediction"]),

@@ -36,7 +36,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.data.Batch import Batch
-    from modules.data.plan import MicroBatch
+    from modules.data.epoch_plan import MicroBatch
     from modules.distributed.Runtime import Runtime
     from modules.methods.Method import Method
     from modules.weights.BaseModel import BaseModel

@@ -72,6 +72,6 @@ def test_two_ranks_train_the_vectors_that_one_does(make_config, two_ranks, tmp_p
 def test_a_word_that_stands_in_no_caption_ends_the_start_before_the_caching(make_config, start):
     config = make_config(*RUN, "embeddings.2.placeholder=zebra")
     with pytest.raises(
-        UserError, match=r"^embeddings\.2\.placeholder 'zebra' stands in no caption: write it into the c"
+        UserError, match=r"^embeddings\.2\.placeholder 'zebra' appears in no caption: add it to the c"
     ):
         start(config)

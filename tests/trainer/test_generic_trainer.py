@@ -61,7 +61,7 @@ def pictures(config) -> list[Path]:
 @pytest.fixture
 def count_encoding(monkeypatch) -> dict[str, int]:
     """How often the VAE and the text encoder have encoded."""
-    import modules.data.encoding
+    import modules.data.caching
     import modules.families.conditioning
     import modules.families.latents
 
@@ -492,7 +492,7 @@ def test_two_unreadable_pictures_of_eleven_are_too_many(make_config, train, star
     config = make_config()
     for path in pictures(config)[:2]:
         spoil(path)
-    with pytest.raises(UserError, match=r"2 of 11 pictures can't be used, more than data.max_unreadable_share 0.1"):
+    with pytest.raises(UserError, match=r"2 of 11 images can't be used, more than data.max_unreadable_share 0.1"):
         start(config)
     assert train(make_config("data.max_unreadable_share=0.5")).step == 4
 
@@ -695,20 +695,20 @@ def test_a_format_without_names_for_the_model_is_refused_before_training(method,
 
 def test_a_base_without_the_only_part_that_would_train_is_refused(make_config, start, tiny_sd35):
     settings = ("family=sd3", f"model.base={tiny_sd35}", "method=full", "data.bucket_step=16")
-    with pytest.raises(UserError, match="comes without that text encoder"):
+    with pytest.raises(UserError, match="does not have this text encoder"):
         start(make_config(*settings, "denoiser.train=false", "text_encoder.train=true", "text_encoder.only=[3]"))
 
 
 def test_a_chosen_text_encoder_that_the_base_lacks_is_refused_though_others_train(make_config, start, tiny_sd35):
     settings = ("family=sd3", f"model.base={tiny_sd35}", "method=full", "data.bucket_step=16")
-    with pytest.raises(UserError, match=r"text_encoder.only 3: .* comes without that text encoder; leave 3 out"):
+    with pytest.raises(UserError, match=r"text_encoder.only 3: .* does not have this text encoder; remove 3"):
         start(make_config(*settings, "text_encoder.train=true", "text_encoder.only=[1, 3]"))
 
 
 def test_pictures_without_a_mask_are_counted_once_each(make_config, start):
     config = make_config("loss.masked_training=true", "data.resolutions=[32, 40]")
     Image.new("L", (32, 32), 255).save(Path(config.concepts[0].path) / "000-mask.png")
-    assert "10 pictures have no mask and are learnt whole." in start(config).callbacks.warnings
+    assert "10 images have no mask and are trained unmasked." in start(config).callbacks.warnings
 
 
 def test_names_and_captions_that_are_no_unicode_train(make_config, train):

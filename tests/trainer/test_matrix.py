@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from diffusers import DiffusionPipeline
 
-from modules.families.conditioning import written_out
+from modules.families.conditioning import expand_textual_inversion
 from modules.families.registry import FAMILIES
 from modules.methods.registry import METHODS
 from modules.trainer.sampling import PictureRequest
@@ -61,7 +61,7 @@ def test_five_steps_train_and_the_saved_files_make_the_same_picture(method, fami
         assert add_embedding(plain, saved) == WORD
     with trainer.prepared.base.using(*trainer.prepared.base.component_names) as pipe:
         ours = our_picture(pipe, request)
-    prompt = written_out(plain, [request.prompt])[0]
+    prompt = expand_textual_inversion(plain, [request.prompt])[0]
     theirs = plain_picture(plain, replace(request, prompt=prompt))
     assert np.abs(theirs - ours).max() <= 1e-5
     assert np.abs(plain_picture(load(folder), request) - ours).max() > 1e-4

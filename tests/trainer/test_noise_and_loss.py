@@ -64,8 +64,8 @@ def test_everything_at_once_trains(family, method, full_config, train):
     told = trainer.callbacks
     assert len(told.losses) == 4
     assert all(loss is not None for loss in told.losses)
-    assert "8 pictures have no mask and are learnt whole." not in told.warnings
-    assert "11 pictures have no mask and are learnt whole." in told.warnings  # 8 of 11, and 3 of the other concept
+    assert "8 images have no mask and are trained unmasked." not in told.warnings
+    assert "11 images have no mask and are trained unmasked." in told.warnings  # 8 of 11, and 3 of the other concept
     shown = [name for info in told.steps for name in info.metrics]
     assert {name for name in shown if name.startswith("loss_t")} <= {f"loss_t{part}" for part in range(4)}
     assert any(name.startswith("loss_t") for name in shown)

@@ -18,8 +18,8 @@ from modules.config.TrainConfig import TrainConfig
 from modules.data.buckets import assign_buckets
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions, scan
-from modules.data.pictures import colour_picture, fit_picture, load_picture
-from modules.data.views import look_of, with_views
+from modules.data.image_views import augmentation_of, with_views
+from modules.data.images import adjust_colors, fit_image, load_image
 from modules.machine.Machine import read_machine
 from modules.ui.cards.ConceptCards import BAR_HEIGHT
 from modules.ui.models.concept_preview import (
@@ -94,8 +94,8 @@ def test_the_previewed_looks_are_those_of_the_training(folder):
     )
     trained = []
     for sample in [sample for sample, name in enumerate(dataset.paths) if name == path]:
-        look, shape = look_of(dataset, sample), buckets.shapes[buckets.index[sample]]
-        trained.append(colour_picture(fit_picture(load_picture(path), *shape, look), look))
+        look, shape = augmentation_of(dataset, sample), buckets.shapes[buckets.index[sample]]
+        trained.append(adjust_colors(fit_image(load_image(path), *shape, look), look))
     assert f"{trained[0].width} x {trained[0].height}" in shown[1].title
     for look, image in zip(shown[1:], trained, strict=True):
         image.thumbnail((64, 64), Image.Resampling.LANCZOS, reducing_gap=2.0)
@@ -225,7 +225,7 @@ def test_a_folder_is_added_and_chosen(app, tab, tmp_path, wait_for):
     app.update()
     assert tab.cards.chosen == 2
     assert tab._form.paths[0] == "concepts.2.name"
-    assert "holds no pictures" in texts(tab.cards.canvas)
+    assert "contains no images" in texts(tab.cards.canvas)
 
 
 def test_a_duplicate_stands_behind_the_concept(app, tab):

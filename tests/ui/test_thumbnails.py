@@ -61,13 +61,13 @@ def test_a_damaged_picture_is_answered_with_the_reason(tmp_path):
 
 
 def test_a_preview_of_a_large_photo_is_decoded_smaller(tmp_path):
-    from modules.data.pictures import load_picture
+    from modules.data.images import load_image
 
     path = tmp_path / "photo.jpg"
     noise = np.random.default_rng(0).integers(0, 255, (800, 1600, 3), dtype=np.uint8)
     Image.fromarray(noise).save(path)
-    assert load_picture(str(path)).size == (1600, 800)
-    assert load_picture(str(path), at_least=(150, 150)).size == (400, 200)  # a half of that would be too low
+    assert load_image(str(path)).size == (1600, 800)
+    assert load_image(str(path), at_least=(150, 150)).size == (400, 200)  # a half of that would be too low
 
 
 def test_only_pictures_in_sight_are_decoded(app, thumbnails, pictures, wait_for):

@@ -1022,7 +1022,7 @@ def test_the_check_runs_in_a_process_of_its_own_and_says_what_the_run_would_do(a
     app.settings.set("world_size", 1)
     summary = run_check(check_of(app.settings.config()))
     assert "Steps:" in summary
-    assert "Pictures:" in summary
+    assert "Images:" in summary
 
 
 def test_the_check_of_a_run_that_is_gone_on_with_does_not_mind_the_run_in_its_folder(app, tmp_path):

@@ -262,7 +262,7 @@ def test_a_single_file_that_lacks_tensors_is_refused(prefix, part, single_file, 
     save_tensors(single_file, {n: t for n, t in load_tensors(single_file).items() if not n.startswith(prefix)})
     message = refusal(single_file, config_folder=str(tiny_sd15))
     assert part in message
-    assert "choose a checkpoint that holds the whole model" in message
+    assert "choose a checkpoint that contains the complete model" in message
 
 
 def test_a_missing_model_is_refused(tmp_path):
@@ -271,7 +271,7 @@ def test_a_missing_model_is_refused(tmp_path):
 
 def test_a_model_of_the_hub_that_cannot_be_fetched_is_refused():
     message = refusal("nobody/nothing")
-    assert "'nobody/nothing' can't be fetched from the Hub" in message
+    assert "'nobody/nothing' can't be downloaded from the Hub" in message
     assert "check the name and the connection" in message
 
 
@@ -321,7 +321,7 @@ def test_a_broken_component_is_refused_by_its_name(case, copy_of_sd15):
     damage(copy_of_sd15)
     message = refusal(copy_of_sd15, load=(*MODELS, "tokenizer"))
     assert f"model.base {str(copy_of_sd15)!r}: its {part} can't be loaded (" in message
-    assert message.endswith("; fetch the model again or choose another.")
+    assert message.endswith("; download the model again or choose another.")
 
 
 def test_a_cut_weights_file_is_refused_before_anything_is_loaded(copy_of_sd15):

@@ -127,8 +127,8 @@ def test_what_can_not_be_converted_is_refused(tiny_sd15, tmp_path):
     assert "no such folder or file" in refusal(tmp_path / "none", target)
     assert "on this machine" in refusal("some/model", target)
     assert "its family is sd15, not sdxl" in refusal(tiny_sd15, target, family="sdxl")
-    assert "a name that ends so" in refusal(tiny_sd15, tmp_path / "y")
-    with pytest.raises(WeightsError, match="is there already"):
+    assert "choose a name with this extension" in refusal(tiny_sd15, tmp_path / "y")
+    with pytest.raises(WeightsError, match="already exists"):
         convert(str(tiny_sd15), tmp_path)
 
 
@@ -141,11 +141,12 @@ def test_a_lora_is_converted_as_its_own_family_only(tmp_path):
     layer = "lora_te1_text_model_encoder_layers_0_mlp_fc1"
     halves = {f"{layer}.lora_down.weight": torch.ones(4, 8), f"{layer}.lora_up.weight": torch.ones(8, 4)}
     save_tensors(tmp_path / "text.safetensors", halves)
-    assert "name the family: sd15, sd3, sdxl" in refusal(tmp_path / "text.safetensors", target)
+    assert "specify the family: sd15, sd3, sdxl" in refusal(tmp_path / "text.safetensors", target)
     convert(str(tmp_path / "text.safetensors"), target, family="sdxl")
     layer = "text_encoder.text_model.encoder.layers.0.mlp.fc1"
     assert set(load_tensors(target)) == {f"{layer}.lora_A.weight", f"{layer}.lora_B.weight"}
     loha = {"lora_unet_mid_block_attentions_0_proj_in.hada_w1_a": torch.ones(4, 4)}
     save_tensors(tmp_path / "loha.safetensors", loha)
     (tmp_path / "y.safetensors").unlink()
-    assert "hada_w1_a' is no part of a LoRA for sd15" in refusal(tmp_path / "loha.safetensors", target, family="sd15")
+    message = refusal(tmp_path / "loha.safetensors", target, family="sd15")
+    assert "hada_w1_a' does not belong to a LoRA for sd15" in message

@@ -132,13 +132,13 @@ def test_1_x_and_2_x_are_told_apart_by_the_width_of_their_text(width, detail, tm
 
 
 def test_a_folder_that_is_no_pipeline_is_refused(tmp_path):
-    assert "without model_index.json" in refusal(tmp_path)
+    assert "has no model_index.json" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", "\u00ff"])
 def test_a_damaged_index_is_refused(content, copy_of_sd15):
     (copy_of_sd15 / "model_index.json").write_text(content, encoding="latin-1")
-    assert "does not say which pipeline" in refusal(copy_of_sd15)
+    assert "does not name a pipeline" in refusal(copy_of_sd15)
 
 
 def test_a_lora_folder_is_refused(tmp_path):
@@ -175,7 +175,7 @@ def test_a_folder_of_pickled_weights_is_refused_where_they_are_more_than_weights
     check_base(str(copy_of_sd15), SD15)  # nobody unpickles what is beside safetensors
     safe.rename(safe.with_name("diffusion_pytorch_model.fp16.safetensors"))  # which is not loaded
     if is_refused:
-        assert "diffusion_pytorch_model.bin': is damaged, or holds more than weights" in refusal(copy_of_sd15)
+        assert "diffusion_pytorch_model.bin': is damaged, or contains more than weights" in refusal(copy_of_sd15)
         check_base(str(copy_of_sd15), replace(SD15, unused=("unet",)))
     else:
         check_base(str(copy_of_sd15), SD15)

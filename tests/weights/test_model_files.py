@@ -244,14 +244,14 @@ def test_every_part_of_the_larger_families_trains_and_is_read_back(model, family
 )
 def test_names_are_checked_without_loading_anything(model, family, request):
     base = BaseModel(FAMILIES[family], ModelConfig(base=str(request.getfixturevalue(model))), torch.device("cpu"))
-    outlines = {name: base.outline(name) for name in base.component_names}
+    meta_modules = {name: base.meta_module(name) for name in base.component_names}
     check_names(base, OutputConfig(format="both"))
     assert not any(base.module(name) is not None for name in base.component_names if name != "scheduler")
-    modules = {name: part for name, part in outlines.items() if hasattr(part, "parameters")}
+    modules = {name: part for name, part in meta_modules.items() if hasattr(part, "parameters")}
     base.require(*modules)
-    for name, outline in modules.items():
+    for name, meta_module in modules.items():
         shapes = {key: tensor.shape for key, tensor in base.module(name).state_dict().items()}
-        assert {key: tensor.shape for key, tensor in outline.state_dict().items()} == shapes
+        assert {key: tensor.shape for key, tensor in meta_module.state_dict().items()} == shapes
 
 
 def test_a_layer_without_a_name_in_a_single_file_is_told_before_the_training(tiny_sd15):

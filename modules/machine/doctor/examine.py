@@ -23,10 +23,10 @@ from modules.machine.doctor.hardware import (
     read_torch,
 )
 from modules.machine.doctor.known_problems import check_known_problems, read_situation
-from modules.machine.doctor.machine import check_machine
 from modules.machine.doctor.network import check_clock, check_loopback, check_port
 from modules.machine.doctor.nodes import check_other_nodes
 from modules.machine.doctor.settings import check_settings
+from modules.machine.doctor.system import check_machine
 from modules.machine.interfaces import interface_towards
 from modules.machine.run_shape import chosen_gpus, ranks_here
 

@@ -14,15 +14,15 @@ import numpy as np
 
 from modules.config.errors import UserError
 from modules.config.methods import facts_of
+from modules.data.Augmentation import NO_AUGMENTATION, draw_augmentation
 from modules.data.buckets import assign_buckets
 from modules.data.caption_tables import read_table
 from modules.data.captions import read_captions
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import Dataset, scan
 from modules.data.folder_walk import NO_OUTPUTS, Outputs
-from modules.data.Look import PLAIN, draw_look
-from modules.data.pictures import colour_picture, fit_picture, load_picture, read_size
-from modules.data.views import resolutions_of
+from modules.data.image_views import resolutions_of
+from modules.data.images import adjust_colors, fit_image, load_image, read_size
 from modules.ui.models.decoding import fit_inside
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ def find_pictures(
     return ConceptPictures(tuple(dataset.paths), len(dataset.unreadable), dataset.missing_captions, num_of_runs)
 
 
-def samples_per_epoch(concepts: Sequence[ConceptConfig], num_pictures: Sequence[int]) -> list[float]:
+def samples_per_epoch(concepts: Sequence[ConceptConfig], num_images: Sequence[int]) -> list[float]:
     """How many samples of an epoch each concept gives, with repeats, shares and regularisation as in the training.
 
-    num_pictures: of each concept; those of disabled ones don't count. What is held out of all by
+    num_images: of each concept; those of disabled ones don't count. What is held out of all by
     data.validation_share is not taken off.
     """
-    counts = [number if concept.enabled else 0 for concept, number in zip(concepts, num_pictures, strict=True)]
+    counts = [number if concept.enabled else 0 for concept, number in zip(concepts, num_images, strict=True)]
     index = np.repeat(np.arange(len(concepts), dtype=np.int32), counts)
     if not len(index):
         return [0.0] * len(concepts)
@@ -103,20 +103,22 @@ def preview_looks(config: TrainConfig, number: int, path: str, side: int) -> lis
     """The picture at `path` in each look in which concept `number` trains it, the plain one first.
 
     side: pixels that a preview has to fit in.
-    Raises PictureError if the picture can't be read.
+    Raises ImageError if the picture can't be read.
     """
     concept = config.concepts[number]
     width, height = _trained_size(config, concept, read_size(path))
-    picture = load_picture(path, at_least=(width, height))
+    picture = load_image(path, at_least=(width, height))
     augmentation = concept.augmentation
-    looks = [("as it is", PLAIN)]
+    looks = [("as it is", NO_AUGMENTATION)]
     if augmentation.is_on and not concept.validation:
         # those of the training: drawn by the same seed and the file's name
         name, num_variants = os.path.basename(path), min(config.data.augmentation_variants, MAX_SHOWN)
-        looks += [(f"variant {n + 1}", draw_look(augmentation, config.seed, name, n)) for n in range(num_variants)]
+        looks += [
+            (f"variant {n + 1}", draw_augmentation(augmentation, config.seed, name, n)) for n in range(num_variants)
+        ]
     shown = []
     for title, look in looks:
-        image = colour_picture(fit_picture(picture, width, height, look), look)
+        image = adjust_colors(fit_image(picture, width, height, look), look)
         shown.append(PreviewLook(fit_inside(image, side, side), f"{title}, {width} x {height}"))
     return shown
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from modules.data.errors import PictureError
-from modules.data.pictures import load_picture
+from modules.data.errors import ImageError
+from modules.data.images import load_image
 
 # path, and the width and height in pixels that its picture has to fit in
 PictureKey = tuple[str, int, int]
@@ -24,8 +24,8 @@ def decode_pictures(keys: Sequence[PictureKey]) -> list[tuple[PictureKey, Image.
     decoded: list[tuple[PictureKey, Image.Image | str]] = []
     for key in keys[:MAX_BATCH]:
         try:
-            decoded.append((key, fit_inside(load_picture(key[0], at_least=key[1:]), *key[1:])))
-        except PictureError as error:
+            decoded.append((key, fit_inside(load_image(key[0], at_least=key[1:]), *key[1:])))
+        except ImageError as error:
             decoded.append((key, error.reason))
         if time.monotonic() > end:
             break

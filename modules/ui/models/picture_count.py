@@ -23,8 +23,8 @@ def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> int | 
     is_wanted: as for `scan`.
     """
     from modules.data.concepts import scan
+    from modules.data.epoch_plan import count_samples
     from modules.data.holdout import hold_out
-    from modules.data.plan import count_samples
     from modules.ui.models.concept_preview import NUM_READERS
 
     try:

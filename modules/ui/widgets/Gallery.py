@@ -10,7 +10,7 @@ import customtkinter as ctk
 
 from modules.config.errors import UserError
 from modules.config.visible_text import visible_line
-from modules.data.pictures import load_picture
+from modules.data.images import load_image
 from modules.ui.models.SampleTable import SampleRow, SampleTable, arrange_samples
 from modules.ui.widgets.BeforeAfter import BeforeAfter
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to
@@ -250,6 +250,6 @@ class SampleGrid(PictureCanvas):
 
 
 def _load_both(paths: tuple[str, str]) -> tuple[Image.Image, Image.Image]:
-    """Raises PictureError."""
-    before, after = (load_picture(path, at_least=(COMPARED, COMPARED)) for path in paths)
+    """Raises ImageError."""
+    before, after = (load_image(path, at_least=(COMPARED, COMPARED)) for path in paths)
     return before, after

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.errors import UserError
-from modules.data.pictures import EXTENSIONS
+from modules.data.images import EXTENSIONS
 from modules.ui.keyboard import pressed_once
 from modules.ui.models.DataCheck import DataCheck, DataFinding, DataReport
 from modules.ui.models.typed_text import WRONG_SETTING

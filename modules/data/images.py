@@ -1,7 +1,7 @@
-"""Pictures from disk to arrays, whatever they are stored as. Pillow only.
+"""Loads image files and converts them to arrays, using Pillow only.
 
-Files come from anywhere: only FORMATS are opened (Pillow would hand an EPS named .jpg to Ghostscript), Pillow's limit
-on pixels stays, and every way in which a file can be broken comes out as PictureError.
+Files are untrusted: only FORMATS are opened (Pillow would pass an EPS named .jpg to Ghostscript), Pillow's limit on
+the number of pixels applies, and any damage is reported as ImageError.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 from PIL import Image, ImageEnhance, UnidentifiedImageError
 from PIL.ExifTags import Base as ExifTag
 
-from modules.data.buckets import crop_box, turn_margins
-from modules.data.errors import PictureError
-from modules.data.Look import PLAIN, Look
+from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
+from modules.data.buckets import crop_box, rotation_margins
+from modules.data.errors import ImageError
 
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")  # JPEG includes MPO, what many phones write
 
-# What Pillow's readers may raise for damaged bytes. Not MemoryError: that says something of the machine.
+# What Pillow may raise for damaged files. MemoryError is not among them: it is about the machine, not the file.
 DAMAGE = (
     Image.DecompressionBombError, OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, EOFError,
     AttributeError, AssertionError, NotImplementedError, struct.error, zlib.error,
 )  # fmt: skip
 
-# EXIF orientation -> what makes the picture upright
+# EXIF orientation -> the transposition that makes the image upright
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -41,11 +41,11 @@ UPRIGHT = {
 SIDEWAYS = {5, 6, 7, 8}
 
 
-def load_picture(path: str, at_least: tuple[int, int] | None = None) -> Image.Image:
-    """The picture at `path`, upright, as 8-bit RGB: transparency on white, 16-bit grey scaled, the first of its frames.
+def load_image(path: str, at_least: tuple[int, int] | None = None) -> Image.Image:
+    """The image at `path`, upright, as 8-bit RGB. Transparency becomes white; of animations, the first frame is used.
 
-    at_least: pixels that are enough for a preview; a large JPEG then comes smaller, and many times faster.
-    Raises PictureError if the file can't be read whole.
+    at_least: width and height that are enough for a preview; large JPEGs are then decoded smaller and much faster.
+    Raises ImageError if the file can't be decoded completely.
     """
     with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
         if at_least is not None:
@@ -57,9 +57,9 @@ def load_picture(path: str, at_least: tuple[int, int] | None = None) -> Image.Im
 
 
 def read_size(path: str) -> tuple[int, int]:
-    """Width and height of the upright picture at `path`, in pixels, from its header alone.
+    """Width and height of the upright image at `path`, in pixels, read from its header only.
 
-    Raises PictureError if there is no picture in the file; what is damaged behind the header is not seen.
+    Raises ImageError if the file is not an image. Damage after the header is not detected.
     """
     with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
         width, height = image.size
@@ -72,55 +72,57 @@ def read_size(path: str) -> tuple[int, int]:
 
 
 def size_or_reason(path: str) -> tuple[int, int] | str:
-    """What `read_size` gives; or in words why it gives nothing."""
+    """The result of `read_size`, or the reason why the size can't be read."""
     try:
         return read_size(path)
-    except PictureError as error:
+    except ImageError as error:
         return error.reason
 
 
-def fit_picture(image: Image.Image, bucket_w: int, bucket_h: int, look: Look = PLAIN) -> Image.Image:
-    """`image` resized (Lanczos) until it covers the bucket and cut to it, mirrored and turned; sizes in pixels.
+def fit_image(
+    image: Image.Image, bucket_w: int, bucket_h: int, augmentation: Augmentation = NO_AUGMENTATION
+) -> Image.Image:
+    """`image` flipped, resized (Lanczos) to cover the bucket, cropped to it and rotated; sizes in pixels.
 
-    A picture that already has the covering size is cut without being resampled. Of `look` only the geometry is used, so
-    that what belongs to a picture, such as a mask, goes the same way; `colour_picture` does the rest.
+    An image that already has the covering size is cropped without resampling. Only the geometry of `augmentation` is
+    applied, so that masks can be fitted in the same way; `adjust_colors` applies the rest.
     """
-    if look.mirrored:
+    if augmentation.mirrored:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    size, (left, top, right, bottom) = crop_box(*image.size, bucket_w, bucket_h, look)
-    margin_x, margin_y = turn_margins(bucket_w, bucket_h, look.degrees)
+    size, (left, top, right, bottom) = crop_box(*image.size, bucket_w, bucket_h, augmentation)
+    margin_x, margin_y = rotation_margins(bucket_w, bucket_h, augmentation.degrees)
     upright = _resized_part(image, size, (left - margin_x, top - margin_y, right + margin_x, bottom + margin_y))
-    if not look.degrees:
+    if not augmentation.degrees:
         return upright
-    turned = upright.rotate(look.degrees, Image.Resampling.BICUBIC)
+    turned = upright.rotate(augmentation.degrees, Image.Resampling.BICUBIC)
     return turned.crop((margin_x, margin_y, margin_x + bucket_w, margin_y + bucket_h))
 
 
-def colour_picture(image: Image.Image, look: Look) -> Image.Image:
-    """An RGB image with the brightness, contrast, saturation and hue of `look`, in this order."""
+def adjust_colors(image: Image.Image, augmentation: Augmentation) -> Image.Image:
+    """An RGB image with the brightness, contrast, saturation and hue of `augmentation`, in this order."""
     for enhancer, factor in (
-        (ImageEnhance.Brightness, look.brightness),
-        (ImageEnhance.Contrast, look.contrast),
-        (ImageEnhance.Color, look.saturation),
+        (ImageEnhance.Brightness, augmentation.brightness),
+        (ImageEnhance.Contrast, augmentation.contrast),
+        (ImageEnhance.Color, augmentation.saturation),
     ):
         if factor != 1:
             image = enhancer(image).enhance(factor)
-    if look.hue:
+    if augmentation.hue:
         hue, saturation, value = image.convert("HSV").split()
-        moved = (np.asarray(hue).astype(np.int16) + round(look.hue * 256)) % 256
+        moved = (np.asarray(hue).astype(np.int16) + round(augmentation.hue * 256)) % 256
         image = Image.merge("HSV", (Image.fromarray(moved.astype(np.uint8)), saturation, value)).convert("RGB")
     return image
 
 
 def _resized_part(image: Image.Image, size: tuple[int, int], box: tuple[int, int, int, int]) -> Image.Image:
-    """What `box` cuts from `image` resized to `size`."""
+    """The part `box` of `image` resized to `size`."""
     if size == image.size:
         return image if box == (0, 0, *size) else image.crop(box)
-    # Resizing only the part that is kept gives the same pixels as resizing all and cutting, but a 20000 x 20 panorama
-    # never becomes an image of 512000 x 512.
+    # Resizing only the cropped part gives the same pixels as cropping after resizing, and a 20000 x 20 panorama never
+    # becomes an image of 512000 x 512.
     scale_x, scale_y = image.width / size[0], image.height / size[1]
     source = (box[0] * scale_x, box[1] * scale_y, box[2] * scale_x, box[3] * scale_y)
-    source = (*source[:2], min(source[2], image.width), min(source[3], image.height))  # rounding may pass the edge
+    source = (*source[:2], min(source[2], image.width), min(source[3], image.height))  # rounding may exceed the edge
     return image.resize((box[2] - box[0], box[3] - box[1]), Image.Resampling.LANCZOS, box=source)
 
 
@@ -135,16 +137,16 @@ def _damage_explained(path: str) -> Iterator[None]:
     try:
         yield
     except UnidentifiedImageError as error:
-        raise PictureError(path, "it is not a PNG, JPEG, WebP, BMP, GIF or TIFF picture") from error
+        raise ImageError(path, "it is not a PNG, JPEG, WebP, BMP, GIF or TIFF image") from error
     except DAMAGE as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise PictureError(path, " ".join(reason.split()).rstrip(".")) from error
+        raise ImageError(path, " ".join(reason.split()).rstrip(".")) from error
 
 
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 (upright) if there is none or it can't be read: damaged EXIF leaves good pixels.
+    """The EXIF orientation; 1 (upright) if it is missing or damaged, because the pixels may still be good.
 
-    Calls the base class because PngImageFile.getexif decodes all pixels first, in search of a chunk behind them.
+    Calls the base class because PngImageFile.getexif decodes all pixels to find a chunk after them.
     """
     try:
         return Image.Image.getexif(image).get(ExifTag.Orientation, 1)
@@ -153,13 +155,13 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """Any mode to RGB. The picture is loaded; its `info` tells of a transparent colour."""
+    """Converts any mode to RGB. image: already loaded, so that its `info` has the transparent color, if any."""
     if image.mode.startswith("I"):
         return _grey_from_16_bit(image)
     if image.mode == "F":
         raise ValueError("it holds floating-point pixels, whose range is unknown; save it with 8 bits")
     if image.mode in ("LA", "PA", "La", "RGBA", "RGBa") or "transparency" in image.info:
-        # La and RGBa carry premultiplied alpha and reach RGBA only through their plain forms
+        # La and RGBa have premultiplied alpha and can be converted to RGBA only via LA and RGBA
         straight = image.convert({"La": "LA", "RGBa": "RGBA"}.get(image.mode, image.mode)).convert("RGBA")
         white = Image.new("RGBA", straight.size, "white")
         return Image.alpha_composite(white, straight).convert("RGB")
@@ -167,6 +169,6 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _grey_from_16_bit(image: Image.Image) -> Image.Image:
-    """Modes I;16, I;16B and I (in which older Pillow opens 16-bit PNG). convert() would clip them at 255."""
+    """Converts modes I;16, I;16B and I (16-bit PNG in older Pillow), which convert() would clip at 255."""
     values = np.asarray(image).astype(np.int64).clip(0, 65535)
     return Image.fromarray(((values + 128) // 257).astype(np.uint8)).convert("RGB")

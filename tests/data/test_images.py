@@ -1,4 +1,4 @@
-"""Whatever a picture is stored as, it comes out as upright RGB, or as one PictureError."""
+"""Whatever a picture is stored as, it comes out as upright RGB, or as one ImageError."""
 
 import io
 import pickle
@@ -12,8 +12,8 @@ from PIL import Image
 
 from modules.config.errors import UserError
 from modules.data.buckets import crop_box
-from modules.data.errors import PictureError
-from modules.data.pictures import fit_picture, load_picture, read_size, to_array
+from modules.data.errors import ImageError
+from modules.data.images import fit_image, load_image, read_size, to_array
 
 RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
 LOSSLESS = ["png", "bmp", "tif"]
@@ -40,14 +40,14 @@ def pixels(image, *points):
 @pytest.mark.parametrize("extension", LOSSLESS)
 @pytest.mark.parametrize("mode", ["RGB", "P"])
 def test_colours_come_back_exactly(tmp_path, extension, mode):
-    image = load_picture(saved(tmp_path, red_and_blue(mode), f"a.{extension}"))
+    image = load_image(saved(tmp_path, red_and_blue(mode), f"a.{extension}"))
     assert image.size == (8, 4)
     assert pixels(image, (0, 0), (7, 3)) == [RED, BLUE]
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.webp", "a.gif"])
 def test_lossy_formats_come_close(tmp_path, name):
-    image = load_picture(saved(tmp_path, Image.new("RGB", (16, 16), (200, 100, 50)), name))
+    image = load_image(saved(tmp_path, Image.new("RGB", (16, 16), (200, 100, 50)), name))
     assert np.abs(np.array(image).astype(int) - (200, 100, 50)).max() <= 6
 
 
@@ -63,7 +63,7 @@ def test_every_exif_orientation_comes_out_upright(tmp_path, orientation, name):
     exif = Image.Exif()
     exif[0x0112] = orientation
     path = saved(tmp_path, stored, name, exif=exif)
-    image = load_picture(path)
+    image = load_image(path)
     assert image.size == read_size(path) == (64, 32)
     for point, colour in {(8, 8): RED, (56, 8): BLUE, (8, 24): (0, 0, 0), (56, 24): (0, 0, 0)}.items():
         assert np.abs(np.array(image.getpixel(point)) - colour).max() <= 8, point
@@ -72,7 +72,7 @@ def test_every_exif_orientation_comes_out_upright(tmp_path, orientation, name):
 def test_damaged_exif_leaves_the_pixels(tmp_path):
     path = saved(tmp_path, red_and_blue(), "a.png", exif=b"Exif\0\0 no TIFF header at all")
     assert read_size(path) == (8, 4)
-    assert pixels(load_picture(path), (0, 0)) == [RED]
+    assert pixels(load_image(path), (0, 0)) == [RED]
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.webp", "a.tif"])
@@ -81,7 +81,7 @@ def test_transparency_becomes_white(tmp_path, name):
     image.putpixel((0, 0), (255, 0, 0, 0))
     image.putpixel((1, 0), (255, 0, 0, 128))
     options = {"lossless": True, "exact": True} if name == "a.webp" else {}
-    clear, half, solid = pixels(load_picture(saved(tmp_path, image, name, **options)), (0, 0), (1, 0), (7, 3))
+    clear, half, solid = pixels(load_image(saved(tmp_path, image, name, **options)), (0, 0), (1, 0), (7, 3))
     assert (clear, solid) == (WHITE, BLUE)
     assert np.abs(np.array(half) - (255, 127, 127)).max() <= 1
 
@@ -89,7 +89,7 @@ def test_transparency_becomes_white(tmp_path, name):
 def test_grey_with_alpha_becomes_white_where_clear(tmp_path):
     image = Image.new("LA", (2, 1), (100, 255))
     image.putpixel((1, 0), (100, 0))
-    assert pixels(load_picture(saved(tmp_path, image, "a.png")), (0, 0), (1, 0)) == [(100, 100, 100), WHITE]
+    assert pixels(load_image(saved(tmp_path, image, "a.png")), (0, 0), (1, 0)) == [(100, 100, 100), WHITE]
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.gif"])
@@ -97,7 +97,7 @@ def test_a_transparent_palette_colour_becomes_white(tmp_path, name):
     image = Image.new("P", (2, 1))
     image.putpalette([*RED, *BLUE])
     image.putpixel((1, 0), 1)
-    assert pixels(load_picture(saved(tmp_path, image, name, transparency=0)), (0, 0), (1, 0)) == [WHITE, BLUE]
+    assert pixels(load_image(saved(tmp_path, image, name, transparency=0)), (0, 0), (1, 0)) == [WHITE, BLUE]
 
 
 def test_a_palette_with_an_alpha_for_each_colour(tmp_path):
@@ -105,7 +105,7 @@ def test_a_palette_with_an_alpha_for_each_colour(tmp_path):
     image.putpalette([*RED, *BLUE])
     image.putpixel((1, 0), 1)
     path = saved(tmp_path, image, "a.png", transparency=bytes([255, 0]))
-    assert pixels(load_picture(path), (0, 0), (1, 0)) == [RED, WHITE]
+    assert pixels(load_image(path), (0, 0), (1, 0)) == [RED, WHITE]
 
 
 @pytest.mark.parametrize(("mode", "colour"), [("RGB", RED), ("L", 90)])
@@ -113,13 +113,13 @@ def test_a_transparent_colour_without_a_palette_becomes_white(tmp_path, mode, co
     image = Image.new(mode, (2, 1), colour)
     image.putpixel((1, 0), 0)
     path = saved(tmp_path, image, "a.png", transparency=colour)
-    assert pixels(load_picture(path), (0, 0), (1, 0)) == [WHITE, (0, 0, 0)]
+    assert pixels(load_image(path), (0, 0), (1, 0)) == [WHITE, (0, 0, 0)]
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.tif"])
 def test_cmyk_keeps_its_colours(tmp_path, name):
     path = saved(tmp_path, Image.new("CMYK", (8, 8), (0, 255, 255, 0)), name)  # magenta + yellow ink = red
-    assert np.abs(np.array(pixels(load_picture(path), (4, 4))[0]) - RED).max() <= 6
+    assert np.abs(np.array(pixels(load_image(path), (4, 4))[0]) - RED).max() <= 6
 
 
 def test_an_inverted_adobe_jpeg_is_not_a_negative(tmp_path):
@@ -127,13 +127,13 @@ def test_an_inverted_adobe_jpeg_is_not_a_negative(tmp_path):
     path = tmp_path / "a.jpg"
     Image.new("CMYK", (8, 8), (0, 0, 0, 0)).save(path)
     assert b"Adobe" in path.read_bytes()
-    assert pixels(load_picture(str(path)), (4, 4)) == [WHITE]
+    assert pixels(load_image(str(path)), (4, 4)) == [WHITE]
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.tif"])
 def test_16_bit_grey_is_scaled_not_clipped(tmp_path, name):
     values = np.array([[0, 200, 32896, 65535]], np.uint16)  # 200 / 257 rounds to 1
-    image = load_picture(saved(tmp_path, Image.fromarray(values), name))
+    image = load_image(saved(tmp_path, Image.fromarray(values), name))
     assert [p[0] for p in pixels(image, (0, 0), (1, 0), (2, 0), (3, 0))] == [0, 1, 128, 255]
 
 
@@ -143,8 +143,8 @@ def test_big_endian_16_bit_tiff_reads_like_the_little_endian_one(tmp_path):
     big = (tmp_path / "big.tif", ">", b"MM")
     for path, order, mark in (little, big):
         path.write_bytes(grey_tiff(values, order, mark))
-    assert np.array_equal(load_picture(str(little[0])), load_picture(str(big[0])))
-    assert pixels(load_picture(str(big[0])), (1, 0)) == [(128, 128, 128)]
+    assert np.array_equal(load_image(str(little[0])), load_image(str(big[0])))
+    assert pixels(load_image(str(big[0])), (1, 0)) == [(128, 128, 128)]
 
 
 def grey_tiff(values, order, mark):
@@ -162,14 +162,14 @@ def grey_tiff(values, order, mark):
 def test_32_bit_integers_are_taken_as_16_bit_values(tmp_path):
     image = Image.fromarray(np.array([[-5, 32896, 70000]], np.int32))
     assert image.mode == "I"
-    loaded = load_picture(saved(tmp_path, image, "a.tif"))
+    loaded = load_image(saved(tmp_path, image, "a.tif"))
     assert [p[0] for p in pixels(loaded, (0, 0), (1, 0), (2, 0))] == [0, 128, 255]
 
 
 def test_one_bit_pictures_are_black_and_white(tmp_path):
     image = Image.new("1", (2, 1), 0)
     image.putpixel((1, 0), 1)
-    assert pixels(load_picture(saved(tmp_path, image, "a.png")), (0, 0), (1, 0)) == [(0, 0, 0), WHITE]
+    assert pixels(load_image(saved(tmp_path, image, "a.png")), (0, 0), (1, 0)) == [(0, 0, 0), WHITE]
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a.webp", "a.png", "a.tif"])
@@ -179,13 +179,13 @@ def test_of_an_animation_the_first_frame_is_taken(tmp_path, name):
     path = saved(tmp_path, frames[0], name, save_all=True, append_images=frames[1:], **options)
     with Image.open(path) as check:
         assert check.n_frames == 2
-    assert pixels(load_picture(path), (4, 4)) == [RED]
+    assert pixels(load_image(path), (4, 4)) == [RED]
 
 
 def test_floating_point_pixels_are_refused(tmp_path):
     path = saved(tmp_path, Image.new("F", (4, 4), 0.5), "a.tif")
-    with pytest.raises(PictureError, match="floating-point"):
-        load_picture(path)
+    with pytest.raises(ImageError, match="floating-point"):
+        load_image(path)
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp", "a.bmp", "a.gif", "a.tif"])
@@ -194,8 +194,8 @@ def test_a_truncated_file_is_refused(tmp_path, name):
     path = tmp_path / name
     noise.save(path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(PictureError) as error:
-        load_picture(str(path))
+    with pytest.raises(ImageError) as error:
+        load_image(str(path))
     assert error.value.path == str(path)
     assert str(path) in str(error.value)
     assert error.value.reason in str(error.value)
@@ -206,23 +206,23 @@ def test_what_is_no_picture_is_refused(tmp_path):
     postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n"  # Pillow would start Ghostscript
     for name, content in (("empty.png", b""), ("text.jpg", b"I am a text"), ("eps.png", postscript)):
         (tmp_path / name).write_bytes(content)
-        for read in (load_picture, read_size):
-            with pytest.raises(PictureError, match="not a PNG, JPEG, WebP, BMP, GIF or TIFF picture"):
+        for read in (load_image, read_size):
+            with pytest.raises(ImageError, match="not a PNG, JPEG, WebP, BMP, GIF or TIFF image"):
                 read(str(tmp_path / name))
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     (tmp_path / "folder.png").mkdir()
     for name in ("gone.png", "folder.png"):
-        with pytest.raises(PictureError):
-            load_picture(str(tmp_path / name))
+        with pytest.raises(ImageError):
+            load_image(str(tmp_path / name))
 
 
 def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
     path = saved(tmp_path, Image.new("RGB", (100, 100)), "a.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    for read in (load_picture, read_size):
-        with pytest.raises(PictureError, match="decompression bomb") as refused:
+    for read in (load_image, read_size):
+        with pytest.raises(ImageError, match="decompression bomb") as refused:
             read(path)
         assert not refused.value.reason.endswith(".")  # it becomes part of a sentence
 
@@ -251,29 +251,29 @@ def test_damaged_bytes_never_raise_anything_but_picture_error(tmp_path):
         for _ in range(draw.choice([1, 3, 10])):
             content[draw.randrange(min(len(content), 200))] = draw.choice([0, 255, draw.randrange(256)])
         path.write_bytes(content)
-        for read in (read_size, load_picture):
+        for read in (read_size, load_image):
             try:
                 read(str(path))
-            except PictureError:
+            except ImageError:
                 num_refused += 1
     assert num_refused > 100
 
 
 def test_the_error_is_the_users_and_survives_another_process():
-    error = pickle.loads(pickle.dumps(PictureError("a.png", "broken")))  # noqa: S301  our own bytes
+    error = pickle.loads(pickle.dumps(ImageError("a.png", "broken")))  # noqa: S301  our own bytes
     assert isinstance(error, UserError)
     assert (error.path, error.reason) == ("a.png", "broken")
-    assert str(error) == "picture a.png can't be used (broken): repair it or remove it."
+    assert str(error) == "image a.png can't be used (broken): repair it or remove it."
 
 
 def test_a_picture_of_the_right_size_is_not_touched():
     image = Image.effect_noise((64, 48), 80).convert("RGB")
-    assert np.array_equal(fit_picture(image, 64, 48), image)
+    assert np.array_equal(fit_image(image, 64, 48), image)
 
 
 def test_a_picture_that_only_needs_cutting_is_not_resampled():
     image = Image.effect_noise((81, 48), 80).convert("RGB")
-    assert np.array_equal(fit_picture(image, 64, 48), image.crop((8, 0, 72, 48)))
+    assert np.array_equal(fit_image(image, 64, 48), image.crop((8, 0, 72, 48)))
 
 
 @settings(max_examples=40, deadline=None)
@@ -282,7 +282,7 @@ def test_fitting_equals_resizing_all_and_cutting(width, height, bucket_w, bucket
     # Values in the middle: Lanczos overshoots, and where that is clipped depends on which axis Pillow takes first.
     noise = np.random.default_rng(width * 100 + height).integers(96, 160, (height, width, 3), dtype=np.uint8)
     image = Image.fromarray(noise)
-    fitted = fit_picture(image, bucket_w, bucket_h)
+    fitted = fit_image(image, bucket_w, bucket_h)
     assert fitted.size == (bucket_w, bucket_h)
     size, box = crop_box(width, height, bucket_w, bucket_h)
     expected = np.array(image.resize(size, Image.Resampling.LANCZOS).crop(box)).astype(int)
@@ -292,7 +292,7 @@ def test_fitting_equals_resizing_all_and_cutting(width, height, bucket_w, bucket
 
 def test_a_panorama_is_fitted_without_growing_first():
     # resized whole it would be 5,120,000 x 512 pixels, 8 GB
-    assert fit_picture(Image.new("RGB", (20_000, 2), RED), 512, 512).size == (512, 512)
+    assert fit_image(Image.new("RGB", (20_000, 2), RED), 512, 512).size == (512, 512)
 
 
 def test_an_array_has_channels_first_and_values_from_minus_one_to_one():

@@ -1,8 +1,8 @@
-"""Pictures and captions encoded once: latents and text embeddings by content, in the caches.
+"""Encodes images and captions into the caches of latents and text embeddings, keyed by content.
 
-A key is a hash of everything the tensor depends on: the file's bytes, shape and crop, the encoder's weights, the
-dtype. So a moved folder, a renamed picture or another number of ranks re-uses everything, and a changed one nothing
-that is stale.
+A key is a hash of everything that a tensor depends on: the file's bytes, its shape and crop, the encoder's weights and
+the dtype. Entries are therefore reused after a folder is moved, an image is renamed or the number of ranks changes,
+and never after the content has changed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from modules.data.errors import DataError, PictureError
+from modules.data.errors import DataError, ImageError
 from modules.data.FileHashes import FileHashes
+from modules.data.image_views import augmentation_of
+from modules.data.images import adjust_colors, fit_image, load_image, to_array
 from modules.data.LatentEncoder import LatentEncoder
 from modules.data.masks import load_mask
-from modules.data.pictures import colour_picture, fit_picture, load_picture, to_array
 from modules.data.TensorCache import TensorCache
-from modules.data.views import look_of
 from modules.session.out_of_memory import must_fit
 
 if TYPE_CHECKING:
@@ -34,29 +34,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Part of every key: raised when the same input would be encoded to something else.
+# Part of every key; to be increased whenever the same input is encoded differently.
 ENCODING_VERSION = 1
-PICTURES_AT_ONCE = 4
+IMAGES_AT_ONCE = 4
 CAPTIONS_AT_ONCE = 16
 NUM_READERS = 4
 
 Progress = Callable[[str], None]
-# (rank, ranks) among those that share some work; None for one that takes no part in it.
-Share = tuple[int, int] | None
-WHOLE: Share = (0, 1)
+# (index, count): every count-th item from index on; None for a rank that does none of the work.
+Shard = tuple[int, int] | None
+WHOLE: Shard = (0, 1)
 
 
 def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes) -> list[str | None]:
-    """The cache key of each sample's latents, None for a file that can't be read."""
+    """The cache key of each sample's latents, None if the image or its mask can't be read."""
     encoder = hashes.combined(base.component_files(base.family.vae), str(base.dtype), f"v{ENCODING_VERSION}")
     contents = _of_each_view(dataset, hashes.of)
     masks = _mask_contents(dataset, hashes)
     keys: list[str | None] = []
     for sample, (content, bucket) in enumerate(zip(contents, buckets.index.tolist(), strict=True)):
-        changes = look_of(dataset, sample).changes  # none: the key is that of the picture as it is
-        parts = [content, buckets.shapes[bucket], encoder, *([changes] if changes else [])]
+        augmentation = augmentation_of(dataset, sample).cache_key_part
+        # Without augmentation or mask nothing is added, so the keys of plain images never change.
+        parts = [content, buckets.shapes[bucket], encoder, *([augmentation] if augmentation else [])]
         mask = dataset.masks and dataset.masks[sample]
-        if mask:  # likewise: pictures without a mask keep their key
+        if mask:
             parts.append({"mask": masks[mask]})
         is_readable = content is not None and not (mask and masks[mask] is None)
         keys.append(_key(*parts) if is_readable else None)
@@ -81,23 +82,24 @@ def cache_latents(
     keys: Sequence[str | None],
     cache: TensorCache,
     base: BaseModel,
-    share: Share = WHOLE,
+    shard: Shard = WHOLE,
     progress: Progress = lambda text: None,
     known_unusable: dict[int, str] | None = None,
 ) -> dict[int, str]:
-    """Encodes this rank's share of what is missing; returns the pictures that can't be used (sample id -> reason).
+    """Encodes this rank's shard of the missing latents; returns the unusable images (sample id -> reason).
 
-    All that share must have seen the same cache, else what is missing differs and pictures fall through.
-    known_unusable: pictures that are not tried again; they are returned too.
+    All ranks that divide the work must have seen the same cache; otherwise they disagree on what is missing, and some
+    images are encoded by none of them.
+    known_unusable: images that are not tried again; they are included in the result.
     """
     unusable = {sample: _why_without_key(dataset, sample) for sample, key in enumerate(keys) if key is None}
     unusable |= known_unusable or {}
     tried = [None if sample in unusable else key for sample, key in enumerate(keys)]
-    missing = part_of(_first_of_each_key(tried, cache), share)
+    missing = shard_of(_first_of_each_key(tried, cache), shard)
     if not missing:
         return unusable
     with must_fit("the VAE"), base.using(base.family.vae):
-        found = _encode_pictures(missing, dataset, buckets, keys, cache, base, progress)
+        found = _encode_images(missing, dataset, buckets, keys, cache, base, progress)
     by_key = {keys[sample]: reason for sample, reason in found.items()}
     return unusable | {sample: by_key[key] for sample, key in enumerate(tried) if key in by_key}
 
@@ -107,15 +109,15 @@ def cache_text(
     keys: Sequence[str],
     cache: TensorCache,
     base: BaseModel,
-    share: Share = WHOLE,
+    shard: Shard = WHOLE,
     progress: Progress = lambda text: None,
 ) -> None:
-    """Encodes this rank's share of the captions that are missing, each once."""
+    """Encodes this rank's shard of the captions that are missing in the cache."""
     import torch
 
     from modules.families.conditioning import encode_records
 
-    missing = part_of(_first_of_each_key(keys, cache), share)
+    missing = shard_of(_first_of_each_key(keys, cache), shard)
     if not missing:
         return
     done = 0
@@ -129,48 +131,48 @@ def cache_text(
 
 
 def find_undecodable(
-    dataset: Dataset, buckets: Buckets, share: Share = WHOLE, progress: Progress = lambda text: None
+    dataset: Dataset, buckets: Buckets, shard: Shard = WHOLE, progress: Progress = lambda text: None
 ) -> dict[int, str]:
-    """Decodes this rank's share of all pictures, for methods that train on pixels.
+    """Decodes this rank's shard of all images, for methods that train on pixels.
 
-    Returns those that can't be used (sample id -> reason).
+    Returns the unusable images (sample id -> reason).
     """
     undecodable: dict[int, str] = {}
-    samples = part_of(np.flatnonzero(dataset.num_views).tolist(), share)  # one view shows it for all of a picture
-    pictures = _read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample), samples)
-    for done, (sample, pixels) in enumerate(zip(samples, pictures, strict=True), start=1):
+    samples = shard_of(np.flatnonzero(dataset.num_views).tolist(), shard)  # one view per image is enough
+    images = _read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample), samples)
+    for done, (sample, pixels) in enumerate(zip(samples, images, strict=True), start=1):
         if isinstance(pixels, str):
             undecodable[sample] = pixels
-        progress(f"Checking pictures: {done} of {len(samples)}")
+        progress(f"Checking images: {done} of {len(samples)}")
     return undecodable
 
 
 def check_unusable(dataset: Dataset, unusable: dict[int, str], max_share: float) -> None:
-    """Raises DataError where more pictures are unusable than the settings allow."""
-    pictures = dataset.pictures_of(unusable)
-    count = len(pictures) + len(dataset.unreadable)
-    total = dataset.num_pictures + len(dataset.unreadable)
+    """Raises DataError if more images are unusable than data.max_unreadable_share allows."""
+    images = dataset.images_of(unusable)
+    count = len(images) + len(dataset.unreadable)
+    total = dataset.num_images + len(dataset.unreadable)
     if count > max_share * total or count == total:
-        listed = [path for path, _ in dataset.unreadable] + [dataset.paths[sample] for sample in pictures]
+        listed = [path for path, _ in dataset.unreadable] + [dataset.paths[sample] for sample in images]
         raise DataError(
-            f"{count} of {total} pictures can't be used, more than data.max_unreadable_share {max_share:g} allows, "
-            f"such as {listed[0]}: repair or remove them, or raise the share."
+            f"{count} of {total} images can't be used, more than data.max_unreadable_share {max_share:g} allows, "
+            f"such as {listed[0]}: repair or remove them, or increase the setting."
         )
 
 
-def part_of(values: Sequence[T], share: Share) -> Sequence[T]:
-    """A rank's part of work that all who share it see alike; parts differ by at most one."""
-    return values[share[0] :: share[1]] if share else values[:0]
+def shard_of(values: Sequence[T], shard: Shard) -> Sequence[T]:
+    """The items of `values` in a shard. Shards of the same values differ in size by at most one."""
+    return values[shard[0] :: shard[1]] if shard else values[:0]
 
 
 def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
-    """The view of a sample as float32[3, H, W] in [-1, 1], in its bucket's shape. Raises PictureError."""
-    look = look_of(dataset, sample)
-    picture = fit_picture(load_picture(dataset.paths[sample]), *buckets.shapes[buckets.index[sample]], look)
-    return to_array(colour_picture(picture, look))
+    """The image of a sample as float32[3, H, W] in [-1, 1], fitted to its bucket. Raises ImageError."""
+    augmentation = augmentation_of(dataset, sample)
+    image = fit_image(load_image(dataset.paths[sample]), *buckets.shapes[buckets.index[sample]], augmentation)
+    return to_array(adjust_colors(image, augmentation))
 
 
-def _encode_pictures(
+def _encode_images(
     missing: list[int],
     dataset: Dataset,
     buckets: Buckets,
@@ -179,7 +181,7 @@ def _encode_pictures(
     base: BaseModel,
     progress: Progress,
 ) -> dict[int, str]:
-    """Caches the latents of `missing`, shape by shape; returns those that can't be decoded (id -> reason)."""
+    """Caches the latents of `missing`, bucket by bucket; returns the images that can't be decoded (id -> reason)."""
     import torch
 
     encoder = LatentEncoder(base.family, base.module(base.family.vae))
@@ -187,57 +189,57 @@ def _encode_pictures(
     done = 0
     for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
         of_bucket = [sample for sample in missing if buckets.index[sample] == bucket]
-        pictures = _read_ahead(lambda sample: _picture_or_reason(dataset, buckets, sample), of_bucket)
-        for chunk in _chunks(zip(of_bucket, pictures, strict=True), PICTURES_AT_ONCE):
+        images = _read_ahead(lambda sample: _image_or_reason(dataset, buckets, sample), of_bucket)
+        for chunk in _chunks(zip(of_bucket, images, strict=True), IMAGES_AT_ONCE):
             unusable.update({sample: reason for sample, reason in chunk if isinstance(reason, str)})
-            readable = [(sample, *picture) for sample, picture in chunk if not isinstance(picture, str)]
+            readable = [(sample, *image) for sample, image in chunk if not isinstance(image, str)]
             if readable:
                 latents = encoder.encode(torch.from_numpy(np.stack([pixels for _, pixels, _ in readable])))
                 for (sample, _, mask), record in zip(readable, latents, strict=True):
                     masks = {} if mask is None else {"mask": _mask_of_latents(mask, record)}
                     cache.put(keys[sample], {"latents": record, **masks})
             done += len(chunk)
-            progress(f"Caching pictures: {done} of {len(missing)}")
+            progress(f"Caching images: {done} of {len(missing)}")
     return unusable
 
 
 def _mask_contents(dataset: Dataset, hashes: FileHashes) -> dict[str, str | None]:
-    """The hash of each mask by its path, None for a file that can't be read."""
+    """Path of a mask -> hash of its file, None if it can't be read."""
     paths = list(dict.fromkeys(mask for mask in dataset.masks or () if mask))
     return dict(zip(paths, hashes.of(paths), strict=True))
 
 
 def _of_each_view(dataset: Dataset, function: Callable[[list[str]], list[T]]) -> list[T]:
-    """`function` of the paths of all pictures, each once, as a list of all samples."""
+    """Calls `function` with the path of each image once; returns its values for every sample."""
     first = dataset.first_views
-    pictures = np.unique(first).tolist()
-    values = dict(zip(pictures, function([dataset.paths[sample] for sample in pictures]), strict=True))
+    images = np.unique(first).tolist()
+    values = dict(zip(images, function([dataset.paths[sample] for sample in images]), strict=True))
     return [values[sample] for sample in first.tolist()]
 
 
 def _pixels_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray | str:
     try:
         return load_pixels(dataset, buckets, sample)
-    except PictureError as error:
+    except ImageError as error:
         return error.reason
 
 
-def _picture_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> tuple[np.ndarray, np.ndarray | None] | str:
-    """A sample's pixels and mask, if it has one."""
+def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> tuple[np.ndarray, np.ndarray | None] | str:
+    """The pixels and mask (or None) of a sample, or the reason why they can't be read."""
     pixels = _pixels_or_reason(dataset, buckets, sample)
     path = dataset.masks and dataset.masks[sample]
     if isinstance(pixels, str) or not path:
         return pixels if isinstance(pixels, str) else (pixels, None)
     size = int(dataset.widths[sample]), int(dataset.heights[sample])
     try:
-        mask = load_mask(path, size, *buckets.shapes[buckets.index[sample]], look_of(dataset, sample))
-    except PictureError as error:
+        mask = load_mask(path, size, *buckets.shapes[buckets.index[sample]], augmentation_of(dataset, sample))
+    except ImageError as error:
         return f"its mask can't be read: {error.reason}"
     return pixels, mask
 
 
 def _mask_of_latents(mask: np.ndarray, latents: Tensor) -> Tensor:
-    """The mask [1, H, W] in pixels as [1, h, w], the mean over what each latent cell covers."""
+    """A pixel mask [1, H, W] averaged over the area of each latent cell, [1, h, w]."""
     import torch
 
     return torch.nn.functional.adaptive_avg_pool2d(torch.from_numpy(mask), tuple(latents.shape[-2:]))
@@ -249,7 +251,7 @@ def _why_without_key(dataset: Dataset, sample: int) -> str:
 
 
 def _first_of_each_key(keys: Sequence[str | None], cache: TensorCache) -> list[int]:
-    """The positions whose key is missing in the cache, one for each key, in order."""
+    """The first position of each key that is missing in the cache, in order."""
     first: dict[str, int] = {}
     for position, key in enumerate(keys):
         if key is not None and key not in cache:
@@ -258,7 +260,7 @@ def _first_of_each_key(keys: Sequence[str | None], cache: TensorCache) -> list[i
 
 
 def _read_ahead(function: Callable[[int], T], items: Iterable[int]) -> Iterator[T]:
-    """`function` of each item, in order, a few of them in other threads ahead of use."""
+    """Yields `function` of each item, in order, computed by threads a few items ahead."""
     with ThreadPoolExecutor(NUM_READERS) as readers:
         items = iter(items)
         waiting = [readers.submit(function, item) for item in islice(items, 2 * NUM_READERS)]

@@ -1,21 +1,17 @@
-"""Micro-batches of the plan's samples: cached tensors, and noise and timesteps drawn by hash."""
+"""Builds micro-batches from the samples of the plan: cached tensors, with noise and timesteps drawn by hash."""
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from modules.config.DiffusionConfig import DiffusionConfig
 from modules.config.LossConfig import LossConfig
 from modules.data.Batch import Batch
-from modules.data.BoundedMemory import BoundedMemory
 from modules.data.draws import torch_seed, uniform
-from modules.data.encoding import load_pixels
-from modules.data.views import crop_of
-from modules.diffusion.timesteps import Timesteps
+from modules.data.image_views import crop_of
+from modules.diffusion.timesteps import TimestepDistribution
 
 if TYPE_CHECKING:
     import torch
@@ -24,11 +20,10 @@ if TYPE_CHECKING:
     from modules.data.buckets import Buckets
     from modules.data.CaptionSource import CaptionSource
     from modules.data.concepts import Dataset
-    from modules.data.plan import MicroBatch
-    from modules.data.TensorCache import TensorCache
+    from modules.data.epoch_plan import MicroBatch
+    from modules.data.records import CachedRecords, PixelRecords
     from modules.families.TextEncoding import Conditioning
 
-T = TypeVar("T")
 Draw = tuple[int, int, int, int]  # (seed, epoch, sample, repeat)
 
 
@@ -39,63 +34,18 @@ def _stacked(records: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class CachedRecords:
-    """The cache entries of samples, by their ids, or of captions. remake: encodes again what proved to be damaged."""
-
-    cache: TensorCache
-    keys: Sequence[str | None] | Mapping[str, str]
-    remake: Callable[[], object]
-
-    def record(self, sample: int | str) -> dict[str, Tensor]:
-        key = self.keys[sample]
-        record = self.cache.get(key)
-        if record is None:
-            self.remake()
-            record = self.cache.get(key)
-        return record
-
-    def noise_shape(self, batch: dict[str, Tensor]) -> tuple[int, ...]:
-        return tuple(batch["latents"].shape[1:])
-
-
-@dataclass(frozen=True, eq=False)
-class PixelRecords:
-    """The pictures of samples, for methods that do not train on latents.
-
-    latent_shape: (width, height) in pixels -> shape of a latent.
-    """
-
-    dataset: Dataset
-    buckets: Buckets
-    latent_shape: Callable[[int, int], tuple[int, ...]]
-    memory: BoundedMemory = field(default_factory=BoundedMemory)
-
-    def record(self, sample: int) -> dict[str, Tensor]:
-        import torch
-
-        record = self.memory.get(str(sample))
-        if record is None:
-            record = {"pixels": torch.from_numpy(load_pixels(self.dataset, self.buckets, sample))}
-            self.memory.keep(str(sample), record)
-        return record
-
-    def noise_shape(self, batch: dict[str, Tensor]) -> tuple[int, ...]:
-        height, width = batch["pixels"].shape[-2:]
-        return self.latent_shape(width, height)
-
-
-@dataclass(frozen=True, eq=False)
 class SampleSource:
-    """Makes batches of samples; every random number in them is a hash of what it is for.
+    """Builds batches; every random number in them is a hash of its purpose (see draws.py).
 
-    pictures: gives "latents" or "pixels" of a sample. text: gives the conditioning of a caption, None where the text
-    encoder trains and encodes in the step.
-    collate: puts the conditioning of several captions together.
-    captions: draws them; caption dropout puts "" in their place, of which `text` has a record too.
-    dtype: of the tensors. sizes: whether batches tell the pictures' sizes and crops.
-    diffusion, loss: how pictures are noised, and which samples a mask or the frozen model concerns.
-    timesteps: of a draw and a latent's shape. zero_unconditional: whether a dropped caption leaves no conditioning at
-    all, not that of "".
+    pictures: returns the "latents" or "pixels" of a sample.
+    captions: draws the caption of a sample; caption dropout replaces it by "", which `text` must hold, too.
+    text: returns the conditioning of a caption; None if the text encoder trains and encodes in each step.
+    collate: combines the conditioning of several captions into a batch.
+    dtype: of the tensors in a batch.
+    sizes: whether batches include `Batch.sizes`.
+    diffusion, loss: settings of the noise, of masks and of prior preservation.
+    timesteps: the distribution of timesteps.
+    zero_unconditional: whether a dropped caption is replaced by zeros instead of the conditioning of "".
     """
 
     dataset: Dataset
@@ -109,7 +59,7 @@ class SampleSource:
     sizes: bool = False
     diffusion: DiffusionConfig = field(default_factory=DiffusionConfig)
     loss: LossConfig = field(default_factory=LossConfig)
-    timesteps: Timesteps = field(default_factory=Timesteps)
+    timesteps: TimestepDistribution = field(default_factory=TimestepDistribution)
     zero_unconditional: bool = False
     collate: Callable[[list[dict[str, Tensor]]], Conditioning] = _stacked
 
@@ -121,7 +71,7 @@ class SampleSource:
         samples = [draw[2] for draw in draws]
         dropped = [self._drops_caption(draw) for draw in draws]
         prompts = ["" if drop else self._caption(draw) for draw, drop in zip(draws, dropped, strict=True)]
-        # weights and timesteps keep float32 at least: bf16 timesteps collapse
+        # weights and timesteps are at least float32: in bf16, neighboring timesteps collapse
         exact = torch.promote_types(self.dtype, torch.float32)
         weights = [self._loss_weight(sample) if micro_batch.real else 0.0 for sample in samples]
         records = [self.pictures.record(sample) for sample in samples]
@@ -183,7 +133,7 @@ class SampleSource:
         return noise + gamma * torch.stack([_normal(draw, "input noise", shape) for draw in draws]).to(self.dtype)
 
     def _masks(self, records: list[dict[str, Tensor]], draws: list[Draw], shape: tuple[int, ...]) -> Tensor | None:
-        """Batch.mask: white for pictures without one, and for the share that is trained whole; None if that is all."""
+        """`Batch.mask`: ones for images without a mask or drawn to be trained unmasked; None if all of them are."""
         import torch
 
         if not self.loss.masked_training:
@@ -206,52 +156,8 @@ def _marked(rows: list[bool]) -> Tensor | None:
 
 
 def _normal(draw: Draw, purpose: str, shape: tuple[int, ...]) -> Tensor:
-    """Gaussian noise of a sample; float32 whatever the run's dtype, so that the same seed means the same noise."""
+    """Gaussian noise of a sample, in float32 for any training dtype, so that a seed always gives the same noise."""
     import torch
 
     generator = torch.Generator().manual_seed(torch_seed(*draw, purpose))
     return torch.randn(shape, generator=generator)
-
-
-def prefetch(make: Iterable[T], depth: int) -> Iterator[T]:
-    """The items of `make`, made in a thread up to `depth` ahead of use. What it raises is raised here."""
-    if depth == 0:
-        yield from make
-        return
-    items: queue.Queue = queue.Queue(depth)
-    closed = threading.Event()
-    end = object()
-
-    def fill() -> None:
-        try:
-            for item in make:
-                if not _put(items, (item, None), closed):
-                    return
-            _put(items, (end, None), closed)
-        except BaseException as error:
-            _put(items, (end, error), closed)
-
-    thread = threading.Thread(target=fill, name="prefetch", daemon=True)
-    thread.start()
-    try:
-        while True:
-            item, error = items.get()
-            if error is not None:
-                raise error
-            if item is end:
-                return
-            yield item
-    finally:
-        closed.set()
-        thread.join()
-
-
-def _put(items: queue.Queue, item: object, closed: threading.Event) -> bool:
-    """Whether there is still somebody to take it."""
-    while not closed.is_set():
-        try:
-            items.put(item, timeout=0.1)
-            return True
-        except queue.Full:
-            continue
-    return False

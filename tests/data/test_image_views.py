@@ -1,4 +1,4 @@
-"""A picture has a fixed set of looks; each showing draws one, and an epoch stays as long as without them."""
+"""A picture has a fixed set of augmentations; each showing draws one, and an epoch stays as long as without them."""
 
 import os
 
@@ -9,14 +9,14 @@ from PIL import Image
 from modules.config.AugmentationConfig import AugmentationConfig
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.DataConfig import DataConfig
+from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.buckets import assign_buckets, crop_box
 from modules.data.concepts import captions, scan
+from modules.data.epoch_plan import count_samples, plan_epoch
 from modules.data.holdout import hold_out
-from modules.data.Look import PLAIN, Look
-from modules.data.pictures import colour_picture, fit_picture
-from modules.data.plan import count_samples, plan_epoch
+from modules.data.image_views import augmentation_of, crop_of, with_views
+from modules.data.images import adjust_colors, fit_image
 from modules.data.RunPlan import RunPlan
-from modules.data.views import crop_of, look_of, with_views
 
 FLIP = {"augmentation": AugmentationConfig(flip=True)}
 SIZES = ((64, 48), (48, 64), (64, 64), (80, 40))
@@ -30,8 +30,8 @@ def make(folder, seed=1, data=None, **concept):
     return dataset, assign_buckets(dataset.widths, dataset.heights, resolution, 8, 2.0, True)
 
 
-def looks(dataset):
-    return [look_of(dataset, sample) for sample in range(len(dataset))]
+def augmentations(dataset):
+    return [augmentation_of(dataset, sample) for sample in range(len(dataset))]
 
 
 # --- which views there are --------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ def looks(dataset):
 def test_without_augmentation_and_with_one_resolution_a_picture_is_one_sample(picture_folder):
     dataset, _ = make(picture_folder(SIZES))
     assert dataset.views is None
-    assert set(looks(dataset)) == {PLAIN}
+    assert set(augmentations(dataset)) == {NO_AUGMENTATION}
     assert dataset.num_views.tolist() == [1] * 4
 
 
@@ -48,7 +48,7 @@ def test_a_picture_has_a_view_for_each_variant_in_each_resolution(picture_folder
     folder = picture_folder(SIZES)
     dataset, buckets = make(folder, data={"resolutions": [32, 48, 32], "augmentation_variants": 3}, **FLIP)
     assert len(dataset) == 4 * 2 * 3
-    assert dataset.num_pictures == 4
+    assert dataset.num_images == 4
     assert dataset.num_views.tolist() == [6, 0, 0, 0, 0, 0] * 4
     assert [os.path.basename(path) for path in dataset.paths[::6]] == ["000.png", "001.png", "002.png", "003.png"]
     areas = np.array(buckets.shapes)[buckets.index].prod(1)
@@ -77,25 +77,25 @@ def test_a_concept_may_have_a_resolution_of_its_own(picture_folder):
 
 def test_half_of_the_variants_are_mirrored(picture_folder):
     dataset, _ = make(picture_folder(SIZES), data={"augmentation_variants": 4}, **FLIP)
-    mirrored = np.array([look.mirrored for look in looks(dataset)])
+    mirrored = np.array([augmentation.mirrored for augmentation in augmentations(dataset)])
     assert mirrored.reshape(4, 4).sum(1).tolist() == [2] * 4
 
 
 def test_looks_stay_when_pictures_are_added_and_change_with_the_seed(picture_folder):
     settings = AugmentationConfig(flip=True, crop_jitter=True, rotation=10, brightness=0.2, hue=0.1)
     folder = picture_folder(SIZES)
-    before = looks(make(folder, augmentation=settings)[0])
+    before = augmentations(make(folder, augmentation=settings)[0])
     assert len(set(before)) == 16
-    assert looks(make(folder, seed=2, augmentation=settings)[0]) != before
+    assert augmentations(make(folder, seed=2, augmentation=settings)[0]) != before
     Image.new("RGB", (64, 64)).save(folder / "00.png")  # comes first
-    assert looks(make(folder, augmentation=settings)[0])[4:] == before
+    assert augmentations(make(folder, augmentation=settings)[0])[4:] == before
 
 
 def test_draws_stay_within_their_ranges(picture_folder):
     settings = AugmentationConfig(rotation=10, brightness=0.2, contrast=0.1, saturation=1.0, hue=0.05)
     data = {"augmentation_variants": 200}
     dataset, _ = make(picture_folder(((64, 64),)), data=data, augmentation=settings)
-    drawn = np.array([look[2:] for look in looks(dataset)])
+    drawn = np.array([augmentation[2:] for augmentation in augmentations(dataset)])
     limits = np.array([[-10, 0.8, 0.9, 0, -0.05], [10, 1.2, 1.1, 2, 0.05]])
     assert (drawn >= limits[0]).all()
     assert (drawn <= limits[1]).all()
@@ -152,21 +152,21 @@ def gradient(width, height):
 
 def test_a_mirrored_view_is_the_mirror_image_of_the_plain_one():
     picture = gradient(90, 60)
-    plain = np.asarray(fit_picture(picture, 48, 48)).astype(int)
-    mirrored = np.asarray(fit_picture(picture, 48, 48, Look(mirrored=True))).astype(int)
+    plain = np.asarray(fit_image(picture, 48, 48)).astype(int)
+    mirrored = np.asarray(fit_image(picture, 48, 48, Augmentation(mirrored=True))).astype(int)
     assert np.abs(mirrored[:, ::-1] - plain).max() <= 1
 
 
 @pytest.mark.parametrize("place", [(0.0, 0.0), (0.999999, 0.999999), (0.3, 0.6)])
 def test_the_box_of_a_jittered_view_is_what_is_cut_from_the_resized_picture(place):
     picture = gradient(120, 60)
-    look = Look(place=place)
-    size, box = crop_box(120, 60, 40, 40, look)
+    augmentation = Augmentation(crop_position=place)
+    size, box = crop_box(120, 60, 40, 40, augmentation)
     assert size == (80, 40)
     assert box[0] == int(place[0] * 41)
     assert box[1] == 0
     whole = picture.resize(size, Image.Resampling.LANCZOS).crop(box)
-    difference = np.asarray(fit_picture(picture, 40, 40, look)).astype(int) - np.asarray(whole)
+    difference = np.asarray(fit_image(picture, 40, 40, augmentation)).astype(int) - np.asarray(whole)
     assert np.abs(difference).max() <= 2
 
 
@@ -186,16 +186,16 @@ def test_crop_places_are_spread_over_all_that_is_spare(picture_folder):
 @pytest.mark.parametrize("shape", [(48, 48), (64, 32), (32, 64)])
 def test_a_turned_view_has_no_empty_corners(degrees, shape):
     white = Image.new("RGB", (200, 150), "white")
-    turned = fit_picture(white, *shape, Look(degrees=degrees))
+    turned = fit_image(white, *shape, Augmentation(degrees=degrees))
     assert turned.size == shape
     assert np.asarray(turned).min() == 255
 
 
 def test_a_turned_view_turns_about_its_centre_and_says_where_it_is():
     picture = gradient(200, 200)
-    look = Look(degrees=90 / 2)
-    size, (left, top, right, bottom) = crop_box(200, 200, 50, 50, look)
-    turned = np.asarray(fit_picture(picture, 50, 50, look)).astype(float)
+    augmentation = Augmentation(degrees=90 / 2)
+    size, (left, top, right, bottom) = crop_box(200, 200, 50, 50, augmentation)
+    turned = np.asarray(fit_image(picture, 50, 50, augmentation)).astype(float)
     centre = np.asarray(picture.resize(size, Image.Resampling.LANCZOS)).astype(float)
     x, y = (left + right) // 2, (top + bottom) // 2
     middle = centre[y - 1 : y + 1, x - 1 : x + 1].mean((0, 1))
@@ -215,22 +215,23 @@ def test_brightness_contrast_and_saturation_are_what_their_definitions_say():
         "saturation": (values - grey) * 0.7 + grey,
     }
     for name, wanted in expected.items():
-        changed = np.asarray(colour_picture(picture, Look(**{name: 0.7}))).astype(float)
+        changed = np.asarray(adjust_colors(picture, Augmentation(**{name: 0.7}))).astype(float)
         assert np.abs(changed - wanted).max() <= 1.5, name
 
 
 def test_a_third_of_the_circle_turns_red_into_green():
     red = Image.new("RGB", (4, 4), (255, 0, 0))
-    r, g, b = colour_picture(red, Look(hue=1 / 3)).getpixel((0, 0))
+    r, g, b = adjust_colors(red, Augmentation(hue=1 / 3)).getpixel((0, 0))
     assert g == 255
     assert r < 10
     assert b < 10
-    assert colour_picture(red, Look(hue=-1 / 3)).getpixel((0, 0))[2] >= 250
+    assert adjust_colors(red, Augmentation(hue=-1 / 3)).getpixel((0, 0))[2] >= 250
 
 
 def test_a_plain_look_changes_nothing():
     picture = gradient(48, 48)
-    assert fit_picture(picture, 48, 48, PLAIN) is picture
-    assert colour_picture(picture, PLAIN) is picture
-    assert PLAIN.changes == {}
-    assert Look(degrees=3.0).changes == {"degrees": 3.0}
+    assert fit_image(picture, 48, 48, NO_AUGMENTATION) is picture
+    assert adjust_colors(picture, NO_AUGMENTATION) is picture
+    assert NO_AUGMENTATION.cache_key_part == {}
+    changed = Augmentation(crop_position=(0.0, 1.0), degrees=3.0)
+    assert changed.cache_key_part == {"place": (0.0, 1.0), "degrees": 3.0}

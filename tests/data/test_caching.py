@@ -10,8 +10,7 @@ import torch
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.ModelConfig import ModelConfig
 from modules.data.buckets import assign_buckets
-from modules.data.concepts import captions, scan
-from modules.data.encoding import (
+from modules.data.caching import (
     cache_latents,
     cache_text,
     check_unusable,
@@ -20,6 +19,7 @@ from modules.data.encoding import (
     load_pixels,
     text_keys,
 )
+from modules.data.concepts import captions, scan
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
 from modules.data.TensorCache import TensorCache
@@ -143,9 +143,9 @@ def test_ranks_share_the_work_without_overlap(base, hashes, picture_folder, tmp_
     for rank in range(3):
         # each as a rank that has not seen what the others write meanwhile
         cache = TensorCache(tmp_path / f"{rank}", "latents", rank)
-        cache_latents(dataset, buckets, keys, cache, base, share=(rank, 3))
+        cache_latents(dataset, buckets, keys, cache, base, shard=(rank, 3))
         cache = TensorCache(tmp_path / f"{rank}", "text", rank)
-        cache_text(texts, text_keys(texts, base, hashes), cache, base, share=(rank, 3))
+        cache_text(texts, text_keys(texts, base, hashes), cache, base, shard=(rank, 3))
     for kind in ("latents", "text"):
         written = [path.stem for path in tmp_path.glob(f"*/rank-*/{kind}/*/*.safetensors")]
         assert len(written) == len(set(written)) == 7
@@ -157,9 +157,9 @@ def test_a_rank_without_a_share_encodes_and_loads_nothing_and_still_names_what_h
     dataset, buckets = prepare(picture_folder())
     keys = [None, *latent_keys(dataset, buckets, base, hashes)[1:]]
     cache = TensorCache(tmp_path / "cache", "latents", 0)
-    assert list(cache_latents(dataset, buckets, keys, cache, base, share=None, progress=pytest.fail)) == [0]
-    cache_text(["a cat"], text_keys(["a cat"], base, hashes), cache, base, share=None, progress=pytest.fail)
-    assert find_undecodable(dataset, buckets, share=None, progress=pytest.fail) == {}
+    assert list(cache_latents(dataset, buckets, keys, cache, base, shard=None, progress=pytest.fail)) == [0]
+    cache_text(["a cat"], text_keys(["a cat"], base, hashes), cache, base, shard=None, progress=pytest.fail)
+    assert find_undecodable(dataset, buckets, shard=None, progress=pytest.fail) == {}
     assert not (tmp_path / "cache").exists()
 
 
@@ -218,7 +218,7 @@ def test_pictures_for_methods_on_pixels_are_checked_too(picture_folder):
     spoil(folder / "002.png")
     progress = []
     assert list(find_undecodable(*prepare(folder), progress=progress.append)) == [2]
-    assert progress[-1] == "Checking pictures: 4 of 4"
+    assert progress[-1] == "Checking images: 4 of 4"
 
 
 @pytest.mark.parametrize(("unusable", "share", "refused"), [(0, 0.0, False), (1, 0.25, False), (2, 0.25, True)])
@@ -228,7 +228,7 @@ def test_a_share_of_unusable_pictures_is_allowed(unusable, share, refused, pictu
     if not refused:
         check_unusable(dataset, reasons, share)
         return
-    with pytest.raises(DataError, match=r"2 of 4 pictures can't be used, more than data\.max_unreadable_share 0\.25"):
+    with pytest.raises(DataError, match=r"2 of 4 images can't be used, more than data\.max_unreadable_share 0\.25"):
         check_unusable(dataset, reasons, share)
 
 

@@ -17,11 +17,11 @@ import torch
 
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.ModelConfig import ModelConfig
-from modules.data.batches import CachedRecords
 from modules.data.buckets import assign_buckets
 from modules.data.concepts import captions, scan
-from modules.data.Encoder import Encoder
-from modules.data.errors import DataError, PictureError
+from modules.data.DatasetEncoder import DatasetEncoder
+from modules.data.errors import DataError, ImageError
+from modules.data.records import CachedRecords
 from modules.data.TensorCache import TensorCache
 from modules.distributed.Heartbeat import Heartbeat
 from modules.families.registry import FAMILIES
@@ -36,7 +36,7 @@ SIZES = ((32, 32), (48, 32), (32, 32)) * 3
 class Cached:
     """What one rank has after its caching."""
 
-    encoder: Encoder
+    encoder: DatasetEncoder
     latents: CachedRecords
     text: CachedRecords
 
@@ -106,7 +106,7 @@ def cache(tiny_sd15, tmp_path, encodings) -> Callable[..., list[Cached]]:
         def body(runtime: ThreadRuntime) -> Cached:
             cache_dir = cache_dirs[runtime.node_rank] if cache_dirs else tmp_path / "cache"
             tell = partial(progress, runtime)
-            encoder = Encoder(bases[runtime.rank], *data, cache_dir, runtime, everyone, tell, tell)
+            encoder = DatasetEncoder(bases[runtime.rank], *data, cache_dir, runtime, everyone, tell, tell)
             return Cached(encoder, encoder.latents(), encoder.text([options[0] for options in captions(data[0])]))
 
         return ranks.run(body)
@@ -169,14 +169,14 @@ def test_two_copies_of_a_picture_are_encoded_once(cache, encodings, picture_fold
 def test_what_a_late_rank_sees_does_not_depend_on_what_an_early_one_writes(
     cache, encodings, picture_folder, monkeypatch
 ):
-    look = TensorCache.look_again
+    look = TensorCache.refresh
 
     def late(self):
         if threading.current_thread().name == "rank-1":
             time.sleep(0.2)
         look(self)
 
-    monkeypatch.setattr(TensorCache, "look_again", late)
+    monkeypatch.setattr(TensorCache, "refresh", late)
     for rank in cache(ThreadRanks(2), picture_folder(SIZES)):
         rank.check_complete()
     assert parts(encodings.pictures) == [4, 5]
@@ -265,15 +265,15 @@ def test_what_one_rank_finds_unusable_all_know(cache, picture_folder):
 
 
 def test_an_unusable_picture_is_not_tried_again_by_the_other_node(cache, picture_folder, tmp_path, monkeypatch):
-    import modules.data.encoding
+    import modules.data.caching
 
-    load, loaded = modules.data.encoding.load_pixels, []
+    load, loaded = modules.data.caching.load_pixels, []
 
     def counted(dataset, buckets, sample):
         loaded.append(sample)
         return load(dataset, buckets, sample)
 
-    monkeypatch.setattr("modules.data.encoding.load_pixels", counted)
+    monkeypatch.setattr("modules.data.caching.load_pixels", counted)
     folder = picture_folder(SIZES)
     spoil(folder / "003.png")
     cached = cache(ThreadRanks(2, num_nodes=2), folder, cache_dirs=[tmp_path / "node-0", tmp_path / "node-1"])
@@ -290,7 +290,7 @@ def test_a_copy_that_is_damaged_on_one_node_only_is_unusable_on_both(tiny_sd15, 
     def body(runtime):
         node = tmp_path / f"node-{runtime.rank}"
         data = prepare(folders[runtime.rank])
-        encoder = Encoder(bases[runtime.rank], *data, node, runtime, True, lambda _: None, lambda _: None)
+        encoder = DatasetEncoder(bases[runtime.rank], *data, node, runtime, True, lambda _: None, lambda _: None)
         records = encoder.latents()
         assert all(records.cache.get(key) for sample, key in enumerate(records.keys) if sample != 5)
         return encoder.unusable
@@ -311,27 +311,27 @@ def test_pictures_for_methods_on_pixels_are_checked_in_parts(everyone, tiny_sd15
 
     def body(runtime):
         tell = texts[runtime.rank].append
-        encoder = Encoder(base, *data, tmp_path / "cache", runtime, everyone, tell, tell)
+        encoder = DatasetEncoder(base, *data, tmp_path / "cache", runtime, everyone, tell, tell)
         encoder.pixels()
         return list(encoder.unusable)
 
     assert ThreadRanks(2).run(body) == [[4, 5], [4, 5]]
     last = [told[-1] if told else None for told in texts.values()]
     if everyone:
-        assert last == ["Checking pictures: 5 of 5", "Checking pictures: 4 of 4"]
+        assert last == ["Checking images: 5 of 5", "Checking images: 4 of 4"]
     else:
-        assert last == ["Checking pictures: 9 of 9", None]
+        assert last == ["Checking images: 9 of 9", None]
 
 
 # --- what goes wrong on one rank --------------------------------------------------------------------------------------
 
 
 def test_a_caching_that_was_killed_on_one_rank_goes_on(cache, encodings, picture_folder, monkeypatch):
-    monkeypatch.setattr("modules.data.encoding.PICTURES_AT_ONCE", 1)
+    monkeypatch.setattr("modules.data.caching.IMAGES_AT_ONCE", 1)
     folder = picture_folder(SIZES)
 
     def die(runtime, text):
-        if runtime.rank == 1 and text.startswith("Caching pictures: 2 of"):
+        if runtime.rank == 1 and text.startswith("Caching images: 2 of"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -383,7 +383,7 @@ def test_an_entry_that_is_lost_together_with_its_picture_is_an_error_of_that_ran
     cached = cache(ThreadRanks(2), folder)
     cached[0].latents.cache._paths[cached[0].latents.keys[1]].unlink()
     (folder / "001.png").unlink()
-    with pytest.raises(PictureError, match=r"001\.png"):
+    with pytest.raises(ImageError, match=r"001\.png"):
         cached[1].latents.record(1)
 
 
@@ -406,6 +406,6 @@ def test_each_rank_tells_of_its_share_and_shows_that_it_goes_on(cache, picture_f
     cache(ranks, picture_folder(SIZES), progress=lambda runtime, text: texts[runtime.rank].append(text))
     for rank, share in ((0, 5), (1, 4)):
         told = texts[rank]
-        assert f"Caching pictures: {share} of {share}" in told
+        assert f"Caching images: {share} of {share}" in told
         assert told[-1] == f"Caching captions: {share} of {share}"
         assert ranks.runtimes[rank].heartbeat.phases.count("caching") > len(told)

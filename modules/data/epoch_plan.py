@@ -1,9 +1,9 @@
-"""Which samples each optimizer step trains on, and which of them a rank takes.
+"""Assigns samples to optimizer steps, and the samples of a step to ranks.
 
-The plan of an epoch is a pure function that knows nothing of ranks; `shard` then cuts one of its steps into what a
-rank runs. Nothing is dropped or doubled on the way: over all steps and ranks each sample of the epoch comes once.
+The plan of an epoch is a pure function that does not depend on the number of ranks; `shard` then selects what one rank
+runs of a step. No sample is dropped or duplicated: over all steps and ranks, each sample of the epoch occurs once.
 
-A sample of an epoch is a row (sample id, repeat); repeat counts 0, 1, ... for a picture that is shown several times.
+A sample of an epoch is a row (sample id, repeat); repeat counts 0, 1, ... for an image that is used several times.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from modules.data.draws import hash64, uniform
 
 @dataclass(frozen=True, eq=False)
 class EpochPlan:
-    """The samples of one epoch in the order of its optimizer steps.
+    """The samples of one epoch, ordered by optimizer step.
 
     samples: int64[M, 2], rows of (sample id, repeat).
-    step_starts: int64[S + 1], step i holds rows step_starts[i] to step_starts[i + 1].
+    step_starts: int64[S + 1]; step i is the rows step_starts[i] to step_starts[i + 1].
     """
 
     samples: np.ndarray
@@ -37,7 +37,7 @@ class EpochPlan:
         return len(self.step_starts) - 1
 
     def step(self, i: int) -> np.ndarray:
-        """int64[K, 2], the samples of step i over all ranks. Raises IndexError beyond the epoch."""
+        """int64[K, 2], the samples of step i over all ranks. Raises IndexError if the epoch has no such step."""
         if not 0 <= i < self.num_steps:
             raise IndexError(f"step {i} of an epoch of {self.num_steps} steps")
         return self.samples[self.step_starts[i] : self.step_starts[i + 1]]
@@ -45,11 +45,12 @@ class EpochPlan:
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """Samples of one shape that a rank runs in one forward and backward.
+    """Samples of one shape that a rank runs in one forward and backward pass.
 
     samples: int64[k, 2], rows of (sample id, repeat); k >= 1.
     bucket: position in Buckets.shapes.
-    real: False if it only keeps this rank in step with the others: its loss has weight 0 and it counts as no sample.
+    real: False for a placeholder, which only keeps this rank in step with the others: its loss has weight 0 and its
+        samples are not counted.
     """
 
     samples: np.ndarray
@@ -70,13 +71,13 @@ def plan_epoch(
     """Plan the optimizer steps of one epoch.
 
     bucket_index: int[N], the bucket of each sample id.
-    repeats: float[N], how often an epoch shows each sample (or one number for all).
-    global_batch: samples of one optimizer step over all ranks and micro-batches.
-    excluded: bool[N], samples left out (pictures found to be unreadable).
-    concept_index: int[N], the groups within which fractions of `repeats` are drawn; None: samples with equal repeats.
-    num_views: int[N], each sample and those behind it among which every showing draws one; None: no choice.
-    Every step has global_batch samples but the last of the epoch, which has the rest. As many steps as possible hold
-    a single bucket.
+    repeats: float[N], how often each sample is used per epoch (or one number for all).
+    global_batch: samples per optimizer step over all ranks and micro-batches.
+    excluded: bool[N], samples to skip, such as unreadable images.
+    concept_index: int[N], groups within which the fractions of `repeats` are drawn; None groups equal repeats.
+    num_views: int[N], the number of views that start at each sample; one is drawn for each use. None: one view each.
+    Every step has global_batch samples except the last one of the epoch, which has the rest. As many steps as possible
+    have samples of a single bucket.
     """
     num_repeats = _count_repeats(len(bucket_index), repeats, seed, epoch, excluded, concept_index)
     ids = np.repeat(np.arange(len(bucket_index)), num_repeats)
@@ -84,9 +85,9 @@ def plan_epoch(
     if num_views is not None:
         choices = num_views[ids]
         ids = ids + np.floor(uniform(seed, epoch, ids, repeat, "view") * choices).astype(np.int64)
-    # A new order of buckets each epoch: else the same bucket would always end up in the last, smaller step.
+    # The order of buckets changes each epoch, so that the last, smaller step is not always made of the same bucket.
     bucket_key = hash64(seed, epoch, np.asarray(bucket_index), "bucket order")[ids]
-    # lexsort is stable: samples with equal hashes stay in order of (id, repeat)
+    # lexsort is stable: samples with equal hashes keep the order of (id, repeat)
     by_bucket = np.lexsort((hash64(seed, epoch, ids, repeat, "sample order"), bucket_key))
     order = by_bucket[_whole_steps_first(bucket_key[by_bucket], global_batch)]
     samples = np.stack((ids[order], repeat[order]), axis=1)
@@ -103,14 +104,14 @@ def plan_epoch(
 def shard(
     step_samples: np.ndarray, bucket_index: np.ndarray, rank: int, world_size: int, accumulation: int
 ) -> list[MicroBatch]:
-    """What `rank` runs of one optimizer step: its share of the samples, shape by shape.
+    """The micro-batches of `rank` in one optimizer step, grouped by shape.
 
     step_samples: int64[K, 2] from EpochPlan.step, the same on all ranks; K >= 1.
     bucket_index: int[N], the bucket of each sample id.
-    accumulation: the share is run in at least this many micro-batches if it has as many samples. More are needed when
-        shapes are mixed: none is larger than ceil(share / accumulation), which is what fits in memory.
-    Shares differ by at most one sample. Ordered by shape before they are cut, so that a rank meets few shapes.
-    A rank left without a sample gets one that is not `real`.
+    accumulation: the minimum number of micro-batches, if the rank has that many samples. Mixed shapes need more,
+        because no micro-batch is larger than ceil(samples of the rank / accumulation), which is what fits in memory.
+    The ranks' numbers of samples differ by at most one. Samples are sorted by shape before they are divided, so that
+    each rank has few shapes. A rank without samples gets one placeholder micro-batch.
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size}")
@@ -131,39 +132,40 @@ def shard(
 
 
 def count_samples(
-    num_pictures: int,
+    num_images: int,
     repeats: np.ndarray | float,
     excluded: np.ndarray | None = None,
     concept_index: np.ndarray | None = None,
 ) -> int:
-    """Samples of an epoch, the same for every epoch. Arguments as for `plan_epoch`."""
-    return int(_count_repeats(num_pictures, repeats, 0, 0, excluded, concept_index).sum())
+    """The number of samples in an epoch, the same for every epoch. Arguments as for `plan_epoch`."""
+    return int(_count_repeats(num_images, repeats, 0, 0, excluded, concept_index).sum())
 
 
-def few_samples(samples: int, batch: int) -> str | None:
-    """The warning of an epoch of `samples` that does not fill one step's `batch`."""
+def few_samples_warning(samples: int, batch: int) -> str | None:
+    """A warning if an epoch has fewer samples than a step."""
     return f"{samples} samples < {batch} per step: every step is a whole epoch." if samples < batch else None
 
 
 def count_steps(num_samples: int, global_batch: int) -> int:
-    """Optimizer steps that `num_samples` samples take: pooled remainders make it exact whatever the buckets are."""
+    """Optimizer steps per epoch. Exact for any buckets, because the remainders of buckets are pooled."""
     return -(-num_samples // global_batch)
 
 
 def _count_repeats(
-    num_pictures: int,
+    num_images: int,
     repeats: np.ndarray | float,
     seed: int,
     epoch: int,
     excluded: np.ndarray | None,
     concept_index: np.ndarray | None,
 ) -> np.ndarray:
-    """int64[N], how often this epoch shows each picture.
+    """int64[N], how often each image is used in this epoch.
 
-    The whole part of `repeats` always; of the fraction, the share it stands for: 10 pictures x 2.5 are 25 samples, and
-    which five pictures come a third time is drawn anew each epoch. The sum is the same for every seed and epoch.
+    Each image is used floor(repeats) times, and the fraction of the images given by the fractional part once more:
+    10 images x 2.5 are 25 samples, and each epoch draws anew which five images are used a third time. The sum is the
+    same for every seed and epoch.
     """
-    repeats = np.array(np.broadcast_to(repeats, num_pictures), np.float64)
+    repeats = np.array(np.broadcast_to(repeats, num_images), np.float64)
     if excluded is not None:
         repeats[excluded] = 0
     whole = np.floor(repeats).astype(np.int64)
@@ -176,7 +178,7 @@ def _count_repeats(
     group = group.reshape(-1)
     expected = np.bincount(group, fraction[candidates])
     would_be_lost = (np.bincount(group, whole[candidates]) + expected < 1).any() and whole.any()
-    num_extra = _rounded_by_chance(expected, uniform(seed, epoch, "repeat of a group"), least=int(would_be_lost))
+    num_extra = _systematic_rounding(expected, uniform(seed, epoch, "repeat of a group"), least=int(would_be_lost))
     order = np.lexsort((hash64(seed, epoch, candidates, "repeat"), group))
     size = np.bincount(group)
     place_in_group = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
@@ -185,16 +187,16 @@ def _count_repeats(
     return whole
 
 
-def _rounded_by_chance(expected: np.ndarray, draw: float, least: int) -> np.ndarray:
-    """int64[G], `expected` rounded up or down, so that over many draws each comes to its value.
+def _systematic_rounding(expected: np.ndarray, draw: float, least: int) -> np.ndarray:
+    """int64[G], `expected` rounded up or down at random, with the right mean over many draws.
 
-    Rounded the same way each time, a group that expects 0.4 samples in an epoch would never be seen.
+    Deterministic rounding would never use a group that expects 0.4 samples per epoch.
 
-    draw: in [0, 1). The sum is the same for every draw, and at least `least` where something is expected; by what it is
-    rounded, all come a little more or less often.
+    draw: uniform in [0, 1). The sum of the result is the same for every draw, and at least `least` if anything is
+    expected; rounding that sum to an integer shifts all means slightly.
     Source: W. Madow 1949, "On the theory of systematic sampling, II", Annals of Mathematical Statistics 20.
     """
-    # 6 decimals: 0.1 drawn from 2.1 has an error of 1e-16, which must not tip a half
+    # 6 decimals: the fraction of 2.1 is off by 1e-16, which must not change how a half is rounded
     expected = expected.round(6)
     whole = np.floor(expected)
     part = expected - whole
@@ -214,24 +216,24 @@ def _rounded_by_chance(expected: np.ndarray, draw: float, least: int) -> np.ndar
 
 
 def _whole_steps_first(bucket_key: np.ndarray, global_batch: int) -> np.ndarray:
-    """Positions of samples sorted by bucket, rearranged: first each bucket's whole steps, then the buckets' remainders.
+    """Reorders samples that are sorted by bucket: first the full steps of each bucket, then all remainders.
 
-    Both stay grouped by bucket, so a mixed step cut from the remainders has few shapes.
+    Both parts stay grouped by bucket, so that the mixed steps made of remainders have few shapes.
     """
-    _, size = np.unique(bucket_key, return_counts=True)  # bucket_key is sorted: the sizes come in its order
+    _, size = np.unique(bucket_key, return_counts=True)  # in the order of bucket_key, which is sorted
     place_in_bucket = np.arange(len(bucket_key)) - np.repeat(np.cumsum(size) - size, size)
     in_whole_step = place_in_bucket < np.repeat(size - size % global_batch, size)
     return np.concatenate((np.flatnonzero(in_whole_step), np.flatnonzero(~in_whole_step)))
 
 
 def _runs(buckets: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Ranges within start to stop whose samples share a bucket; `buckets` is sorted."""
+    """Ranges from start to stop whose samples have the same bucket; `buckets` is sorted."""
     changes = start + 1 + np.flatnonzero(np.diff(buckets[start:stop]))
     borders = [start, *changes.tolist(), stop]
     return pairwise(borders)
 
 
 def _cut(start: int, stop: int, limit: int) -> Iterator[tuple[int, int]]:
-    """start to stop in ranges of at most `limit`."""
+    """Splits start to stop into ranges of at most `limit`."""
     for i in range(start, stop, limit):
         yield i, min(i + limit, stop)

@@ -1,4 +1,4 @@
-"""A run's pictures and captions, encoded into the caches where they are missing, and read back from there."""
+"""Encodes a run's images and captions into the caches, if they are not there already."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from modules.data.batches import CachedRecords, PixelRecords
-from modules.data.encoding import (
+from modules.data.caching import (
     WHOLE,
     Progress,
-    Share,
+    Shard,
     cache_latents,
     cache_text,
     find_undecodable,
     latent_keys,
-    part_of,
+    shard_of,
     text_keys,
 )
-from modules.data.errors import PictureError
+from modules.data.errors import ImageError
 from modules.data.FileHashes import FileHashes
+from modules.data.records import CachedRecords, PixelRecords
 from modules.data.TensorCache import TensorCache
 from modules.families.latents import latent_shape
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from modules.distributed.Runtime import Runtime
     from modules.weights.BaseModel import BaseModel
 
-# Encodes a share of what is missing, but not these unusable pictures; returns all that are unusable now.
-Encode = Callable[[Share, dict[int, str], Progress], dict[int, str]]
+# Encodes a shard of what is missing, except these unusable images; returns all images known to be unusable.
+Encode = Callable[[Shard, dict[int, str], Progress], dict[int, str]]
 
 
-class Encoder:
-    """Makes the sources of a run's tensors; each loads the encoder that it needs only where something is missing.
+class DatasetEncoder:
+    """Returns the records that batches are built from, after encoding what the caches lack.
 
-    The ranks share the work and meet after it, so `latents`, `text` and `pixels` are called on all of them.
-    everyone_encodes: every rank takes a share; otherwise the first of each node does, and the others wait.
-    progress: told how far this rank's share is; what it raises ends the encoding, and what is cached stays.
-    tell: told of entries that are made again while training goes on.
-    `unusable`: sample id -> why its picture can't be used, once `latents` or `pixels` was called; the same on all
-    ranks.
+    An encoder is loaded only if something is missing. The ranks divide the work and synchronize after it, so every
+    rank must call `latents`, `text` and `pixels`.
+    everyone_encodes: every rank encodes a shard; otherwise only the first rank of each node does, and the others wait.
+    progress: receives the progress of this rank; an exception that it raises ends the encoding and keeps the cache.
+    tell: receives messages about damaged entries that are encoded again during training.
+    unusable: sample id -> why its image can't be used. Set by `latents` and `pixels`; the same on all ranks.
     """
 
     def __init__(
@@ -68,35 +68,35 @@ class Encoder:
         self._hashes = FileHashes(cache_dir, runtime.rank, on_file=runtime.heartbeat.beat)
 
     def latents(self) -> CachedRecords:
-        """The latents of every picture that can be used."""
+        """The latents of every usable image."""
         cache = self._scanned_cache("latents")
         files = dict.fromkeys([*self._dataset.paths, *(mask for mask in self._dataset.masks or () if mask)])
         self._hash_together([*self._base.component_files(self._base.family.vae), *files])
         keys = latent_keys(self._dataset, self._buckets, self._base, self._hashes)
         self._hashes.save()
 
-        def encode(share: Share, unusable: dict[int, str], progress: Progress) -> dict[int, str]:
+        def encode(shard: Shard, unusable: dict[int, str], progress: Progress) -> dict[int, str]:
             return cache_latents(
-                self._dataset, self._buckets, keys, cache, self._base, share, progress, known_unusable=unusable
+                self._dataset, self._buckets, keys, cache, self._base, shard, progress, known_unusable=unusable
             )
 
         def remake() -> None:
             for sample, reason in encode(WHOLE, self.unusable, self._tell).items():
-                if sample not in self.unusable:  # planned for, and now its entry and the picture are both lost
-                    raise PictureError(self._dataset.paths[sample], reason)
+                if sample not in self.unusable:  # part of the plan, but now both the entry and the image are lost
+                    raise ImageError(self._dataset.paths[sample], reason)
 
         self.unusable = self._encode_together(keys, cache, encode)
         return CachedRecords(cache, keys, remake)
 
     def text(self, captions: Sequence[str]) -> CachedRecords:
-        """The conditioning of `captions`, each once, by caption."""
+        """The conditioning of `captions`, which must not repeat."""
         cache = self._scanned_cache("text")
         self._hash_together(self._base.component_files(*self._base.family.text_components))
         keys = text_keys(captions, self._base, self._hashes)
         self._hashes.save()
 
-        def encode(share: Share, unusable: dict[int, str], progress: Progress) -> dict[int, str]:
-            cache_text(captions, keys, cache, self._base, share, progress)
+        def encode(shard: Shard, unusable: dict[int, str], progress: Progress) -> dict[int, str]:
+            cache_text(captions, keys, cache, self._base, shard, progress)
             return unusable
 
         self._encode_together(keys, cache, encode)
@@ -104,61 +104,62 @@ class Encoder:
         return CachedRecords(cache, by_caption, lambda: encode(WHOLE, {}, self._tell))
 
     def pixels(self) -> PixelRecords:
-        """The pictures themselves, all decoded once to find those that can't be used."""
+        """The images themselves, all decoded once to find the unusable ones."""
         shape = partial(latent_shape, self._base.family, self._base.module(self._base.family.vae))
         with self._runtime.heartbeat.phase("caching"):
-            found = find_undecodable(self._dataset, self._buckets, self._rounds[0], self._go_on)
-            self.unusable = self._gathered(found, "checking the pictures")
+            found = find_undecodable(self._dataset, self._buckets, self._rounds[0], self._report)
+            self.unusable = self._gathered(found, "checking the images")
         return PixelRecords(self._dataset, self._buckets, shape)
 
     # --- together with the other ranks ----------------------------------------------------------------------------
 
     def _scanned_cache(self, kind: str) -> TensorCache:
-        """To be made before the ranks meet in `_hash_together`: nobody may write before all have looked, else what is
-        missing, and so what a share of it means, would differ between ranks."""
+        """Must be called before the barriers of `_hash_together`: no rank may write before all ranks have listed the
+        cache, or they would disagree on what is missing and divide the work differently."""
         return TensorCache(self._cache_dir, kind, self._runtime.rank)
 
     def _hash_together(self, paths: Sequence[str | os.PathLike]) -> None:
-        """Each rank reads its share of the files, so that the keys can be made without each reading all of them."""
-        # model files of many GB, so with the time that loading may take
+        """Hashes `paths`, each rank its shard, so that no rank has to read all of the files."""
+        # "loading" allows more time than "caching": model files have many GB
         with self._runtime.heartbeat.phase("loading"):
-            for share in self._rounds:
-                self._hashes.of(part_of(paths, share))
+            for shard in self._rounds:
+                self._hashes.of(shard_of(paths, shard))
                 self._hashes.save()
                 self._runtime.barrier("reading the files")
-                self._hashes.look_again()
+                self._hashes.refresh()
 
     def _encode_together(self, keys: Sequence[str | None], cache: TensorCache, encode: Encode) -> dict[int, str]:
-        """Encodes what is missing, round by round, until every rank finds everything; returns what is unusable.
+        """Encodes what is missing, round by round, until every rank finds all entries; returns the unusable images.
 
-        What a rank does depends only on what all ranks know, so that all meet equally often.
+        Control flow depends only on values that all ranks share, so all ranks run the same collectives.
         """
         unusable: dict[int, str] = {}
         with self._runtime.heartbeat.phase("caching"):
-            for share in self._rounds:
-                unusable = self._gathered(encode(share, unusable, self._go_on), f"encoding {cache.kind}")
-                cache.look_again()
+            for shard in self._rounds:
+                unusable = self._gathered(encode(shard, unusable, self._report), f"encoding {cache.kind}")
+                cache.refresh()
                 missing = any(key not in cache for sample, key in enumerate(keys) if sample not in unusable)
                 if not any(self._runtime.gather(missing, f"looking for {cache.kind}")):
                     break
         return unusable
 
     def _gathered(self, unusable: dict[int, str], why: str) -> dict[int, str]:
-        """What any rank found unusable, the same on all; of several reasons that of the lowest rank."""
+        """The images that any rank found unusable, with the reason of the lowest rank; the same on all ranks."""
         merged: dict[int, str] = {}
-        for pairs in self._runtime.gather(list(unusable.items()), why):  # pairs: a key of JSON would become a string
+        for pairs in self._runtime.gather(list(unusable.items()), why):  # pairs: JSON would turn int keys into strings
             merged = dict(pairs) | merged
         return dict(sorted(merged.items()))
 
-    def _go_on(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self._runtime.heartbeat.beat()
         self._progress(text)
 
 
-def _rounds(runtime: Runtime, everyone_encodes: bool) -> list[Share]:
-    """This rank's share of the work of all nodes, then of what its node does not see of the other nodes' work.
+def _rounds(runtime: Runtime, everyone_encodes: bool) -> list[Shard]:
+    """This rank's shard in each round of encoding.
 
-    The second is for nodes without a shared disk; on one node there is no other's work.
+    The first round divides the work among all nodes. The second, for several nodes without a shared disk, divides what
+    a node still misses among its own ranks.
     """
     if everyone_encodes:
         rounds = [(runtime.rank, runtime.world_size), (runtime.local_rank, runtime.local_world_size)]

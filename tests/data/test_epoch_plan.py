@@ -5,22 +5,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.data.plan import count_samples, count_steps, plan_epoch, shard
+from modules.data.epoch_plan import count_samples, count_steps, plan_epoch, shard
 
 
 @st.composite
 def epochs(draw):
     """Arguments of plan_epoch for a random data set."""
-    num_pictures = draw(st.integers(1, 60))
-    concepts = draw(st.lists(st.integers(0, 3), min_size=num_pictures, max_size=num_pictures))
+    num_images = draw(st.integers(1, 60))
+    concepts = draw(st.lists(st.integers(0, 3), min_size=num_images, max_size=num_images))
     per_concept = draw(st.lists(st.sampled_from([0.25, 0.5, 1, 1.3, 2, 2.5]), min_size=4, max_size=4))
     return {
-        "bucket_index": np.array(draw(st.lists(st.integers(0, 4), min_size=num_pictures, max_size=num_pictures))),
+        "bucket_index": np.array(draw(st.lists(st.integers(0, 4), min_size=num_images, max_size=num_images))),
         "repeats": np.array(per_concept)[concepts],
         "seed": draw(st.integers(0, 2**31 - 1)),
         "epoch": draw(st.integers(0, 1000)),
         "global_batch": draw(st.integers(1, 20)),
-        "excluded": np.array(draw(st.lists(st.booleans(), min_size=num_pictures, max_size=num_pictures))),
+        "excluded": np.array(draw(st.lists(st.booleans(), min_size=num_images, max_size=num_images))),
         "concept_index": np.array(concepts),
     }
 
@@ -68,9 +68,9 @@ def test_every_step_but_the_last_has_the_global_batch(arguments):
 @given(epochs())
 def test_the_counts_are_known_without_a_plan(arguments):
     plan = plan_epoch(**arguments)
-    num_pictures = len(arguments["bucket_index"])
+    num_images = len(arguments["bucket_index"])
     counted = {name: arguments[name] for name in ("repeats", "excluded", "concept_index")}
-    assert count_samples(num_pictures, **counted) == plan.num_samples
+    assert count_samples(num_images, **counted) == plan.num_samples
     assert count_steps(plan.num_samples, arguments["global_batch"]) == plan.num_steps
 
 

@@ -1,19 +1,21 @@
-"""Which timesteps of a family are trained how often, as the settings ask."""
+"""The timestep distribution of a run, from its settings and the family's defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from modules.diffusion.timesteps import InverseCdf, ResolutionShift, Timesteps, beta, logit_normal, sigmoid
+from modules.diffusion.timesteps import InverseCdf, ResolutionShift, TimestepDistribution, beta, logit_normal, sigmoid
 
 if TYPE_CHECKING:
     from modules.config.DiffusionConfig import DiffusionConfig
     from modules.families.Family import Family
 
 
-def timesteps_of(family: Family, scheduler_config: Mapping[str, Any], settings: DiffusionConfig) -> Timesteps:
-    """scheduler_config: of the base's scheduler, which holds the model's own shift."""
+def timestep_distribution(
+    family: Family, scheduler_config: Mapping[str, Any], settings: DiffusionConfig
+) -> TimestepDistribution:
+    """The distribution that timesteps are drawn from. scheduler_config: of the base model; it has the default shift."""
     if settings.timesteps == "family":
         inverse_cdf, shift = _own(family, scheduler_config)
     else:
@@ -21,16 +23,17 @@ def timesteps_of(family: Family, scheduler_config: Mapping[str, Any], settings: 
         by_resolution = settings.shift_by == "resolution"
         factor = settings.shift if settings.shift_by == "factor" else 1.0
         shift = _resolution_shift(scheduler_config) if by_resolution else factor
-    return Timesteps(inverse_cdf, shift, settings.min_timestep / 1000, settings.max_timestep / 1000, family.patch)
+    low, high = settings.min_timestep / 1000, settings.max_timestep / 1000
+    return TimestepDistribution(inverse_cdf, shift, low, high, family.patch_size)
 
 
 def _own(family: Family, scheduler_config: Mapping[str, Any]) -> tuple[InverseCdf | None, float | ResolutionShift]:
-    """Flow models are trained logit-normal with the shift they are sampled with (Esser et al. 2024, section 3.1)."""
+    """The family's default: logit-normal with the sampling shift for flow models (Esser et al. 2024, section 3.1)."""
     if family.objective == "ddpm":
         return None, 1.0
     if scheduler_config.get("use_dynamic_shifting", False):
         return logit_normal(0.0, 1.0), _resolution_shift(scheduler_config)
-    shifts = (scheduler_config.get(name) for name in ("flow_shift", "shift"))  # the first: of multistep schedulers
+    shifts = (scheduler_config.get(name) for name in ("flow_shift", "shift"))  # flow_shift: multistep schedulers
     return logit_normal(0.0, 1.0), next((shift for shift in shifts if shift is not None), 1.0)
 
 
@@ -46,11 +49,11 @@ def _inverse_cdf(settings: DiffusionConfig) -> InverseCdf | None:
 
 
 def _resolution_shift(scheduler_config: Mapping[str, Any]) -> ResolutionShift:
-    """With the numbers of diffusers' flow schedulers, where the model's has them."""
-    usual = ResolutionShift()
+    """The parameters in the scheduler's config, with the defaults of diffusers for those that it lacks."""
+    default = ResolutionShift()
     return ResolutionShift(
-        scheduler_config.get("base_shift", usual.base_shift),
-        scheduler_config.get("max_shift", usual.max_shift),
-        scheduler_config.get("base_image_seq_len", usual.base_tokens),
-        scheduler_config.get("max_image_seq_len", usual.max_tokens),
+        scheduler_config.get("base_shift", default.base_shift),
+        scheduler_config.get("max_shift", default.max_shift),
+        scheduler_config.get("base_image_seq_len", default.base_tokens),
+        scheduler_config.get("max_image_seq_len", default.max_tokens),
     )
