@@ -30,8 +30,8 @@ from modules.ui.models.LaunchModel import LaunchModel
 from modules.ui.models.Preferences import Preferences
 from modules.ui.models.RunModel import RunModel
 from modules.ui.models.SettingsModel import SettingsModel
+from modules.ui.SettingsViews import SettingsViews
 from modules.ui.theme import Theme
-from modules.ui.Views import Views
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class App(ctk.CTk):
         _lay_out_when_idle()
         _draw_to_the_pixel()
         self.settings = SettingsModel(state_dir / "settings.json" if state_dir else None)
-        self.views = Views(self.settings)
+        self.views = SettingsViews(self.settings)
         self.run = RunModel()
         self.sought: set[str] = set()  # settings that somebody was led to: shown though they are advanced
         self.is_asking = False  # a question that holds the window is open
