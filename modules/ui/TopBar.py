@@ -74,14 +74,14 @@ class TopBar(ctk.CTkFrame):
     def save_as(self) -> None:
         """Ask for a file and write the settings there."""
         options = {"title": "Save settings as", "defaultextension": ".yaml", "filetypes": FILE_TYPES}
-        chosen = ask_path(self.app, filedialog.asksaveasfilename, parent=self.app, **options)
+        chosen = ask_path(self.app, filedialog.asksaveasfilename, parent=self.app.root, **options)
         if chosen:
             self._save_to(Path(chosen))
 
     def open_file(self, path: str | Path = "") -> None:
         """Take the settings of a file, which is asked for if none is named."""
         options = {"title": "Open settings", "filetypes": FILE_TYPES}
-        chosen = path or ask_path(self.app, filedialog.askopenfilename, parent=self.app, **options)
+        chosen = path or ask_path(self.app, filedialog.askopenfilename, parent=self.app.root, **options)
         if not chosen:
             return
         try:

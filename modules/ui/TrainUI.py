@@ -19,9 +19,17 @@ from modules.session.following import RunInfo, find_runs, run_info
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.ui import keyboard
-from modules.ui.App import App
+from modules.ui.App import MessageKind
 from modules.ui.BottomBar import BottomBar
+from modules.ui.models.BackgroundChecks import BackgroundChecks
+from modules.ui.models.DeviceModel import DeviceModel
+from modules.ui.models.LaunchModel import LaunchModel
+from modules.ui.models.Preferences import Preferences
+from modules.ui.models.RunModel import RunModel
 from modules.ui.models.RunState import RunState
+from modules.ui.models.SettingsModel import SettingsModel
+from modules.ui.RootWindow import RootWindow
+from modules.ui.SettingsViews import SettingsViews
 from modules.ui.theme import Pair, Theme
 from modules.ui.TopBar import TopBar
 from modules.ui.widgets.dialogs import ask, open_window, set_size
@@ -63,8 +71,11 @@ INFO_MS = 8000
 AFTER_PAINT_MS = 300  # what the first picture of the window can do without
 
 
-class TrainUI(App):
-    """state_dir: where the last settings and the looks of the window are kept; None keeps nothing."""
+class TrainUI(RootWindow):
+    """The main window. It fulfils App, which is all that its parts know of it.
+
+    state_dir: where the last settings and the appearance of the window are kept; None keeps nothing.
+    """
 
     def __init__(self, state_dir: Path | None = None):
         self._lock = contextlib.ExitStack()
@@ -79,8 +90,17 @@ class TrainUI(App):
             except OSError as error:
                 first_notice = f"{state_dir} can't be written ({error.strerror}): settings are not kept for next time."
                 state_dir = None
-        super().__init__(state_dir)
+        super().__init__(Preferences.load(state_dir / "window.json" if state_dir else None))
         self.title("Chorus")
+        self.settings = SettingsModel(state_dir / "settings.json" if state_dir else None)
+        self.views = SettingsViews(self.settings)
+        self.run = RunModel()
+        self.devices = DeviceModel()
+        self.launch = LaunchModel()
+        self.checks = BackgroundChecks(self, self.settings, self.run, self.devices)
+        self.log_rank: int | None = None
+        self.revealed: set[str] = set()
+        self.is_asking = False
         self.tabs: dict[str, ctk.CTkFrame] = {}
         self._was_running = False
         self._told_run: object = None  # the history of the run whose end was told
@@ -99,6 +119,10 @@ class TrainUI(App):
         self.after(AFTER_PAINT_MS, self.checks.start)
         if notice := first_notice or self.settings.notice:
             self.show_message(notice, "warning")
+
+    @property
+    def root(self) -> TrainUI:
+        return self
 
     def open_tab(self, name: str) -> ctk.CTkFrame:
         if name not in self.tabs:
@@ -136,12 +160,12 @@ class TrainUI(App):
         if not found.is_shown:
             if not self._does_matter(path):
                 return
-            self.sought.add(path)
+            self.revealed.add(path)
             found.parent.refresh()
         self.update_idletasks()
         found.flash()
 
-    def serve_settings_keys(self, window: tkinter.Tk | tkinter.Toplevel) -> None:
+    def bind_settings_keys(self, window: tkinter.Tk | tkinter.Toplevel) -> None:
         command = self._command_key()
         keys = {
             f"<{command}-s>": self.top_bar.save,
@@ -155,8 +179,8 @@ class TrainUI(App):
     def resume_run(self) -> None:
         self.bottom_bar.control.resume()
 
-    def show_message(self, text: str, kind: str = "info") -> None:
-        colours: dict[str, Pair] = {"info": Theme.text, "warning": Theme.warning, "error": Theme.error}
+    def show_message(self, text: str, kind: MessageKind = "info") -> None:
+        colours: dict[MessageKind, Pair] = {"info": Theme.text, "warning": Theme.warning, "error": Theme.error}
         self.message.configure(text=visible_text(text), text_color=colours[kind])
         self.banner.grid(row=3, column=0, sticky="ew", padx=14, pady=(0, 6))
         if self._message_timer is not None:
@@ -168,7 +192,7 @@ class TrainUI(App):
     def set_show_all(self, show_all: bool) -> None:
         """Show all settings, or those that most runs need."""
         self.preferences.show_all = show_all
-        self.sought.clear()
+        self.revealed.clear()
         self.filter.set("All" if show_all else "Basic")
         self.views.invalidate()
 
@@ -191,6 +215,7 @@ class TrainUI(App):
         for write in self._pending_saves():
             with contextlib.suppress(OSError):  # nobody is left to tell, and the run folder has its own copy
                 write()
+        self.checks.close()
         self.run.close()
         self._lock.close()
         super().destroy()
@@ -261,7 +286,7 @@ class TrainUI(App):
             "<Control-Prior>": lambda: self.tab_bar.choose_neighbour(-1),
         }
         keyboard.bind_keys(self, keys)
-        self.serve_settings_keys(self)
+        self.bind_settings_keys(self)
 
     def _command_key(self) -> str:
         return "Command" if self.tk.call("tk", "windowingsystem") == "aqua" else "Control"

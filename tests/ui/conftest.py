@@ -68,7 +68,7 @@ def make_app(display, tmp_path, monkeypatch, faults) -> Iterator[Callable]:
     monkeypatch.setattr("modules.ui.models.SettingsModel.load_preset", load_preset_once)
     # Round corners as one shape each, and not of characters, are not as smooth but drawn in two thirds of the time.
     monkeypatch.setattr(DrawEngine, "preferred_drawing_method", "polygon_shapes")
-    monkeypatch.setattr("modules.ui.App.PUMP_MS", 5)  # tests wait for what it brings
+    monkeypatch.setattr("modules.ui.RootWindow.PUMP_MS", 5)  # tests wait for what it brings
     # other tests train meanwhile
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.look_at_port", lambda *place: [])
     windows = []

@@ -985,12 +985,12 @@ def test_what_is_raised_in_a_callback_or_a_thread_is_a_fault_of_the_test(app, wa
 
 
 def test_a_fault_is_shown_and_the_window_goes_on(app, capsys):
-    from modules.ui.App import App
+    from modules.ui.RootWindow import RootWindow
 
     try:
         raise RuntimeError("broken")
     except RuntimeError as error:
-        App.report_callback_exception(app, RuntimeError, error, error.__traceback__)
+        RootWindow.report_callback_exception(app, RuntimeError, error, error.__traceback__)
     assert "broken" in app.message.cget("text")
     assert "RuntimeError: broken" in capsys.readouterr().err
 

@@ -74,8 +74,8 @@ class CommandCard(Card):
         text = self.box.get("1.0", "end-1c")
 
         def take(settings: str) -> None:
-            self.app.clipboard_clear()
-            self.app.clipboard_append(text)
+            self.app.root.clipboard_clear()
+            self.app.root.clipboard_append(text)
             self.app.show_message(f"Copied. {settings}")
 
         self._in_background(lambda config, places: write_settings(config, places), take)

@@ -17,7 +17,10 @@ from modules.ui.models.Listeners import Listeners
 from modules.ui.models.picture_count import count_key, count_pictures
 
 if TYPE_CHECKING:
-    from modules.ui.App import App
+    from modules.ui.models.DeviceModel import DeviceModel
+    from modules.ui.models.RunModel import RunModel
+    from modules.ui.models.Scheduler import Scheduler
+    from modules.ui.models.SettingsModel import SettingsModel
 
 SETTLE_MS = 80  # several changes at once are looked at once
 COUNT_MS = 600  # pictures are counted when the typing has stopped, and what opens is laid out: threads take turns
@@ -31,9 +34,9 @@ class BackgroundChecks:
     base_text: what there is at the base model's path or name, in a sentence; "" while that is not known, or wrong.
     """
 
-    def __init__(self, app: App):
+    def __init__(self, scheduler: Scheduler, settings: SettingsModel, run: RunModel, devices: DeviceModel):
         self.base_text = ""
-        self._app = app
+        self._scheduler, self._settings, self._run, self._devices = scheduler, settings, run, devices
         self._base: str | None = None  # that was looked at last
         self._is_wrong = False
         self._port: tuple | None = None  # port and machines that were looked at last
@@ -45,10 +48,10 @@ class BackgroundChecks:
         self._listeners: Listeners[[]] = Listeners()
 
     def start(self) -> None:
-        self._app.settings.subscribe(self._on_settings)
-        self._app.devices.subscribe(lambda what: self._soon() if what != "usage" else None)
-        self._app.in_background(read_machine, self._app.devices.take_machine)
-        self._app.every(LOOK_AGAIN_SECONDS, self._look_again)
+        self._settings.subscribe(self._on_settings)
+        self._devices.subscribe(lambda what: self._soon() if what != "usage" else None)
+        self._scheduler.in_background(read_machine, self._devices.take_machine)
+        self._scheduler.every(LOOK_AGAIN_SECONDS, self._look_again)
         self._look_at_base()
         self._look_at_port()
         self._count_soon()
@@ -65,7 +68,7 @@ class BackgroundChecks:
         """Whether the settings can run on this machine, as far as it is known."""
         self._is_due = False
         # Free memory changes every second: it is no reason to go over all fields.
-        self._app.settings.report("devices", self._app.devices.problems(self._config(), with_memory=False))
+        self._settings.report("devices", self._devices.problems(self._config(), with_memory=False))
 
     def _on_settings(self, paths: set[str]) -> None:
         self._soon()
@@ -75,19 +78,19 @@ class BackgroundChecks:
 
     def _config(self) -> TrainConfig:
         """The settings in force, also while some field holds what is refused."""
-        return config_from_values(self._app.settings.values)
+        return config_from_values(self._settings.values)
 
     def _soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._app.after(SETTLE_MS, self.report_devices)
+            self._scheduler.after(SETTLE_MS, self.report_devices)
 
     def _look_at_base(self) -> None:
-        base = self._app.settings.get("model.base")
+        base = self._settings.get("model.base")
         if base != self._base:
             self._base, self._is_wrong = base, False
             self._say_of_base("")  # what was found before is of another one
-            self._app.in_background(
+            self._scheduler.in_background(
                 lambda: (*look_at_base(base), base_bytes(base)), lambda found: self._take_base(base, *found)
             )
 
@@ -102,25 +105,25 @@ class BackgroundChecks:
     def _look_at_port(self) -> None:
         """Not while a run goes on, which may be what uses the port. Of a free one only after a change: a look holds it
         for a moment, in which a run might want it."""
-        settings = self._app.settings
-        if not settings.get("enable_multi_gpu") or self._app.run.is_running:
+        settings = self._settings
+        if not settings.get("enable_multi_gpu") or self._run.is_running:
             self._port = None
             self._take_port(None, [])
             return
         wanted = tuple(map(settings.get, ("initial_port", "num_nodes", "node_rank")))
         if wanted != self._port:
             self._port = wanted
-            self._app.in_background(lambda: look_at_port(*wanted), lambda found: self._take_port(wanted, found))
+            self._scheduler.in_background(lambda: look_at_port(*wanted), lambda found: self._take_port(wanted, found))
 
     def _take_port(self, wanted: tuple | None, found: list[Problem]) -> None:
         if wanted == self._port:
             self._is_busy = bool(found)
-            self._app.settings.report("port", found)
+            self._settings.report("port", found)
 
     def _count_soon(self) -> None:
         if self._count_due is not None:
-            self._app.after_cancel(self._count_due)
-        self._count_due = self._app.after(COUNT_MS, self._count)
+            self._scheduler.after_cancel(self._count_due)
+        self._count_due = self._scheduler.after(COUNT_MS, self._count)
 
     def _count(self) -> None:
         """Count the pictures again where something has changed on which their number depends."""
@@ -135,16 +138,16 @@ class BackgroundChecks:
 
         def take(num_samples: int | None) -> None:
             if not given_up.is_set():
-                self._app.devices.take_pictures(num_samples)
+                self._devices.take_pictures(num_samples)
 
-        self._app.in_background(lambda: count_pictures(config, lambda: not given_up.is_set()), take)
+        self._scheduler.in_background(lambda: count_pictures(config, lambda: not given_up.is_set()), take)
 
     def _take_base(self, base: str, text: str, is_wrong: bool, num_bytes: int | None) -> None:
         if base != self._base:
             return
-        self._app.devices.take_base(num_bytes)
+        self._devices.take_base(num_bytes)
         self._is_wrong = is_wrong
-        self._app.settings.report("model", [Problem("model.base", text)] if is_wrong else [])
+        self._settings.report("model", [Problem("model.base", text)] if is_wrong else [])
         self._say_of_base("" if is_wrong else text)
 
     def _say_of_base(self, text: str) -> None:

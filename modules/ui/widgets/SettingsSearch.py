@@ -61,7 +61,7 @@ class SettingsSearch(ctk.CTkEntry):
     def _open(self) -> tkinter.Listbox:
         theme = self.app.theme
         if self._list is None:
-            self._frame = ctk.CTkFrame(self.app, border_width=1, border_color=Theme.border, corner_radius=4)
+            self._frame = ctk.CTkFrame(self.app.root, border_width=1, border_color=Theme.border, corner_radius=4)
             self._list = tkinter.Listbox(
                 self._frame, width=46, borderwidth=0, highlightthickness=0, activestyle="none", exportselection=False
             )
@@ -75,8 +75,8 @@ class SettingsSearch(ctk.CTkEntry):
             font=theme.plain_font(),
         )
         # CustomTkinter's place would scale pixels that are scaled already.
-        x = self.winfo_rootx() - self.app.winfo_rootx()
-        y = self.winfo_rooty() - self.app.winfo_rooty() + self.winfo_height() + 2
+        x = self.winfo_rootx() - self.app.root.winfo_rootx()
+        y = self.winfo_rooty() - self.app.root.winfo_rooty() + self.winfo_height() + 2
         tkinter.Frame.place(self._frame, x=x, y=y)
         tkinter.Misc.lift(self._frame)
         return self._list
@@ -86,7 +86,7 @@ class SettingsSearch(ctk.CTkEntry):
             self._frame.place_forget()
 
     def _close_unless_used(self) -> None:
-        if self._list is not None and self._list.winfo_exists() and self.app.focus_get() is not self._list:
+        if self._list is not None and self._list.winfo_exists() and self.app.root.focus_get() is not self._list:
             self._hide()
 
     def _move(self, step: int) -> None:

@@ -28,11 +28,11 @@ class Question(ctk.CTkToplevel):
     """
 
     def __init__(self, app: App, title: str, text: str, answers: Sequence[str], danger: str = ""):
-        super().__init__(app)
+        super().__init__(app.root)
         self.answer: str | None = None
         self.title(title)
         self.resizable(False, False)
-        self.transient(app)
+        self.transient(app.root)
         width = min(440, self.winfo_screenwidth() / app.theme.scaled(100) * 100 - 80)
         font = app.theme.font(14)
         label = ctk.CTkLabel(self, text=visible_text(text), font=font, justify="left", wraplength=width)
@@ -67,7 +67,7 @@ def ask(app: App, title: str, text: str, answers: Sequence[str], danger: str = "
 
     def answer() -> str | None:
         question = Question(app, title, text, answers, danger)
-        place_over(app, question)
+        show_over(app, question)
         with contextlib.suppress(tkinter.TclError):  # closed before it was seen
             question.wait_visibility()
             question.grab_set()
@@ -88,7 +88,7 @@ def open_window(app: App, kind: Callable[..., tkinter.Toplevel], *arguments: Any
 
     There is one of a kind: one that was opened with other arguments is closed.
     """
-    for window in app.winfo_children():
+    for window in app.root.winfo_children():
         if type(window) is kind:
             if window.opened_with == arguments:
                 app.views.resume(window)
@@ -121,10 +121,10 @@ def focus_soon(app: App, widget: tkinter.Misc, milliseconds: int = 60) -> None:
     app.after(milliseconds, lambda: widget.focus_set() if widget.winfo_exists() else None)
 
 
-def place_over(app: tkinter.Misc, window: tkinter.Toplevel) -> None:
-    """Show a new window over the middle of the main one."""
-    # Until it has a place it would stand in a corner, where it may get the mouse and the keys. CustomTkinter's own
-    # withdraw would keep it hidden on Windows.
+def show_over(app: App, window: tkinter.Toplevel) -> None:
+    """Show a new window centred over the main one."""
+    # Hidden until it is placed: it would first appear in a corner and might take the mouse and the keyboard focus
+    # there. CustomTkinter's own withdraw would keep it hidden on Windows.
     tkinter.Toplevel.withdraw(window)
     window.update_idletasks()
     tkinter.Toplevel.geometry(window, "+0+0")  # only from here on a hidden window takes the size that was set
@@ -132,9 +132,10 @@ def place_over(app: tkinter.Misc, window: tkinter.Toplevel) -> None:
     # What the window asks for is not its size where that was set.
     width, height = (int(part) for part in tkinter.Toplevel.geometry(window).partition("+")[0].split("x"))
     width, height = (width, height) if width > 1 else (window.winfo_reqwidth(), window.winfo_reqheight())
-    x = app.winfo_rootx() + (app.winfo_width() - width) // 2
-    y = app.winfo_rooty() + (app.winfo_height() - height) // 3
-    x, y = on_screens(app, x, y, (width, height))
+    root = app.root
+    x = root.winfo_rootx() + (root.winfo_width() - width) // 2
+    y = root.winfo_rooty() + (root.winfo_height() - height) // 3
+    x, y = on_screens(root, x, y, (width, height))
     tkinter.Toplevel.geometry(window, f"+{x}+{y}")  # CustomTkinter's would scale the place
     tkinter.Toplevel.deiconify(window)
 

@@ -220,7 +220,8 @@ class Field:
 
     def _open_menu(self, event: tkinter.Event) -> str:
         settings, path = self.app.settings, self.path
-        menu = tkinter.Menu(self.app, name=MENU_NAME)  # in the place of the last one: only X11 tells when a menu goes
+        # The name replaces the last menu: only X11 reports when a menu is closed.
+        menu = tkinter.Menu(self.app.root, name=MENU_NAME)
         self.app.theme.style_menu(menu)
         menu.add_command(
             label=f"Reset to the default ({self.in_words(self.info.default)[:40]})",
@@ -239,8 +240,8 @@ class Field:
         return "break"
 
     def _copy_name(self) -> None:
-        self.app.clipboard_clear()
-        self.app.clipboard_append(self.path)
+        self.app.root.clipboard_clear()
+        self.app.root.clipboard_append(self.path)
 
     def _blink(self, left: int) -> None:
         if not self.label.winfo_exists():
@@ -375,7 +376,7 @@ class EntryField(TypedField):
         self.show_border(self._border)
 
     def _has_focus(self) -> bool:
-        return self.app.tk.call("focus") == str(self.entry._entry)
+        return self.app.root.tk.call("focus") == str(self.entry._entry)
 
 
 class PathField(EntryField):
@@ -404,9 +405,9 @@ class PathField(EntryField):
     def _browse(self, file: bool = False) -> None:
         title = f"Choose: {self.info.label}"
         if file or self.info.path in FILES:
-            chosen = ask_path(self.app, filedialog.askopenfilename, parent=self.app, title=title)
+            chosen = ask_path(self.app, filedialog.askopenfilename, parent=self.app.root, title=title)
         else:
-            chosen = ask_path(self.app, filedialog.askdirectory, parent=self.app, title=title, mustexist=False)
+            chosen = ask_path(self.app, filedialog.askdirectory, parent=self.app.root, title=title, mustexist=False)
         if chosen:
             self.commit(chosen)
             self.refresh()

@@ -78,7 +78,7 @@ class SettingsForm(ctk.CTkFrame):
             return False
         if path in self._always or self.app.preferences.show_all or settings.info(path).importance == "basic":
             return True
-        if path in self.app.sought:
+        if path in self.app.revealed:
             return True
         return settings.differs_from_default(path) or settings.error(path) is not None or bool(settings.offer(path))
 

@@ -76,7 +76,7 @@ class ConceptWindow(ctk.CTkToplevel):
         quiet_page(self._settings)
         self._build_pictures()
         self.bind("<Escape>", lambda event: self.hide())
-        app.serve_settings_keys(self)
+        app.bind_settings_keys(self)
         self.protocol("WM_DELETE_WINDOW", self.hide)
         self.withdraw()
 

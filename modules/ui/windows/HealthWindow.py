@@ -31,7 +31,7 @@ class HealthWindow(ctk.CTkToplevel):
     """
 
     def __init__(self, app: App):
-        super().__init__(app, fg_color=app.theme.page)
+        super().__init__(app.root, fg_color=app.theme.page)
         self.app = app
         self.report: DataReport | None = None
         self._check: DataCheck | None = None

@@ -41,7 +41,7 @@ class MultiNodeWindow(ctk.CTkToplevel):
     """
 
     def __init__(self, app: App):
-        super().__init__(app, fg_color=Theme.page)
+        super().__init__(app.root, fg_color=Theme.page)
         self.app, self._devices, self._launch = app, app.devices, app.launch
         self._ends: list[Callable[[], None]] = []  # before what may fail: `destroy` wants it
         self.title("Several machines")
@@ -60,7 +60,7 @@ class MultiNodeWindow(ctk.CTkToplevel):
         self._ends += [view.end, app.devices.subscribe(lambda what: view.invalidate())]
         self.bind("<Escape>", lambda event: self.hide())
         self.protocol("WM_DELETE_WINDOW", self.hide)
-        app.serve_settings_keys(self)
+        app.bind_settings_keys(self)
         self.show()
         if app.devices.machine is None:
             app.in_background(read_machine, app.devices.take_machine)

@@ -29,6 +29,6 @@ class RunSummaryWindow(TextWindow):
     def start(self) -> None:
         start = self._start
         # Not where the keys were before: that may be the button that stops the run, and this one be pressed twice.
-        self.app.focus_set()
+        self.app.root.focus_set()
         self.destroy()
         start()

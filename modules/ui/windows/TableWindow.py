@@ -11,7 +11,7 @@ import customtkinter as ctk
 
 from modules.config.visible_text import visible_line
 from modules.ui.theme import Theme
-from modules.ui.widgets.dialogs import focus_soon, place_over, set_size
+from modules.ui.widgets.dialogs import focus_soon, set_size, show_over
 from modules.ui.widgets.fitting import fit_columns
 from modules.ui.widgets.scrolling import make_scrollbar
 
@@ -43,10 +43,10 @@ class TableWindow(ctk.CTkToplevel):
         size: str = "760x460",
         min_size: tuple[int, int] = (480, 320),
     ):
-        super().__init__(app)
+        super().__init__(app.root)
         self.app, self._rows, self._actions = app, list(rows), list(actions)
         self.title(title)
-        self.transient(app)
+        self.transient(app.root)
         set_size(self, size, min_size)
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(1, weight=1)
@@ -63,7 +63,7 @@ class TableWindow(ctk.CTkToplevel):
         ctk.CTkButton(bar, text="Close", font=app.theme.font(), command=self.destroy).grid(row=0, column=0)
         self._bind_keys()
         self.show_rows()
-        place_over(app, self)
+        show_over(app, self)
         focus_soon(app, self.search)
 
     def show_rows(self, event: object = None) -> None:

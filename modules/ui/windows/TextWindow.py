@@ -8,7 +8,7 @@ import customtkinter as ctk
 
 from modules.config.visible_text import visible_text
 from modules.ui.theme import Theme
-from modules.ui.widgets.dialogs import place_over, set_size
+from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.Textbox import Textbox
 
@@ -20,10 +20,10 @@ class TextWindow(ctk.CTkToplevel):
     """heading: one or two sentences above the text. bar: the frame for buttons; `add_button` puts one at its left."""
 
     def __init__(self, app: App, title: str, heading: str, text: str, size: str = "760x520"):
-        super().__init__(app)
+        super().__init__(app.root)
         self.app = app
         self.title(title)
-        self.transient(app)
+        self.transient(app.root)
         set_size(self, size, (480, 320))
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(1, weight=1)
@@ -37,7 +37,7 @@ class TextWindow(ctk.CTkToplevel):
         self.bar.grid(row=2, column=0, sticky="e", padx=16, pady=(8, 14))
         self.bind("<Escape>", lambda event: self.destroy())
         self.show_text(text)
-        place_over(app, self)
+        show_over(app, self)
 
     def show_text(self, text: str) -> None:
         self.box.configure(state="normal")
