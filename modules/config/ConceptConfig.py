@@ -24,6 +24,7 @@ class ConceptConfig:
         label="Folder",
         help="The folder with the pictures.",
         group="data",
+        scope="machine",
     )
     enabled: bool = setting(
         True,
@@ -80,6 +81,7 @@ class ConceptConfig:
         help="A .csv or .jsonl file in the folder, with a column file_name. Several rows for a picture are several "
         "captions. Empty: metadata.csv, metadata.jsonl, captions.csv or captions.jsonl.",
         group="data",
+        scope="machine",
         visible_when=TABLE,
     )
     caption_column: Str = setting(

@@ -47,5 +47,6 @@ class SamplingConfig:
         label="Samples",
         help="The prompts that samples are made of.",
         group="sampling",
+        kept_as="prompts",
         default_factory=list,
     )

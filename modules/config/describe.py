@@ -25,6 +25,7 @@ class SettingInfo:
     ge, gt, le, lt: the range; of every entry, if the setting is a list of numbers.
     section: label of the part it belongs to, empty at the top.
     visible_when: path -> values with which the setting matters; all have to hold.
+    scope, kept_as, kept_while, in_crash_report: as declared with `setting`.
     """
 
     path: str
@@ -44,6 +45,10 @@ class SettingInfo:
     importance: str
     section: str
     visible_when: dict[str, list[Any]] = field(hash=False)
+    scope: str
+    kept_as: str
+    kept_while: tuple[str, ...]
+    in_crash_report: bool
 
 
 def walk_settings(cls: type = TrainConfig) -> list[SettingInfo]:
@@ -131,6 +136,7 @@ def _describe(path, declared, annotation, optional, default, section_label, visi
         importance=shown["importance"],
         section=section_label,
         visible_when=visible_when,
+        **{name: shown[name] for name in ("scope", "kept_as", "kept_while", "in_crash_report")},
     )
 
 

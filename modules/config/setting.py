@@ -11,6 +11,7 @@ Group = Literal[
 ]
 Importance = Literal["basic", "advanced"]
 VisibleWhen = Mapping[str, Sequence[Any]]
+Scope = Literal["run", "machine"]
 
 STRICT = ConfigDict(validate_assignment=True, extra="forbid", allow_inf_nan=False)
 """Of every dataclass of settings: misspelt names, wrong values and NaN are refused, also on assignment."""
@@ -34,6 +35,10 @@ def setting(
     importance: Importance = "basic",
     visible_when: VisibleWhen | None = None,
     default_factory: Callable[[], Any] | None = None,
+    scope: Scope = "run",
+    kept_as: str = "",
+    kept_while: Sequence[str] = (),
+    in_crash_report: bool = False,
 ) -> Any:
     """A field of a settings dataclass.
 
@@ -44,6 +49,10 @@ def setting(
     ge, gt, le, lt: the range.
     visible_when: path of another setting -> values of it with which this one matters. All have to hold.
         A path that starts with a dot names a setting of the same part (".unit").
+    scope: "run" if all machines of a run must agree on the value, "machine" if each may have its own.
+    kept_as: for a setting about the user's own data, which is kept when a preset is applied: what a message calls it.
+    kept_while: paths of other settings; the value is kept only while each of these is kept or the same in the preset.
+    in_crash_report: whether a crash report includes the value. Never for text that a user wrote.
     Raises ValueError if a text is missing or a group is unknown.
     """
     if not label.strip() or not help.strip():
@@ -58,6 +67,10 @@ def setting(
         "importance": importance,
         "choice_labels": dict(choice_labels or {}),
         "visible_when": {path: list(values) for path, values in (visible_when or {}).items()},
+        "scope": scope,
+        "kept_as": kept_as,
+        "kept_while": tuple(kept_while),
+        "in_crash_report": in_crash_report,
     }
     start = {"default_factory": default_factory} if default_factory is not None else {"default": default}
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt}

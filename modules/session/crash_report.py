@@ -7,6 +7,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
+from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.files import load_values
 from modules.config.visible_text import visible_text
@@ -17,23 +18,6 @@ from modules.session.RunFolder import RunFolder
 
 LOG_LINES = 40
 
-# What the report says of the settings: what a failure depends on, and nothing that a person wrote.
-TOLD_SETTINGS = (
-    "family",
-    "method",
-    "batch_size",
-    "batch_size_mode",
-    "gradient_accumulation_steps",
-    "enable_multi_gpu",
-    "world_size",
-    "num_nodes",
-    "distributed_backend",
-    "model.weight_dtype",
-    "model.mixed_precision",
-    "model.gradient_checkpointing",
-    "data.resolution",
-    "optimizer.name",
-)
 
 def crash_report(path: str | os.PathLike) -> str:
     """What happened to the run in the folder at `path`: rank, exception, signal, last lines and what to do.
@@ -90,7 +74,7 @@ def _settings(folder: RunFolder) -> list[str]:
         values = load_values(folder.config_path)
     except (UserError, OSError):
         return []
-    found = ((path, _value_at(values, path)) for path in TOLD_SETTINGS)
+    found = ((path, _value_at(values, path)) for path, info in settings_by_path().items() if info.in_crash_report)
     return [f"{path}: {value}" for path, value in found if value is not None]
 
 

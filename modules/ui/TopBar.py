@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import customtkinter as ctk
 
+from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import load_config
 from modules.config.show_value import show_value
-from modules.ui.models.kept_settings import KEPT
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask_path, open_window
 from modules.ui.widgets.fitting import FittedButton, FittedMenu
@@ -102,7 +102,7 @@ class TopBar(ctk.CTkFrame):
             self.app.show_message(str(error), "error")
             return
         if kept:
-            names = ", ".join(KEPT[path] for path in kept)
+            names = ", ".join(settings_by_path()[path].kept_as for path in kept)
             self.app.show_message(f"Kept from before: {names}. Undo brings all back.", "info")
 
     def _compare(self, names: list[str]) -> None:

@@ -106,6 +106,15 @@ def test_every_setting_says_what_it_is(info):
         assert set(allowed) <= set(other.choices or (True, False)), f"{info.path} can never be visible"
 
 
+def test_what_a_preset_keeps_is_a_setting_or_a_list_as_a_whole():
+    kept = [info for info in walk_settings() if info.kept_as]
+    for number, info in enumerate(kept):
+        assert "[]" not in info.path
+        later = {other.path for other in kept[number:]}
+        assert not later & set(info.kept_while), f"{info.path} is decided before what it depends on"
+    assert all(info.kept_as for info in walk_settings() if info.kept_while)
+
+
 def test_labels_name_only_choices_there_are():
     for info in walk_settings():
         part = TrainConfig

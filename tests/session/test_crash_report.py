@@ -1,5 +1,7 @@
 import pytest
 
+from modules.config.describe import walk_settings
+from modules.config.files import config_from_values, save_config
 from modules.session.backups import stopped_at_once
 from modules.session.crash_report import crash_report, suggestion
 from modules.session.RunFolder import RunFolder
@@ -33,6 +35,18 @@ def test_the_report_says_what_to_do(folder):
     write_backup(folder.backup_dir, 40)
     folder.write_exit("failed", rank=0, kind="killed", text="Rank 0 was killed")
     assert "then resume from the backup of step 40." in crash_report(folder.path)
+
+
+def test_the_report_tells_the_settings_that_a_failure_depends_on_and_nothing_that_a_person_wrote(folder):
+    folder.create()
+    values = {"batch_size": 3, "model": {"base": "secret place"}, "sampling": {"samples": [{"prompt": "secret"}]}}
+    save_config(config_from_values(values), folder.config_path)
+    report = crash_report(folder.path)
+    assert "batch_size: 3" in report
+    assert "model.mixed_precision: no" in report
+    assert "secret" not in report
+    texts = [info.path for info in walk_settings() if info.in_crash_report and info.type in ("str", "list")]
+    assert texts == []
 
 
 def test_a_run_that_ends_at_once_says_which_backup_is_there(folder):
