@@ -18,7 +18,6 @@ from modules.config.describe import SettingInfo, settings_by_path, value_at
 from modules.config.describe import is_visible as is_visible_in
 from modules.config.errors import ConfigError
 from modules.config.explain import generic_path
-from modules.config.families import load_families
 from modules.config.files import config_from_values, load_values, save_config, to_values
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
@@ -121,10 +120,8 @@ class SettingsModel:
         self.set(path, copied(self.info(path).default))
 
     def is_visible(self, path: str) -> bool:
-        """Whether a setting matters, given the values of the others and the model family."""
+        """Whether a setting matters, given the values of the others."""
         info = self.info(path)
-        if path == "text_encoder.only" and len(load_families()[self._config.family].text_encoders) < 2:
-            return False
         if "[]" not in info.path:
             return is_visible_in(info, self._config)
         item_path = re.match(r"(.*?\.[0-9]+)(\.|$)", path)[1]
