@@ -72,6 +72,7 @@ class LoraConfig:
         "layers are kept; the settings above are for parts that it does not hold. Where a loss holds to what the model "
         "predicted before the training, that is the base without this LoRA. Empty: a new one.",
         group="method",
+        format="file",
         scope="machine",
         kept_as="LoRA to start from",
         kept_while=("family", "method"),

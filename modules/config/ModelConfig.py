@@ -20,6 +20,7 @@ class ModelConfig:
         label="Base model",
         help="The model to start from: a diffusers folder, a name on the Hugging Face Hub or a .safetensors file.",
         group="model",
+        format="file_or_folder",
         scope="machine",
         kept_as="base model",
         kept_while=("family",),
@@ -30,6 +31,7 @@ class ModelConfig:
         help="A diffusers folder whose configuration files and tokenizer describe a .safetensors base model. "
         "Needed only without internet.",
         group="model",
+        format="folder",
         scope="machine",
         kept_as="its configuration folder",
         kept_while=("model.base",),

@@ -63,6 +63,8 @@ class OutputConfig:
         help="Where the model and the last backup go at the end of a run if the run folder can't be written, as when "
         "its disk is full. Empty, or if there is no room either: the system's temporary folder.",
         group="output",
+        format="folder",
+        empty_means="temporary folder",
         scope="machine",
         kept_as="fallback folder",
         importance="advanced",

@@ -14,12 +14,14 @@ class SampleConfig:
         label="Prompt",
         help="What the picture should show.",
         group="sampling",
+        format="long",
     )
     negative_prompt: Str = setting(
         "",
         label="Negative prompt",
         help="What the picture should not show.",
         group="sampling",
+        format="long",
     )
     seed: Int = setting(
         42,

@@ -47,6 +47,7 @@ class SamplingConfig:
         label="Samples",
         help="The prompts that samples are made of.",
         group="sampling",
+        part_name="prompt",
         kept_as="prompts",
         default_factory=list,
     )

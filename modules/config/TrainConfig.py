@@ -67,6 +67,7 @@ class TrainConfig:
         label="Run folder",
         help="Where everything of the run is written: models, samples, backups and logs.",
         group="general",
+        format="folder",
         scope="machine",
         kept_as="run folder",
     )
@@ -75,6 +76,7 @@ class TrainConfig:
         label="Cache folder",
         help="Where prepared pictures and captions are kept. Runs may share it.",
         group="general",
+        format="folder",
         scope="machine",
         kept_as="cache folder",
     )
@@ -219,6 +221,7 @@ class TrainConfig:
         label="GPUs",
         help="Numbers of the GPUs to use, counted from 0. Empty: all. Without multi-GPU the first of them trains.",
         group="multi_gpu",
+        empty_means="all",
         scope="machine",
         default_factory=list,
     )
@@ -298,6 +301,7 @@ class TrainConfig:
         label="Embeddings",
         help="The new words to train, each with a file of its own.",
         group="method",
+        part_name="embedding",
         kept_as="embeddings",
         kept_while=("method",),
         default_factory=list,
@@ -309,6 +313,7 @@ class TrainConfig:
         label="Concepts",
         help="The folders of pictures to train on.",
         group="data",
+        part_name="concept",
         kept_as="concepts",
         default_factory=list,
     )

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from modules.config.TrainConfig import TrainConfig
 
 SettingType = Literal["bool", "int", "float", "str", "choice", "list[int]", "list"]
+AS_DECLARED = ("format", "empty_means", "part_name", "scope", "kept_as", "kept_while", "in_crash_report")
 SCALAR_TYPES: dict[type, SettingType] = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
@@ -25,7 +26,7 @@ class SettingInfo:
     ge, gt, le, lt: the range; of every entry, if the setting is a list of numbers.
     section: label of the part it belongs to, empty at the top.
     visible_when: path -> values with which the setting matters; all have to hold.
-    scope, kept_as, kept_while, in_crash_report: as declared with `setting`.
+    format, empty_means, part_name, scope, kept_as, kept_while, in_crash_report: as declared with `setting`.
     """
 
     path: str
@@ -45,6 +46,9 @@ class SettingInfo:
     importance: str
     section: str
     visible_when: dict[str, list[Any]] = field(hash=False)
+    format: str
+    empty_means: str
+    part_name: str
     scope: str
     kept_as: str
     kept_while: tuple[str, ...]
@@ -63,6 +67,13 @@ def walk_settings(cls: type = TrainConfig) -> list[SettingInfo]:
 def settings_by_path() -> dict[str, SettingInfo]:
     """The settings of TrainConfig under their paths, as in `walk_settings`."""
     return {info.path: info for info in walk_settings()}
+
+
+def part_paths(path: str, number: int) -> list[str]:
+    """The settings of part `number` of the list at `path`: "concepts", 2 -> "concepts.2.name", "concepts.2.path" ..."""
+    prefix = f"{path}[]."
+    names = [name.removeprefix(prefix) for name in settings_by_path() if name.startswith(prefix)]
+    return [f"{path}.{number}.{name}" for name in names]
 
 
 def value_at(config: Any, path: str) -> Any:
@@ -136,7 +147,7 @@ def _describe(path, declared, annotation, optional, default, section_label, visi
         importance=shown["importance"],
         section=section_label,
         visible_when=visible_when,
-        **{name: shown[name] for name in ("scope", "kept_as", "kept_while", "in_crash_report")},
+        **{name: shown[name] for name in AS_DECLARED},
     )
 
 

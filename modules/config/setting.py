@@ -11,6 +11,7 @@ Group = Literal[
 ]
 Importance = Literal["basic", "advanced"]
 VisibleWhen = Mapping[str, Sequence[Any]]
+TextFormat = Literal["", "file", "folder", "file_or_folder", "long"]
 Scope = Literal["run", "machine"]
 
 STRICT = ConfigDict(validate_assignment=True, extra="forbid", allow_inf_nan=False)
@@ -35,6 +36,9 @@ def setting(
     importance: Importance = "basic",
     visible_when: VisibleWhen | None = None,
     default_factory: Callable[[], Any] | None = None,
+    format: TextFormat = "",
+    empty_means: str = "",
+    part_name: str = "",
     scope: Scope = "run",
     kept_as: str = "",
     kept_while: Sequence[str] = (),
@@ -49,6 +53,9 @@ def setting(
     ge, gt, le, lt: the range.
     visible_when: path of another setting -> values of it with which this one matters. All have to hold.
         A path that starts with a dot names a setting of the same part (".unit").
+    format: of a text: a path to a file or folder, or a "long" text that takes several lines; "" for a short text.
+    empty_means: the effect of leaving the setting empty, in one or two words, where "empty" does not say it.
+    part_name: for a list of parts, what one part is called, such as "concept".
     scope: "run" if all machines of a run must agree on the value, "machine" if each may have its own.
     kept_as: for a setting about the user's own data, which is kept when a preset is applied: what a message calls it.
     kept_while: paths of other settings; the value is kept only while each of these is kept or the same in the preset.
@@ -67,6 +74,9 @@ def setting(
         "importance": importance,
         "choice_labels": dict(choice_labels or {}),
         "visible_when": {path: list(values) for path, values in (visible_when or {}).items()},
+        "format": format,
+        "empty_means": empty_means,
+        "part_name": part_name,
         "scope": scope,
         "kept_as": kept_as,
         "kept_while": tuple(kept_while),

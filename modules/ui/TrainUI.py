@@ -62,7 +62,6 @@ TAB_OF_GROUP = {
     "output": "model",
 }
 TAB_OF_PATH = {"seed": "general"}
-PART_OF_LIST = {"concepts": "a concept", "sampling.samples": "a prompt", "embeddings": "an embedding"}
 MIN_SIZE = (860, 540)
 NO_LIMIT = 1_000_000  # pixels, as CustomTkinter says it
 POLL_SECONDS = 0.1
@@ -149,7 +148,8 @@ class TrainUI(RootWindow):
     def flash(self, path: str) -> None:
         tab = self.open_tab(tab_of(path))
         path = self._in_a_part(tab, path)
-        if path in PART_OF_LIST and not self._does_matter(path):
+        info = settings_by_path().get(path)
+        if info is not None and info.type == "list" and not self._does_matter(path):
             return
         show = getattr(tab, "show_setting", None)
         if show is not None:
@@ -228,7 +228,7 @@ class TrainUI(RootWindow):
             return path
         if self.settings.get(parts):
             return f"{parts}.{getattr(tab, 'chosen_part', None) or 0}{name}"
-        self.show_message(f"Add {PART_OF_LIST[parts]} first: it has this setting.", "info")
+        self.show_message(f"Each {self.settings.info(parts).part_name} has this setting: add one first.", "info")
         return parts
 
     def _does_matter(self, path: str) -> bool:

@@ -106,6 +106,16 @@ def test_every_setting_says_what_it_is(info):
         assert set(allowed) <= set(other.choices or (True, False)), f"{info.path} can never be visible"
 
 
+def test_a_path_may_differ_between_the_machines_of_a_run():
+    paths = [info for info in walk_settings() if info.format not in ("", "long")]
+    assert {info.path for info in paths if info.scope != "machine"} == set()
+    assert "model.base" in {info.path for info in paths}
+
+
+def test_lists_of_parts_and_no_other_settings_say_what_a_part_is_called():
+    assert [info.path for info in walk_settings() if bool(info.part_name) != (info.type == "list")] == []
+
+
 def test_what_a_preset_keeps_is_a_setting_or_a_list_as_a_whole():
     kept = [info for info in walk_settings() if info.kept_as]
     for number, info in enumerate(kept):

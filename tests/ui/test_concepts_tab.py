@@ -396,7 +396,7 @@ def window(app, tab, wait_for):
 
 
 def test_the_window_of_a_concept_has_all_its_settings(app, window):
-    from modules.ui.models.part_paths import part_paths
+    from modules.config.describe import part_paths
 
     shown = [path for card in window._cards for path in card.form.paths]
     assert sorted(shown) == sorted(part_paths("concepts", 0))

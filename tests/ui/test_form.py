@@ -278,7 +278,7 @@ def test_a_card_without_anything_to_show_is_not_there(app):
 
 def test_embeddings_are_added_edited_and_removed(app):
     app.settings.set("method", "embedding")
-    cards = PartList(app.content, app, "embeddings", "Embeddings", "embedding")
+    cards = PartList(app.content, app, "embeddings")
     cards.grid(row=0, column=0)
     app.update()
     assert "embeddings is empty" in cards._problem.cget("text")

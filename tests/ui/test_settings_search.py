@@ -69,16 +69,16 @@ def test_each_setting_of_parts_leads_to_a_field_or_says_why_not(app):
 @pytest.mark.parametrize(
     ("parts", "name", "button"),
     [
-        ("concepts", "a concept", "Add folder …"),
-        ("sampling.samples", "a prompt", "Add"),
-        ("embeddings", "an embedding", "Add embedding"),
+        ("concepts", "concept", "Add folder …"),
+        ("sampling.samples", "prompt", "Add"),
+        ("embeddings", "embedding", "Add embedding"),
     ],
 )
 def test_an_empty_list_leads_to_the_button_that_adds_to_it(app, settle, parts, name, button):
     app.settings.set("method", "embedding")
     app.settings.set(parts, [])
     app.flash(next(path for path in OF_PARTS if path.startswith(parts)))
-    assert app.message.cget("text") == f"Add {name} first: it has this setting."
+    assert app.message.cget("text") == f"Each {name} has this setting: add one first."
     for _ in range(2):
         settle(app)
         canvas = app.focus_lastfor()

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.describe import part_paths
 from modules.data.folder_walk import Outputs
 from modules.ui.cards.ConceptCards import ConceptCard, ConceptCards
 from modules.ui.models.concept_preview import ConceptPictures, find_pictures, samples_per_epoch
-from modules.ui.models.part_paths import part_paths
 from modules.ui.models.picture_count import scan_key
 from modules.ui.widgets.dialogs import ask_path, open_window
 from modules.ui.widgets.fitting import lay_in_rows, share_width, wrap_to

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.config.describe import settings_by_path
+from modules.config.describe import part_paths, settings_by_path
 from modules.config.errors import UserError
 from modules.ui.keyboard import pressed_once
-from modules.ui.models.part_paths import part_paths
 from modules.ui.widgets.fitting import share_width
 from modules.ui.widgets.form import CardSpec, SettingsCard
 from modules.ui.widgets.Gallery import Gallery

@@ -52,7 +52,7 @@ class TrainingTab(ctk.CTkFrame):
             self.embeddings.focus_add()
 
     def _make_embeddings(self) -> PartList:
-        self.embeddings = PartList(self.page, self.app, "embeddings", "Embeddings", "embedding")
+        self.embeddings = PartList(self.page, self.app, "embeddings")
         return self.embeddings
 
     def _add_buttons(self, footer: ctk.CTkFrame) -> None:

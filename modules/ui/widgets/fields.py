@@ -30,12 +30,6 @@ WRAP = 250
 FLASHES, FLASH_MS = 6, 220
 MENU_NAME = "field_menu"
 
-FOLDERS = ("workspace_dir", "cache_dir", "model.config_folder", "concepts[].path", "output.fallback_dir")
-FILES = ("lora.start_from", "concepts[].caption_table")
-FILES_OR_FOLDERS = ("model.base",)
-EMPTY_MEANS = {"device_indexes": "all", "output.fallback_dir": "temporary folder"}  # path -> what an empty field says
-LONG_TEXTS = ("concepts[].prompt", "sampling.samples[].prompt", "sampling.samples[].negative_prompt")
-
 
 def make_field(parent: tkinter.Misc, app: App, path: str, row: int, label: str = "") -> Field:
     """The field for the setting at `path`, in rows `row` and `row + 1` of the parent's grid. label: in place of the
@@ -45,10 +39,8 @@ def make_field(parent: tkinter.Misc, app: App, path: str, row: int, label: str =
         raise ValueError(f"{path} is a list of parts, which has no field of its own")
     kinds: dict[str, type[Field]] = {"bool": SwitchField, "choice": ChoiceField}
     kind = kinds.get(info.type, EntryField)
-    if info.path in LONG_TEXTS:
-        kind = TextField
-    elif info.path in FOLDERS + FILES + FILES_OR_FOLDERS:
-        kind = PathField
+    if info.format:
+        kind = TextField if info.format == "long" else PathField
     return kind(parent, app, path, row, label)
 
 
@@ -358,7 +350,7 @@ class EntryField(TypedField):
     def _placeholder(self) -> str:
         if self.info.unit:
             return self.info.unit
-        return EMPTY_MEANS.get(self.path, "empty" if self.info.optional else "")
+        return self.info.empty_means or ("empty" if self.info.optional else "")
 
     def _bind_entry(self) -> None:
         self._border: Any = Theme.border
@@ -386,7 +378,7 @@ class PathField(EntryField):
         frame = ctk.CTkFrame(self.parent, fg_color="transparent")
         frame.grid_columnconfigure(0, weight=1)
         self.entry = ctk.CTkEntry(frame, width=EDITOR_WIDTH - 36, height=EDITOR_HEIGHT, font=self.app.theme.font())
-        if self.info.path in FILES_OR_FOLDERS:
+        if self.info.format == "file_or_folder":
             self.entry.grid(row=0, column=0, columnspan=2, sticky="ew")
             for column, (text, is_file) in enumerate((("Folder…", False), ("File…", True))):
                 button = ctk.CTkButton(frame, text=text, width=64, height=EDITOR_HEIGHT)
@@ -404,7 +396,7 @@ class PathField(EntryField):
 
     def _browse(self, file: bool = False) -> None:
         title = f"Choose: {self.info.label}"
-        if file or self.info.path in FILES:
+        if file or self.info.format == "file":
             chosen = ask_path(self.app, filedialog.askopenfilename, parent=self.app.root, title=title)
         else:
             chosen = ask_path(self.app, filedialog.askdirectory, parent=self.app.root, title=title, mustexist=False)

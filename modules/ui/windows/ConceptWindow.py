@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 from PIL import ImageTk
 
+from modules.config.describe import part_paths
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.visible_text import visible_line
@@ -22,7 +23,6 @@ from modules.ui.models.concept_preview import (
     preview_captions,
     preview_looks,
 )
-from modules.ui.models.part_paths import part_paths
 from modules.ui.models.picture_count import scan_key
 from modules.ui.widgets.dialogs import set_size
 from modules.ui.widgets.fitting import wrap_to
