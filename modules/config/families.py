@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from modules.config.methods import methods_for
+
 PATH = Path(__file__).resolve().parents[2] / "resources" / "families.json"
 
 
@@ -24,7 +26,8 @@ class FamilyInfo:
     denoisers, text_encoders, vae: names of the model's parts. objective: "ddpm" or "flow".
     align: pixel sizes are multiples of it. typical_bytes: of the whole model in float32. single_file: the layout in
     which it can be written as a single file, None where there is none.
-    methods: those that can train it. takes_guidance: whether its denoiser is told a scale of guidance.
+    can_train_vae, lora_targets, embedding_keys: as in Family; of the mappings only the keys, which are components.
+    takes_guidance: whether its denoiser is told a scale of guidance.
     experts: whether several denoisers share the timesteps.
     memory: what session/memory_estimate.py knows of the published model, None where its size is unknown.
     """
@@ -39,17 +42,24 @@ class FamilyInfo:
     align: int
     typical_bytes: float
     single_file: str | None
-    methods: tuple[str, ...]
+    can_train_vae: bool
+    lora_targets: tuple[str, ...]
+    embedding_keys: tuple[str, ...]
     takes_guidance: bool
     experts: bool
     memory: Mapping[str, Any] | None = field(hash=False)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the methods that can train it."""
+        return methods_for(self)
 
 
 @lru_cache(maxsize=1)
 def load_families() -> dict[str, FamilyInfo]:
     """The families by name, in the order in which they are offered."""
     entries = json.loads(PATH.read_bytes())
-    listed = ("denoisers", "text_encoders", "methods")
+    listed = ("denoisers", "text_encoders", "lora_targets", "embedding_keys")
     infos = [FamilyInfo(**{**entry, **{name: tuple(entry[name]) for name in listed}}) for entry in entries]
     return {info.name: info for info in infos}
 

@@ -8,11 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
-    from modules.families.Family import Family
+
+
+class FamilyParts(Protocol):
+    """What a method may ask of a family to say which of its components it can train: Family and FamilyInfo have it.
+
+    Components are named as in the family's pipeline. lora_targets: those that adapters can be put on. embedding_keys:
+    the text encoders that learn new words.
+    """
+
+    denoisers: Collection[str]
+    text_encoders: Collection[str]
+    vae: str
+    can_train_vae: bool
+    lora_targets: Collection[str]
+    embedding_keys: Collection[str]
 
 
 @dataclass(frozen=True)
@@ -35,7 +49,7 @@ class MethodFacts:
     name: str
     label: str
     trains: str
-    trainable: Callable[[Family], Collection[str]]
+    trainable: Callable[[FamilyParts], Collection[str]]
     settings: tuple[str, ...] = ()
     uses_denoiser: bool = True
     chooses_parts: bool = False
@@ -74,7 +88,7 @@ METHODS: dict[str, MethodFacts] = {
             name="full",
             label="Full training",
             trains="the model itself",
-            trainable=lambda family: (*family.denoisers, *family.text.encoders),
+            trainable=lambda family: (*family.denoisers, *family.text_encoders),
             chooses_parts=True,
             trains_weights=True,
         ),
@@ -91,7 +105,7 @@ METHODS: dict[str, MethodFacts] = {
             name="vae",
             label="Autoencoder (VAE)",
             trains="the model's autoencoder",
-            trainable=lambda family: (family.vae,),
+            trainable=lambda family: (family.vae,) if family.can_train_vae else (),
             settings=("vae",),
             uses_denoiser=False,
             trains_weights=True,
@@ -104,6 +118,11 @@ METHODS: dict[str, MethodFacts] = {
 def facts_of(config: TrainConfig) -> MethodFacts:
     """The facts of the method that the settings choose."""
     return METHODS[config.method]
+
+
+def methods_for(family: FamilyParts) -> tuple[str, ...]:
+    """The names of the methods that can train a family."""
+    return tuple(facts.name for facts in METHODS.values() if facts.trainable(family))
 
 
 def methods_that(is_meant: Callable[[MethodFacts], bool]) -> list[str]:

@@ -102,7 +102,7 @@ def _check_model(config: TrainConfig) -> Iterator[Problem]:
 def _check_family(config: TrainConfig) -> Iterator[Problem]:
     family = load_families()[config.family]
     if config.method not in family.methods:
-        message = f"method {config.method}: {family.label} can't be trained by it; use {' or '.join(family.methods)}."
+        message = f"method {config.method!r} can't train {family.label}: use {' or '.join(family.methods)}."
         yield Problem("method", message)
     if family.experts and config.enable_multi_gpu and config.ddp_static_graph:
         message = f"ddp_static_graph: a step of {family.label} may train one of its denoisers alone; switch it off."

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from modules.config.methods import methods_for
 from modules.families.Codec import Codec
 from modules.families.PublishedModel import PublishedModel
 from modules.families.TextEncoding import Conditioning, TextEncoding
@@ -61,13 +62,14 @@ class Family:
     accepts: whether a model_index.json that names one of the pipelines is of this family; variants differ in it.
     made_lora: whether a LoRA file with tensors of these names and shapes is of this family and of no other.
     published: the model that the estimate of memory is made for; None where nothing is known of its size.
-    methods: those that can train it; "embedding" needs `embedding_keys`, "vae" a VAE with a distribution.
+    can_train_vae: whether the method "vae" can train its VAE, which has to encode to a distribution.
     call_options: further arguments of the pipeline's `__call__`, beside those of `text.options`.
     single_file: the key layout in which a single-file checkpoint can be written, None where there is none: "ldm" of the
         first latent diffusion, "sgm" of Stability's later ones with two text encoders, "mmdit" with three.
     kohya_prefixes: component -> how the names of its layers begin in a LoRA file in kohya's format.
     kohya_blocks: whether that format names the denoiser's blocks as diffusers does or as a single file does.
-    embedding_keys: text encoder -> the name of its vectors in the file of an embedding.
+    embedding_keys: text encoder -> the name of its vectors in the file of an embedding; empty where the method
+        "embedding" can't train the family.
     """
 
     name: str
@@ -102,7 +104,7 @@ class Family:
     accepts: Callable[[Mapping[str, Any]], bool] = lambda index: True
     made_lora: Callable[[Mapping[str, tuple[int, ...]]], bool] = lambda shapes: False
     published: PublishedModel | None = None
-    methods: tuple[str, ...] = ("lora", "full")
+    can_train_vae: bool = False
     call_options: Mapping[str, Any] = field(default_factory=dict)
     single_file: Literal["ldm", "sgm", "mmdit"] | None = None
     kohya_prefixes: Mapping[str, str] = field(default_factory=dict)
@@ -113,6 +115,15 @@ class Family:
     def pipelines(self) -> tuple[str, ...]:
         """Every class in diffusers whose folders this family can train."""
         return (self.pipeline, *self.other_pipelines)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the methods that can train it, as their facts say."""
+        return methods_for(self)
+
+    @property
+    def text_encoders(self) -> tuple[str, ...]:
+        return self.text.encoders
 
     @property
     def text_components(self) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ SD3 = Family(
         side=1024,
     ),
     single_file="mmdit",
-    methods=("lora", "full", "embedding", "vae"),
+    can_train_vae=True,
     made_lora=_made_lora,
     # What OneTrainer writes and ComfyUI reads beside diffusers' names, with each layer's alpha. Those of kohya's own
     # scripts hold query, key and value as one layer, in which three adapters of rank r have no place.
