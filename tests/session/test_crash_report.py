@@ -28,7 +28,7 @@ def test_what_to_do_names_no_backup_where_there_is_none(folder, record):
 
 
 def test_a_mistake_in_the_settings_is_changed_before_the_run_starts_again(folder):
-    assert suggestion({"kind": "user_error"}, folder) == "Change what the message names, then start again."
+    assert suggestion({"kind": "user_error"}, folder) == "Fix what the message names and start again."
 
 
 def test_the_report_says_what_to_do(folder):

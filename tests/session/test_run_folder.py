@@ -125,7 +125,7 @@ def test_a_working_folder_that_is_gone_is_said_where_a_path_starts_from_it(tmp_p
     monkeypatch.chdir(gone)
     gone.rmdir()
     for start in (lambda: RunFolder("workspace/run"), lambda: Places("run.yaml")):
-        with pytest.raises(UserError, match=r"folder in which Chorus was started is gone: .*another one"):
+        with pytest.raises(UserError, match=r"folder in which Chorus was started no longer exists: .*another one"):
             start()
     assert RunFolder(tmp_path / "run").path == tmp_path / "run"
 

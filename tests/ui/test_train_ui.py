@@ -736,14 +736,14 @@ def test_a_working_folder_that_goes_is_told_where_something_is_asked_and_the_win
     monkeypatch.chdir(gone)
     gone.rmdir()
     backups = app.open_tab("backup")
-    wait_for(app, lambda: not app.is_building and "is gone: start it again" in backups._note.cget("text"))
+    wait_for(app, lambda: not app.is_building and "no longer exists" in backups._note.cget("text"))
     command = app.open_tab("multi-GPU")
-    wait_for(app, lambda: command.is_built and "is gone: start it again" in command.command_card._note.cget("text"))
+    wait_for(app, lambda: command.is_built and "no longer exists" in command.command_card._note.cget("text"))
     assert "is gone" not in app.message.cget("text")  # it is no news that comes every two seconds
     app.bottom_bar.control.start()
-    assert "is gone: start it again" in app.message.cget("text")
+    assert "no longer exists" in app.message.cget("text")
     window = open_window(app, MultiNodeWindow)
-    assert "is gone: start it again" in window.commands._note.cget("text")
+    assert "no longer exists" in window.commands._note.cget("text")
     app.destroy()
 
 
