@@ -10,7 +10,7 @@ import pytest
 from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError
 from modules.config.files import config_from_values, save_config
-from modules.launch.accelerate import heed_accelerate, launcher_words
+from modules.launch.accelerate import apply_accelerate_options, launcher_arguments
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -24,8 +24,8 @@ SILENT = {
     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "False",
 }
 LISTEN = """
-from modules.launch.accelerate import launcher_words
-words = launcher_words()
+from modules.launch.accelerate import launcher_arguments
+words = launcher_arguments()
 print(words[words.index("--gradient_accumulation_steps"):-1])
 """
 ALL = settings_by_path()
@@ -35,14 +35,18 @@ SETTINGS = {"model": {"mixed_precision": "bf16", "compile": "blocks"}, "gradient
 def refusal(values: dict, **variables: str) -> str:
     told = {f"ACCELERATE_{name}": value for name, value in variables.items()}
     with pytest.raises(ConfigError) as caught:
-        heed_accelerate(config_from_values(values), ALL, False, SILENT | told)
+        apply_accelerate_options(config_from_values(values), ALL, False, SILENT | told)
     return str(caught.value)
 
 
 @pytest.mark.parametrize("values", [{}, SETTINGS])
 def test_what_accelerate_was_not_told_is_for_the_settings_to_say(values):
     config = config_from_values(values)
-    assert heed_accelerate(config, (), True, SILENT) == heed_accelerate(config, (), True, {}) == (config, [])
+    assert (
+        apply_accelerate_options(config, (), True, SILENT)
+        == apply_accelerate_options(config, (), True, {})
+        == (config, [])
+    )
 
 
 def test_what_both_say_alike_is_fine():
@@ -52,7 +56,7 @@ def test_what_both_say_alike_is_fine():
         "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR",
     }
     config = config_from_values(SETTINGS)
-    assert heed_accelerate(config, ALL, True, SILENT | told) == (config, [])
+    assert apply_accelerate_options(config, ALL, True, SILENT | told) == (config, [])
 
 
 def test_what_nobody_has_set_is_as_accelerate_was_told_and_said():
@@ -61,7 +65,9 @@ def test_what_nobody_has_set_is_as_accelerate_was_told_and_said():
         "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "8",
         "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR",
     }
-    config, lines = heed_accelerate(config_from_values(SETTINGS), {"model.compile", "batch_size"}, True, SILENT | told)
+    config, lines = apply_accelerate_options(
+        config_from_values(SETTINGS), {"model.compile", "batch_size"}, True, SILENT | told
+    )
     assert (config.model.mixed_precision, config.gradient_accumulation_steps) == ("fp16", 8)
     assert lines == [
         "model.mixed_precision is fp16, as accelerate was told.",
@@ -73,7 +79,7 @@ def test_what_nobody_has_set_is_as_accelerate_was_told_and_said():
 def test_what_chorus_has_no_setting_for_is_refused_though_nobody_has_set_it(told):
     env = SILENT | {f"ACCELERATE_{name}": value for name, value in told.items()}
     with pytest.raises(ConfigError, match="which Chorus goes by: set accelerate's to no"):
-        heed_accelerate(config_from_values({}), (), True, env)
+        apply_accelerate_options(config_from_values({}), (), True, env)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +130,9 @@ def test_engines_that_chorus_does_not_use_are_refused(engine):
 
 def test_use_cpu_is_refused_only_where_there_is_a_gpu():
     env = SILENT | {"ACCELERATE_USE_CPU": "True"}
-    heed_accelerate(config_from_values({}), ALL, False, env)
+    apply_accelerate_options(config_from_values({}), ALL, False, env)
     with pytest.raises(ConfigError, match="use_cpu"):
-        heed_accelerate(config_from_values({}), ALL, True, env)
+        apply_accelerate_options(config_from_values({}), ALL, True, env)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +145,9 @@ def test_use_cpu_is_refused_only_where_there_is_a_gpu():
 )
 def test_accumulation_that_accelerate_keeps_to_itself_is_read_from_its_words(words, told):
     with pytest.raises(ConfigError, match=f"accelerate was told gradient_accumulation_steps {told} and"):
-        heed_accelerate(config_from_values(SETTINGS), ALL, False, SILENT, words)
+        apply_accelerate_options(config_from_values(SETTINGS), ALL, False, SILENT, words)
     config = config_from_values({"gradient_accumulation_steps": int(told)})
-    assert heed_accelerate(config, ALL, False, SILENT, words) == (config, [])
+    assert apply_accelerate_options(config, ALL, False, SILENT, words) == (config, [])
 
 
 def test_the_words_of_the_launcher_end_where_those_of_the_script_begin(tmp_path, monkeypatch):
@@ -149,8 +155,8 @@ def test_the_words_of_the_launcher_end_where_those_of_the_script_begin(tmp_path,
     (tmp_path / str(os.getppid())).mkdir()
     (tmp_path / str(os.getppid()) / "cmdline").write_bytes(b"".join(f"{word}\0".encode() for word in words))
     monkeypatch.setattr(sys, "argv", ["train.py", "--config=a b.yaml", "--resume"])
-    assert launcher_words(tmp_path) == words[:5]
-    assert launcher_words(tmp_path / "nothing") == []
+    assert launcher_arguments(tmp_path) == words[:5]
+    assert launcher_arguments(tmp_path / "nothing") == []
 
 
 @pytest.mark.slow

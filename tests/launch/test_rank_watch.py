@@ -10,9 +10,9 @@ import pytest
 
 from modules.launch.lifeline import LOST_EXIT_CODE, Lifeline, LifelineServer, RankError, RankState
 from modules.launch.RankWatch import (
-    OWN_SLEEP_SECONDS,
     SETTLE_SECONDS,
     START_SECONDS,
+    SUSPENDED_SECONDS,
     Failure,
     RankWatch,
     watch_in_thread,
@@ -189,11 +189,11 @@ def test_a_lost_connection_is_a_failure_and_its_exit_code_may_come_later(ranks):
     ranks.leaves(1, 101)
     failure = ranks.settled(101)
     assert (failure.rank, failure.kind) == (1, "lost")
-    assert ranks.watch.look_again(failure, 102.1) == failure
+    assert ranks.watch.refresh(failure, 102.1) == failure
     ranks.exits(0, 102.2, -9)
-    assert ranks.watch.look_again(failure, 102.3).rank == 1
+    assert ranks.watch.refresh(failure, 102.3).rank == 1
     ranks.exits(1, 102.4, -9)
-    assert ranks.watch.look_again(failure, 102.5).kind == "killed"
+    assert ranks.watch.refresh(failure, 102.5).kind == "killed"
 
 
 def test_an_exit_with_an_unknown_code_is_a_loss_until_the_code_is_known(ranks):
@@ -238,7 +238,7 @@ def test_a_symptom_of_a_hang_is_not_its_cause(ranks):
 def test_a_watcher_that_was_stopped_itself_forgives_silence(ranks):
     ranks.watch.verdict(101)
     woken = 101 + 1000
-    assert OWN_SLEEP_SECONDS < 1000
+    assert SUSPENDED_SECONDS < 1000
     assert ranks.verdict_at(*(woken + second for second in range(60))) is None
     assert ranks.verdict_at(*(woken + second for second in range(60, 65))).kind == "hung"
 
