@@ -241,7 +241,7 @@ def test_node_0_does_not_go_on_where_one_did_not_hear_that_all_are_alike(meeting
 
     monkeypatch.setattr(NodeMeeting, "say", say)
     assert node_0.end() == []
-    assert node_0.refusal == "Node 1 (127.0.0.1) has gone just as all were there: start all again."
+    assert node_0.refusal == "Node 1 (127.0.0.1) disconnected just when all were there: start all again."
 
 
 def test_a_machine_that_refuses_for_long_is_told_of(start, monkeypatch):
@@ -269,7 +269,7 @@ def test_those_who_wait_are_told_when_node_0_has_gone(start, monkeypatch):
         pass
     leaves.set()
     first.wait()
-    assert "has gone while this node waited" in second.wait().refusal
+    assert "disconnected while this node waited" in second.wait().refusal
 
 
 def test_a_busy_port_is_refused_on_both_sides(start, port):
