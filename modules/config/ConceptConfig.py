@@ -1,4 +1,4 @@
-"""One folder of pictures and what is made of it."""
+"""A concept: one folder of images and how it is used."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""How pictures and captions are prepared."""
+"""How images and captions are prepared."""
 
 from typing import Annotated
 

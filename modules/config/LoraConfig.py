@@ -1,4 +1,4 @@
-"""Kind, size and place of the low-rank adapter."""
+"""The low-rank adapter: its size, variant and target layers."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""How gradients become changes of the weights."""
+"""The optimizer and its hyperparameters."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""When sample pictures are made during the run, and which."""
+"""When samples are made during the run, and of which prompts."""
 
 from pydantic.dataclasses import dataclass
 

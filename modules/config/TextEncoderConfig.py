@@ -1,4 +1,4 @@
-"""The text encoders as a part that trains: which of them, beside what every part has."""
+"""The training of the text encoders: the settings of every part, and which of the encoders train."""
 
 from typing import Annotated
 

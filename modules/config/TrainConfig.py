@@ -1,4 +1,4 @@
-"""Everything a run is asked to do; the parts are in the files beside this one."""
+"""All settings of a run; its sections are in the files beside this one."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -35,7 +35,7 @@ PARTS = {"method": methods_that(lambda method: method.chooses_parts)}
 
 @dataclass(config=STRICT)
 class TrainConfig:
-    """The settings of one run. A wrong value raises pydantic.ValidationError, also on assignment."""
+    """The settings of one run. An invalid value raises pydantic.ValidationError, also on assignment."""
 
     config_version: Int = setting(
         CURRENT_VERSION,
@@ -344,7 +344,7 @@ class TrainConfig:
     @field_validator("denoiser", "text_encoder", mode="before")
     @classmethod
     def _complete_part(cls, value: Any, info: ValidationInfo) -> Any:
-        # A file may give a part only its learning rate; whether it is trained then stays as it is by default.
+        # A file may set only the learning rate of a part; whether the part trains then keeps its default.
         return {"train": info.field_name == "denoiser", **value} if isinstance(value, dict) else value
 
     @field_validator("initial_port", mode="before")

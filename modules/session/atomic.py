@@ -15,7 +15,7 @@ from typing import Any
 from modules.config.atomic_file import (
     remove,
     rename,
-    share,
+    set_default_permissions,
     sync_file,
     sync_folder,
     temporary_beside,
@@ -151,6 +151,6 @@ def _sync_tree(folder: Path) -> None:
     for parent, _, files in os.walk(folder, topdown=False):
         for name in files:
             if not os.path.islink(os.path.join(parent, name)):
-                share(Path(parent, name))
+                set_default_permissions(Path(parent, name))
                 sync_file(Path(parent, name))
         sync_folder(Path(parent))
