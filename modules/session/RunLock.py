@@ -57,7 +57,7 @@ class RunLock:
     def _in_use(self, pid: int | None, host: str) -> str:
         process = f" (process {pid}{'' if host == socket.gethostname() else f' on {host}'})" if pid else ""
         return (
-            f"workspace_dir {os.path.dirname(self.path)!r} is in use by a run that goes on{process}: "
+            f"workspace_dir {os.path.dirname(self.path)!r} is in use by another run{process}: "
             "stop it, or choose another folder."
         )
 

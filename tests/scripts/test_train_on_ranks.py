@@ -316,7 +316,7 @@ class TestEnds:
         run = long_run("spawn")
         second = open_run("alone", "--resume", folder=run.folder)
         assert second.wait() == [2], second.output
-        assert "is in use by a run that goes on" in second.output
+        assert "is in use by another run" in second.output
         os.killpg(run.processes[0].pid, signal.SIGINT)
         assert run.wait() == [130], run.output
         assert_stopped(run)

@@ -506,7 +506,7 @@ def test_a_check_of_settings_that_are_refused_says_so(app, tab):
     app.settings.set("concepts.0.repeats", "many")
     tab.check_data()
     app.update()
-    assert "mend it first" in find_health(app)._state.cget("text")
+    assert "fix it first" in find_health(app)._state.cget("text")
 
 
 def test_a_long_sentence_about_a_failed_check_is_seen_whole(app, tab, wait_for, monkeypatch):

@@ -452,7 +452,7 @@ class TestRefusals:
         assert not folder.config_path.exists()
 
     def test_a_folder_in_use_is_refused(self, running):
-        with pytest.raises(UserError, match="in use by a run"):
+        with pytest.raises(UserError, match="in use by another run"):
             RunModel().start(config_from_values({"workspace_dir": str(running.path)}))
 
     def test_what_is_no_run_can_not_be_attached(self, tmp_path):
