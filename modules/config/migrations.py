@@ -31,7 +31,7 @@ def migrate(values: dict, migrations: Mapping[int, Migration] = MIGRATIONS, curr
         if version not in migrations:
             raise ConfigError(
                 f"config_version {show_value(version)} is too old for this Chorus ({current}): "
-                "write the settings anew, starting from a preset."
+                "create the settings again, starting from a preset."
             )
         values = migrations[version](values)
         version += 1

@@ -141,7 +141,7 @@ class Supervisor:
         if number is None:
             return None
         name = signal_name(number)
-        text = f"The process that had started the ranks was killed by {name}."
+        text = f"The process that started the ranks was killed by {name}."
         return Failure(self._first_rank, "ended", text, time.monotonic(), signal=name)
 
     def _note_exits(self, ranks: _Ranks) -> None:

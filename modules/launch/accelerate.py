@@ -67,7 +67,7 @@ def apply_accelerate_options(
             )
     if has_gpu and _is_true(env, "ACCELERATE_USE_CPU"):
         raise ConfigError(
-            "accelerate was told use_cpu, and Chorus trains on the GPUs that it sees: set CUDA_VISIBLE_DEVICES to an "
+            "accelerate was given use_cpu, but Chorus trains on the GPUs that it sees: set CUDA_VISIBLE_DEVICES to an "
             "empty text as well, or use_cpu to false."
         )
     taken: dict[str, str] = {}
@@ -80,13 +80,13 @@ def apply_accelerate_options(
         alike = f"set {choice.setting} to {choice.ours} as well, or " if choice.ours else ""
         apart = f"set accelerate's to {choice.neutral}" if choice.neutral else "leave accelerate's out"
         raise ConfigError(
-            f"accelerate was told {choice.name} {choice.told} and {choice.setting} is {choice.own}, which Chorus goes "
-            f"by: {alike}{apart}."
+            f"accelerate was given {choice.name} {choice.told}, but Chorus uses {choice.setting} {choice.own}: "
+            f"{alike}{apart}."
         )
     if not taken:
         return config, []
     overrides = [f"{path}={value}" for path, value in taken.items()]
-    lines = [f"{path} is {value}, as accelerate was told." for path, value in taken.items()]
+    lines = [f"{path} is {value}, as given to accelerate." for path, value in taken.items()]
     return config_from_values(apply_overrides(to_values(config), overrides), source="accelerate"), lines
 
 

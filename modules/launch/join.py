@@ -181,7 +181,7 @@ class LauncherWatch(threading.Thread):
     def run(self) -> None:
         wait_for_end_of(self._launcher)
         if self.folder is not None and self.folder.read_exit() is None:
-            text = "The process that had started the ranks is gone: they have ended."
+            text = "The process that started the ranks is gone, so they have ended."
             _write_failure(self.folder, {"rank": self._rank, "kind": "lost", "text": text})
         os._exit(LOST_EXIT_CODE)
 

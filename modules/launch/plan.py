@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.machine.Machine import Machine
 
-ONE_DEVICE = "enable_multi_gpu is on, but there is one device, which trains alone."
+ONE_DEVICE = "enable_multi_gpu is on, but there is only one device, so it trains alone."
 LONE_PROCESS = (
     "accelerate has started one process, as it does for distributed_type MULTI_CPU: use MULTI_GPU, also on CPUs, as "
     "resources/accelerate_config.yaml does."

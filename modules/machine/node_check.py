@@ -216,7 +216,7 @@ def _reach(place: Place, own: dict[str, Any], waiting: _Waiting) -> Iterator[soc
             silent_since = waiting.seconds
         elif waiting.seconds - silent_since > UNREACHABLE_SECONDS:
             if is_own:
-                _tell_that_nobody_leads(own, place, waiting.stopping)
+                _tell_that_no_node_leads(own, place, waiting.stopping)
             raise UserError(_unreachable(place, own["node_rank"], reason, is_own))
         if waiting.seconds > waiting.limit_seconds:
             raise UserError(
@@ -229,7 +229,7 @@ def _reach(place: Place, own: dict[str, Any], waiting: _Waiting) -> Iterator[soc
     yield None
 
 
-def _tell_that_nobody_leads(own: dict[str, Any], place: Place, stopping: Callable[[], bool]) -> None:
+def _tell_that_no_node_leads(own: dict[str, Any], place: Place, stopping: Callable[[], bool]) -> None:
     """Tell nodes that connect to this machine that it is not node 0, as when two were given the same command."""
     # UserError: the port is busy, so they reach something else. OSError: the caller's reason counts more
     is_ipv6 = ":" in place.address

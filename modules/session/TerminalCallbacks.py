@@ -79,12 +79,12 @@ class TerminalCallbacks(TrainCallbacks):
     def close(self) -> None:
         """Leave the bar on screen and move the cursor to a new line."""
         if self._bar is not None:
-            with self._lost_where_nobody_reads():
+            with self._ignoring_output_errors():
                 self._bar.close()
             self._bar = None
 
     def _move_bar(self, info: StepInfo, figures: str) -> None:
-        with self._lost_where_nobody_reads():
+        with self._ignoring_output_errors():
             if self._bar is None:  # created at the first step: the speed of a resumed run counts from there
                 options = {"total": info.steps_total, "initial": info.step - 1, "unit": "step"}
                 size = {"dynamic_ncols": True} if _has_size(self._stream) else _USUAL_SIZE
@@ -93,7 +93,7 @@ class TerminalCallbacks(TrainCallbacks):
             self._bar.update(info.step - self._bar.n)
 
     def _write(self, *lines: str) -> None:
-        with self._lost_where_nobody_reads():
+        with self._ignoring_output_errors():
             for line in lines:
                 if self._has_bar:
                     tqdm.write(visible_line(line), file=self._stream)
@@ -101,7 +101,7 @@ class TerminalCallbacks(TrainCallbacks):
                     print_line(line, self._stream)
 
     @contextlib.contextmanager
-    def _lost_where_nobody_reads(self) -> Iterator[None]:
+    def _ignoring_output_errors(self) -> Iterator[None]:
         """Ignore output errors: a closed terminal, or a full disk under a log file, must not end the training."""
         try:
             yield

@@ -124,7 +124,7 @@ def go_back_to(folder: RunFolder, step: int) -> None:
             _move(chosen.path, chosen.path.with_name(chosen.path.name.removeprefix("aside-")))
     except OSError as error:
         raise UserError(
-            f"The backups in {folder.backup_dir} can't be renamed ({error.strerror}): look after its disk."
+            f"The backups in {folder.backup_dir} can't be renamed ({error.strerror}): check its disk."
         ) from error
 
 

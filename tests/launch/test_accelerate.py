@@ -70,15 +70,15 @@ def test_what_nobody_has_set_is_as_accelerate_was_told_and_said():
     )
     assert (config.model.mixed_precision, config.gradient_accumulation_steps) == ("fp16", 8)
     assert lines == [
-        "model.mixed_precision is fp16, as accelerate was told.",
-        "gradient_accumulation_steps is 8, as accelerate was told.",
+        "model.mixed_precision is fp16, as given to accelerate.",
+        "gradient_accumulation_steps is 8, as given to accelerate.",
     ]
 
 
 @pytest.mark.parametrize("told", [{"MIXED_PRECISION": "fp8"}, {"DYNAMO_BACKEND": "AOT_EAGER"}])
 def test_what_chorus_has_no_setting_for_is_refused_though_nobody_has_set_it(told):
     env = SILENT | {f"ACCELERATE_{name}": value for name, value in told.items()}
-    with pytest.raises(ConfigError, match="which Chorus goes by: set accelerate's to no"):
+    with pytest.raises(ConfigError, match="set accelerate's to no"):
         apply_accelerate_options(config_from_values({}), (), True, env)
 
 
@@ -87,22 +87,22 @@ def test_what_chorus_has_no_setting_for_is_refused_though_nobody_has_set_it(told
     [
         (
             {"MIXED_PRECISION": "bf16"},
-            "accelerate was told mixed_precision bf16 and model.mixed_precision is no, which Chorus goes by: set "
+            "accelerate was given mixed_precision bf16, but Chorus uses model.mixed_precision no: set "
             "model.mixed_precision to bf16 as well, or set accelerate's to no.",
         ),
         (
             {"MIXED_PRECISION": "fp8"},
-            "accelerate was told mixed_precision fp8 and model.mixed_precision is no, which Chorus goes by: set "
+            "accelerate was given mixed_precision fp8, but Chorus uses model.mixed_precision no: set "
             "accelerate's to no.",
         ),
         (
             {"GRADIENT_ACCUMULATION_STEPS": "8"},
-            "accelerate was told gradient_accumulation_steps 8 and gradient_accumulation_steps is 1, which Chorus goes "
-            "by: set gradient_accumulation_steps to 8 as well, or leave accelerate's out.",
+            "accelerate was given gradient_accumulation_steps 8, but Chorus uses gradient_accumulation_steps 1: "
+            "set gradient_accumulation_steps to 8 as well, or leave accelerate's out.",
         ),
         (
             {"DYNAMO_BACKEND": "INDUCTOR"},
-            "accelerate was told dynamo_backend inductor and model.compile is off, which Chorus goes by: set "
+            "accelerate was given dynamo_backend inductor, but Chorus uses model.compile off: set "
             "model.compile to blocks as well, or set accelerate's to no.",
         ),
     ],
@@ -116,11 +116,11 @@ def test_what_it_was_told_otherwise_is_refused_with_both_values(variables, sente
 )
 def test_ways_to_compile_that_chorus_has_not_are_refused(name, value):
     text = refusal(SETTINGS, DYNAMO_BACKEND="INDUCTOR", **{f"DYNAMO_{name}": value})
-    assert text.startswith(f"accelerate was told dynamo_{name.lower()} {value.lower()} and model.compile is blocks")
+    assert text.startswith(f"accelerate was given dynamo_{name.lower()} {value.lower()}, but Chorus uses model.compile")
 
 
 def test_another_compiler_is_refused():
-    assert "dynamo_backend aot_eager and" in refusal(SETTINGS, DYNAMO_BACKEND="AOT_EAGER")
+    assert "dynamo_backend aot_eager, but" in refusal(SETTINGS, DYNAMO_BACKEND="AOT_EAGER")
 
 
 @pytest.mark.parametrize("engine", ["DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG"])
@@ -144,7 +144,7 @@ def test_use_cpu_is_refused_only_where_there_is_a_gpu():
     ],
 )
 def test_accumulation_that_accelerate_keeps_to_itself_is_read_from_its_words(words, told):
-    with pytest.raises(ConfigError, match=f"accelerate was told gradient_accumulation_steps {told} and"):
+    with pytest.raises(ConfigError, match=f"accelerate was given gradient_accumulation_steps {told}, but"):
         apply_accelerate_options(config_from_values(SETTINGS), ALL, False, SILENT, words)
     config = config_from_values({"gradient_accumulation_steps": int(told)})
     assert apply_accelerate_options(config, ALL, False, SILENT, words) == (config, [])
@@ -188,6 +188,6 @@ def test_one_rank_of_each_machine_says_it_before_anything_is_loaded(tmp_path):
     ]
     first, second = (process.communicate(timeout=PATIENCE_SECONDS)[1] for process in processes)
     assert [process.returncode for process in processes] == [2, 2]
-    assert first.startswith("accelerate was told mixed_precision bf16 and model.mixed_precision is no")
+    assert first.startswith("accelerate was given mixed_precision bf16, but Chorus uses model.mixed_precision no")
     assert (first.count("\n"), second) == (1, "")
     assert not (tmp_path / "run").exists()

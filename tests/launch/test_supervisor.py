@@ -512,5 +512,5 @@ def failure(local_rank: int, exit_code: int, time: int) -> ProcessFailure:
 def test_a_launcher_that_is_killed_is_the_cause_and_not_what_its_ranks_say_then(folder, callbacks, torchrun):
     code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     assert torchrun(["finish"], ["finish"], command=[sys.executable, "-c", code]) == FAILED
-    assert callbacks.failures == ["The process that had started the ranks was killed by SIGKILL."]
+    assert callbacks.failures == ["The process that started the ranks was killed by SIGKILL."]
     assert (folder.read_exit()["kind"], folder.read_exit()["signal"]) == ("ended", "SIGKILL")

@@ -369,7 +369,7 @@ class TestEnds:
         run.processes[0].kill()
         run.wait_until_gone(GONE_SECONDS)
         if launcher == "torchrun":  # where nobody of ours is above the ranks, they say it themselves
-            assert run.record()["text"] == "The process that had started the ranks is gone: they have ended."
+            assert run.record()["text"] == "The process that started the ranks is gone, so they have ended."
 
 
 def assert_stopped(run: StartedRun, num_ranks: int = 2) -> None:

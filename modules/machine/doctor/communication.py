@@ -23,7 +23,7 @@ def check_communication(
     """hardware: with only the GPUs that train. num_ranks: on this machine."""
     name = "communication"
     if num_ranks < 2:
-        return CheckResult(name, "ok", "one rank, which has nobody to exchange gradients with")
+        return CheckResult(name, "ok", "a single rank, so there is nothing to exchange")
     command = [sys.executable, "-m", "modules.distributed.probe", f"--backend={backend}", f"--world-size={num_ranks}"]
     if hardware.gpus:
         command += [f"--devices={','.join(str(gpu.index) for gpu in hardware.gpus)}", "--seconds=0.5"]
