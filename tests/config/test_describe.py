@@ -1,4 +1,4 @@
-"""The settings as data: complete, in order, and enough to make a form and a command line of."""
+"""The settings as data: complete, in order, and sufficient for a form and a command line."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ LISTS = {"concepts": "concepts.0", "embeddings": "embeddings.0", "sampling.sampl
 
 
 def leaves(cls: type, prefix: str = "") -> set[str]:
-    """The paths of all fields, found without walk_settings."""
+    """The paths of all fields, found independently of walk_settings."""
     paths = set()
     for field in dataclasses.fields(cls):
         annotation = field.type
@@ -37,7 +37,7 @@ def leaves(cls: type, prefix: str = "") -> set[str]:
 
 
 def another_value(info) -> str:
-    """A value as written on a command line that is allowed and not the default."""
+    """An allowed value other than the default, as written on a command line."""
     if info.type == "bool":
         return str(not info.default).lower()
     if info.type == "choice":

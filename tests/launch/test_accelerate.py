@@ -14,7 +14,7 @@ from modules.launch.accelerate import apply_accelerate_options, launcher_argumen
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
-# what accelerate 1.15 sets whatever it is told
+# what accelerate 1.15 sets whatever its options are
 SILENT = {
     "ACCELERATE_MIXED_PRECISION": "no",
     "ACCELERATE_DYNAMO_BACKEND": "NO",
@@ -162,13 +162,13 @@ def test_the_words_of_the_launcher_end_where_those_of_the_script_begin(tmp_path,
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the words of another process are read on Linux only")
 def test_accelerate_itself_is_heard(tmp_path):
-    """With one process; with several, the ranks are started by the same one."""
+    """With one process; with several, the ranks have the same parent."""
     pytest.importorskip("accelerate")
     script = tmp_path / "script.py"
     script.write_text(f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + LISTEN)
     told = ["--cpu", "--num_processes=1", "--gradient_accumulation_steps", "4"]
     command = [sys.executable, "-m", "accelerate.commands.launch", *told, str(script)]
-    command += ["--gradient_accumulation_steps=9"]  # the script's own
+    command += ["--gradient_accumulation_steps=9"]  # an argument of the script
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.stdout == "['--gradient_accumulation_steps', '4']\n", done.stderr
 

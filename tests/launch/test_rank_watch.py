@@ -23,7 +23,7 @@ posix_only = pytest.mark.skipif(os.name == "nt", reason="exit codes of signals a
 
 
 class Ranks:
-    """Two ranks that train, and what happens to them; the clock starts at 100 s."""
+    """Two fake training ranks and what happens to them; the clock starts at 100 s."""
 
     def __init__(self, num_ranks=2):
         self.ranks = {rank: RankState(rank, 1000 + rank, 100.0, 100.0, "training", 60.0) for rank in range(num_ranks)}
@@ -44,7 +44,7 @@ class Ranks:
         self.ranks[rank].done = "finished"
 
     def verdict_at(self, *times):
-        """The first verdict of a watcher that looks at `times`."""
+        """The first verdict of a watcher that checks at `times`."""
         return next((verdict for now in times if (verdict := self.watch.verdict(now)) is not None), None)
 
     def settled(self, first_sign):
@@ -262,7 +262,7 @@ def test_nothing_is_waited_for_when_all_ranks_have_ended():
 @pytest.mark.parametrize("code", [0, 1])
 def test_the_last_words_of_ranks_that_have_all_ended_are_waited_for(code):
     ranks = Ranks(1)
-    ranks.exits(0, 101, code)  # what it had said is still to be read
+    ranks.exits(0, 101, code)  # its message is still unread
     assert ranks.watch.verdict(101) is None
     if code:
         ranks.fails(0, 100.9)

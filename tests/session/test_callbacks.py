@@ -37,7 +37,7 @@ class Screen(io.StringIO):
 
 
 class Recorder:
-    """Answers to every call and remembers it."""
+    """Accepts and records every callback."""
 
     def __init__(self):
         self.calls = []

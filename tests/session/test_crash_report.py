@@ -18,7 +18,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("record", [*({"kind": kind} for kind in KINDS), {"text": "CUDA out of memory"}])
 def test_what_to_do_names_the_backup_that_a_resume_goes_on_from(folder, record):
     write_backup(folder.backup_dir, 40)
-    write_backup(folder.backup_dir, 60, without=("optimizer.safetensors",))  # no resume goes on from it
+    write_backup(folder.backup_dir, 60, without=("optimizer.safetensors",))  # unusable
     assert "esume from the backup of step 40" in suggestion(record, folder)
 
 

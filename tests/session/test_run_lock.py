@@ -35,7 +35,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def holder(path):
-    """Another process that holds the lock until its stdin ends."""
+    """Another process that holds the lock until its stdin is closed."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
