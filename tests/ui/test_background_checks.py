@@ -1,4 +1,4 @@
-"""What the window finds out by itself: devices and base model, on whichever tab a person is."""
+"""The background checks of devices and base model, whichever tab is shown."""
 
 import socket
 import sys
@@ -112,7 +112,7 @@ def test_of_several_machines_only_the_first_needs_the_port_and_can_not_take_anot
 
 @pytest.fixture
 def counts(app, monkeypatch):
-    """The settings for which pictures are counted; there are as many as the first concept's repeats."""
+    """The settings for which images were counted; the fake count is the first concept's repeats."""
     made = []
 
     def count(config, is_wanted):

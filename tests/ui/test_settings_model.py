@@ -1,4 +1,4 @@
-"""The model of the settings, without a display."""
+"""The settings model, without a display."""
 
 import json
 import subprocess
@@ -181,7 +181,7 @@ def test_a_preset_keeps_the_data_and_places_that_the_person_has_put_in(model):
     for path in kept:
         put_value(expected, path, value_in(before, path))
     assert model.values == expected
-    assert model.load_preset("sd15-full") == kept  # changed from the preset in between, too
+    assert model.load_preset("sd15-full") == kept  # relative to the preset in between, too
     for _ in range(2):
         assert model.undo()
     assert (model.values, model.preset_name) == (before, "demo")
@@ -287,7 +287,7 @@ def test_a_part_that_the_preset_does_not_have_stays_when_it_is_to_go_back_to_it(
     model.set("concepts.1.path", "other")
     model.load_preset("demo")
     model.remove("concepts", 1)
-    model.reset_to_preset(["concepts.1.path"])  # of a list of changes that was opened before
+    model.reset_to_preset(["concepts.1.path"])  # from a list of changes opened earlier
     assert len(model.get("concepts")) == 2
 
 

@@ -201,7 +201,7 @@ def _readable(folder: RunFolder) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"workspace_dir {str(folder.path)!r} can't be read ({error.strerror}): look after its disk and its "
+            f"workspace_dir {str(folder.path)!r} can't be read ({error.strerror}): check its disk and its "
             "permissions, or choose another folder."
         ) from error
 

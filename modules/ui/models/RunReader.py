@@ -99,7 +99,7 @@ class RunReader:
         try:
             records, has_more = self._follower.read()
         except OSError as error:
-            self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): look after its disk.")
+            self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): check its disk.")
             return False
         for record in records:
             self._take(record)
@@ -249,7 +249,7 @@ class RunReader:
             heartbeats = self._follower.heartbeats() if running else {}
             is_gone = not self.folder.path.is_dir()  # checked last, as its run seems to have ended too
         except OSError as error:
-            self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): look after its disk.")
+            self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): check its disk.")
             return
         if is_gone:
             self._state.is_running = self._runs_without_folder()

@@ -1,4 +1,4 @@
-"""A list of parts, such as the embeddings to train: a form for each, and buttons to add and remove."""
+"""A list of parts, such as embeddings: a form for each, and buttons to add and remove parts."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class PartList(ctk.CTkFrame):
         self._rebuild()
 
     def weight(self) -> float:
-        """Its length in rows; 0 while the list does not matter."""
+        """Its height in rows; 0 if the list has no effect."""
         if not self.app.settings.is_visible(self._path):
             return 0
         return 2.5 + len(self._parts) * (len(self._names) + 1)
 
     def focus_add(self) -> None:
-        """Bring the button that adds a part into sight and give it the focus."""
+        """Scroll to the button that adds a part and focus it."""
         bring_into_sight(self.app, self._add)
         self._add._canvas.focus_set()
 

@@ -1,4 +1,4 @@
-"""The curve of the loss in a window of its own."""
+"""The window with the loss curve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A window with a text to read and to copy."""
+"""A window with a text that can be read and copied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TextWindow(ctk.CTkToplevel):
-    """heading: one or two sentences above the text. bar: the frame for buttons; `add_button` puts one at its left."""
+    """heading: one or two sentences above the text. bar: the frame for the buttons, filled by `add_button`."""
 
     def __init__(self, app: App, title: str, heading: str, text: str, size: str = "760x520"):
         super().__init__(app.root)
@@ -46,12 +46,12 @@ class TextWindow(ctk.CTkToplevel):
         self.box.configure(state="disabled")
 
     def copy(self) -> None:
-        """The whole text to the clipboard."""
+        """Copy the whole text to the clipboard."""
         self.clipboard_clear()
         self.clipboard_append(self.box.get("1.0", "end-1c"))
 
     def add_button(self, text: str, command, is_main: bool = False) -> ctk.CTkButton:
-        """is_main: what Return does; it has the focus."""
+        """is_main: the button has the focus and is triggered by Return."""
         colours = {"fg_color": Theme.selected, "hover_color": Theme.selected_hover, "text_color": Theme.on_accent}
         button = ctk.CTkButton(self.bar, text=text, width=100, font=self.app.theme.font(), command=command)
         button.configure(**(colours if is_main else {}))
@@ -59,11 +59,11 @@ class TextWindow(ctk.CTkToplevel):
         if is_main:
             self.bind("<Return>", self._press_main)
             self._main = command
-            self.app.after(150, self._focus, button)  # when it has its size
+            self.app.after(150, self._focus, button)  # once it has its size
         return button
 
     def _press_main(self, event) -> None:
-        if event.widget in (self, self.box._textbox):  # on a button Return is for that
+        if event.widget in (self, self.box._textbox):  # on a button, Return triggers that button
             self._main()
 
     def _focus(self, button: ctk.CTkButton) -> None:
