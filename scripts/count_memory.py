@@ -64,7 +64,7 @@ def count(family: Family) -> dict[str, Any]:
         "lora": _both(lambda checkpointing: activations(family, "lora", checkpointing)),
         "full": _both(lambda checkpointing: activations(family, "full", checkpointing)),
         "vae_activations": _both(lambda checkpointing: vae_activations(family, checkpointing))
-        if "vae" in family.methods
+        if family.can_train_vae
         else {"whole": 0, "part": 0},
         "held": count_held_in_sampling(family),
     }

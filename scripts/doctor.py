@@ -84,7 +84,7 @@ def make_checks(args: argparse.Namespace) -> Iterator[CheckResult]:
         config = read_config(args)
     except UserError as error:
         problems = tuple(str(error).splitlines())
-        yield CheckResult("settings", "fails", "they can't be used", "Mend what is named above.", problems)
+        yield CheckResult("settings", "fails", "they can't be used", "Fix what is named above.", problems)
         config, arguments = TrainConfig(**WHOLE_MACHINE), []
     yield from examine(config, arguments, args.quick, None if args.node_rank is None else tell)
 

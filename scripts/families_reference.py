@@ -45,7 +45,9 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "align": family.align,
         "typical_bytes": family.typical_bytes,
         "single_file": family.single_file,
-        "methods": family.methods,
+        "can_train_vae": family.can_train_vae,
+        "lora_targets": list(family.lora_targets),
+        "embedding_keys": list(family.embedding_keys),
         "takes_guidance": family.takes_guidance,
         "experts": family.experts is not None,
         "memory": _memory(family, counted),
@@ -67,7 +69,7 @@ def _memory(family: Family, counted: dict | None) -> dict | None:
 def _digest(family: Family) -> str:
     """Of all that the count depends on, but for the libraries."""
     tables = (family.lora_targets, family.lora_mlp, family.lora_blocks)
-    parts = (family.published, len(family.denoisers), *tables, "vae" in family.methods)
+    parts = (family.published, len(family.denoisers), *tables, family.can_train_vae)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""How the pictures of a concept are varied, so that the model does not learn what is chance about them."""
+"""Augmentation of a concept's images, so that the model does not learn their accidental properties."""
 
 from pydantic.dataclasses import dataclass
 
@@ -71,10 +71,10 @@ class AugmentationConfig:
 
     @property
     def is_on(self) -> bool:
-        """Whether a picture has more than one look."""
+        """Whether any augmentation is on."""
         return any((self.flip, self.crop_jitter, self.rotation, *self.colours))
 
     @property
     def colours(self) -> tuple[float, float, float, float]:
-        """brightness, contrast, saturation, hue."""
+        """The amounts of brightness, contrast, saturation and hue."""
         return self.brightness, self.contrast, self.saturation, self.hue

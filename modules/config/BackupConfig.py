@@ -1,4 +1,4 @@
-"""When the state of the run is backed up, so that it can go on after an interruption."""
+"""When the state of the run is backed up, so that it can be resumed after an interruption."""
 
 from pydantic.dataclasses import dataclass
 

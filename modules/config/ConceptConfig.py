@@ -1,4 +1,4 @@
-"""One folder of pictures and what is made of it."""
+"""A concept: one folder of images and how it is used."""
 
 from typing import Literal
 
@@ -24,6 +24,8 @@ class ConceptConfig:
         label="Folder",
         help="The folder with the pictures.",
         group="data",
+        format="folder",
+        scope="machine",
     )
     enabled: bool = setting(
         True,
@@ -80,6 +82,8 @@ class ConceptConfig:
         help="A .csv or .jsonl file in the folder, with a column file_name. Several rows for a picture are several "
         "captions. Empty: metadata.csv, metadata.jsonl, captions.csv or captions.jsonl.",
         group="data",
+        format="file",
+        scope="machine",
         visible_when=TABLE,
     )
     caption_column: Str = setting(
@@ -95,6 +99,7 @@ class ConceptConfig:
         label="Prompt",
         help="The caption of every picture of the concept.",
         group="data",
+        format="long",
         visible_when={".captions": ["prompt"]},
     )
     shuffle_tags: bool = setting(

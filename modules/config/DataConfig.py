@@ -1,4 +1,4 @@
-"""How pictures and captions are prepared."""
+"""How images and captions are prepared."""
 
 from typing import Annotated
 
@@ -17,6 +17,7 @@ class DataConfig:
         help="Pictures are resized to about this many pixels squared. 512 for Stable Diffusion 1.x, 768 for 2.x, "
         "1024 for XL and 3.",
         group="data",
+        in_crash_report=True,
         unit="pixels",
         ge=8,
     )

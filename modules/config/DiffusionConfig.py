@@ -1,4 +1,4 @@
-"""How pictures are noised: which timesteps are trained, and with what noise."""
+"""Which timesteps are trained, and with what noise."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""The running average of the trained weights."""
+"""The exponential moving average (EMA) of the trained weights."""
 
 from pydantic.dataclasses import dataclass
 

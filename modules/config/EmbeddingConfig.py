@@ -1,4 +1,4 @@
-"""A new word and the vectors that it becomes in training (textual inversion)."""
+"""A new word and the vectors trained for it (textual inversion)."""
 
 from pydantic.dataclasses import dataclass
 
@@ -46,5 +46,5 @@ class EmbeddingConfig:
 
     @property
     def title(self) -> str:
-        """What its file is called, before characters that a file name can't hold are replaced."""
+        """The name of its file, before characters that are not allowed in file names are replaced."""
         return self.file_name.strip() or self.placeholder.strip("<>")

@@ -1,4 +1,4 @@
-"""Kind, size and place of the low-rank adapter."""
+"""The low-rank adapter: its size, variant and target layers."""
 
 from typing import Literal
 
@@ -72,5 +72,9 @@ class LoraConfig:
         "layers are kept; the settings above are for parts that it does not hold. Where a loss holds to what the model "
         "predicted before the training, that is the base without this LoRA. Empty: a new one.",
         group="method",
+        format="file",
+        scope="machine",
+        kept_as="LoRA to start from",
+        kept_while=("family", "method"),
         importance="advanced",
     )

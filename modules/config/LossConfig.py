@@ -1,4 +1,4 @@
-"""What the loss counts: errors, timesteps, parts of pictures, and what the model must not forget."""
+"""The loss: error terms, weighting of timesteps, masks and prior preservation."""
 
 from typing import Literal
 

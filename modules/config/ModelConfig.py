@@ -20,6 +20,10 @@ class ModelConfig:
         label="Base model",
         help="The model to start from: a diffusers folder, a name on the Hugging Face Hub or a .safetensors file.",
         group="model",
+        format="file_or_folder",
+        scope="machine",
+        kept_as="base model",
+        kept_while=("family",),
     )
     config_folder: Str = setting(
         "",
@@ -27,6 +31,10 @@ class ModelConfig:
         help="A diffusers folder whose configuration files and tokenizer describe a .safetensors base model. "
         "Needed only without internet.",
         group="model",
+        format="folder",
+        scope="machine",
+        kept_as="its configuration folder",
+        kept_while=("model.base",),
         importance="advanced",
     )
     prediction_type: Literal["auto", "epsilon", "v_prediction"] = setting(
@@ -34,6 +42,8 @@ class ModelConfig:
         label="Prediction type",
         help="What the denoiser predicts. Auto reads it from the base model; set it if a single file doesn't say so.",
         group="model",
+        kept_as="its prediction type",
+        kept_while=("model.base",),
         choice_labels={"auto": "Auto", "epsilon": "Noise (epsilon)", "v_prediction": "Velocity (v)"},
         importance="advanced",
         visible_when=DDPM,
@@ -53,6 +63,7 @@ class ModelConfig:
         help="Precision in which the model's weights are held. float32 is safest; bfloat16 halves the memory of "
         "weights that are not trained, as with LoRA.",
         group="model",
+        in_crash_report=True,
     )
     mixed_precision: Literal["no", "bf16", "fp16"] = setting(
         "no",
@@ -60,6 +71,7 @@ class ModelConfig:
         help="Precision of the computation where it is safe to lower it. bf16 is good on recent GPUs, fp16 on older "
         "ones.",
         group="model",
+        in_crash_report=True,
         choice_labels={"no": "Off"},
     )
     tf32: bool = setting(
@@ -76,6 +88,7 @@ class ModelConfig:
         help="Computes activations a second time instead of keeping them: needs far less memory and about a third "
         "more time.",
         group="model",
+        in_crash_report=True,
     )
     compile: Literal["off", "blocks"] = setting(
         "off",

@@ -1,4 +1,4 @@
-"""How gradients become changes of the weights."""
+"""The optimizer and its hyperparameters."""
 
 from typing import Literal
 
@@ -17,6 +17,7 @@ class OptimizerConfig:
         help="AdamW suits most runs. Adafactor, CAME (with a warm-up) and the 8-bit ones need less memory, Prodigy "
         "finds the size of its steps by itself, and the schedule-free AdamW needs no schedule.",
         group="optimizer",
+        in_crash_report=True,
         choice_labels={facts.name: facts.label for facts in OPTIMIZERS.values()},
     )
     learning_rate: Float = setting(

@@ -15,6 +15,7 @@ class OutputConfig:
         label="Model name",
         help="Name of the saved model's files. Characters that a file name can't hold are replaced.",
         group="output",
+        kept_as="model name",
     )
     every: Float = setting(
         0.0,
@@ -62,6 +63,10 @@ class OutputConfig:
         help="Where the model and the last backup go at the end of a run if the run folder can't be written, as when "
         "its disk is full. Empty, or if there is no room either: the system's temporary folder.",
         group="output",
+        format="folder",
+        empty_means="temporary folder",
+        scope="machine",
+        kept_as="fallback folder",
         importance="advanced",
     )
     wait_minutes: Float = setting(

@@ -1,4 +1,4 @@
-"""What of a part of the model is trained, how fast and for how long."""
+"""The training of one part of the model: which layers, at which rate and for how long."""
 
 from typing import Literal
 

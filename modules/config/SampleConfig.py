@@ -1,10 +1,10 @@
-"""One picture, or a few, to be made of a prompt during the run."""
+"""A prompt to sample during the run, and how."""
 
 from pydantic.dataclasses import dataclass
 
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
-MAX_SIDE = 16384  # pixels; no model makes such pictures, and what is larger was mistyped
+MAX_SIDE = 16384  # pixels; no model generates images this large, so a larger value is a typing error
 
 
 @dataclass(config=STRICT)
@@ -14,12 +14,14 @@ class SampleConfig:
         label="Prompt",
         help="What the picture should show.",
         group="sampling",
+        format="long",
     )
     negative_prompt: Str = setting(
         "",
         label="Negative prompt",
         help="What the picture should not show.",
         group="sampling",
+        format="long",
     )
     seed: Int = setting(
         42,

@@ -1,4 +1,4 @@
-"""When sample pictures are made during the run, and which."""
+"""When samples are made during the run, and of which prompts."""
 
 from pydantic.dataclasses import dataclass
 
@@ -47,5 +47,7 @@ class SamplingConfig:
         label="Samples",
         help="The prompts that samples are made of.",
         group="sampling",
+        part_name="prompt",
+        kept_as="prompts",
         default_factory=list,
     )

@@ -1,12 +1,15 @@
-"""The text encoders as a part that trains: which of them, beside what every part has."""
+"""The training of the text encoders: the settings of every part, and which of the encoders train."""
 
 from typing import Annotated
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from modules.config.families import load_families
 from modules.config.PartConfig import TRAINED, PartConfig
 from modules.config.setting import STRICT, Int, setting
+
+SEVERAL = [name for name, info in load_families().items() if len(info.text_encoders) > 1]
 
 
 @dataclass(config=STRICT)
@@ -18,5 +21,5 @@ class TextEncoderConfig(PartConfig):
         group="method",
         default_factory=list,
         importance="advanced",
-        visible_when=TRAINED,
+        visible_when={**TRAINED, "family": SEVERAL},
     )

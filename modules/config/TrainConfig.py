@@ -1,4 +1,4 @@
-"""Everything a run is asked to do; the parts are in the files beside this one."""
+"""All settings of a run; its sections are in the files beside this one."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -35,7 +35,7 @@ PARTS = {"method": methods_that(lambda method: method.chooses_parts)}
 
 @dataclass(config=STRICT)
 class TrainConfig:
-    """The settings of one run. A wrong value raises pydantic.ValidationError, also on assignment."""
+    """The settings of one run. An invalid value raises pydantic.ValidationError, also on assignment."""
 
     config_version: Int = setting(
         CURRENT_VERSION,
@@ -51,6 +51,7 @@ class TrainConfig:
         label="Model family",
         help="The kind of model to train; the base model has to be of it.",
         group="model",
+        in_crash_report=True,
         choice_labels={name: info.label for name, info in load_families().items()},
     )
     method: Literal[tuple(METHODS)] = setting(
@@ -58,6 +59,7 @@ class TrainConfig:
         label="Training method",
         help=f"What is trained. {' '.join(f'{method.label}: {method.trains}.' for method in METHODS.values())}",
         group="method",
+        in_crash_report=True,
         choice_labels={method.name: method.label for method in METHODS.values()},
     )
     workspace_dir: Str = setting(
@@ -65,12 +67,18 @@ class TrainConfig:
         label="Run folder",
         help="Where everything of the run is written: models, samples, backups and logs.",
         group="general",
+        format="folder",
+        scope="machine",
+        kept_as="run folder",
     )
     cache_dir: Str = setting(
         "workspace/cache",
         label="Cache folder",
         help="Where prepared pictures and captions are kept. Runs may share it.",
         group="general",
+        format="folder",
+        scope="machine",
+        kept_as="cache folder",
     )
     seed: Int = setting(
         42,
@@ -104,6 +112,7 @@ class TrainConfig:
         help="How many pictures are trained at once: on each GPU, or in a whole step on all GPUs, as the batch size "
         "mode says. 1 to 8 per GPU is usual.",
         group="training",
+        in_crash_report=True,
         unit="pictures",
         ge=1,
     )
@@ -113,6 +122,7 @@ class TrainConfig:
         help="Per device: each GPU takes the batch size, so more GPUs make larger steps. Global: the GPUs and the "
         "accumulation steps share it, so that the result doesn't depend on their number.",
         group="training",
+        in_crash_report=True,
         choice_labels={"per_device": "Per device", "global": "Global"},
     )
     gradient_accumulation_steps: Int = setting(
@@ -120,6 +130,7 @@ class TrainConfig:
         label="Gradient accumulation",
         help="How many batches make one optimizer step: a larger step in the same memory. 1 switches it off.",
         group="training",
+        in_crash_report=True,
         unit="batches",
         ge=1,
     )
@@ -128,6 +139,7 @@ class TrainConfig:
         label="Multi-GPU",
         help="Train on several GPUs at once.",
         group="multi_gpu",
+        in_crash_report=True,
     )
     distributed_backend: Literal["nccl", "gloo", "auto"] = setting(
         "nccl",
@@ -135,6 +147,7 @@ class TrainConfig:
         help="Library that exchanges gradients: NCCL for NVIDIA GPUs on Linux, Gloo for Windows and CPUs; auto picks "
         "one. Where NCCL can't be used, Gloo is, with a warning.",
         group="multi_gpu",
+        in_crash_report=True,
         choice_labels={"nccl": "NCCL", "gloo": "Gloo", "auto": "Auto"},
         visible_when=MULTI_GPU,
     )
@@ -143,6 +156,8 @@ class TrainConfig:
         label="GPUs per machine",
         help="How many GPUs each machine uses. Empty: all, or all chosen ones.",
         group="multi_gpu",
+        scope="machine",
+        in_crash_report=True,
         ge=1,
         visible_when=MULTI_GPU,
     )
@@ -169,6 +184,7 @@ class TrainConfig:
         label="Port",
         help="Network port at which the processes meet. On one machine the next free one is taken if it is busy.",
         group="multi_gpu",
+        scope="machine",
         importance="advanced",
         visible_when=MULTI_GPU,
     )
@@ -177,6 +193,7 @@ class TrainConfig:
         label="Number of this machine",
         help="Which of the machines this is, counted from 0. 0 is the one whose address the others know.",
         group="multi_gpu",
+        scope="machine",
         ge=0,
         importance="advanced",
         visible_when=MULTI_GPU,
@@ -186,6 +203,7 @@ class TrainConfig:
         label="Machines",
         help="How many machines train together.",
         group="multi_gpu",
+        in_crash_report=True,
         ge=1,
         importance="advanced",
         visible_when=MULTI_GPU,
@@ -195,6 +213,7 @@ class TrainConfig:
         label="Address of machine 0",
         help="Host name or IP address of machine 0, as the other machines see it. localhost on one machine.",
         group="multi_gpu",
+        scope="machine",
         importance="advanced",
         visible_when=MULTI_GPU,
     )
@@ -202,6 +221,8 @@ class TrainConfig:
         label="GPUs",
         help="Numbers of the GPUs to use, counted from 0. Empty: all. Without multi-GPU the first of them trains.",
         group="multi_gpu",
+        empty_means="all",
+        scope="machine",
         default_factory=list,
     )
     lr_scaling: Literal["none", "sqrt", "linear"] = setting(
@@ -280,6 +301,9 @@ class TrainConfig:
         label="Embeddings",
         help="The new words to train, each with a file of its own.",
         group="method",
+        part_name="embedding",
+        kept_as="embeddings",
+        kept_while=("method",),
         default_factory=list,
         visible_when=with_settings("embeddings"),
     )
@@ -289,6 +313,8 @@ class TrainConfig:
         label="Concepts",
         help="The folders of pictures to train on.",
         group="data",
+        part_name="concept",
+        kept_as="concepts",
         default_factory=list,
     )
     diffusion: DiffusionConfig = section(DiffusionConfig, label="Noise", visible_when=DIFFUSION)
@@ -318,7 +344,7 @@ class TrainConfig:
     @field_validator("denoiser", "text_encoder", mode="before")
     @classmethod
     def _complete_part(cls, value: Any, info: ValidationInfo) -> Any:
-        # A file may give a part only its learning rate; whether it is trained then stays as it is by default.
+        # A file may set only the learning rate of a part; whether the part trains then keeps its default.
         return {"train": info.field_name == "denoiser", **value} if isinstance(value, dict) else value
 
     @field_validator("initial_port", mode="before")

@@ -1,4 +1,4 @@
-"""What the autoencoder is trained to do when the method is `vae`."""
+"""The training of the autoencoder by the method `vae`."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""When the loss of pictures that are never trained on is measured, and how."""
+"""When and how the validation loss is measured, on images that are never trained on."""
 
 from pydantic.dataclasses import dataclass
 

@@ -1,1 +1,1 @@
-"""Settings: what a run is asked to do."""
+"""The settings of a run: declaration, validation, files and presets."""

@@ -1,6 +1,6 @@
-"""Replacing a file so that nobody ever sees half of it; modules/session/atomic.py does the same for folders.
+"""Replace a file atomically: a reader never sees half of it. modules/session/atomic.py does the same for folders.
 
-What is new is written under a temporary name beside the old, put on the disk (fsync) and only then renamed.
+The new content is written under a temporary name beside the file, flushed to disk (fsync) and only then renamed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _LARGE_BYTES = 1 << 26
 
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; what is written there replaces `path` when the block ends well.
+    """Yield a temporary path beside `path`; the file written there replaces `path` when the block succeeds.
 
-    For writers that want a path of their own, such as safetensors. The temporary has another extension than `path`:
-    tell the writer the format. If the block raises, the old `path` stays as it was and the temporary is removed.
+    For writers that take a path, such as safetensors. The temporary has a different extension than `path`, so tell the
+    writer the format explicitly. If the block raises, `path` is left unchanged and the temporary is removed.
     """
     path = Path(path)
     temporary = temporary_beside(path)
     try:
         yield temporary
-        share(temporary)
+        set_default_permissions(temporary)
         sync_file(temporary)
         rename(temporary, path, LARGE_SECONDS if temporary.stat().st_size > _LARGE_BYTES else FILE_SECONDS)
     except BaseException:
@@ -38,13 +38,13 @@ def new_file(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def write_bytes(path: str | os.PathLike, data: bytes) -> None:
-    """Replace the file at `path` by `data`, whole or not at all. Raises OSError, with the old file intact."""
+    """Atomically replace the file at `path` by `data`. Raises OSError, leaving the old file intact."""
     with new_file(path) as temporary:
         temporary.write_bytes(data)
 
 
 def rename(source: str | os.PathLike, target: str | os.PathLike, seconds: float = FILE_SECONDS) -> None:
-    """Rename a file, over one that is there, or a folder, also if another process has it open for up to `seconds`.
+    """Rename a folder, or a file over an existing one, retrying for `seconds` while another process has it open.
 
     Raises OSError.
     """
@@ -52,24 +52,24 @@ def rename(source: str | os.PathLike, target: str | os.PathLike, seconds: float 
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name beside `path` that no other writer takes; it says which process writes there."""
+    """A unique temporary name beside `path`, which contains the id of the writing process."""
     return path.with_name(f"{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def remove(path: Path) -> bool:
-    """Removes a temporary file or folder, if it can; whether it is gone."""
+    """Remove a temporary file or folder if possible; returns whether it is gone."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
-    except OSError:  # still open on Windows, or never made: the next sweep takes what is left
+    except OSError:  # still open on Windows, or never created: the next sweep removes what is left
         return False
     return True
 
 
-def share(path: Path) -> None:
-    """Gives a file the permissions that new files have in its folder: safetensors lets only its owner read."""
+def set_default_permissions(path: Path) -> None:
+    """Give a file the default permissions of new files: those of safetensors are readable by their owner only."""
     if os.name == "posix":
         probe = temporary_beside(path)
         probe.touch()
@@ -78,8 +78,8 @@ def share(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Puts the content of a file on the disk."""
-    flags = os.O_RDWR if os.name == "nt" else os.O_RDONLY  # Windows flushes writable files only
+    """Flush the content of a file to disk."""
+    flags = os.O_RDWR if os.name == "nt" else os.O_RDONLY  # Windows flushes only writable files
     descriptor = retry_busy(lambda: os.open(path, flags), LARGE_SECONDS)
     try:
         os.fsync(descriptor)
@@ -88,12 +88,12 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Puts the names in a folder on the disk, where the system can."""
-    if os.name == "nt":  # folders can't be opened there; NTFS keeps its own journal of names
+    """Flush the entries of a folder to disk, where the system supports it."""
+    if os.name == "nt":  # folders can't be opened there; NTFS journals its metadata
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        # Some network and FUSE file systems refuse to sync a folder (EINVAL); the rename itself has been done by then.
+        # Some network and FUSE file systems can't sync a folder (EINVAL); the rename is already done by then.
         with contextlib.suppress(OSError):
             os.fsync(descriptor)
     finally:

@@ -1,4 +1,4 @@
-"""What batch size and learning rate mean on a number of ranks."""
+"""Global batch size, accumulation steps and learning rate scaling for a number of ranks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from modules.config.TrainConfig import TrainConfig
 
 
 def global_batch(config: TrainConfig, num_ranks: int) -> int:
-    """Samples of one optimizer step over all ranks and micro-batches."""
+    """The samples of one optimizer step over all ranks and micro-batches."""
     if config.batch_size_mode == "global":
         return config.batch_size
     return config.batch_size * num_ranks * config.gradient_accumulation_steps
 
 
 def accumulation_steps(config: TrainConfig, num_ranks: int, samples_per_step: int) -> int:
-    """Micro-batches of a rank's share of a step; with a batch size per device none is larger than that.
+    """The number of micro-batches per rank and step; with a batch size per device none is larger than that.
 
-    samples_per_step: the global batch, which a resumed run has from its backup, whatever its number of ranks is now.
+    samples_per_step: the global batch; a resumed run takes it from its backup, whatever the number of ranks is now.
     """
     if config.batch_size_mode == "global":
         return config.gradient_accumulation_steps
@@ -26,14 +26,14 @@ def accumulation_steps(config: TrainConfig, num_ranks: int, samples_per_step: in
 
 
 def learning_rate_factor(config: TrainConfig, num_ranks: int) -> float:
-    """What every group's learning rate is multiplied by because more ranks make a larger batch."""
+    """The factor for every learning rate, because more ranks make a larger batch."""
     if config.batch_size_mode == "global" or OPTIMIZERS[config.optimizer.name].finds_own_step:
         return 1.0
     return {"none": 1.0, "sqrt": math.sqrt(num_ranks), "linear": float(num_ranks)}[config.lr_scaling]
 
 
 def describe_scaling(config: TrainConfig, num_ranks: int) -> str | None:
-    """What the rule does to the learning rate, in one line; None where it leaves it as it is."""
+    """How the learning rate is scaled, in one line; None if it is unchanged."""
     factor = learning_rate_factor(config, num_ranks)
     if factor == 1:
         return None
@@ -43,7 +43,7 @@ def describe_scaling(config: TrainConfig, num_ranks: int) -> str | None:
 
 
 def scientific(value: float) -> str:
-    """1e-4, not 0.0001 or 1e-04."""
+    """Format a number like 1e-4, not like 0.0001 or 1e-04."""
     mantissa, exponent = f"{value:.4g}", 0
     if value and not 0.01 <= value < 1000:
         mantissa, exponent = f"{value:.3e}".split("e")

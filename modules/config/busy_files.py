@@ -1,4 +1,4 @@
-"""Waiting for files that another process has open, which Windows does not let anybody rename, replace or delete."""
+"""Wait for files that another process has open: Windows refuses to rename, replace or delete them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-FILE_SECONDS = 2.0  # for a reader of ours, or a virus scanner at a small file
-LARGE_SECONDS = 60.0  # for a virus scanner or a cloud service that reads gigabytes which have just been written
+FILE_SECONDS = 2.0  # for one of our readers, or a virus scanner on a small file
+LARGE_SECONDS = 60.0  # for a virus scanner or cloud client that reads gigabytes just written
 
 _FILES_GET_BUSY = os.name == "nt"
 
 
 def retry_busy(action: Callable[[], T], seconds: float = FILE_SECONDS) -> T:
-    """What `action()` gives, which is tried for `seconds` while Windows refuses it.
+    """The result of `action()`, retried for up to `seconds` while Windows refuses it.
 
-    Raises the last PermissionError. Elsewhere nothing is tried twice: POSIX refuses for reasons that stay.
+    Raises the last PermissionError. On other systems there are no retries: POSIX permissions do not change by waiting.
     """
     deadline = time.monotonic() + seconds
     while True:

@@ -1,4 +1,4 @@
-"""The settings as data: what a window, a reference page and an error message need to know of each."""
+"""The settings as data, for the window, the reference page and error messages."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from modules.config.TrainConfig import TrainConfig
 
 SettingType = Literal["bool", "int", "float", "str", "choice", "list[int]", "list"]
+AS_DECLARED = ("format", "empty_means", "part_name", "scope", "kept_as", "kept_while", "in_crash_report")
 SCALAR_TYPES: dict[type, SettingType] = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
@@ -20,11 +21,12 @@ class SettingInfo:
     path: "optimizer.learning_rate"; "concepts[].path" for a setting of the parts in a list.
     type: "list" is a list of parts, whose settings follow under "path[]".
     optional: whether it may be empty (None).
-    default: in a config nobody touched, or in a new part of a list.
-    choices: the values allowed, as written in files; choice_labels: the words for each.
-    ge, gt, le, lt: the range; of every entry, if the setting is a list of numbers.
-    section: label of the part it belongs to, empty at the top.
-    visible_when: path -> values with which the setting matters; all have to hold.
+    default: in a new config, or in a new part of a list.
+    choices: the allowed values, as written in files. choice_labels: their labels.
+    ge, gt, le, lt: the range; of each entry, if the setting is a list of numbers.
+    section: label of the section it belongs to, empty at the top level.
+    visible_when: path -> values for which the setting matters; all conditions have to hold.
+    format, empty_means, part_name, scope, kept_as, kept_while, in_crash_report: as declared with `setting`.
     """
 
     path: str
@@ -44,20 +46,34 @@ class SettingInfo:
     importance: str
     section: str
     visible_when: dict[str, list[Any]] = field(hash=False)
+    format: str
+    empty_means: str
+    part_name: str
+    scope: str
+    kept_as: str
+    kept_while: tuple[str, ...]
+    in_crash_report: bool
 
 
 def walk_settings(cls: type = TrainConfig) -> list[SettingInfo]:
-    """All settings of `cls` and its parts, in the order they are declared.
+    """All settings of `cls` and its sections, in the order of declaration.
 
-    Raises TypeError for a field without label and help, or of a type no form could show.
+    Raises TypeError for a field without label and help, or of a type that a form can't show.
     """
     return list(_walk_part(cls, cls(), prefix="", section_label="", conditions={}))
 
 
 @lru_cache(maxsize=1)
 def settings_by_path() -> dict[str, SettingInfo]:
-    """The settings of TrainConfig under their paths, as in `walk_settings`."""
+    """The settings of TrainConfig by path, in the order of `walk_settings`."""
     return {info.path: info for info in walk_settings()}
+
+
+def part_paths(path: str, number: int) -> list[str]:
+    """The settings of part `number` of the list at `path`: "concepts", 2 -> "concepts.2.name", "concepts.2.path" ..."""
+    prefix = f"{path}[]."
+    names = [name.removeprefix(prefix) for name in settings_by_path() if name.startswith(prefix)]
+    return [f"{path}.{number}.{name}" for name in names]
 
 
 def value_at(config: Any, path: str) -> Any:
@@ -69,7 +85,7 @@ def value_at(config: Any, path: str) -> Any:
 
 
 def is_visible(info: SettingInfo, config: Any, item: Any = None) -> bool:
-    """Whether a setting matters, given the values of the others.
+    """Whether a setting has any effect, given the values of the others.
 
     item: the part in question, for a setting of the parts in a list ("concepts[].path").
     """
@@ -131,6 +147,7 @@ def _describe(path, declared, annotation, optional, default, section_label, visi
         importance=shown["importance"],
         section=section_label,
         visible_when=visible_when,
+        **{name: shown[name] for name in AS_DECLARED},
     )
 
 
@@ -149,7 +166,7 @@ def _type_name(annotation: Any, path: str) -> SettingType:
 
 
 def _strip(annotation: Any) -> tuple[Any, bool]:
-    """The type without Annotated and None, and whether None was allowed."""
+    """The type without Annotated and None, and whether None is allowed."""
     optional = False
     if get_origin(annotation) in (Union, UnionType):
         rest = [entry for entry in get_args(annotation) if entry is not NoneType]
@@ -161,7 +178,7 @@ def _strip(annotation: Any) -> tuple[Any, bool]:
 
 
 def _limit(metadata: list[Any], name: str) -> float | None:
-    # A plain field holds annotated_types.Ge and the like; the entries of a list hold a FieldInfo around them.
+    # A plain field has annotated_types.Ge and the like; in the entries of a list they are wrapped in a FieldInfo.
     for entry in metadata:
         for constraint in (entry, *getattr(entry, "metadata", ())):
             if hasattr(constraint, name):

@@ -1,4 +1,4 @@
-"""What is raised when the user, not the program, made the mistake."""
+"""Exceptions for mistakes of the user rather than bugs of the program."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from modules.config.visible_text import visible_line
 
 
 class UserError(Exception):
-    """A mistake the user can mend; `str()` is one sentence that names what, its value, the rule and the remedy.
+    """A mistake that the user can fix. `str()` is one sentence that names the setting, its value, the rule and the
+    remedy.
 
-    The sentence is one line that is safe to print and log, whatever the names and values in it: nobody who raises an
-    error has to think of that.
+    The sentence is a single line that is safe to print and log, whatever names and values it contains, so that code
+    that raises an error need not care.
     """
 
     def __str__(self) -> str:
@@ -17,9 +18,9 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """Settings that can't be used; `problems` holds one sentence for each mistake, `str()` one line for each.
+    """Settings that can't be used. `problems` has one sentence per mistake, `str()` one line per mistake.
 
-    All mistakes of a file are reported together, so that nobody mends them one start at a time.
+    All mistakes of a file are reported together, so that users can fix them in one go.
     """
 
     def __init__(self, problems: str | list[str]):
@@ -31,5 +32,5 @@ class ConfigError(UserError):
 
 
 def first_line(error: Exception) -> str:
-    """What a library's error says, for the middle of a sentence: its first line, or its class if it has no text."""
+    """The first line of a library's error message, for use inside a sentence; its class if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""Sentences for settings that were refused: which, its value, the rule and the remedy."""
+"""Error messages for invalid settings: the setting, its value, the rule and the remedy."""
 
 import difflib
 import math
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from modules.config.describe import SettingInfo, range_text, settings_by_path
 from modules.config.show_value import MAX_SHOWN, show_value
 
-# Names that users of other trainers know -> what to set here.
+# Setting names of other trainers -> the corresponding setting of Chorus.
 FOREIGN_NAMES = {
     "pretrained_model_name_or_path": "model.base",
     "base_model_name": "model.base",
@@ -56,9 +56,9 @@ MAX_LISTED = 20
 
 
 def explain(error: ValidationError, source: str = "") -> list[str]:
-    """One sentence for each mistake that pydantic found in values for a TrainConfig, the first 20 of them.
+    """One sentence for each of the first 20 mistakes that pydantic found in the values for a TrainConfig.
 
-    source: where the values came from, such as a file's name; empty leaves it out.
+    source: where the values came from, such as a file name; empty to leave it out.
     """
     problems = error.errors(include_url=False)
     sentences = [explain_one(problem["loc"], problem, source) for problem in problems[:MAX_LISTED]]
@@ -67,7 +67,7 @@ def explain(error: ValidationError, source: str = "") -> list[str]:
 
 
 def explain_one(location: Sequence[Any], problem: dict, source: str) -> str:
-    """The sentence for one entry of `ValidationError.errors()`, at the path that `location` spells."""
+    """The sentence for one entry of `ValidationError.errors()`, at the path given by `location`."""
     path = ".".join(_show_name(name) for name in location)
     if problem["type"] in UNKNOWN_KEY_ERRORS:
         return unknown_setting(path, source)
@@ -78,7 +78,7 @@ def explain_one(location: Sequence[Any], problem: dict, source: str) -> str:
 
 
 def unknown_setting(path: str, source: str = "") -> str:
-    """The sentence for a path that names no setting, with the likeliest one that was meant."""
+    """The sentence for a path that is not a setting, with the most likely intended one."""
     path = path[:MAX_PATH]
     start = f"unknown setting {path if path.isprintable() else ascii(path)}{_in(source)}"
     meant = _with_numbers_of(path, FOREIGN_NAMES.get(path.rpartition(".")[2], "")) or _closest(path)
@@ -88,27 +88,27 @@ def unknown_setting(path: str, source: str = "") -> str:
 
 
 def square_side(text: str) -> int | None:
-    """Of a resolution that is written as width and height, "1024,768" or "1024x768", as other trainers take it: the
-    one that is meant here, in pixels. None for another text."""
+    """Convert a resolution given as width and height, "1024,768" or "1024x768", as in other trainers, to ours in
+    pixels: the side of the square with the same area. None for any other text."""
     sides = re.fullmatch(r"\s*([1-9][0-9]{0,5})\s*[,x×*]\s*([1-9][0-9]{0,5})\s*", text.lower())
     return round(math.sqrt(int(sides[1]) * int(sides[2]))) if sides else None
 
 
 def generic_path(path: str) -> str:
-    """The path with its list numbers left out: "concepts.0.path" -> "concepts[].path"."""
+    """The path with indexes replaced by []: "concepts.0.path" -> "concepts[].path"."""
     return re.sub(r"\.[0-9]{1,18}(?=\.|$)", "[]", path)
 
 
 def section_paths() -> set[str]:
-    """The paths that hold settings and are none themselves: "model", "concepts[]"."""
+    """The paths that contain settings but are not settings: "model", "concepts[]"."""
     return {path.rpartition(".")[0] for path in settings_by_path()} - {""}
 
 
 def _closest(path: str) -> str:
-    """The setting that was probably meant: a neighbour, else one of a similar path, else one of that name elsewhere."""
+    """The setting probably meant: one in the same section, else one with a similar path, else one of the same name."""
     generic = generic_path(path)
     parent, _, name = generic.rpartition(".")
-    # Basic settings first: `learning_rate` at the top is the optimizer's rather than the text encoder's.
+    # Basic settings first: a top-level `learning_rate` means the optimizer's rather than the text encoder's.
     settings = sorted(settings_by_path().values(), key=lambda info: info.importance != "basic")
     known = [*(info.path for info in settings), *sorted(section_paths())]
     neighbours = [other for other in known if other.rpartition(".")[0] == parent]
@@ -129,14 +129,14 @@ def _closest_name(name: str, paths: list[str]) -> str:
 
 
 def _with_numbers_of(path: str, generic: str) -> str:
-    """`generic` with the list numbers that `path` gives: "concepts.2.pth", "concepts[].path" -> "concepts.2.path"."""
+    """`generic` with the indexes of `path`: "concepts.2.pth", "concepts[].path" -> "concepts.2.path"."""
     for number in re.findall(r"\.([0-9]+)(?=\.|$)", path):
         generic = generic.replace("[]", f".{number}", 1)
     return generic.replace("[]", ".0")
 
 
 def _find(path: str) -> SettingInfo | None:
-    """The setting at the path; the list for an entry of a list of numbers; None for a whole part."""
+    """The setting at the path; for an entry of a list of numbers the list; for a section None."""
     generic = generic_path(path)
     known = settings_by_path()
     if generic in section_paths() and generic not in known:

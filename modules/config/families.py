@@ -1,7 +1,6 @@
-"""What settings, window and memory estimate know of the model families, from resources/families.json.
+"""The facts about the model families that need no torch, from resources/families.json.
 
-The families themselves, in modules/families, belong to the training; `python scripts/families_reference.py --write`
-writes the file from them.
+`python scripts/families_reference.py --write` generates the file from the families in modules/families.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from modules.config.methods import methods_for
+
 PATH = Path(__file__).resolve().parents[2] / "resources" / "families.json"
 
 
@@ -20,13 +21,14 @@ PATH = Path(__file__).resolve().parents[2] / "resources" / "families.json"
 class FamilyInfo:
     """One family.
 
-    label: as people know it. is_default: whether a config nobody touched is of this family.
+    label: as shown to users. is_default: whether a new config is of this family.
     denoisers, text_encoders, vae: names of the model's parts. objective: "ddpm" or "flow".
-    align: pixel sizes are multiples of it. typical_bytes: of the whole model in float32. single_file: the layout in
-    which it can be written as a single file, None where there is none.
-    methods: those that can train it. takes_guidance: whether its denoiser is told a scale of guidance.
+    align: image sizes must be multiples of it, in pixels. typical_bytes: of the whole model in float32. single_file:
+    the key layout in which it can be written as a single file, None if it can't.
+    can_train_vae, lora_targets, embedding_keys: as in Family; of the mappings only the keys, which are components.
+    takes_guidance: whether its denoiser takes a guidance scale as input.
     experts: whether several denoisers share the timesteps.
-    memory: what session/memory_estimate.py knows of the published model, None where its size is unknown.
+    memory: the sizes that machine/memory_estimate.py uses; None if they are unknown.
     """
 
     name: str
@@ -39,28 +41,35 @@ class FamilyInfo:
     align: int
     typical_bytes: float
     single_file: str | None
-    methods: tuple[str, ...]
+    can_train_vae: bool
+    lora_targets: tuple[str, ...]
+    embedding_keys: tuple[str, ...]
     takes_guidance: bool
     experts: bool
     memory: Mapping[str, Any] | None = field(hash=False)
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the methods that can train it."""
+        return methods_for(self)
+
 
 @lru_cache(maxsize=1)
 def load_families() -> dict[str, FamilyInfo]:
-    """The families by name, in the order in which they are offered."""
+    """The families by name, in the order of the menu."""
     entries = json.loads(PATH.read_bytes())
-    listed = ("denoisers", "text_encoders", "methods")
+    listed = ("denoisers", "text_encoders", "lora_targets", "embedding_keys")
     infos = [FamilyInfo(**{**entry, **{name: tuple(entry[name]) for name in listed}}) for entry in entries]
     return {info.name: info for info in infos}
 
 
 def default_family() -> str:
-    """The name of the family of a config nobody touched."""
+    """The name of the family of a new config."""
     return next(info.name for info in load_families().values() if info.is_default)
 
 
 def families_with(**values: Any) -> tuple[str, ...]:
-    """The names of the families whose entries have these values, as in families_with(objective="flow")."""
+    """The names of the families with these values, as in families_with(objective="flow")."""
     return tuple(
         name
         for name, info in load_families().items()

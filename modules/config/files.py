@@ -1,4 +1,4 @@
-"""Settings in and out: files, plain values and overrides from a command line."""
+"""Read and write settings: files, plain values and command-line overrides."""
 
 import copy
 import dataclasses
@@ -22,7 +22,7 @@ _ADAPTER = TypeAdapter(TrainConfig)
 
 
 def load_config(path: str | Path) -> TrainConfig:
-    """The settings in a YAML or JSON file; what the file leaves out is the default.
+    """The settings in a YAML or JSON file; missing ones get their defaults.
 
     Raises ConfigError with one sentence for every mistake in the file.
     """
@@ -30,17 +30,17 @@ def load_config(path: str | Path) -> TrainConfig:
 
 
 def load_values(path: str | Path) -> dict:
-    """The values in a YAML or JSON file as they are written, brought to today's version, not checked otherwise.
+    """The values in a YAML or JSON file, migrated to the current version but not validated.
 
-    Raises ConfigError if the file can't be read or its config_version is not understood.
+    Raises ConfigError if the file can't be read or its config_version is not supported.
     """
     return migrate(read_values(path))
 
 
 def config_from_values(values: dict, source: str = "") -> TrainConfig:
-    """The settings that `values` give; what they leave out is the default.
+    """The settings given by `values`; missing ones get their defaults.
 
-    source: where the values came from, for messages.
+    source: where the values came from, for error messages.
     Raises ConfigError with one sentence for every mistake.
     """
     if not isinstance(values, dict):
@@ -52,36 +52,36 @@ def config_from_values(values: dict, source: str = "") -> TrainConfig:
 
 
 def to_values(config: TrainConfig) -> dict:
-    """All settings as dicts, lists, text, numbers, booleans and None, in the order they are declared."""
+    """All settings as dicts, lists, text, numbers, booleans and None, in the order of declaration."""
     return dataclasses.asdict(config)
 
 
 def save_config(config: TrainConfig, path: str | Path) -> None:
-    """Write all settings as YAML or JSON, told apart by the ending.
+    """Write all settings as YAML or JSON, depending on the extension.
 
-    A reader sees the old file or the new one, never a part. The folder has to exist.
-    Raises ConfigError if the file can't be written, or the settings would be refused when read again.
+    The file is replaced atomically. The folder has to exist.
+    Raises ConfigError if the file can't be written, or if the settings would be refused when read back.
     """
     path = Path(path)
     check_ending(path)
-    # Lists inside a config can be changed without validation: never write what could not be loaded.
+    # Lists in a config can be modified without validation: never write settings that could not be loaded again.
     values = to_values(config_from_values(to_values(config), "the settings to be saved"))
     if path.suffix.lower() in JSON_ENDINGS:
         text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     else:
         text = yaml.dump(values, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
     try:
-        write_bytes(path.resolve(), text.encode("utf-8"))  # a link stays a link
+        write_bytes(path.resolve(), text.encode("utf-8"))  # resolved, so that a symlink is kept
     except OSError as error:
         raise ConfigError(f"{path} can't be written: {error.strerror}; choose another place.") from error
 
 
 def apply_overrides(values: dict, overrides: Iterable[str]) -> dict:
-    """`values` with each "path=value" set, in a new dict.
+    """A copy of `values` with each override "path=value" applied.
 
-    The value is read as in a YAML file, but for text, which is taken as it stands: "concepts.0.prompt=a: b".
-    Entries of a list are named by number from 0; the next free number adds one.
-    Raises ConfigError with one sentence for every override that names no setting, or gives it a wrong value.
+    Values are parsed as in a YAML file, except for text, which is taken literally: "concepts.0.prompt=a: b".
+    Entries of a list are numbered from 0; the next free number appends one.
+    Raises ConfigError with one sentence for every override with an unknown setting or an invalid value.
     """
     values = copy.deepcopy(values)
     problems: list[str] = []
@@ -100,7 +100,7 @@ def apply_overrides(values: dict, overrides: Iterable[str]) -> dict:
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """SafeDumper that escapes the line ends of Unicode, which PyYAML writes as they are and reads as spaces."""
+    """SafeDumper that escapes Unicode line separators, which PyYAML writes unescaped and reads back as spaces."""
 
     def represent_str(self, data: str) -> yaml.Node:
         style = '"' if any(line_end in data for line_end in "\x85\u2028\u2029") else None
@@ -132,11 +132,11 @@ def _read_override(path: str, text: str) -> Any:
     try:
         return parse_yaml_value(text)
     except ConfigError:
-        return text  # no number, truth value or list: refused as such, with the rule
+        return text  # not a number, boolean or list: refused later, with the rule
 
 
 def _problem_with_value(path: str, value: Any) -> str:
-    """The sentence for a value its setting refuses, judged alone, so that the message need not blame a file."""
+    """The error for an invalid value, validated on its own, so that the message does not refer to a file."""
     names = path.split(".")
     nested = value
     for name in reversed(names):
@@ -150,7 +150,7 @@ def _problem_with_value(path: str, value: Any) -> str:
 
 
 def _put(values: dict, path: str, value: Any) -> str:
-    """Set the value at the path, making sections and the next entry of a list; the problem in words, or ""."""
+    """Set the value at the path, creating sections and list entries as needed. Returns the problem in words, or ""."""
     names = path.split(".")
     place: Any = values
     for depth, name in enumerate(names):

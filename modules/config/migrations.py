@@ -1,4 +1,4 @@
-"""Steps that bring the values of an old settings file to the version of today."""
+"""Migrations of old settings files to the current version."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -11,14 +11,14 @@ CURRENT_VERSION = 1
 Migration = Callable[[dict], dict]
 
 MIGRATIONS: dict[int, Migration] = {}
-"""Version a step starts from -> a named function that returns the values as the next version writes them."""
+"""Version -> the function that converts values of this version to the next one."""
 
 
 def migrate(values: dict, migrations: Mapping[int, Migration] = MIGRATIONS, current: int = CURRENT_VERSION) -> dict:
-    """`values` as version `current` writes them, in a new dict.
+    """A copy of `values`, converted to version `current`.
 
-    A missing config_version means `current`: people who write a file by hand write it for the program they have.
-    Raises ConfigError if the version is no whole number, newer than `current`, or too old to be migrated.
+    A missing config_version means `current`: hand-written files are written for the installed version.
+    Raises ConfigError if the version is not an integer, newer than `current`, or too old to be migrated.
     """
     values = copy.deepcopy(values)
     version = values.get("config_version", current)
@@ -31,7 +31,7 @@ def migrate(values: dict, migrations: Mapping[int, Migration] = MIGRATIONS, curr
         if version not in migrations:
             raise ConfigError(
                 f"config_version {show_value(version)} is too old for this Chorus ({current}): "
-                "write the settings anew, starting from a preset."
+                "create the settings again, starting from a preset."
             )
         values = migrations[version](values)
         version += 1

@@ -1,4 +1,4 @@
-"""The optimizers: one row for each, which settings, estimates and trainer read. Nothing is imported to read it."""
+"""The facts about the optimizers, for settings, estimates and trainer, without importing any of them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 class OptimizerFacts:
     """One optimizer.
 
-    name: as in settings files. label: as people know it.
-    maker: the class, with its module. package: what pip installs for it; empty where PyTorch has it.
-    settings: the settings of OptimizerConfig that are not for every optimizer and that this one heeds.
-    arguments: what the class takes beside the parameters, their rates and the weight decay.
-    states: values that it keeps for each trained weight, in the weight's precision. state_bytes: further bytes.
-    steps_in_place: whether a step needs no second copy of the gradients' size.
-    largest_rate: learning rates from here on are most likely a mistake.
-    finds_own_step: whether it scales its steps itself. The rate is then near 1, the same for all parts, and does not
-        grow with the batch.
-    averages_weights: whether it trains other weights than are to be used, and needs neither EMA nor a schedule.
-    needs_warmup: whether its first steps are too large without one.
-    rounds: whether it can step a part of the weights at a time, as stochastic rounding asks for.
-    takes_float64: whether weights may be in float64. takes_channels_last: in any layout.
-    makes_momentum_late: whether it makes its momentum in the first step, so that a skipped one leaves it without.
-    found: what it finds out by itself and keeps in its parameter groups; part of its state.
+    name: as in settings files. label: as shown to users.
+    maker: the class, with its module. package: the pip package that contains it; empty for PyTorch.
+    settings: the settings of OptimizerConfig that only some optimizers use and that this one uses.
+    arguments: the arguments of the class beside parameters, learning rates and weight decay.
+    states: values of optimizer state per trained weight, in the weight's precision. state_bytes: further bytes.
+    steps_in_place: whether a step needs no temporary memory of the gradients' size.
+    largest_rate: learning rates from here on are probably a mistake.
+    finds_own_step: whether it adapts the step size itself. The learning rate is then near 1, the same for all parts,
+    and is not scaled with the batch size.
+    averages_weights: whether it averages weights itself, so that it needs neither EMA nor a schedule.
+    needs_warmup: whether its first steps are too large without a warmup.
+    rounds: whether it can update a part of the weights at a time, as stochastic rounding requires.
+    takes_float64: whether weights may be in float64. takes_channels_last: whether they may be in any memory format.
+    makes_momentum_late: whether it creates its momentum in the first step, so that a skipped step leaves it without.
+    found: values that it estimates and keeps in its parameter groups; part of its state.
     """
 
     name: str
@@ -85,8 +85,8 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             takes_float64=False,
             takes_channels_last=False,
         ),
-        # Defazio et al. 2024, arXiv 2405.15682. It averages with the squares of the rates as weights, so that a
-        # warm-up of ours does what its own would.
+        # Defazio et al. 2024, arXiv 2405.15682. Its average is weighted by the squared learning rates, so that our
+        # warmup has the same effect as its own.
         OptimizerFacts(
             name="schedule_free",
             label="AdamW, schedule-free",
@@ -121,9 +121,9 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             takes_float64=False,
             takes_channels_last=False,
         ),
-        # Shazeer & Stern 2018, arXiv 1804.04235. torch multiplies the rate by the larger of eps[1] and the weights'
-        # root mean square, which for adapters and blocks that begin at zero is next to nothing. With 1 the rate is the
-        # size of a step, as it is for AdamW.
+        # Shazeer & Stern 2018, arXiv 1804.04235. torch multiplies the learning rate by the larger of eps[1] and the
+        # weights' root mean square, which is almost 0 for adapters and zero-initialized blocks. With eps[1] = 1 the
+        # learning rate is the step size, as for AdamW.
         OptimizerFacts(
             name="adafactor",
             label="Adafactor",
@@ -169,7 +169,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             rounds=False,
             found=("d", "d_max", "d_hat", "d_numerator", "d_denom", "k"),
         ),
-        # Momentum as of Sutskever et al. 2013; the decay is part of the gradient.
+        # Momentum as in Sutskever et al. 2013; weight decay is added to the gradient.
         OptimizerFacts(
             name="sgd",
             label="SGD",
@@ -191,10 +191,10 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
 
 
 def optimizers_that(is_meant: Callable[[OptimizerFacts], bool]) -> list[str]:
-    """The names of the optimizers of a kind, for the `visible_when` of a setting."""
+    """The names of the optimizers that satisfy a condition, for the `visible_when` of a setting."""
     return [facts.name for facts in OPTIMIZERS.values() if is_meant(facts)]
 
 
 def optimizers_with(setting: str) -> dict[str, list[str]]:
-    """The `visible_when` of a setting beside `optimizer.name` that some optimizers alone heed."""
+    """The `visible_when` of a setting beside `optimizer.name` that only some optimizers use."""
     return {".name": optimizers_that(lambda facts: setting in facts.settings)}

@@ -1,4 +1,4 @@
-"""Reading YAML and JSON strictly: what is ambiguous, oversized or not data is refused, never guessed at."""
+"""Strict YAML and JSON parsing: ambiguous, oversized or non-data input is refused rather than guessed at."""
 
 import json
 import re
@@ -12,10 +12,10 @@ from modules.config.busy_files import retry_busy
 from modules.config.errors import ConfigError
 
 MAX_FILE_BYTES = 10 * 1024 * 1024
-MAX_DEPTH = 20  # settings need four levels; copying some hundreds would exhaust Python's stack
+MAX_DEPTH = 20  # settings need four levels; copying hundreds of levels would exceed Python's recursion limit
 YAML_ENDINGS = (".yaml", ".yml")
 JSON_ENDINGS = (".json",)
-# Each is a number to the dumper too, which puts quotes around a text that looks like one.
+# The dumper uses these too, so that it quotes text that looks like a number.
 _NUMBERS = {
     "tag:yaml.org,2002:int": r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$",
     "tag:yaml.org,2002:float": (
@@ -25,10 +25,10 @@ _NUMBERS = {
 
 
 def read_values(path: str | Path) -> dict:
-    """The mapping in a YAML or JSON file, told apart by the ending.
+    """The mapping in a YAML or JSON file, depending on the extension.
 
-    Raises ConfigError if the file can't be read, is larger than 10 MB, is not UTF-8, has a mistake in its syntax,
-    names a key twice, is nested too deeply, uses YAML aliases, or holds anything but a mapping.
+    Raises ConfigError if the file can't be read, is larger than 10 MB, is not UTF-8, has a syntax error, repeats a key,
+    is nested too deeply, uses YAML aliases, or contains anything but a mapping.
     """
     path = Path(path)
     check_ending(path)
@@ -40,7 +40,7 @@ def read_values(path: str | Path) -> dict:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {_yaml_problem(error)}.") from error
     except (ValueError, OverflowError) as error:
-        # json.JSONDecodeError is one, and so is what int() and date() make of a number or date that can't be.
+        # json.JSONDecodeError is a ValueError, and so are errors of int() and date() for impossible numbers and dates.
         raise ConfigError(f"{path} can't be read: {_one_line(str(error))}.") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds no settings: write them as lines such as `batch_size: 4`.")
@@ -50,7 +50,7 @@ def read_values(path: str | Path) -> dict:
 
 
 def parse_yaml_value(text: str) -> Any:
-    """A value as a settings file would spell it. Raises ConfigError if it is none."""
+    """Parse a value written as in a settings file. Raises ConfigError if it is invalid."""
     try:
         return _parse_yaml(text)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
@@ -58,7 +58,7 @@ def parse_yaml_value(text: str) -> Any:
 
 
 def check_ending(path: Path) -> None:
-    """Raises ConfigError if the file's name says neither YAML nor JSON."""
+    """Raises ConfigError if the extension is neither YAML's nor JSON's."""
     if path.suffix.lower() not in YAML_ENDINGS + JSON_ENDINGS:
         raise ConfigError(f"{path} has the ending {path.suffix!r}: settings files end in .yaml, .yml or .json.")
 
@@ -75,18 +75,18 @@ def _read_text(path: Path) -> str:
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"{path} is larger than 10 MB: that is no settings file of Chorus.")
     try:
-        return data.decode("utf-8-sig")  # Windows editors put a byte order mark first
+        return data.decode("utf-8-sig")  # Windows editors write a byte order mark
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8.") from error
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses keys given twice, aliases and tags, and reads only plain numbers as such.
+    """SafeLoader that refuses repeated keys, aliases and tags, and reads only plain numbers as numbers.
 
-    Of a key given twice PyYAML silently takes the last. Aliases let a few lines unfold into gigabytes, and a file
-    that Chorus saves again would lose them. Tags such as `!!bool maybe` end in a KeyError inside PyYAML.
-    To YAML 1.1 1:30 is 90 and 017 is 15, which nobody means today: they are text here, as in YAML 1.2, where a setting
-    for numbers refuses the one and reads the other as 17.
+    PyYAML silently takes the last of repeated keys. Aliases can expand a few lines to gigabytes, and would be lost when
+    Chorus saves the file. Tags such as `!!bool maybe` end in a KeyError inside PyYAML.
+    In YAML 1.1, 1:30 is 90 and 017 is 15, which nobody means today. Here they are text, as in YAML 1.2; a numeric
+    setting then refuses the first and reads the second as 17.
     """
 
     yaml_implicit_resolvers = {
@@ -107,7 +107,7 @@ class _StrictLoader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                continue  # refused by the loader itself, with the place
+                continue  # the loader itself refuses it, with its position
             if key in seen:
                 problem = f"{str(key)[:60]!r} is given twice; delete one of the lines"
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)

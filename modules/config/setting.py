@@ -1,4 +1,4 @@
-"""How a setting is declared: value, range and everything a window or a reference page shows of it, in one place."""
+"""Declaration of a setting: default, range, texts and every other fact about it, in one place."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
@@ -11,9 +11,11 @@ Group = Literal[
 ]
 Importance = Literal["basic", "advanced"]
 VisibleWhen = Mapping[str, Sequence[Any]]
+TextFormat = Literal["", "file", "folder", "file_or_folder", "long"]
+Scope = Literal["run", "machine"]
 
 STRICT = ConfigDict(validate_assignment=True, extra="forbid", allow_inf_nan=False)
-"""Of every dataclass of settings: misspelt names, wrong values and NaN are refused, also on assignment."""
+"""The pydantic configuration of all settings: unknown names, invalid values and NaN are refused, also on assignment."""
 
 IntervalUnit = Literal["never", "steps", "minutes", "epochs"]
 INTERVAL_LABELS = {"never": "Never", "steps": "Steps", "minutes": "Minutes", "epochs": "Epochs"}
@@ -34,16 +36,30 @@ def setting(
     importance: Importance = "basic",
     visible_when: VisibleWhen | None = None,
     default_factory: Callable[[], Any] | None = None,
+    format: TextFormat = "",
+    empty_means: str = "",
+    part_name: str = "",
+    scope: Scope = "run",
+    kept_as: str = "",
+    kept_while: Sequence[str] = (),
+    in_crash_report: bool = False,
 ) -> Any:
     """A field of a settings dataclass.
 
     default: left out for a field without one; `default_factory` makes mutable defaults instead.
-    label: a few words, as in a form. help: one or two plain sentences: what it does and good values.
+    label: a few words, as in a form. help: one or two plain sentences: what it does, and good values.
     unit: of the value, such as "pixels"; empty for a bare number.
-    choice_labels: words for the values of a Literal; a value left out is shown as it is.
+    choice_labels: labels of the values of a Literal; a value without one is shown as it is.
     ge, gt, le, lt: the range.
-    visible_when: path of another setting -> values of it with which this one matters. All have to hold.
-        A path that starts with a dot names a setting of the same part (".unit").
+    visible_when: path of another setting -> the values of it for which this one matters. All have to hold.
+        A path that starts with a dot is relative to the same section (".unit").
+    format: of a text: a path to a file or folder, or a "long" text that takes several lines; "" for a short text.
+    empty_means: the effect of leaving the setting empty, in one or two words, where "empty" does not say it.
+    part_name: for a list of parts, what one part is called, such as "concept".
+    scope: "run" if all machines of a run must agree on the value, "machine" if each may have its own.
+    kept_as: for a setting about the user's own data, which is kept when a preset is applied: what a message calls it.
+    kept_while: paths of other settings; the value is kept only while each of these is kept or the same in the preset.
+    in_crash_report: whether a crash report includes the value. Never for text that a user wrote.
     Raises ValueError if a text is missing or a group is unknown.
     """
     if not label.strip() or not help.strip():
@@ -58,6 +74,13 @@ def setting(
         "importance": importance,
         "choice_labels": dict(choice_labels or {}),
         "visible_when": {path: list(values) for path, values in (visible_when or {}).items()},
+        "format": format,
+        "empty_means": empty_means,
+        "part_name": part_name,
+        "scope": scope,
+        "kept_as": kept_as,
+        "kept_while": tuple(kept_while),
+        "in_crash_report": in_crash_report,
     }
     start = {"default_factory": default_factory} if default_factory is not None else {"default": default}
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt}
@@ -66,9 +89,9 @@ def setting(
 
 
 def section(default_factory: Callable[[], Any], *, label: str, visible_when: VisibleWhen | None = None) -> Any:
-    """A field that holds a part of the settings, a dataclass of its own.
+    """A field that holds a section of the settings, which is a dataclass itself.
 
-    visible_when: holds for every setting of the part, beside their own.
+    visible_when: applies to every setting of the section, in addition to its own.
     """
     conditions = {path: list(values) for path, values in (visible_when or {}).items()}
     presentation = {"label": label, "visible_when": conditions}
@@ -76,21 +99,21 @@ def section(default_factory: Callable[[], Any], *, label: str, visible_when: Vis
 
 
 def _refuse_no_number(value: Any) -> Any:
-    # To Python True is 1, so `rank: true` would silently mean rank 1.
+    # In Python True equals 1, so `rank: true` would silently mean rank 1.
     if isinstance(value, bool):
         raise PydanticCustomError("bool_for_number", "true and false are no numbers")
     return value
 
 
 def _refuse_huge(value: int) -> int:
-    # 64 bits are what tensors and files hold; Python can't even print some larger ones.
+    # Tensors and files hold 64 bits; Python can't even print some larger integers.
     if abs(value) >= 2**63:
         raise ValueError("a whole number of at most 18 digits")
     return value
 
 
 def _refuse_surrogates(value: str) -> str:
-    # Half of a character, from a file name with broken bytes or a JSON escape: no settings file can hold it.
+    # Lone surrogates, from an undecodable file name or a JSON escape, can't be written to a settings file.
     if any("\ud800" <= character <= "\udfff" for character in value):
         raise ValueError("text of valid Unicode characters")
     return value
@@ -99,4 +122,4 @@ def _refuse_surrogates(value: str) -> str:
 Str = Annotated[str, AfterValidator(_refuse_surrogates)]
 Int = Annotated[int, BeforeValidator(_refuse_no_number), AfterValidator(_refuse_huge)]
 Float = Annotated[float, BeforeValidator(_refuse_no_number)]
-"""Text such as "1e-4" is read as a number: that is what YAML 1.1 makes of an unquoted 1e-4."""
+"""Accepts text such as "1e-4": YAML 1.1 reads an unquoted 1e-4 as text."""

@@ -1,4 +1,4 @@
-"""How an error message shows a value that a user gave: short, on one line, whatever it is."""
+"""Format a user's value for an error message: short and on one line."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ MAX_SHOWN = 60
 
 
 def show_value(value: Any) -> str:
-    """The value as a settings file spells it, short, on one line."""
+    """The value as written in a settings file, short and on one line."""
     if value is None:
         return "empty"
     if isinstance(value, bool):
@@ -14,7 +14,7 @@ def show_value(value: Any) -> str:
     if isinstance(value, str):
         return repr(value if len(value) <= MAX_SHOWN else value[:MAX_SHOWN] + "...")
     if isinstance(value, int) and abs(value) >= 10**30:
-        return "a huge number"  # and str() of more than 4,300 digits raises
+        return "a huge number"  # str() raises above 4,300 digits
     if isinstance(value, (int, float)):
         return str(value)
     if isinstance(value, (list, tuple)):

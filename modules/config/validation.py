@@ -1,7 +1,7 @@
-"""Checks between settings that need no disk, no model and no GPU.
+"""Checks of settings against each other, without disk, model or GPU.
 
-The range of each setting alone is declared with it. What depends on the model family (multiples of sizes), on files
-or on the machine is checked where these are known.
+The range of each setting is declared with it. Checks that depend on the model family (image sizes), on files or on the
+machine are made where these are known.
 """
 
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ FLOW_WEIGHTS = ("sigma_sqrt", "cosmap")
 
 @dataclass(frozen=True)
 class Problem:
-    """path: of the setting to change. message: one sentence. blocking: the run can't start with it.
-    offer: a value with which it would be gone; "" where there is no such one."""
+    """path: the setting to change. message: one sentence. blocking: whether it prevents the run from starting.
+    offer: a value of the setting that would solve it; "" if there is none."""
 
     path: str
     message: str
@@ -30,7 +30,7 @@ class Problem:
 
 
 def find_problems(config: TrainConfig) -> list[Problem]:
-    """What is wrong between the settings, the blocking problems first."""
+    """The problems of the settings, blocking ones first."""
     checks = (
         _check_model,
         _check_family,
@@ -59,7 +59,7 @@ def find_problems(config: TrainConfig) -> list[Problem]:
 
 
 def check_settings(config: TrainConfig) -> list[Problem]:
-    """The problems that are worth a warning. Raises ConfigError for those with which the run can't start."""
+    """The problems that are only warnings. Raises ConfigError for blocking ones."""
     problems = find_problems(config)
     blocking = [problem.message for problem in problems if problem.blocking]
     if blocking:
@@ -68,7 +68,7 @@ def check_settings(config: TrainConfig) -> list[Problem]:
 
 
 def check_batch(batch_size: int, mode: str, num_ranks: int, accumulation: int) -> Problem | None:
-    """Whether the batch can be shared out: a global batch has to be a multiple of ranks x accumulation steps.
+    """Check that the batch can be divided: a global batch has to be a multiple of ranks x accumulation steps.
 
     num_ranks: over all machines.
     """
@@ -84,7 +84,7 @@ def check_batch(batch_size: int, mode: str, num_ranks: int, accumulation: int) -
 
 
 def _known_num_ranks(config: TrainConfig) -> int | None:
-    """Ranks over all machines; None if only the machine's GPUs decide."""
+    """The number of ranks over all machines; None if it depends on the machine's GPUs."""
     if not config.enable_multi_gpu:
         return 1
     per_node = config.world_size or len(config.device_indexes) or None
@@ -102,7 +102,7 @@ def _check_model(config: TrainConfig) -> Iterator[Problem]:
 def _check_family(config: TrainConfig) -> Iterator[Problem]:
     family = load_families()[config.family]
     if config.method not in family.methods:
-        message = f"method {config.method}: {family.label} can't be trained by it; use {' or '.join(family.methods)}."
+        message = f"method {config.method!r} can't train {family.label}: use {' or '.join(family.methods)}."
         yield Problem("method", message)
     if family.experts and config.enable_multi_gpu and config.ddp_static_graph:
         message = f"ddp_static_graph: a step of {family.label} may train one of its denoisers alone; switch it off."
@@ -162,7 +162,7 @@ def _check_trained_parts(config: TrainConfig) -> Iterator[Problem]:
 
 
 def _part_names(config: TrainConfig) -> list[str]:
-    """The parts whose settings the method heeds."""
+    """The names of the parts whose settings the method uses."""
     return ["denoiser", "text_encoder"] if facts_of(config).chooses_parts else []
 
 
@@ -193,7 +193,7 @@ def _check_embeddings(config: TrainConfig) -> Iterator[Problem]:
 
 def _check_precision(config: TrainConfig) -> Iterator[Problem]:
     weights, mixed = config.model.weight_dtype, config.model.mixed_precision
-    # Weights that don't train have no gradients, so their precision sets none.
+    # Weights that don't train have no gradients, so their precision does not matter here.
     trains_weights = facts_of(config).trains_weights
     if weights == "float16" and mixed == "fp16" and trains_weights:
         message = (
@@ -277,9 +277,9 @@ def _has_priors(config: TrainConfig) -> bool:
 
 
 def _check_without_effect(config: TrainConfig) -> Iterator[Problem]:
-    """What is switched on and changes nothing; worth a warning."""
+    """Warnings about settings that are on but have no effect."""
     of_weights = facts_of(config).trains_weights
-    # of float16 weights _check_precision says what to do
+    # float16 weights are handled by _check_precision
     if config.optimizer.stochastic_rounding and (not of_weights or config.model.weight_dtype in ("float32", "float64")):
         dtype = config.model.weight_dtype if of_weights else "float32"
         message = (

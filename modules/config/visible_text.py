@@ -1,46 +1,46 @@
-"""Text of others, such as file names, captions and errors of libraries, made safe to print, log and show.
+"""Make foreign text, such as file names, captions and errors of libraries, safe to print, log and display.
 
-A file may be named so that it retitles or clears a terminal, adds a line that nobody wrote, or shows its own name
-backwards. Here such characters become visible escapes. Only what is shown is changed, never a path or a prompt in use.
+A file name can clear or retitle a terminal, inject a fake line, or display itself backwards. Such characters are
+replaced by visible escapes. Use it for output only, never for a path or prompt that is used further.
 """
 
 from __future__ import annotations
 
 import re
 
-# Fixed ranges, not Unicode categories: those contain visible signs of Arabic, and change with Python's version.
+# Fixed ranges, not Unicode categories: those include visible Arabic signs and change with the version of Python.
 _HIDDEN = re.compile(
     "\U0001f3f4[\U000e0020-\U000e007e]+\U000e007f"  # kept: the flag of a region, such as Scotland, is spelled like this
-    "|[\x00-\x1f\x7f-\x9f"  # control characters, line feeds among them
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # direction of writing, and Unicode's own line ends
+    "|[\x00-\x1f\x7f-\x9f"  # control characters, including line feeds
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # text direction marks and Unicode's line separators
     "\u00ad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e007f"
-    "\ud800-\udfff]"  # halves of characters, as in file names that are not Unicode
-    # The joiners that Persian and Indic words and many emoji are spelled with follow a character beyond ASCII.
+    "\ud800-\udfff]"  # lone surrogates, as in undecodable file names
+    # Joiners, unless they follow a non-ASCII character: Persian and Indic words and many emoji need those.
     "|(?<![^\x00-\x7f])[\u200c\u200d]"
 )
 
 
 def visible_line(text: str) -> str:
-    r"""`text` on one line: control characters and invisible formatting become escapes, a line feed `\n`.
+    r"""`text` on one line, with control characters and invisible formatting escaped (a line feed becomes `\n`).
 
-    For everything that is one line by its meaning, such as a name, a sentence or a warning. Ordinary text in any
-    language stays as it is.
+    For everything that should be a single line, such as a name, a sentence or a warning. Ordinary text in any language
+    is unchanged.
     """
     return _HIDDEN.sub(_escape, text)
 
 
 def visible_text(text: str) -> str:
-    """As `visible_line`, for a text of several lines, such as a traceback: line feeds and tabs stay.
+    """As `visible_line`, but keeps line feeds and tabs, for text of several lines such as a traceback.
 
-    A line feed in a file name can't be told from the end of a line here: each line that names a file goes through
-    `visible_line` before the lines are joined.
+    A line feed in a file name can't be told from a line end here, so pass each line that contains a file name through
+    `visible_line` before joining the lines.
     """
     return _HIDDEN.sub(lambda match: match[0] if match[0] in "\n\t" else _escape(match), text.replace("\r\n", "\n"))
 
 
 def find_hidden(text: str) -> int | None:
-    """The place of the first character that `visible_line` would escape; None where there is none."""
+    """The index of the first character that `visible_line` would escape; None if there is none."""
     return next((match.start() for match in _HIDDEN.finditer(text) if _escape(match) != match[0]), None)
 
 

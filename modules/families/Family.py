@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from modules.config.methods import methods_for
 from modules.families.Codec import Codec
 from modules.families.PublishedModel import PublishedModel
 from modules.families.TextEncoding import Conditioning, TextEncoding
@@ -61,13 +62,14 @@ class Family:
     accepts: whether a model_index.json with one of the pipelines belongs to this family and not to a variant.
     matches_lora: whether tensor names and shapes of a LoRA file belong to this family and to no other.
     published: the model that the memory estimate is for; None if its architecture is unknown.
-    methods: methods that can train the family; "embedding" needs `embedding_keys`, "vae" a VAE with a distribution.
+    can_train_vae: whether the method "vae" can train its VAE, which has to encode to a distribution.
     call_options: further arguments for the pipeline's `__call__`, besides `text.options`.
     single_file: the key layout for writing single-file checkpoints, None if they can't be written: "ldm" for the
         original latent diffusion, "sgm" for Stability's models with two text encoders, "mmdit" with three.
     kohya_prefixes: component -> prefix of its layers in kohya's LoRA format.
     kohya_blocks: whether that format names the denoiser's blocks as diffusers or as single-file checkpoints do.
-    embedding_keys: text encoder -> key of its vectors in an embedding file.
+    embedding_keys: text encoder -> key of its vectors in an embedding file; empty where the method "embedding" can't
+        train the family.
     """
 
     name: str
@@ -102,7 +104,7 @@ class Family:
     accepts: Callable[[Mapping[str, Any]], bool] = lambda index: True
     matches_lora: Callable[[Mapping[str, tuple[int, ...]]], bool] = lambda shapes: False
     published: PublishedModel | None = None
-    methods: tuple[str, ...] = ("lora", "full")
+    can_train_vae: bool = False
     call_options: Mapping[str, Any] = field(default_factory=dict)
     single_file: Literal["ldm", "sgm", "mmdit"] | None = None
     kohya_prefixes: Mapping[str, str] = field(default_factory=dict)
@@ -113,6 +115,15 @@ class Family:
     def pipelines(self) -> tuple[str, ...]:
         """All diffusers pipeline classes whose folders this family can train."""
         return (self.pipeline, *self.other_pipelines)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the methods that can train it, as their facts say."""
+        return methods_for(self)
+
+    @property
+    def text_encoders(self) -> tuple[str, ...]:
+        return self.text.encoders
 
     @property
     def text_components(self) -> tuple[str, ...]:

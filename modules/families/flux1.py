@@ -44,7 +44,7 @@ FLUX1 = Family(
     pack=pack_2x2,
     unpack=unpack_2x2,
     takes_guidance=True,
-    methods=("lora", "full", "embedding", "vae"),
+    can_train_vae=True,
     lora_targets={
         "transformer": tuple(
             f"attn.{name}"

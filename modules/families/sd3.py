@@ -95,7 +95,7 @@ SD3 = Family(
         side=1024,
     ),
     single_file="mmdit",
-    methods=("lora", "full", "embedding", "vae"),
+    can_train_vae=True,
     matches_lora=_matches_lora,
     # The names that OneTrainer writes and ComfyUI reads, with an alpha per layer. kohya's own scripts merge query, key
     # and value into one layer, which can't hold three separate adapters of rank r.

@@ -1,4 +1,4 @@
-"""Decides from signs of trouble which rank has ended a run, and why."""
+"""Decides which rank caused a run to fail, and why, from heartbeats, exit codes and error reports."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any, Literal, Protocol
 
 from modules.launch.lifeline import LOST_EXIT_CODE, LifelineServer, RankState
 
-SETTLE_SECONDS = 1.0  # from the first sign to the verdict: the cause may come after the symptom
-START_SECONDS = 600.0  # for a rank to say that it is there: importing libraries from a network disk takes minutes
-OWN_SLEEP_SECONDS = 5.0  # a watcher that did not look for so long was stopped, and its ranks with it perhaps
+SETTLE_SECONDS = 1.0  # from the first sign of trouble to the verdict: a symptom may be seen before its cause
+START_SECONDS = 600.0  # for a rank to connect: importing libraries from a network disk takes minutes
+SUSPENDED_SECONDS = 5.0  # after a gap this long the watcher itself was suspended, and perhaps its ranks with it
 TRACEBACK_LINES = 20
 LOOK_SECONDS = 0.1
-CLOSE_SECONDS = 1.0  # between two ranks that fall silent: which of them was first then says little
+CLOSE_SECONDS = 1.0  # ranks that fall silent within this time: their order says little about the cause
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run has failed.
+    """Why a run failed.
 
-    text: one sentence for people. time: of `time.monotonic`, when it happened. is_symptom: another rank, perhaps on
-    another machine, is the cause. traceback: the last lines. signal: such as "SIGKILL".
+    text: one sentence for the user. time: when it happened, by `time.monotonic`. is_symptom: the cause is another
+    rank, perhaps on another machine. traceback: its last lines. signal: such as "SIGKILL".
     """
 
     rank: int
@@ -38,7 +38,7 @@ class Failure:
     traceback: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """What exit.json says of it."""
+        """The fields of exit.json that describe it."""
         left_out = ("time", "is_symptom")
         return {name: value for name, value in vars(self).items() if value is not None and name not in left_out}
 
@@ -48,10 +48,10 @@ class HasRanks(Protocol):
 
 
 class RankWatch:
-    """Looks at the ranks of one node.
+    """Watches the ranks of one node.
 
-    server: whose `ranks` are looked at; this class never polls it. ranks: those that are expected; one that never
-    connects is then found too.
+    server: its `ranks` are inspected; this class never polls it. ranks: the expected ranks, so that one that never
+    connects is noticed too.
     """
 
     def __init__(self, server: HasRanks, ranks: Iterable[int] = ()):
@@ -64,32 +64,32 @@ class RankWatch:
         self._first_sign: float | None = None
 
     def exited(self, rank: int, code: int | None, now: float | None = None) -> None:
-        """The process of `rank` is gone. code: minus the signal's number if a signal ended it; None if unknown."""
+        """Report that the process of `rank` is gone. code: minus the signal number after a signal; None: unknown."""
         time_of_exit, known = self._exits.get(rank, (time.monotonic() if now is None else now, None))
         self._exits[rank] = (time_of_exit, code if known is None else known)
 
     def verdict(self, now: float) -> Failure | None:
-        """The root cause, once there was time for it to show; None while all is well or not clear yet."""
-        self._note_own_sleep(now)
+        """The root cause, once it has had time to show; None while all is well or the cause is still unclear."""
+        self._restart_after_suspension(now)
         troubles = {rank: trouble for rank in self._all_ranks() if (trouble := self._trouble(rank, now)) is not None}
         if not troubles:
-            self._first_sign = None  # an exit was seen before the words that explained it
+            self._first_sign = None  # an exit was seen before the message that explained it
             return None
         if self._first_sign is None:
             self._first_sign = now
         if now - self._first_sign < SETTLE_SECONDS and not self._is_all_known(troubles):
             return None
-        return min(troubles.values(), key=_rootness)
+        return min(troubles.values(), key=_causes_first)
 
-    def look_again(self, failure: Failure, now: float) -> Failure:
-        """`failure` with what has become known of its rank since, such as an exit code."""
+    def refresh(self, failure: Failure, now: float) -> Failure:
+        """`failure` with what has become known about its rank since, such as an exit code."""
         return self._trouble(failure.rank, now) or failure
 
-    def _note_own_sleep(self, now: float) -> None:
-        """A watcher that was stopped (Ctrl-Z) has read no heartbeats; their age says nothing then."""
+    def _restart_after_suspension(self, now: float) -> None:
+        """Restart all limits after the watcher itself was suspended (Ctrl-Z): it has read no heartbeats meanwhile."""
         if self._started is None:
             self._started = now
-        elif self._last_look is not None and now - self._last_look > OWN_SLEEP_SECONDS:
+        elif self._last_look is not None and now - self._last_look > SUSPENDED_SECONDS:
             self._awake_since = now
         self._last_look = now
 
@@ -97,7 +97,7 @@ class RankWatch:
         return sorted(self._expected | self._server.ranks.keys() | self._exits.keys())
 
     def _is_all_known(self, troubles: dict[int, Failure]) -> bool:
-        """Whether every rank has ended and has said, or shown, how: nothing more can come."""
+        """Whether every rank has ended and it is known how, so that nothing more can arrive."""
         for rank in self._all_ranks():
             trouble = troubles.get(rank)
             if trouble is None and rank not in self._exits:
@@ -107,7 +107,7 @@ class RankWatch:
         return True
 
     def _may_have_said_more(self, rank: int) -> bool:
-        """Whether words of `rank` may be unread: its exit shows at once, what it said before at the next look."""
+        """Whether a message of `rank` may be unread: its exit is seen at once, its messages at the next poll."""
         state = self._server.ranks.get(rank)
         return state is not None and state.is_connected and state.error is None
 
@@ -141,11 +141,11 @@ class RankWatch:
             f"Rank {state.rank} has not moved for {silent:.0f} s while {state.phase} (limit {state.limit_seconds:g} s)"
             f"{also}."
         )
-        # Of several ranks that are silent, the others wait for the one that became silent first.
+        # Of several silent ranks the first one is the cause: the others are waiting for it in a collective.
         return Failure(state.rank, "hung", text, silent_since, phase=state.phase)
 
     def _silent_with(self, state: RankState) -> list[int]:
-        """Other ranks that became silent at almost the same time: in a collective all stop within milliseconds."""
+        """Ranks that fell silent at almost the same time: in a collective all stop within milliseconds."""
         running = [s for s in self._server.ranks.values() if not s.done and s.error is None and s.lost_at is None]
         close = [s.rank for s in running if abs(s.last_beat - state.last_beat) < CLOSE_SECONDS]
         return sorted(set(close) - {state.rank})
@@ -154,10 +154,10 @@ class RankWatch:
 def watch_in_thread(
     server: LifelineServer, on_verdict: Callable[[Failure], None], ranks: Iterable[int] = ()
 ) -> threading.Thread:
-    """Watches ranks that somebody else has started, such as torchrun; one rank of a node hosts `server` and calls this.
+    """Watch ranks that another launcher has started, such as torchrun. Called by the rank that hosts `server`.
 
-    The daemon thread that is returned owns `server` from now on. On a verdict it calls `on_verdict`, then ends all
-    ranks of the node, this one too if it is connected. It ends when all ranks are done.
+    The daemon thread that is returned owns `server` from then on. On a verdict it calls `on_verdict`, then ends all
+    ranks of the node, including this one if it is connected. It finishes when all ranks are done.
     """
     expected = frozenset(ranks)
 
@@ -182,8 +182,8 @@ def _all_done(server: HasRanks, expected: frozenset[int]) -> bool:
     return bool(server.ranks) and expected <= server.ranks.keys() and all(s.done for s in server.ranks.values())
 
 
-def _rootness(failure: Failure) -> tuple[int, float]:
-    """Sorts causes before effects."""
+def _causes_first(failure: Failure) -> tuple[int, float]:
+    """Sort key that puts causes before effects."""
     group = 2 if failure.is_symptom else 1 if failure.kind == "hung" else 0
     return group, failure.time
 
@@ -225,7 +225,7 @@ def _lost(rank: int, state: RankState | None, lost_at: float) -> Failure:
 
 
 def signal_name(number: int) -> str:
-    """Such as SIGKILL."""
+    """The name of a signal, such as "SIGKILL"."""
     try:
         return signal.Signals(number).name
     except ValueError:

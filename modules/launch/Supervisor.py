@@ -1,4 +1,4 @@
-"""The process above the ranks of a node: starts them, watches them, ends them, and says how it went."""
+"""The parent process of a node's ranks: starts, watches and ends them, and records the outcome of the run."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ from modules.session.TrainCallbacks import TrainCallbacks
 
 FINISHED, FAILED, STOPPED = 0, 1, 130
 
-LINGER_SECONDS = 30.0  # for ranks that are done to end: libraries tear down threads and devices
+LINGER_SECONDS = 30.0  # for finished ranks to exit: libraries tear down threads and devices
 _HEARTBEATS_SECONDS = 1.0
-_EXIT_CODE_SECONDS = 3.0  # torchrun tells how a rank ended only when all its ranks have
-_REAP_SECONDS = 10.0  # a killed process that is still there is inside a driver; nothing more can be done
+_EXIT_CODE_SECONDS = 3.0  # torchrun reports how a rank ended only once all its ranks have ended
+_REAP_SECONDS = 10.0  # a killed process that still exists is stuck inside a driver; nothing more can be done
 
 Outcome = Literal["finished", "stopped", "requeued"] | Failure
 
 
 class Supervisor:
-    """Runs the ranks of this node to their end, and starts them again from the last backup where that is allowed.
+    """Runs the ranks of this node to the end, restarting them from the last backup where the settings allow it.
 
-    make_launcher: called with the number of the attempt, from 0, and whether to resume; gives what starts the ranks.
-    callbacks: told of stops, restarts and failures; the ranks tell the rest themselves.
-    has_backup: whether there is a backup to start again from.
-    grace_seconds: from asking a rank to end to killing it.
-    first_rank: the rank of local rank 0. writes_exit: whether exit.json is for this node to write.
-    train_alone: called where the ranks could not join; has the next launcher start one rank, or says that none may.
+    make_launcher: called with the number of the attempt, from 0, and whether to resume; returns the ranks' launcher.
+    callbacks: told about stops, restarts and failures; the ranks report everything else themselves.
+    has_backup: whether there is a backup to restart from.
+    grace_seconds: between asking a rank to end and killing it.
+    first_rank: the rank of local rank 0. writes_exit: whether this node writes exit.json.
+    train_alone: called if the ranks could not join the process group; makes the next launcher start a single rank,
+        or returns False if that is not allowed.
     """
 
     def __init__(
@@ -67,17 +68,17 @@ class Supervisor:
         self._first_rank = first_rank
         self._writes_exit = writes_exit
         self._train_alone = train_alone
-        self._stops: list[int] = []  # the signals that have asked for a stop
+        self._stops: list[int] = []  # the signals received so far that ask for a stop
         self._heartbeats_due = 0.0
         self._has_passed_stop_on = False
         self._requeue_asked = False
         self._asked_to_requeue: set[int] = set()  # process ids of ranks
 
     def run(self) -> int:
-        """The exit code: 0 finished, 1 failed, 130 stopped, 75 stopped for SLURM to run the job again.
+        """Returns the exit code: 0 finished, 1 failed, 130 stopped, 75 stopped to be requeued by SLURM.
 
-        In the last case the caller is to ask SLURM for that, and to write exit.json. Must be called from the main
-        thread, which spawns. None of the ranks is left when it returns or raises.
+        In the last case the caller has to requeue the job and to write exit.json. Must be called from the main thread,
+        which spawns the ranks. When it returns or raises, no rank is left.
         """
         attempt = 0
         with self._signals_answered():
@@ -88,20 +89,20 @@ class Supervisor:
         return {"finished": FINISHED, "stopped": STOPPED, "requeued": REQUEUED}[outcome]
 
     def _run_ranks(self, attempt: int) -> Outcome | None:
-        """How the run has ended; None if it is to start again."""
+        """How the run ended; None if it is to be restarted."""
         launcher = self._make_launcher(attempt, self._resume)
         server = LifelineServer()
         watch = RankWatch(server, range(self._first_rank, self._first_rank + launcher.num_ranks))
         ranks = _Ranks(launcher, server, watch)
         try:
-            with signals_blocked((*HANGUP_SIGNALS, *requeue_signals())):  # they are for this process to answer
+            with signals_blocked((*HANGUP_SIGNALS, *requeue_signals())):  # handled by this process, not by the ranks
                 launcher.start({**server.variables(), ATTEMPT_VARIABLE: str(attempt)})
             outcome = self._watch(ranks)
             if isinstance(outcome, Failure):
                 outcome = self._with_details(outcome, ranks)
                 if self._starts_again_after(outcome):
                     return None
-            # before the ranks are reaped: whoever follows the run learns of a failure while a stuck rank still lives
+            # before the ranks are reaped, so that a failure is reported even while a stuck rank is still alive
             server.end_all()
             self._tell(outcome)
             return outcome
@@ -110,14 +111,14 @@ class Supervisor:
             server.close()
 
     def _watch(self, ranks: _Ranks) -> Outcome:
-        """Returns when all ranks have ended well, when one of them has not, or when the user wants no more waiting."""
+        """Returns when all ranks have finished, when one has failed, or when the user asks to stop at once."""
         while True:
             ranks.server.poll(LOOK_SECONDS)
             self._note_exits(ranks)
             self._show_heartbeats(ranks)
             failure = self._launcher_failure(ranks.launcher) or ranks.watch.verdict(time.monotonic())
             if failure is not None and self._stops and failure.rank not in ranks.server.ranks:
-                # by the same signal, sent to all processes, or by anything else: it had nothing to save yet
+                # whatever ended it (perhaps the same signal, sent to all processes): it had nothing to save yet
                 self._callbacks.on_status("Stopped before the training began")
                 return "stopped"
             if failure is not None:
@@ -130,27 +131,27 @@ class Supervisor:
             states = list(ranks.server.ranks.values())
             if len(states) < ranks.launcher.num_ranks or not all(state.done for state in states):
                 continue
-            if not ranks.launcher.is_running() or self._lingers(ranks):
+            if not ranks.launcher.is_running() or self._end_lingering(ranks):
                 ends = {state.done for state in states}
                 return next(end for end in ("requeued", "stopped", "finished") if end in ends)
 
     def _launcher_failure(self, launcher: Launcher) -> Failure | None:
-        """Before what its ranks say, which lose their store with it."""
+        """The launcher's own death. Checked before its ranks' errors: it causes them, as they lose their store."""
         number = launcher.killed_by()
         if number is None:
             return None
         name = signal_name(number)
-        text = f"The process that had started the ranks was killed by {name}."
+        text = f"The process that started the ranks was killed by {name}."
         return Failure(self._first_rank, "ended", text, time.monotonic(), signal=name)
 
     def _note_exits(self, ranks: _Ranks) -> None:
-        is_running = ranks.launcher.is_running()  # asked first: codes read later are then final
+        is_running = ranks.launcher.is_running()  # read first, so that the exit codes read below are final
         for local_rank, code in ranks.launcher.exit_codes().items():
             if code is not None or not is_running:
                 ranks.watch.exited(self._first_rank + local_rank, code)
 
     def _show_heartbeats(self, ranks: _Ranks) -> None:
-        """For who follows the run: a long phase writes no events, and only here is known that it goes on."""
+        """Write heartbeats for whoever follows the run: during a long phase there are no events, only heartbeats."""
         now = time.monotonic()
         if now < self._heartbeats_due:
             return
@@ -164,11 +165,11 @@ class Supervisor:
             }
             for rank, state in sorted(ranks.server.ranks.items())
         }
-        with contextlib.suppress(OSError):  # on a full disk the ranks train on, unseen
+        with contextlib.suppress(OSError):  # on a full disk the ranks keep training without being shown
             write_json(self._folder.heartbeats_path(self._first_rank), {"time": time.time(), "ranks": seen})
 
-    def _lingers(self, ranks: _Ranks) -> bool:
-        """Ends ranks that are all done and should have ended long ago; False if it is too early for that."""
+    def _end_lingering(self, ranks: _Ranks) -> bool:
+        """End ranks that are all done but have not exited in time; returns False while they may still take longer."""
         if time.monotonic() - max(state.done_at for state in ranks.server.ranks.values()) < LINGER_SECONDS:
             return False
         self._callbacks.on_warning(f"The training is done, but its ranks did not end within {LINGER_SECONDS:g} s.")
@@ -176,7 +177,7 @@ class Supervisor:
         return True
 
     def _with_details(self, failure: Failure, ranks: _Ranks) -> Failure:
-        """Ends the ranks by word, and adds what shows only then."""
+        """Ask the ranks to end, and add what is only known then, such as exit codes."""
         if failure.kind == "hung":
             failure = with_stacks(failure, self._folder, ranks.server.ranks.values())
         ranks.server.end_all()
@@ -184,7 +185,7 @@ class Supervisor:
         while failure.kind == "lost" and time.monotonic() < deadline:
             ranks.server.poll(LOOK_SECONDS)
             self._note_exits(ranks)
-            failure = ranks.watch.look_again(failure, time.monotonic())
+            failure = ranks.watch.refresh(failure, time.monotonic())
         if failure.traceback is None and ranks.launcher.last_lines:
             failure = dataclasses.replace(failure, traceback="\n".join(ranks.launcher.last_lines))
         return failure
@@ -193,12 +194,12 @@ class Supervisor:
         if self._stops or self._requeue_asked:
             return False
         failed_to_join = failure.phase == "joining" and failure.kind in ("user_error", "error", "hung")
-        if failed_to_join and self._train_alone(failure):  # none of the restarts that the settings allow
+        if failed_to_join and self._train_alone(failure):  # does not count as one of the allowed restarts
             return True
         if failure.kind == "user_error" or self._restarts >= self._max_restarts:
             return False
         self._restarts += 1
-        self._resume = True  # also without a backup: models that were saved must not end the run as an earlier one's
+        self._resume = True  # even without a backup: else models already saved would be taken for an earlier run's
         start = "from the last backup" if self._has_backup() else "from the beginning"
         self._callbacks.on_warning(f"{failure.text} Starting again {start} ({self._restarts} of {self._max_restarts}).")
         return True
@@ -218,13 +219,13 @@ class Supervisor:
                 self._callbacks.on_warning(f"{self._folder.exit_path} can't be written ({error.strerror}).")
 
     def _end(self, ranks: _Ranks) -> None:
-        """Ends every rank that is still there: by word, by SIGTERM, by SIGKILL."""
+        """End every rank that is still running: by message, then SIGTERM, then SIGKILL."""
         ranks.server.end_all()
         if ranks.launcher.is_running():
             ranks.launcher.terminate()
         if not ranks.wait(self._grace_seconds):
             ranks.launcher.kill()
-            # torchrun's ranks are no children of ours; a connection that is open shows that the process id is right
+            # torchrun's ranks are not our children; an open connection proves that the process id is still theirs
             kill_processes(state.pid for state in ranks.server.ranks.values() if state.is_connected)
             ranks.wait(_REAP_SECONDS)
 
@@ -246,7 +247,7 @@ class Supervisor:
             )
 
     def _pass_on_requeue(self, ranks: _Ranks) -> None:
-        """By the signal itself, which ranks that are not ready for it have blocked."""
+        """Forward the signal itself: ranks that are not ready for it have it blocked."""
         for state in ranks.server.ranks.values() if self._requeue_asked else ():
             if state.is_connected and not state.done and state.pid not in self._asked_to_requeue:
                 self._asked_to_requeue.add(state.pid)
@@ -255,9 +256,9 @@ class Supervisor:
                         os.kill(state.pid, number)
 
     def _signals_answered(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, the first signal asks the ranks to stop and save, a second one of STOP_SIGNALS ends them at once.
+        """Within the block, the first signal asks the ranks to stop and save; a second one of STOP_SIGNALS kills them.
 
-        The one by which SLURM announces the end of the job's time has them back up for the job's next turn.
+        The signal by which SLURM announces the end of the job's time makes them write a backup to be resumed later.
         """
 
         def stop(number: int, frame: object) -> None:
@@ -271,14 +272,14 @@ class Supervisor:
 
 @dataclasses.dataclass(frozen=True)
 class _Ranks:
-    """The ranks of one attempt: who starts them, whom they tell, and who judges what they tell."""
+    """The ranks of one attempt: their launcher, the server of their connections, and the watch over them."""
 
     launcher: Launcher
     server: LifelineServer
     watch: RankWatch
 
     def wait(self, seconds: float) -> bool:
-        """Whether all have ended within `seconds`."""
+        """Wait for all to end; returns whether they did within `seconds`."""
         deadline = time.monotonic() + seconds
         while self.launcher.is_running() or any(state.is_connected for state in self.server.ranks.values()):
             if time.monotonic() > deadline:

@@ -1,1 +1,1 @@
-"""How a run starts: alone, by spawn or torchrun, or joining ranks that others have started; and who watches it."""
+"""How a run starts (in this process, by spawn or torchrun, or joining a launcher's ranks) and is supervised."""

@@ -1,9 +1,9 @@
-"""What `accelerate launch` was told about the training itself, which Chorus's own settings decide too.
+"""Options of `accelerate launch` that concern the training itself and that Chorus has settings for too.
 
-It hands this to the processes it starts by environment variables, for accelerate's `Accelerator`. Chorus takes over
-what it has a setting for and the person has not set otherwise, and refuses what it would ignore. (Names and values:
-accelerate 1.15, utils/launch.py.) One option, --gradient_accumulation_steps, it hands on with DeepSpeed alone: its
-words have that.
+accelerate passes them to its processes in environment variables, for its `Accelerator`. Chorus applies those that it
+has a setting for, unless the user has set it otherwise, and refuses those that it would have to ignore. (Names and
+values: accelerate 1.15, utils/launch.py.) --gradient_accumulation_steps is passed on only with DeepSpeed, so that
+one is read from accelerate's command line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Env = Mapping[str, str]
 
-# what Chorus has of its own, or goes without
+# features that Chorus has its own version of, or does not support
 _NOT_USED = {
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
     "ACCELERATE_USE_FSDP": "FSDP",
@@ -36,10 +36,10 @@ _NOT_USED = {
 
 @dataclass(frozen=True)
 class _Choice:
-    """Something that a setting of Chorus decides too.
+    """An option of accelerate that corresponds to a setting of Chorus.
 
-    name: accelerate's for it. told: what accelerate was told. neutral: what tells it nothing, beside no word at all.
-    setting, own: ours, and its value. ours: what to set it to for the same; empty where nothing is.
+    name, told: the option and its value. neutral: the value that means the same as leaving the option out.
+    setting, own: our setting and its value. ours: the value of our setting with the same effect; empty if none has.
     """
 
     name: str
@@ -50,14 +50,14 @@ class _Choice:
     ours: str
 
 
-def heed_accelerate(
-    config: TrainConfig, given: Collection[str], has_gpu: bool, env: Env = os.environ, words: Sequence[str] = ()
+def apply_accelerate_options(
+    config: TrainConfig, given: Collection[str], has_gpu: bool, env: Env = os.environ, arguments: Sequence[str] = ()
 ) -> tuple[TrainConfig, list[str]]:
-    """`config` with what accelerate was told, and a line for each setting that changes by it.
+    """`config` with accelerate's options applied, and a line for each setting that this changes.
 
-    given: paths of the settings that the person has set, which accelerate must not contradict; a preset's are none of
-    them. words: of accelerate's command, as `launcher_words` finds them.
-    Raises ConfigError, one sentence, for a contradiction, and for what Chorus has no setting for.
+    given: paths of the settings that the user has set (not those of a preset), which accelerate must not contradict.
+    arguments: of accelerate's command line, as `launcher_arguments` finds them.
+    Raises ConfigError, one sentence, for a contradiction and for an option that Chorus has no setting for.
     """
     for variable, what in _NOT_USED.items():
         if _is_true(env, variable):
@@ -67,11 +67,11 @@ def heed_accelerate(
             )
     if has_gpu and _is_true(env, "ACCELERATE_USE_CPU"):
         raise ConfigError(
-            "accelerate was told use_cpu, and Chorus trains on the GPUs that it sees: set CUDA_VISIBLE_DEVICES to an "
+            "accelerate was given use_cpu, but Chorus trains on the GPUs that it sees: set CUDA_VISIBLE_DEVICES to an "
             "empty text as well, or use_cpu to false."
         )
     taken: dict[str, str] = {}
-    for choice in _choices(config, env, words):
+    for choice in _choices(config, env, arguments):
         if choice.told in ("", choice.neutral) or choice.ours == choice.own:
             continue
         if choice.ours and choice.setting not in given:
@@ -80,35 +80,35 @@ def heed_accelerate(
         alike = f"set {choice.setting} to {choice.ours} as well, or " if choice.ours else ""
         apart = f"set accelerate's to {choice.neutral}" if choice.neutral else "leave accelerate's out"
         raise ConfigError(
-            f"accelerate was told {choice.name} {choice.told} and {choice.setting} is {choice.own}, which Chorus goes "
-            f"by: {alike}{apart}."
+            f"accelerate was given {choice.name} {choice.told}, but Chorus uses {choice.setting} {choice.own}: "
+            f"{alike}{apart}."
         )
     if not taken:
         return config, []
     overrides = [f"{path}={value}" for path, value in taken.items()]
-    lines = [f"{path} is {value}, as accelerate was told." for path, value in taken.items()]
+    lines = [f"{path} is {value}, as given to accelerate." for path, value in taken.items()]
     return config_from_values(apply_overrides(to_values(config), overrides), source="accelerate"), lines
 
 
-def launcher_words(proc: Path = Path("/proc")) -> list[str]:
-    """What the program that has started this process was called with, but for what it has handed on to this one.
+def launcher_arguments(proc: Path = Path("/proc")) -> list[str]:
+    """The arguments of the parent process, without those that it has passed on to this one.
 
-    [] where that can't be told: Linux only.
+    Empty where they cannot be read: they can on Linux only.
     """
     try:
-        words = os.fsdecode((proc / str(os.getppid()) / "cmdline").read_bytes()).split("\0")[:-1]
+        arguments = os.fsdecode((proc / str(os.getppid()) / "cmdline").read_bytes()).split("\0")[:-1]
     except OSError:
         return []
-    return words[: len(words) - len(sys.argv[1:])]
+    return arguments[: len(arguments) - len(sys.argv[1:])]
 
 
-def _choices(config: TrainConfig, env: Env, words: Sequence[str]) -> Iterator[_Choice]:
+def _choices(config: TrainConfig, env: Env, arguments: Sequence[str]) -> Iterator[_Choice]:
     told = _told(env, "MIXED_PRECISION")
     ours = told if told in ("bf16", "fp16") else ""
     yield _Choice("mixed_precision", told, "no", "model.mixed_precision", config.model.mixed_precision, ours)
 
     name = "gradient_accumulation_steps"
-    told = _told(env, name.upper()) or _option(words, name)
+    told = _told(env, name.upper()) or _option(arguments, name)
     yield _Choice(name, told, "", name, str(config.gradient_accumulation_steps), told if told.isdecimal() else "")
 
     backend = _told(env, "DYNAMO_BACKEND")
@@ -124,11 +124,11 @@ def _told(env: Env, name: str) -> str:
     return env.get(f"ACCELERATE_{name}", "").lower()
 
 
-def _option(words: Sequence[str], name: str) -> str:
-    """What --name was given, with underscores or hyphens, as accelerate reads it; "" without it."""
+def _option(arguments: Sequence[str], name: str) -> str:
+    """The value of --name, spelled with underscores or hyphens as accelerate allows; "" if it was not given."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", dest="value", default="")
-    return parser.parse_known_args(words)[0].value
+    return parser.parse_known_args(arguments)[0].value
 
 
 def _is_true(env: Env, variable: str) -> bool:

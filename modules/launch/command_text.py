@@ -1,7 +1,7 @@
-"""The commands that start a run from terminals, one for each machine, and how they are written for bash and PowerShell.
+"""The commands that start a run from terminals, one per machine, written for bash and PowerShell.
 
-A command is made as an argument list and quoted afterwards, so that what a path or an address holds is never read by
-a shell. What no quoting makes safe to paste, such as a line break, is refused.
+A command is built as an argument list and quoted afterwards, so that no shell interprets what a path or an address
+contains. What no quoting makes safe to paste, such as a line break, is refused.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from modules.session.working_folder import working_folder
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
-# PowerShell takes each of these for a single quote (language specification, 2.3.5.2).
+# PowerShell treats each of these as a single quote (language specification, 2.3.5.2).
 _POWERSHELL_QUOTES = re.compile("['\u2018\u2019\u201a\u201b]")
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where every machine finds what the command names.
+    """Where every machine finds the files that the command names.
 
-    config_path: the file of the settings. chorus: the folder of Chorus. folder: to run in, which relative paths in the
-    settings start from. interface: network interface for the traffic between machines, empty: the libraries choose.
+    config_path: the settings file. chorus: the folder of Chorus. folder: the working folder, which relative paths in
+    the settings start from. interface: the network interface for traffic between machines; empty: chosen by the
+    libraries.
     """
 
     config_path: str
@@ -62,9 +63,9 @@ class Places:
 
 @dataclass(frozen=True)
 class Command:
-    """What one machine runs. variables: for the environment. folder: to run in.
+    """What one machine runs. variables: environment variables. folder: the working folder.
 
-    check: what it runs before, with success, if anything: torchrun would wait for other machines in silence.
+    check: a command that has to succeed first, if any: torchrun itself would wait for the other machines in silence.
     """
 
     node_rank: int
@@ -75,7 +76,7 @@ class Command:
 
 
 def launch_settings_path(workspace_dir: str) -> str:
-    """Where the settings that a command names are written: beside the run folder, whose own copy is the run's.
+    """Where the settings for a command are written: beside the run folder, which holds the run's own copy.
 
     Raises UserError if the folder has no name.
     """
@@ -83,9 +84,9 @@ def launch_settings_path(workspace_dir: str) -> str:
 
 
 def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resume: bool = False) -> list[Command]:
-    """One command for each of the config's machines, that of machine 0 first.
+    """One command for each machine of `config`, machine 0 first.
 
-    Raises UserError for an address that can't stand in a command, or a missing one.
+    Raises UserError for a missing address, or one that cannot be used in a command.
     """
     num_nodes = config.num_nodes if config.enable_multi_gpu else 1
     check_text("master_addr", config.master_addr)
@@ -93,7 +94,7 @@ def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resu
         raise UserError("master_addr is empty: write the address of machine 0, as the others reach it.")
     variables = []
     if config.enable_multi_gpu and config.device_indexes:
-        variables.append(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))  # so that the indexes mean the GPUs that were chosen
+        variables.append(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))  # so that indexes refer to the GPUs that were chosen
     if places.interface.strip():
         variables += [(f"{library}_SOCKET_IFNAME", places.interface.strip()) for library in ("NCCL", "GLOO")]
     return [
@@ -109,7 +110,7 @@ def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resu
 
 
 def commands_text(commands: Sequence[Command], master_addr: str, line: Callable[[Command], str]) -> str:
-    """All commands with a comment above each, for people. line: `bash_line` or `powershell_line`."""
+    """All commands for reading, each below a comment. line: `bash_line` or `powershell_line`."""
     address = f" ({master_addr})" if len(commands) > 1 else ""
     headings = [f"# node {command.node_rank}{'' if command.node_rank else address}" for command in commands]
     return "\n\n".join(f"{heading}\n{line(command)}" for heading, command in zip(headings, commands, strict=True))
@@ -126,8 +127,8 @@ def bash_line(command: Command) -> str:
 def powershell_line(command: Command) -> str:
     """One line for PowerShell, 5.1 and later.
 
-    Raises UserError for what its versions hand over in different ways: double quotes, and a backslash at the end of a
-    text with spaces (about_Native_Command_Parsing, "PSNativeCommandArgumentPassing").
+    Raises UserError for text that PowerShell's versions pass on differently: double quotes, and a backslash at the end
+    of a text with spaces (about_Native_Command_Parsing, "PSNativeCommandArgumentPassing").
     """
     for argument in (*command.check, *command.arguments):
         if '"' in argument or (argument.endswith("\\") and re.search(r"\s", argument)):
@@ -144,7 +145,7 @@ def powershell_line(command: Command) -> str:
 
 
 def bash_script(commands: Sequence[Command]) -> str:
-    """A file for bash: the command, or with several machines the one whose number is the first argument."""
+    """A bash script that runs the command or, with several machines, the one for the machine given as argument."""
     lines = ["#!/usr/bin/env bash", "# Starts a training of Chorus.", "set -eu"]
     if len(commands) == 1:
         return "\n".join([*lines, bash_line(commands[0]), ""])
@@ -156,7 +157,7 @@ def bash_script(commands: Sequence[Command]) -> str:
 
 
 def powershell_script(commands: Sequence[Command]) -> str:
-    """A file for PowerShell, as `bash_script`. To be saved with a byte order mark: 5.1 takes it for ANSI without."""
+    """As `bash_script`, for PowerShell. Save it with a byte order mark: without one, 5.1 reads it as ANSI."""
     lines = ["# Starts a training of Chorus."]
     if len(commands) == 1:
         return "\n".join([*lines, powershell_line(commands[0]), "exit $LASTEXITCODE", ""])
@@ -168,7 +169,7 @@ def powershell_script(commands: Sequence[Command]) -> str:
 
 
 def _arguments(config: TrainConfig, ranks_per_node: int, node_rank: int, places: Places, resume: bool) -> list[str]:
-    """Every option is written --name=value, so that no value is taken for an option."""
+    """The argument list. Options are written --name=value, so that no value can be mistaken for an option."""
     script = [f"{places.chorus.rstrip('/')}/scripts/train.py", f"--config={places.config_path}"]
     script += ["--resume"] if resume else []
     if not config.enable_multi_gpu or (config.num_nodes == 1 and ranks_per_node == 1):
@@ -197,7 +198,7 @@ def _arguments(config: TrainConfig, ranks_per_node: int, node_rank: int, places:
 def _check_arguments(
     config: TrainConfig, ranks_per_node: int, node_rank: int, places: Places, resume: bool
 ) -> list[str]:
-    """Without torchrun the training makes this check itself."""
+    """The check of the other machines that has to precede torchrun; without torchrun the training does it itself."""
     if not (config.enable_multi_gpu and uses_torchrun(config) and config.num_nodes > 1):
         return []
     return [
@@ -215,7 +216,7 @@ def _check_arguments(
 
 
 def check_text(label: str, value: str) -> None:
-    """Raises UserError for what has no place in a command, whatever its quoting: people paste what they have read."""
+    """Raises UserError for invisible characters, which no quoting makes safe: users paste what they can read."""
     place = find_hidden(value)
     if place is not None:
         raise UserError(
@@ -226,12 +227,12 @@ def check_text(label: str, value: str) -> None:
 
 def _bash_words(arguments: Sequence[str]) -> list[str]:
     program, *others = arguments
-    # a program's name with = in it would be an assignment, unless it is quoted
+    # unquoted, a program name containing = would be read as an assignment
     return [_bash_quote(program) if "=" in program else shlex.quote(program), *map(shlex.quote, others)]
 
 
 def _bash_quote(text: str) -> str:
-    """In quotes even where shlex sees no need."""
+    """Quote even where shlex sees no need to."""
     return "'" + text.replace("'", "'\"'\"'") + "'"
 
 

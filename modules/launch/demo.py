@@ -1,4 +1,4 @@
-"""The demo: teaches a small model two new digits, then shows what it drew before and after."""
+"""The demo: teaches a small model two new digits, then shows samples from before and after."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run_demo(config: TrainConfig) -> int:
-    """Trains as the preset demo says, or a change of it, and says where to look; the exit code of `start_training`."""
+    """Train with the demo preset, perhaps modified, and print where the results are. Returns the exit code."""
     print("A small model that draws handwritten digits, but only zero to seven, learns eight and nine.", flush=True)
     code = start_training(_alone_without_gloo(config))
     if code != FINISHED:
@@ -33,7 +33,7 @@ def run_demo(config: TrainConfig) -> int:
 
 
 def _alone_without_gloo(config: TrainConfig) -> TrainConfig:
-    """The settings for one rank where several could not meet, which is known to happen on Windows alone."""
+    """`config`, changed to a single rank where gloo does not work, which is known to happen only on Windows."""
     if sys.platform != "win32" or not config.enable_multi_gpu:
         return config
     from modules.distributed.setup_distributed import gloo_problem
@@ -45,7 +45,7 @@ def _alone_without_gloo(config: TrainConfig) -> TrainConfig:
 
 
 def save_before_and_after(folder: RunFolder) -> Path:
-    """One picture of the run's first and last samples."""
+    """Save a grid of the run's first and last samples as one image."""
     rounds = sorted(folder.samples_dir.iterdir())
     return save_sample_grid({"before": rounds[0], "after": rounds[-1]}, folder.path / "before_after.png")
 

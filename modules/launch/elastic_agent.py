@@ -1,8 +1,8 @@
-"""torchrun's agent as a program of its own, behind scripts/elastic_agent.py.
+"""torchrun's agent as a separate program, run by scripts/elastic_agent.py.
 
-Its arguments are the file ENDS and those of torchrun. It starts the ranks as torchrun does and writes the exit codes of
-those that failed to ENDS, as JSON by local rank; torchrun itself tells them to people only. Exit code: 0 where all
-ranks ended well, 1 where one failed, above 128 where a signal ended the agent.
+Its arguments are the file ENDS, then those of torchrun. It starts the ranks as torchrun does and writes the exit codes
+of failed ranks to ENDS, as JSON by local rank; torchrun itself only prints them. Exit code: 0 if all ranks succeeded, 1
+if one failed, above 128 if a signal ended the agent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def failed_ranks(error: ChildFailedError) -> dict[str, int]:
-    """Local rank -> exit code, minus the signal's number where a signal ended it. Not of those that the agent ended."""
+    """Local rank -> exit code, minus the signal number if a signal ended it. Ranks ended by the agent are left out."""
     _, first = error.get_first_failure()
     failures = error.failures.values()
     return {str(one.local_rank): one.exitcode for one in failures if one is first or one.exitcode != -signal.SIGTERM}

@@ -1,4 +1,4 @@
-"""A run whose ranks torchrun, accelerate or srun has started: this process is one of them."""
+"""Joining a run whose ranks were started by torchrun, accelerate or srun: this process is one of them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from modules.launch.RankWatch import Failure
 
 VERDICT_SECONDS = 5.0
-REFUSED = 2  # as for every other mistake in the settings
+REFUSED = 2  # the exit code for any other invalid setting, too
 
 
 def join_training(config: TrainConfig, plan: LaunchPlan) -> NoReturn:
-    """Trains as the rank that a launcher has made of this process, and ends it: with 0 when finished or stopped.
+    """Train as the rank that a launcher has assigned to this process, then exit: with 0 if finished or stopped.
 
-    Where no supervisor of Chorus is above the launcher, the ranks of a machine watch each other.
-    Raises UserError for what can be said before the ranks have met.
+    Unless the launcher itself runs under a supervisor of Chorus, the ranks of a machine watch each other.
+    Raises UserError for what can be refused before the ranks have met.
     """
     environment, resume = plan.environment, plan.resume
     started = float(os.environ.get(STARTED_VARIABLE) or time.time())
@@ -49,33 +49,33 @@ def join_training(config: TrainConfig, plan: LaunchPlan) -> NoReturn:
     is_supervised = lifeline is not None
     stops, requeues = plan.stop_signals, plan.requeue_signals
     remember_signals(requeues)
-    config = as_found(config, environment)
+    config = with_found_ranks(config, environment)
     folder = RunFolder(config.workspace_dir)
     held = contextlib.ExitStack()  # until the process ends
     if not is_supervised:
         launcher = LauncherWatch(environment.rank)
-        if environment.has_store:  # else it may be a shell, which has started the rank by hand and is free to go
+        if environment.has_store:  # else the parent may be a shell that started the rank by hand and may exit
             launcher.start()
         lifeline, watch = _meet(config, environment, folder, resume, held)
         launcher.folder = folder
-    remember_signals(stops)  # also after the training: torchrun's SIGTERM to all others must not forestall the verdict
+    remember_signals(stops)  # even after the training: torchrun's SIGTERM to all others must not preempt the verdict
     outcome = train_as_rank(config, environment, lifeline, resume, started, (*stops, *requeues))
     if outcome.status == "failed":
-        if not outcome.is_symptom:  # torchrun takes the earliest that it is told for the cause
+        if not outcome.is_symptom:  # torchrun takes the earliest reported error as the cause
             _tell_torchrun(outcome)
-        if not is_supervised:  # the verdict over the run ends this process, and is given by one of its threads perhaps
+        if not is_supervised:  # the verdict ends this process; it may come from one of its own threads
             time.sleep(VERDICT_SECONDS)
     elif not is_supervised and environment.rank == 0:
         record_end(folder, outcome)
     if watch is not None and outcome.status != "failed" and not outcome.at_once:
-        watch.join()  # it would end with this process, which the other ranks of the machine would take for a failure
+        watch.join()  # it must outlive the other ranks, which would take its end for a failure
     if is_supervised:
-        outcome = replace(outcome, requeues=False)  # which the supervisor sees to
+        outcome = replace(outcome, requeues=False)  # the supervisor does that
     end_process(outcome, lifeline)
 
 
-def as_found(config: TrainConfig, environment: RankEnvironment) -> TrainConfig:
-    """The settings with the ranks that are there, which a launcher decides."""
+def with_found_ranks(config: TrainConfig, environment: RankEnvironment) -> TrainConfig:
+    """`config` with the ranks that the launcher has actually started."""
     return replace(
         config,
         enable_multi_gpu=environment.world_size > 1,
@@ -89,26 +89,26 @@ def as_found(config: TrainConfig, environment: RankEnvironment) -> TrainConfig:
 def _meet(
     config: TrainConfig, environment: RankEnvironment, folder: RunFolder, resume: bool, held: contextlib.ExitStack
 ) -> tuple[Lifeline, threading.Thread | None]:
-    """Joins the other ranks, lets rank 0 see to the run folder, and connects this machine's ranks to their watch.
+    """Join the process group, let rank 0 prepare the run folder, and connect this machine's ranks to their watch.
 
-    Returns also the thread of the watch, where this rank keeps it.
+    Also returns the thread of the watch if this rank hosts it.
     """
     from modules.distributed.setup_distributed import run_store, setup_distributed
 
-    setup_distributed(config, tell=None)  # who trains is told when there is a log to tell it to
+    setup_distributed(config, tell=None)  # which devices train is reported later, when there is a log
     store = run_store()
     if environment.rank == 0:
-        store.set("refusal", _prepare(folder, resume, held))
+        store.set("refusal", _take_folder(folder, resume, held))
     refusal = store.get("refusal").decode()
     if refusal and environment.rank == 0:
         raise UserError(refusal)
-    if refusal:  # rank 0 says it
+    if refusal:  # rank 0 reports it
         raise SystemExit(REFUSED)
     return _connect(environment, folder, store)
 
 
-def _prepare(folder: RunFolder, resume: bool, held: contextlib.ExitStack) -> str:
-    """Why the run can't have the folder, or ""."""
+def _take_folder(folder: RunFolder, resume: bool, held: contextlib.ExitStack) -> str:
+    """Take the run folder. Returns why that is refused, or ""."""
     try:
         if not resume:
             folder.refuse_earlier_run()
@@ -123,13 +123,13 @@ def _prepare(folder: RunFolder, resume: bool, held: contextlib.ExitStack) -> str
 def _connect(
     environment: RankEnvironment, folder: RunFolder, store: Store
 ) -> tuple[Lifeline, threading.Thread | None]:
-    """Local rank 0 keeps the watch over the ranks of its machine in a thread."""
+    """Connect this rank to the watch over its machine, which local rank 0 runs in a thread."""
     node = environment.node_rank
     leader = environment.rank - environment.local_rank
     watch = None
     if environment.local_rank == 0:
         if environment.rank > 0:
-            folder.create()  # this machine may have a disk of its own
+            folder.create()  # this machine may not share rank 0's disk
         server = LifelineServer()
         ranks = range(leader, leader + environment.local_world_size)
         watch = watch_in_thread(server, lambda failure: _tell(failure, folder, server), ranks)
@@ -141,19 +141,19 @@ def _connect(
 
 
 def _tell(failure: Failure, folder: RunFolder, server: LifelineServer) -> None:
-    """A verdict over the run: for exit.json and the terminal."""
+    """Record a verdict in exit.json and print it."""
     if failure.kind == "hung":
         failure = with_stacks(failure, folder, server.ranks.values())
     if failure.is_symptom:
-        time.sleep(1.0)  # the machine of the cause writes it
+        time.sleep(1.0)  # the machine of the failed rank writes exit.json
     if not failure.is_symptom or folder.read_exit() is None:
         _write_failure(folder, failure.record())
     if failure.kind == "hung" and (state := server.ranks.get(failure.rank)) and state.is_connected:
-        kill_processes([state.pid])  # one that is stopped hears no word
+        kill_processes([state.pid])  # a suspended process reads no message
 
 
 def _end_with_watch(folder: RunFolder, leader: int) -> None:
-    """The rank that kept the watch has given a verdict, or is gone itself."""
+    """Called when the connection to the rank that hosts the watch ends: by its verdict or by its own death."""
     if folder.read_exit() is None:
         text = f"Rank {leader} ended without saying why; see log/rank-{leader}.log."
         _write_failure(folder, {"rank": leader, "kind": "lost", "text": text})
@@ -167,9 +167,9 @@ def _write_failure(folder: RunFolder, record: dict[str, Any]) -> None:
 
 
 class LauncherWatch(threading.Thread):
-    """Ends this process when its launcher is gone: no rank is to train on, or to wait for the others for ever.
+    """Ends this process when its launcher is gone, so that no rank trains on alone or waits for others forever.
 
-    folder: where to say so, once it is this run's.
+    folder: where to record that, once it belongs to this run.
     """
 
     def __init__(self, rank: int):
@@ -181,19 +181,19 @@ class LauncherWatch(threading.Thread):
     def run(self) -> None:
         wait_for_end_of(self._launcher)
         if self.folder is not None and self.folder.read_exit() is None:
-            text = "The process that had started the ranks is gone: they have ended."
+            text = "The process that started the ranks is gone, so they have ended."
             _write_failure(self.folder, {"rank": self._rank, "kind": "lost", "text": text})
         os._exit(LOST_EXIT_CODE)
 
 
 def _tell_torchrun(outcome: Outcome) -> None:
-    """For the summary that torchrun prints; elsewhere it does nothing."""
+    """Report the error for the summary that torchrun prints. Does nothing under another launcher."""
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-    parts = outcome.error.args  # torchrun prints them as they are
+    parts = outcome.error.args  # torchrun prints them verbatim
     outcome.error.args = tuple(visible_text(part) if isinstance(part, str) else part for part in parts)
     try:
         raise outcome.error
-    except Exception as error:  # it records the traceback of what is being handled
-        with contextlib.suppress(OSError):  # the folder for that is gone, or its disk full: it is but a copy
+    except Exception as error:  # torchrun records the traceback of the exception being handled
+        with contextlib.suppress(OSError):  # its folder is gone or the disk full: the record is only a copy
             get_error_handler().record_exception(error)

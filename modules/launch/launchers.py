@@ -1,6 +1,6 @@
-"""Starting the ranks of this node: by torch.multiprocessing.spawn or by torchrun.
+"""Start the ranks of this node, by torch.multiprocessing.spawn or by torchrun.
 
-Both launchers answer the same questions; the supervisor asks them. `Launcher` says which.
+Both launchers implement `Launcher`, the interface that the supervisor uses.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from modules.config.presets import ROOT
 from modules.config.TrainConfig import TrainConfig
 from modules.launch.parent_watch import PARENT_VARIABLE
 
-SAVE_SECONDS = 600  # that torchrun gives ranks for backup and model after a signal; its own 30 s are too few
+SAVE_SECONDS = 600  # for ranks to save after a signal, before torchrun kills them; its default of 30 s is too short
 
 _TAIL_LINES = 20
 
 
 class Launcher(Protocol):
-    """The ranks of one node, from their start to their end."""
+    """Starts the ranks of one node, reports how they end and can end them."""
 
     num_ranks: int
-    last_lines: Sequence[str]  # the end of what the launcher itself had to say
+    last_lines: Sequence[str]  # the end of the launcher's own output
 
     def start(self, variables: dict[str, str]) -> None:
-        """Starts the ranks with `variables` added to their environment."""
+        """Start the ranks with `variables` added to their environment."""
 
     def is_running(self) -> bool:
-        """Whether any process that was started here is still there."""
+        """Whether any process that this launcher started is still running."""
 
     def exit_codes(self) -> dict[int, int | None]:
-        """By local rank: None while it runs, or if it is not known; minus the signal's number if a signal ended it."""
+        """By local rank; None while it runs or if unknown; minus the signal number if a signal ended it."""
 
     def killed_by(self) -> int | None:
-        """The signal that has ended the launcher itself, where it is a process of its own."""
+        """The signal that ended the launcher itself, if it is a separate process."""
 
     def terminate(self) -> None:
-        """Asks all to end (SIGTERM)."""
+        """Ask all ranks to end (SIGTERM)."""
 
     def kill(self) -> None:
-        """Ends what this launcher has started itself, whatever it is doing."""
+        """Kill the processes that this launcher started itself."""
 
 
 class SpawnLauncher:
-    """Starts `target(local_rank, variables, *args)` in `num_ranks` new processes.
+    """Runs `target(local_rank, variables, *args)` in `num_ranks` new processes.
 
-    target: a function at the top of a module. It puts `variables` into its environment itself.
-    `start` must be called from the main thread: when the *thread* that has spawned them ends, Linux sends the ranks
-    SIGINT (torch asks for it), and they were seen to exit with 0 in the middle of a training.
+    target: a module-level function, which puts `variables` into its environment itself.
+    `start` must be called from the main thread: when the *thread* that spawned the ranks ends, Linux sends them
+    SIGINT (torch requests it), and they have been seen to exit with 0 in the middle of a training.
     """
 
     def __init__(self, target: Callable[..., None], args: Sequence[Any], num_ranks: int):
@@ -73,8 +73,8 @@ class SpawnLauncher:
 
         os.environ[PARENT_VARIABLE] = str(os.getpid())
         try:
-            # A Ctrl-C reaches all processes of a terminal, and a rank that takes it while it is importing is lost; what
-            # a Ctrl-C means is for the supervisor to say.
+            # Ctrl-C reaches all processes of a terminal and would kill a rank that is still importing. Only the
+            # supervisor handles it.
             with _ctrl_c_ignored():
                 context = multiprocessing.spawn(self._target, (variables, *self._args), self.num_ranks, join=False)
         finally:
@@ -100,9 +100,9 @@ class SpawnLauncher:
 
 
 class TorchrunLauncher:
-    """Runs `command`, such as that of `torchrun_command`, whose agent starts `num_ranks` ranks on this node.
+    """Runs `command`, as `torchrun_command` builds it, whose agent starts `num_ranks` ranks on this node.
 
-    ends: the file in which the agent says how ranks ended that failed (elastic_agent.py).
+    ends: the file in which the agent records the exit codes of failed ranks (elastic_agent.py).
     """
 
     def __init__(self, command: Sequence[str], num_ranks: int, ends: str | os.PathLike):
@@ -113,7 +113,7 @@ class TorchrunLauncher:
         self._agent: subprocess.Popen[bytes] | None = None
 
     def start(self, variables: dict[str, str]) -> None:
-        # A group of its own: a Ctrl-C in the terminal is for the supervisor, which passes it on as a stop command.
+        # In its own process group: Ctrl-C goes to the supervisor alone, which turns it into a stop command.
         if os.name == "nt":
             group = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
         else:
@@ -134,11 +134,11 @@ class TorchrunLauncher:
     def exit_codes(self) -> dict[int, int | None]:
         code = None if self._agent is None else self._agent.poll()
         if code is not None:
-            self._reader.join(1.0)  # its last words may still be in the pipe, and a rank may hold that open
+            self._reader.join(1.0)  # its last output may still be in the pipe, which a rank may hold open
             found = self._told()
         else:
             found = {}
-        # Once it is gone without a word about any rank, what happened to it has happened to all.
+        # If the agent died without a record of any rank, its own end is taken as the end of all.
         of_others = code if code is not None and code >= 0 and not found else None
         return {rank: found.get(rank, of_others) for rank in range(self.num_ranks)}
 
@@ -157,7 +157,7 @@ class TorchrunLauncher:
     def _told(self) -> dict[int, int]:
         try:
             return {int(rank): code for rank, code in json.loads(self._ends.read_bytes()).items()}
-        except FileNotFoundError:  # no rank has failed
+        except FileNotFoundError:  # no rank failed
             return {}
 
     def _pass_on_stderr(self) -> None:
@@ -166,7 +166,7 @@ class TorchrunLauncher:
         with self._agent.stderr as pipe:
             while data := pipe.read1(1 << 16):
                 text = decoder.decode(data)
-                with contextlib.suppress(OSError, ValueError):  # a terminal that was closed
+                with contextlib.suppress(OSError, ValueError):  # the terminal was closed
                     sys.stderr.write(text)
                     sys.stderr.flush()
                 *lines, line = (line + text).split("\n")
@@ -182,12 +182,12 @@ def torchrun_command(
     log_dir: str | os.PathLike,
     ends: str | os.PathLike,
 ) -> list[str]:
-    """The argument list that starts `num_ranks` ranks of this node by torchrun's agent.
+    """The argument list that starts `num_ranks` ranks of this node with torchrun's agent.
 
-    script_args: the script and its arguments. ends: as of `TorchrunLauncher`. log_dir: where ranks tell torchrun of
-    their errors; by default it makes a folder for that in the system's temporary one, and leaves it there.
-    Without --rdzv-backend=c10d on purpose: with it the machine that happens to start first becomes rank 0, whatever
-    node_rank says.
+    script_args: the script and its arguments. ends: as for `TorchrunLauncher`. log_dir: where ranks report errors to
+    torchrun; by default it creates a folder in the system's temporary one and leaves it there.
+    --rdzv-backend=c10d is left out on purpose: with it the machine that happens to start first becomes rank 0,
+    whatever node_rank says.
     """
     return [
         sys.executable,
@@ -212,16 +212,16 @@ def torchrun_command(
 
 
 def kill_processes(pids: Iterable[int]) -> None:
-    """Ends processes of ours, whatever they are doing."""
+    """Kill processes of this run."""
     for pid in pids:
-        # Windows has no SIGKILL; there SIGTERM ends a process at once. PermissionError: there, it is ending just now.
+        # On Windows there is no SIGKILL and SIGTERM kills; PermissionError means that the process is just ending.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 @contextlib.contextmanager
 def _ctrl_c_ignored() -> Iterator[None]:
-    """Inside, this process ignores a Ctrl-C, and so do those that it starts here, to their end."""
+    """Within the block this process ignores Ctrl-C; processes started here ignore it for good."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     _hand_on_to_new_processes(True)
     try:
@@ -232,7 +232,7 @@ def _ctrl_c_ignored() -> Iterator[None]:
 
 
 def _hand_on_to_new_processes(ignored: bool) -> None:
-    """Whether they ignore a Ctrl-C on Windows; elsewhere they do if this process does."""
+    """Set whether new processes ignore Ctrl-C on Windows; elsewhere they inherit that from this process."""
     if sys.platform == "win32":
         import ctypes
 

@@ -1,7 +1,7 @@
-"""One TCP connection on loopback between each rank and whoever watches the ranks of a node.
+"""A TCP connection on loopback between each rank and the process that watches the ranks of its node.
 
-The rank tells what it does and how it ended; the connection itself tells the rest: its end means on either side that
-the other process is gone, whatever ended it. Messages are lines of JSON; the first one of a rank carries a token.
+The rank reports what it is doing and how it ended. To either side, the end of the connection means that the other
+process is gone, however it ended. Messages are lines of JSON; the first message of a rank carries a token.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from modules.distributed.Heartbeat import Heartbeat, Phase
 from modules.session.printing import print_line
 
 LIFELINE_VARIABLE = "CHORUS_LIFELINE"  # "host:port:token"
-LOST_EXIT_CODE = 76  # of a rank that ended because its watcher did, or said so; 75 has SLURM queue a job again
+LOST_EXIT_CODE = 76  # of a rank whose watcher is gone or ended it; 75 is taken: it requeues a job of SLURM
 
-_BEAT_SECONDS = 0.2  # between two beats that say nothing new
-_SEND_SECONDS = 5.0  # a watcher that reads nothing for so long while its buffer is full is as good as gone
+_BEAT_SECONDS = 0.2  # between heartbeats
+_SEND_SECONDS = 5.0  # a watcher that has not emptied a full buffer for this long counts as gone
 _HELLO_SECONDS = 10.0
-_MAX_HELLO_BYTES = 4096  # strangers get no more memory than that
+_MAX_HELLO_BYTES = 4096  # buffered for a client that has not authenticated itself
 _MAX_LINE_BYTES = 1 << 20
 _MAX_TEXT_CHARS = 16_000
 
 
 @dataclass(frozen=True)
 class RankError:
-    """What a rank said when it failed. time: `time.monotonic` of the rank, which all processes of a machine share."""
+    """What a rank reported when it failed. time: by `time.monotonic`, which all processes of a machine share."""
 
     time: float
     text: str
@@ -47,10 +47,10 @@ class RankError:
 
 @dataclass
 class RankState:
-    """What is known of a rank by its connection. All times are of `time.monotonic`.
+    """What is known about a rank from its connection. All times are by `time.monotonic`.
 
-    last_beat: when it was sent; limit_seconds: how long the rank may be silent; lost_at: when the connection ended
-    although the rank had neither failed nor was done.
+    last_beat: when the last heartbeat was sent. limit_seconds: how long the rank may be silent. lost_at: when the
+    connection ended although the rank had reported neither success nor failure.
     """
 
     rank: int
@@ -68,7 +68,7 @@ class RankState:
 
 
 class LifelineServer:
-    """The watcher's side: `poll` it often, and look at `ranks`. One thread at a time."""
+    """The watcher's side: call `poll` often, then inspect `ranks`. Not thread-safe."""
 
     def __init__(self) -> None:
         self.ranks: dict[int, RankState] = {}
@@ -80,11 +80,11 @@ class LifelineServer:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def variables(self) -> dict[str, str]:
-        """What the environment of the ranks needs."""
+        """The environment variables that ranks need in order to connect."""
         return {LIFELINE_VARIABLE: f"{self.address}:{self.token}"}
 
     def poll(self, timeout_seconds: float) -> None:
-        """Takes what has come; waits up to `timeout_seconds` for something to come, and for nobody longer."""
+        """Process incoming messages, waiting up to `timeout_seconds` for the first one."""
         for key, _ in self._selector.select(timeout_seconds):
             if key.data is None:
                 self._accept()
@@ -93,13 +93,13 @@ class LifelineServer:
         self._drop_silent_strangers()
 
     def end_all(self) -> None:
-        """Tells every rank to end at once."""
+        """Tell every rank to end at once."""
         for connection in self._connections():
-            with contextlib.suppress(OSError):  # it is gone already, or does not read: signals are for that
+            with contextlib.suppress(OSError):  # already gone, or not reading: signals take care of it
                 connection.socket.send(b'{"type": "end"}\n')
 
     def close(self) -> None:
-        """Ends the connections: ranks that are not done end."""
+        """Close all connections, which ends the ranks that are not done."""
         for connection in self._connections():
             connection.socket.close()
         self._listener.close()
@@ -112,7 +112,7 @@ class LifelineServer:
     def _accept(self) -> None:
         try:
             client, _ = self._listener.accept()
-        except OSError:  # who knocked has left
+        except OSError:  # the client has already disconnected
             return
         client.setblocking(False)
         self._selector.register(client, selectors.EVENT_READ, _Connection(client))
@@ -129,7 +129,7 @@ class LifelineServer:
         try:
             for line in connection.lines():
                 self._take(connection, json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # nobody of ours speaks so
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # not one of our messages
             data = b""
         if not data or len(connection.unread) > limit:
             self._drop(connection)
@@ -146,7 +146,7 @@ class LifelineServer:
             return
         kind = message["type"]
         if kind == "beat":
-            # by the clock of the rank: those of one look would all have come at once
+            # by the rank's own clock: all beats read in one poll would otherwise get the same time
             state.last_beat = float(message["at"])
             state.phase, state.limit_seconds = message["phase"], float(message["limit"])
         elif kind == "failed" and state.error is None:
@@ -170,13 +170,13 @@ class LifelineServer:
 
 
 class Lifeline(Heartbeat):
-    """A rank's side. A watcher that is gone, or says so, ends this process at once, even inside a collective.
+    """A rank's side. Ends this process at once if the watcher is gone or asks for it, even inside a collective.
 
-    Safe to use from several threads, not from signal handlers.
+    Thread-safe, but not to be used in signal handlers.
     """
 
     def __init__(self, address: str, token: str, rank: int):
-        """Connects and says who this is. Raises OSError if nobody is there.
+        """Connect and identify this rank. Raises OSError if nobody is listening.
 
         address: "host:port".
         """
@@ -195,7 +195,7 @@ class Lifeline(Heartbeat):
 
     @classmethod
     def from_environment(cls, rank: int, env: Mapping[str, str] = os.environ) -> Lifeline | None:
-        """The connection that this process was told to make, None if it was told of none."""
+        """The connection that the environment asks this process to make; None if it asks for none."""
         value = env.get(LIFELINE_VARIABLE)
         if not value:
             return None
@@ -204,33 +204,33 @@ class Lifeline(Heartbeat):
 
     def beat(self, limit_seconds: float | None = None) -> None:
         limit, now = self._limit(limit_seconds), time.monotonic()
-        # A longer limit goes at once too: without it the coming silence would count as a hang. So does every beat with
-        # a limit of its own, that of a step: of ranks that are silent, the one that was so first is named.
+        # A longer limit is sent at once: otherwise the silence that follows would count as a hang. So is every beat
+        # with an explicit limit, one per step, so that the rank that fell silent first can be named.
         has_news = self._phase != self._sent_phase or limit > self._sent_limit or limit_seconds is not None
         if has_news or now - self._sent_at >= _BEAT_SECONDS:
             self._sent_phase, self._sent_limit, self._sent_at = self._phase, limit, now
             self._send(type="beat", phase=self._phase, limit=limit, at=now)
 
     def failed(self, text: str, traceback: str, is_user_error: bool = False, is_symptom: bool = False) -> None:
-        """This rank ends by an error.
+        """Report that this rank ends with an error.
 
-        is_symptom: the error is one that the end of another rank causes, such as "Connection closed by peer".
+        is_symptom: the error is a consequence of another rank's end, such as "Connection closed by peer".
         """
         text, traceback = text[:_MAX_TEXT_CHARS], traceback[-_MAX_TEXT_CHARS:]
         error = RankError(time.monotonic(), text, traceback, is_user_error, is_symptom)
         self._send(type="failed", error=vars(error))
 
     def done(self, status: Literal["finished", "stopped", "requeued"], step: int) -> None:
-        """This rank ends as planned, or as asked; from now on it does not mind the watcher's end.
+        """Report that this rank ends as planned or as requested; from now on it ignores the watcher's end.
 
-        "requeued": stopped, for SLURM to run the job again.
+        "requeued": stopped so that SLURM runs the job again.
         """
         self._is_over = True
         self._send(type="done", status=status, step=step)
 
     def close(self) -> None:
         self._is_over = True
-        with contextlib.suppress(OSError):  # the watcher has closed before
+        with contextlib.suppress(OSError):  # already closed by the watcher
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
@@ -245,7 +245,7 @@ class Lifeline(Heartbeat):
     def _wait_for_the_end(self) -> None:
         while True:
             try:
-                self._socket.recv(64)  # there is one thing that a watcher says, and its silence at the end means it too
+                self._socket.recv(64)  # the watcher sends a single message; EOF counts as that message
             except TimeoutError:
                 continue
             except OSError:

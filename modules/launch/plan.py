@@ -1,4 +1,4 @@
-"""How a run starts from this process: decided here, from settings, environment and machine alone."""
+"""Decides how this process starts a run, from the settings, the environment and the machine alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.machine.Machine import Machine
 
-ONE_DEVICE = "enable_multi_gpu is on, but there is one device, which trains alone."
+ONE_DEVICE = "enable_multi_gpu is on, but there is only one device, so it trains alone."
 LONE_PROCESS = (
     "accelerate has started one process, as it does for distributed_type MULTI_CPU: use MULTI_GPU, also on CPUs, as "
     "resources/accelerate_config.yaml does."
@@ -26,18 +26,17 @@ LONE_PROCESS = (
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """How a run starts from this process.
+    """How this process starts a run.
 
-    start: "here": it trains alone in this process; "spawn" and "torchrun": this process starts its ranks and watches
-        them; "join": this process is one of the ranks that a launcher has started.
-    num_ranks: on this machine. num_nodes, node_rank: as they hold; the settings' are of no account with multi-GPU off.
-    devices: indexes of the GPUs that train here, as machine/devices.py lists them; empty: the CPU.
-    backend: None where one rank trains alone. port: where the ranks meet that this process starts; None for others.
-    resume: from the newest backup. max_restarts: after a crash.
-    stop_signals: what asks this process, or its rank, to save and end; requeue_signals: what announces the end of a
-        job's time.
-    environment: what the launcher of this process says, where there is one.
-    warnings: what is unusual about it, a sentence each.
+    start: "here": train in this process; "spawn" and "torchrun": start the ranks and watch them; "join": this process
+        is one of the ranks that a launcher has started.
+        num_ranks: on this machine. num_nodes, node_rank: those in effect; with multi-GPU off the settings are ignored.
+        devices: indexes of the GPUs that train on this machine, as machine/devices.py lists them; empty: the CPU.
+        backend: None for a single rank. port: where the ranks that this process starts meet; None if it starts none.
+        resume: from the newest backup. max_restarts: after crashes.
+        stop_signals: signals that ask to save and end; requeue_signals: signals that announce the end of a job's time.
+        environment: what the launcher of this process has set, if there is one.
+        warnings: anything unusual, one sentence each.
     """
 
     start: Literal["here", "spawn", "torchrun", "join"]
@@ -60,7 +59,7 @@ class LaunchPlan:
         return self.environment.world_size if self.environment is not None else self.num_ranks * self.num_nodes
 
     def describe(self) -> str:
-        """For people, such as "2 processes by spawn, gloo, port 12355"."""
+        """A phrase for the user, such as "2 processes by spawn, gloo, port 12355"."""
         if self.start == "here":
             return f"in this process, on {'the CPU' if not self.devices else f'GPU {self.devices[0]}'}"
         if self.start == "join":
@@ -79,10 +78,12 @@ def plan_launch(
     supervise: bool = False,
     stop_signals: tuple[int, ...] = (*STOP_SIGNALS, *HANGUP_SIGNALS),
 ) -> LaunchPlan:
-    """resume: wanted by the person. supervise: this process starts ranks by spawn whatever else is said, as the window
-    wants it. stop_signals: what this process has not been started to ignore.
+    """Decide how this process starts the run.
 
-    Raises UserError for what the launcher says that can't be, and for devices that the machine does not have.
+    resume: as the user asked. supervise: always start the ranks by spawn, as the window needs it. stop_signals: those
+    that this process was not started to ignore.
+
+    Raises UserError for contradictory variables of a launcher and for devices that the machine does not have.
     """
     environment = None if supervise else find_environment(environ)
     if not supervise:
@@ -141,9 +142,9 @@ def _join(
         devices=tuple(config.device_indexes) if machine.gpus else (),
         backend=backend,
         resume=resume,
-        # torchrun passes on that its terminal was closed, and ends its ranks 30 s later, even if nohup has started it
+        # torchrun forwards SIGHUP and kills its ranks 30 s later, even when started with nohup
         stop_signals=(*STOP_SIGNALS, *HANGUP_SIGNALS) if environment.has_store else stop_signals,
-        # another launcher, which may run inside a job of SLURM too, would not survive that signal itself
+        # any other launcher, even inside a SLURM job, would itself be ended by that signal
         requeue_signals=requeue_signals(environ) if is_supervised or environment.name == "slurm" else (),
         environment=environment,
         warnings=warnings,

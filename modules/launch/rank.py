@@ -1,4 +1,4 @@
-"""One of several ranks, however it was started: its trainer, and the last words of its process."""
+"""The training of one of several ranks, however it was started, and the end of its process."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def train_as_rank(
     started: float,
     signals: tuple[int, ...] = (),
 ) -> Outcome:
-    """Trains as the rank that `environment` says, watched over `lifeline`, which hears how it ended.
+    """Train as the rank that `environment` describes, and report the outcome over `lifeline`.
 
-    started, signals: as of `train_rank`.
+    started, signals: as for `train_rank`.
     """
     folder = RunFolder(config.workspace_dir)
-    tqdm.set_lock(threading.RLock())  # by default one for several processes, which would outlive os._exit
+    tqdm.set_lock(threading.RLock())  # the default is a lock between processes, which would outlive os._exit
     dump_stacks_on_request(folder.stacks_path(environment.rank))
     trainers: list[DistributedTrainer] = []
 
@@ -60,10 +60,10 @@ def train_as_rank(
 
 
 def end_process(outcome: Outcome, lifeline: Lifeline) -> NoReturn:
-    """A stop that was asked for is a success: a launcher must not take it for a failure."""
+    """Exit this process. A requested stop exits with 0, because launchers treat anything else as a failure."""
     lifeline.close()
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
-    # Not sys.exit: after an error a collective may be open, on which the exit would wait for the other ranks.
+    # Not sys.exit: after an error a collective may be pending, and the exit would wait for the other ranks.
     os._exit(FINISHED if outcome.exit_code == STOPPED else outcome.exit_code)

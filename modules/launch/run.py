@@ -1,4 +1,4 @@
-"""The life of one rank: its listeners, its trainer, its signals, and how it ended."""
+"""The life of one rank: its listeners, its trainer, its signals and its outcome."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ MakeTrainer = Callable[[TrainCallbacks, TrainCommands], "GenericTrainer"]
 class Outcome:
     """How a rank ended. step: optimizer steps done. text: why it failed, one sentence.
 
-    is_user_error: whether the user can mend it, so that trying again is of no use. is_symptom: whether the cause is
-    likely another rank's end. at_once: by a second Ctrl-C, of which the other ranks may not know. requeues: whether
-    this rank is to have SLURM run the job again.
+    is_user_error: the user has to fix it, so a restart would not help. is_symptom: the cause is probably another rank's
+    end. at_once: ended by a second Ctrl-C, which the other ranks may not know about. requeues: whether this rank asks
+    SLURM to run the job again.
     """
 
     status: Literal["finished", "stopped", "failed"]
@@ -77,9 +77,9 @@ class Outcome:
 
 
 def run_training(config: TrainConfig, resume: bool = False) -> int:
-    """Trains on one device in this process and returns its exit code, as of `Outcome`.
+    """Train on one device in this process and return the exit code, as in `Outcome`.
 
-    Raises UserError where the run folder can't be used; everything later is written there.
+    Raises UserError if the run folder can't be used; any later error is recorded there.
     """
     started = time.time()
     signals = (*stop_signals(), *requeue_signals())
@@ -90,9 +90,9 @@ def run_training(config: TrainConfig, resume: bool = False) -> int:
 
         return GenericTrainer(config, callbacks, commands, resume=resume)
 
-    with signals_remembered(signals):  # one before or after the training must not cost the record of its end
+    with signals_remembered(signals):  # a signal before or after the training must not prevent its end being recorded
         if not resume:
-            folder.refuse_earlier_run()  # before its record of how it ended is touched
+            folder.refuse_earlier_run()  # before exit.json of the earlier run is touched
         folder.create()
         with RunLock(folder.lock_path):
             folder.clear_exit()
@@ -104,15 +104,15 @@ def run_training(config: TrainConfig, resume: bool = False) -> int:
 
 
 def record_end(folder: RunFolder, outcome: Outcome) -> None:
-    """The last that rank 0 does, where no supervisor does it: exit.json, and where it is to be, the job's next turn."""
+    """Write exit.json and requeue the job if needed: the last act of rank 0 where there is no supervisor."""
     text = outcome.text
     if outcome.requeues:
-        # SLURM sends them when it queues the job again: the words come first
+        # SLURM sends them when it requeues the job: exit.json has to be written first
         for number in (*stop_signals(), *requeue_signals()):
             signal.signal(number, signal.SIG_IGN)
         text = requeue()
         print_line(text, sys.stderr)
-    with contextlib.suppress(OSError):  # on a full disk the words on the terminal have to do
+    with contextlib.suppress(OSError):  # on a full disk the message in the terminal has to do
         folder.write_exit(outcome.status, rank=0, **({"text": text} if text else {}))
 
 
@@ -127,12 +127,12 @@ def train_rank(
     signals: tuple[int, ...] = (),
     keeps_awake: bool = False,
 ) -> Outcome:
-    """Trains as one rank, from the making of its trainer to the end, and says how it ended.
+    """Train as one rank, from creating its trainer to the end, and return the outcome.
 
-    started: Unix time at which the run was started; older commands are not for it. tells_failure: whether the terminal
-    hears of a failure from here. signals: the first of them ends the step, backs up and saves; a second one of SIGINT
-    ends at once; one of REQUEUE_SIGNALS backs up only, for the job goes on later. keeps_awake: whether this process,
-    and none above it, keeps the machine from going to sleep.
+    started: Unix time at which the run was started; older commands are ignored. tells_failure: whether to print a
+    failure here. signals: the first one stops after the step, backs up and saves; a second SIGINT ends at once; one of
+    REQUEUE_SIGNALS only backs up, because the job continues later. keeps_awake: whether this process, rather than one
+    above it, keeps the machine from going to sleep.
     """
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(log_file(folder.log_path(rank)))
@@ -188,7 +188,7 @@ def failure_outcome(error: Exception) -> Outcome:
 
 
 def _is_symptom(error: Exception) -> bool:
-    """Whether a collective failed, as it does on every rank when one of them ends."""
+    """Whether a collective failed, as it does on every other rank when one of them ends."""
     if any(kind.__name__ == "DistError" for kind in type(error).__mro__):
         return True
     # gloo's errors are plain RuntimeErrors
@@ -199,7 +199,7 @@ def _is_symptom(error: Exception) -> bool:
 def _listeners(
     config: TrainConfig, folder: RunFolder, rank: int, log: TextIO, tells_failure: bool, stack: contextlib.ExitStack
 ) -> Iterator[TrainCallbacks]:
-    """Everything that is told of the run: terminal, log, events, TensorBoard; `stack` closes it."""
+    """The listeners of the run: terminal, log, events, TensorBoard. `stack` closes them."""
     for stream in (sys.stderr, log) if rank == 0 else (log,):
         terminal = TerminalCallbacks(stream, tells_failure or stream is log)
         stack.callback(terminal.close)
@@ -217,11 +217,11 @@ def _listeners(
 
 @contextlib.contextmanager
 def stop_on(signals: tuple[int, ...], commands: TrainCommands, callbacks: TrainCallbacks) -> Iterator[None]:
-    """Inside, the first of `signals` asks for a stop; a second Ctrl-C ends at once."""
+    """Within the block, the first of `signals` requests a stop; a second Ctrl-C ends at once."""
 
     def stop(number, frame) -> None:
         if number in REQUEUE_SIGNALS:
-            if not commands.requeues:  # SLURM and the process above may both send it
+            if not commands.requeues:  # it may arrive twice, from SLURM and from the process above
                 tell("The job's time is nearly over: backing up after this step")
             commands.requeue()
             return
@@ -240,11 +240,11 @@ def stop_on(signals: tuple[int, ...], commands: TrainCommands, callbacks: TrainC
 
 @contextlib.contextmanager
 def _status_from_handlers(callbacks: TrainCallbacks) -> Iterator[Callable[[str], None]]:
-    """Gives a signal handler a way to tell `callbacks` a status; all has been told when the block ends.
+    """A function by which a signal handler can pass a status to `callbacks`; all are delivered by the end of the block.
 
-    A thread does it: the code that a signal interrupts may be writing to the same stream, which can't be entered twice.
+    A thread delivers them: the code that a signal interrupts may be writing to the same stream, which is not reentrant.
     """
-    texts: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # its put is safe in a signal handler
+    texts: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # put() is safe in a signal handler
 
     def tell() -> None:
         while (text := texts.get()) is not None:

@@ -1,6 +1,6 @@
-"""The job script that trains under SLURM: one task for each GPU, a backup and another turn before its time is over.
+"""The job script for training under SLURM: one task per GPU; before its time is over the run is backed up and requeued.
 
-A file name or a setting with %a in it has the number of the array's task there, as in SLURM's own file names.
+%a in a file name or a setting stands for the number of the array task, as in SLURM's own file names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from modules.launch.command_text import Places, check_text
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
-MAX_TASKS = 10_000  # of an array; SLURM's own limit, MaxArraySize, is most often lower
+MAX_TASKS = 10_000  # of an array; SLURM's own limit, MaxArraySize, is usually lower
 
 _NUMBER = re.compile(r"[0-9]{1,6}")
 _TIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,6})(?::([0-9]{1,6}))?(?::([0-9]{1,6}))?")
@@ -29,10 +29,10 @@ _ARRAY_TASK = '"$SLURM_ARRAY_TASK_ID"'
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked of SLURM, as its options want it. Raises UserError, one sentence, for what they would not take.
+    """The resources to request, in the format of sbatch's options. Raises UserError, one sentence, for invalid values.
 
-    gpus_per_node: a number, or a kind and a number, as in "a100:4". time: such as "12:00:00" or "2-12". array: such as
-    "0-3" or "1,5,9%2"; empty: one job. backup_seconds: before the end of its time, for step and backup.
+    gpus_per_node: a number, or a type and a number, as in "a100:4". time: such as "12:00:00" or "2-12". array: such as
+    "0-3" or "1,5,9%2"; empty: a single job. backup_seconds: how long before the end of its time the job backs up.
     """
 
     nodes: str
@@ -75,7 +75,7 @@ class Job:
         return int(self.gpus_per_node.rpartition(":")[2])
 
     def tasks(self) -> list[int]:
-        """The numbers of the array's tasks, in order; none without an array."""
+        """The numbers of the array's tasks, sorted; empty without an array."""
         spec, percent, limit = self.array.partition("%")
         numbers: set[int] = set()
         for part in spec.split(",") if self.array else ():
@@ -91,10 +91,10 @@ class Job:
 
 
 def job_script(job: Job, places: Places, overrides: list[str], resume: bool = False, preset: str = "") -> str:
-    """A bash script for sbatch; what is written behind its name goes to the training.
+    """A bash script for sbatch. Arguments behind the script's name are passed on to the training.
 
-    overrides: settings to change, as "path=value". preset: to lie under the settings file, if any.
-    Raises UserError where the settings can't be trained with so.
+    overrides: settings to change, as "path=value". preset: the preset that the settings file is applied to, if any.
+    Raises UserError if the settings can't be trained like this.
     """
     for override in overrides:
         check_text("--set", override)
@@ -114,15 +114,15 @@ def job_script(job: Job, places: Places, overrides: list[str], resume: bool = Fa
         "qos": job.qos,
         "array": job.array,
         "output": f"slurm-{tasks}.out",
-        "open-mode": "append",  # the next turn of a job goes on in the same file
-        # to the tasks of srun, which back up; with B: in front it would go to this script and to nothing else
+        "open-mode": "append",  # a requeued job continues in the same file
+        # sent to the tasks of srun, which back up; with the prefix B: only this script would get it
         "signal": f"USR1@{job.backup_seconds}",
     }
     script = shlex.join([places.python, f"{places.chorus.rstrip('/')}/scripts/train.py"])
     arguments = [*([f"--preset={preset}"] if preset else []), f"--config={places.config_path}"]
     arguments += [f"--set={override}" for override in overrides]
     command = " ".join([script, *(_word(text, bool(job.array)) for text in arguments), *(["--resume"] * resume)])
-    # --cpus-per-task: since SLURM 22.05 srun does not take it from the job
+    # --cpus-per-task: since SLURM 22.05 srun does not inherit it from the job
     srun = f"srun --kill-on-bad-exit=1 --cpus-per-task={job.cpus_per_task}"
     lines = ["#!/usr/bin/env bash", "# Trains with Chorus under SLURM: sbatch THIS_FILE [--resume]"]
     lines += [f"#SBATCH --{name}={value}" for name, value in options.items() if value]
@@ -133,7 +133,7 @@ def job_script(job: Job, places: Places, overrides: list[str], resume: bool = Fa
 def _with_folders_apart(
     job: Job, base: dict, config_path: str, overrides: list[str], resume: bool
 ) -> list[str]:
-    """`overrides`, and a run folder for each task of an array, where the settings give all the same."""
+    """`overrides`, with a separate run folder for each task of an array unless the settings already give one."""
     differ = any("%a" in text for text in (config_path, *overrides))
     tasks = job.tasks()
     folders = []
@@ -158,20 +158,20 @@ def _settings(base: dict, config_path: str, overrides: list[str], task: int | No
 
 
 def _check(config: TrainConfig, job: Job, resume: bool) -> None:
-    """Here, before the job waits for its turn. resume: the batch is then the backup's."""
+    """Check the settings now, before the job is queued. resume: the batch size is then the backup's."""
     ranks = {"enable_multi_gpu": True, "world_size": job.ranks_per_node, "num_nodes": int(job.nodes), "node_rank": 0}
     batch = {"batch_size_mode": "per_device"} if resume else {}
     check_settings(replace(config, **ranks, **batch))
 
 
 def _word(text: str, is_array: bool) -> str:
-    """One word for bash."""
+    """Quote as one word for bash."""
     parts = text.split("%a") if is_array else [text]
     return _ARRAY_TASK.join(shlex.quote(part) if part else "" for part in parts)
 
 
 def _seconds(time: str) -> int:
-    """Of minutes, minutes:seconds, hours:minutes:seconds, or with days in front days-hours[:minutes[:seconds]]."""
+    """Seconds of minutes, minutes:seconds, hours:minutes:seconds or days-hours[:minutes[:seconds]]."""
     match = _TIME.fullmatch(time)
     if match is None:
         raise _refusal("--time", time, "hours:minutes:seconds or days-hours, as in 12:00:00 or 2-12")

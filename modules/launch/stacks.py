@@ -1,4 +1,4 @@
-"""The stacks of ranks that hang: written on request, asked for and waited for."""
+"""The stack traces of hung ranks: dumped on request, requested and awaited."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from modules.launch.lifeline import RankState
     from modules.session.RunFolder import RunFolder
 
-STACKS_SECONDS = 1.5  # for the ranks to write them, of which one that is stopped never does
+STACKS_SECONDS = 1.5  # for the ranks to write them; a suspended one never does
 
 
 def dump_stacks_on_request(path: str | os.PathLike) -> None:
-    """From now on SIGQUIT appends the stacks of all threads to the file at `path`, even from inside a collective.
+    """From now on, SIGQUIT appends the stacks of all threads to the file at `path`, even inside a collective.
 
     Does nothing on Windows, which has no such signal.
     """
     if hasattr(signal, "SIGQUIT"):
-        file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - faulthandler writes to it as long as we live
+        file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - faulthandler needs it until the process ends
         faulthandler.register(signal.SIGQUIT, file=file, all_threads=True, chain=False)
 
 
 def with_stacks(failure: Failure, folder: RunFolder, ranks: Iterable[RankState]) -> Failure:
-    """`failure` of a rank that hangs, which says where its stacks are, if it has written them.
+    """`failure` of a hung rank, extended by where its stacks are, if it has written them.
 
-    All of `ranks` write theirs, for those of the others show what they wait for; one that has not called
-    `dump_stacks_on_request` ends. Windows has no such signal: nothing is asked for there.
+    All of `ranks` are asked to write theirs, because those of the others show what they wait for; a rank that has not
+    called `dump_stacks_on_request` is ended by the signal. Does nothing on Windows, which has no such signal.
     """
     if not hasattr(signal, "SIGQUIT"):
         return failure
@@ -49,7 +49,7 @@ def with_stacks(failure: Failure, folder: RunFolder, ranks: Iterable[RankState])
     while not whole and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
         last, sizes = sizes, {path: _size(path) for path in before}
-        # one thread comes after the other: a file is whole where none has come since the last look
+        # threads are written one by one: a file is complete once it has stopped growing
         whole = sizes == last and all(sizes[path] > before[path] for path in sizes)
     own = folder.stacks_path(failure.rank)
     if sizes.get(own, 0) == before.get(own, 0):

@@ -1,4 +1,4 @@
-"""Starts a run of settings in the way that they, and whoever started this process, ask for."""
+"""Start a run in the way that the settings and this process's launcher ask for."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.distributed.environments import find_environment, is_by_accelerate
 from modules.distributed.Heartbeat import read_limits
-from modules.launch.accelerate import heed_accelerate, launcher_words
-from modules.launch.join import REFUSED, as_found, join_training
+from modules.launch.accelerate import apply_accelerate_options, launcher_arguments
+from modules.launch.join import REFUSED, join_training, with_found_ranks
 from modules.launch.lifeline import LIFELINE_VARIABLE
 from modules.launch.plan import plan_launch
 from modules.launch.run import run_training
@@ -32,33 +32,34 @@ if TYPE_CHECKING:
     from modules.launch.plan import LaunchPlan
     from modules.machine.Machine import Machine
 
-REFUSAL_SECONDS = 2.0  # for one rank to say what is wrong, before the launcher ends it because of the others
+REFUSAL_SECONDS = 2.0  # for one rank to print what is wrong before the launcher ends it because of the others
 
 
 def start_training(
     config: TrainConfig, resume: bool = False, supervise: bool = False, given: Collection[str] | None = None
 ) -> int:
-    """Trains to the end and returns the exit code: 0 finished, 1 failed, 130 stopped, 75 to be run again by SLURM.
+    """Train to the end and return the exit code: 0 finished, 1 failed, 130 stopped, 75 to be requeued by SLURM.
 
-    In this process; as one of the ranks that a launcher has started; or above ranks of its own, from the main thread.
-    supervise: always the last of these, on one device too, and without torchrun: what the window wants.
-    given: paths of the settings that a person has set, which accelerate must not contradict; None: all of them.
-    Raises UserError for what can be said before a rank starts.
+    The training runs in this process, as one of the ranks that a launcher has started, or in ranks that this process
+    starts, for which it has to be called from the main thread.
+    supervise: always start ranks, even on one device, and without torchrun, as the window needs it.
+    given: paths of the settings that the user has set, which accelerate must not contradict; None: all of them.
+    Raises UserError for what can be refused before a rank starts.
     """
     outlast_readers()
-    # before anything asks CUDA: device_indexes count as machine/devices.py lists the GPUs
+    # before CUDA is initialized: device_indexes refer to the GPUs as machine/devices.py lists them
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     environment = None if supervise else find_environment()
     with _refused_once(config, environment):
         machine = read_machine()
         if is_by_accelerate() and not supervise:
             given = settings_by_path() if given is None else given
-            config, lines = heed_accelerate(config, given, has_gpu=bool(machine.gpus), words=launcher_words())
+            config, lines = apply_accelerate_options(
+                config, given, has_gpu=bool(machine.gpus), arguments=launcher_arguments()
+            )
             for line in lines if environment is None or environment.local_rank == 0 else ():
                 _say(line)
-        plan = plan_launch(
-            config, os.environ, machine, resume=resume, supervise=supervise, stop_signals=stop_signals()
-        )
+        plan = plan_launch(config, os.environ, machine, resume=resume, supervise=supervise, stop_signals=stop_signals())
         _check(config, plan, machine)
     for warning in plan.warnings:
         _say(f"Warning: {warning}")
@@ -70,20 +71,20 @@ def start_training(
 
 
 def _check(config: TrainConfig, plan: LaunchPlan, machine: Machine) -> None:
-    """Raises UserError for what the dry run refuses too."""
+    """Raises UserError for everything that the dry run refuses too."""
     environment = plan.environment
     if environment is None:
-        check_own_start(config, machine, plan.resume)  # rank 0 gives the warnings, whoever has started it
+        check_own_start(config, machine, plan.resume)  # rank 0 prints the warnings, whoever started it
     elif LIFELINE_VARIABLE in os.environ or environment.num_nodes > 1:
-        # a supervisor has checked; and for a machine that refuses alone, the others would wait for minutes
+        # a supervisor has already checked; and if one machine refused alone, the others would wait for minutes
         read_limits()
     else:
-        check_before_start(as_found(config, environment), environment.world_size, plan.resume)
+        check_before_start(with_found_ranks(config, environment), environment.world_size, plan.resume)
 
 
 @contextlib.contextmanager
 def _refused_once(config: TrainConfig, environment: RankEnvironment | None) -> Iterator[None]:
-    """What is refused inside, as a UserError, is so by all ranks of a launcher: the first of each machine says it."""
+    """A UserError in the block is raised by all ranks of a launcher: only the first of each machine prints it."""
     if environment is None:
         with refused_together(config, _say):
             yield

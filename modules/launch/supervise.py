@@ -1,4 +1,4 @@
-"""A run on several ranks of this machine, from the process above them."""
+"""Run several ranks of this machine under a supervisor in this process."""
 
 from __future__ import annotations
 
@@ -59,21 +59,21 @@ SETTINGS_NAME = "config.yaml"
 
 
 def supervise_training(config: TrainConfig, plan: LaunchPlan) -> int:
-    """Starts the ranks of this machine, watches them and says how the run ended; returns the exit code.
+    """Start the ranks of this machine, watch them and record how the run ended. Returns the exit code.
 
-    To be called from the main thread: spawned ranks end with the thread that has started them.
-    Raises UserError for what can be said before a rank starts.
+    Must be called from the main thread: spawned ranks end with the thread that started them.
+    Raises UserError for what can be refused before a rank starts.
     """
     num_ranks, resume = plan.num_ranks, plan.resume
     by_torchrun = plan.start == "torchrun"
     remember_signals(plan.requeue_signals)
-    started = float(os.environ.get(STARTED_VARIABLE) or time.time())  # the window tells when it was asked to start
+    started = float(os.environ.get(STARTED_VARIABLE) or time.time())  # the window passes on when the user pressed Start
     os.environ[STARTED_VARIABLE] = repr(started)
-    if by_torchrun:  # torchrun would give each rank one thread, whatever there is
+    if by_torchrun:  # torchrun would limit each rank to one thread
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_ranks)))
     machines = _machines(config)
     folder = RunFolder(config.workspace_dir)
-    leads = plan.node_rank == 0  # the other machines may share its disk, and follow
+    leads = plan.node_rank == 0  # the other machines may share its disk, so they leave the folder to it
     with contextlib.ExitStack() as stack:
         with refused_together(machines, lambda text: print_line(text, sys.stderr)):
             if plan.backend is not None:
@@ -83,7 +83,7 @@ def supervise_training(config: TrainConfig, plan: LaunchPlan) -> int:
         if config.keep_awake:
             stack.enter_context(kept_awake(callbacks.on_status))
         if plan.num_nodes > 1:
-            ranks = None if by_torchrun else num_ranks  # torchrun counts those of each machine
+            ranks = None if by_torchrun else num_ranks  # torchrun counts the ranks of each machine itself
             if not _meet_nodes(machines, folder, callbacks, started, resume, ranks):
                 if leads:
                     folder.write_exit("stopped", rank=0)
@@ -93,7 +93,7 @@ def supervise_training(config: TrainConfig, plan: LaunchPlan) -> int:
 
         def train_alone(failure: Failure) -> bool:
             nonlocal config, plan
-            if plan.backend is None or plan.num_nodes > 1:  # on several machines the others wait for their ranks
+            if plan.backend is None or plan.num_nodes > 1:  # the other machines need the ranks of this one
                 return False
             callbacks.on_warning(f"{failure.text} One device trains alone instead{_in_other_steps(config, plan)}.")
             config = replace(config, enable_multi_gpu=False)
@@ -101,7 +101,7 @@ def supervise_training(config: TrainConfig, plan: LaunchPlan) -> int:
             return True
 
         def make_launcher(attempt: int, resume: bool) -> Launcher:
-            claims.close()  # that of the attempt before
+            claims.close()  # the port of the previous attempt
             port, num_ranks = _free_port(plan, callbacks, claims), plan.num_ranks
             if plan.start == "torchrun":
                 script = [str(ROOT / "scripts" / "train.py"), "--config", str(launch_dir / SETTINGS_NAME)]
@@ -109,7 +109,7 @@ def supervise_training(config: TrainConfig, plan: LaunchPlan) -> int:
                 ends = launch_dir / f"ends-{attempt}.json"
                 command = torchrun_command(config, script, num_ranks, port, launch_dir, ends)
                 return TorchrunLauncher(command, num_ranks, ends)
-            # a name made here is known to this machine alone
+            # a random id would be known to this machine only
             run_id = secrets.token_hex(8) if plan.num_nodes == 1 else "run"
             arguments = (to_values(config), resume, started, num_ranks, port, run_id)
             return SpawnLauncher(run_distributed_training, arguments, num_ranks)
@@ -140,12 +140,12 @@ def run_distributed_training(
     port: int,
     run_id: str,
 ) -> None:
-    """What each rank that the supervisor spawns runs.
+    """The main function of each rank that the supervisor spawns.
 
-    variables: of the supervisor, for the environment. values: the settings. started: Unix time of the run's start.
+    variables: environment variables from the supervisor. values: the settings. started: Unix time of the run's start.
     num_ranks: on this machine. run_id: the same on all machines.
     """
-    for number in (*STOP_SIGNALS, *HANGUP_SIGNALS):  # they may reach every process; the supervisor answers them
+    for number in (*STOP_SIGNALS, *HANGUP_SIGNALS):  # they may reach every process; only the supervisor handles them
         signal.signal(number, signal.SIG_IGN)
     remember_signals(requeue_signals())
     outlast_readers()
@@ -156,11 +156,11 @@ def run_distributed_training(
     environment = find_environment()
     lifeline = Lifeline.from_environment(environment.rank)
     outcome = train_as_rank(config, environment, lifeline, resume, started, (signal.SIGTERM, *requeue_signals()))
-    end_process(replace(outcome, requeues=False), lifeline)  # the supervisor sees to that
+    end_process(replace(outcome, requeues=False), lifeline)  # the supervisor requeues
 
 
 def _in_other_steps(config: TrainConfig, plan: LaunchPlan) -> str:
-    """What becomes of batch and learning rate where one rank trains in place of those of `plan`; "" where nothing."""
+    """How batch size and learning rate change if one rank trains instead of those of `plan`; "" if they do not."""
     samples = [global_batch(config, ranks) for ranks in (plan.num_ranks, 1)]
     rates = [config.optimizer.learning_rate * learning_rate_factor(config, ranks) for ranks in (plan.num_ranks, 1)]
     changes = []
@@ -172,27 +172,27 @@ def _in_other_steps(config: TrainConfig, plan: LaunchPlan) -> str:
 
 
 def _machines(config: TrainConfig) -> TrainConfig:
-    """The settings that say which machines train, of no account while multi-GPU is off."""
+    """`config` with the machines that train; with multi-GPU off, the settings about machines are ignored."""
     return config if config.enable_multi_gpu else replace(config, num_nodes=1, node_rank=0)
 
 
 def _take_folder(folder: RunFolder, leads: bool, plan: LaunchPlan, stack: contextlib.ExitStack) -> None:
-    """Raises UserError where it holds a run already, or one that goes on."""
+    """Raises UserError if it already holds a run or is in use by one."""
     if leads and not plan.resume:
         folder.refuse_earlier_run()
     folder.create()
     if leads:
         stack.enter_context(RunLock(folder.lock_path))
-        # the run writes a new record of its end, which a signal before or after the training must not cost
+        # a signal before or after the training must not prevent the end from being recorded
         stack.enter_context(signals_remembered(plan.stop_signals))
         folder.clear_exit()
 
 
 def _launch_dir(config: TrainConfig, folder: RunFolder, stack: contextlib.ExitStack) -> Path:
-    """A folder for torchrun, with the settings of its ranks, until `stack` closes. Raises UserError on a full disk.
+    """A folder with the settings for torchrun's ranks, removed when `stack` closes. Raises UserError on a full disk.
 
-    What a killed run leaves of it is swept at the next start. So may be that of another machine on a shared disk, which
-    looks the same, but only after the ranks have met: by then they have read their settings.
+    The next start removes what a killed run leaves behind. On a shared disk it may also remove the folder of another
+    machine, which looks the same, but only after the ranks have met: by then they have read their settings.
     """
     try:
         launch_dir = make_temporary_folder(folder.path / "launch")
@@ -213,7 +213,7 @@ def _callbacks(folder: RunFolder, stack: contextlib.ExitStack) -> TrainCallbacks
 
 
 def _check_gloo(config: TrainConfig) -> None:
-    """Before ranks are started for nothing."""
+    """Raises UserError if gloo does not work on this machine, before ranks are started in vain."""
     from modules.distributed.setup_distributed import gloo_problem
 
     if sys.platform == "win32" and (problem := gloo_problem()):
@@ -228,11 +228,11 @@ def _meet_nodes(
     resume: bool,
     ranks: int | None,
 ) -> bool:
-    """Waits for the other machines, which make the same check; False where a stop was asked for. Raises UserError.
+    """Wait for the other machines, which make the same check; False if a stop was requested. Raises UserError.
 
-    ranks: of this machine, where all need as many.
+    ranks: of this machine; given where all machines need the same number.
     """
-    # on a shared disk a stop is for machine 0 to take
+    # on a shared disk machine 0 takes the stop command
     commands = FolderCommands(folder, callbacks, started) if config.node_rank == 0 else TrainCommands()
     with signals_answered(dict.fromkeys(stop_signals(), lambda *_: commands.stop())):
         found = check_nodes(config, callbacks.on_status, lambda: commands.stopping, resume=resume, ranks=ranks)
@@ -242,9 +242,9 @@ def _meet_nodes(
 
 
 def _free_port(plan: LaunchPlan, callbacks: TrainCallbacks, claims: contextlib.ExitStack) -> int:
-    """initial_port; where it is busy the next free one, if no other machine has to know it. Kept until `claims` end."""
+    """initial_port or, if it is busy on a single machine, the next free port. Reserved until `claims` closes."""
     wanted = plan.port
-    if plan.num_nodes > 1:  # the check of the machines has had it just now
+    if plan.num_nodes > 1:  # the check of the machines has just used it
         return wanted
     claimed = claim_free_port(wanted, LOOPBACK)
     if claimed is None:

@@ -1,4 +1,4 @@
-"""What this machine can train on."""
+"""The hardware of this machine that a run can use."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from modules.machine.machine_memory import memory_bytes
 
 @dataclass(frozen=True)
 class Machine:
-    """links: between all `gpus`; empty while they are not known. no_gpu_reason: "" if there is a GPU.
+    """links: between all pairs of `gpus`; empty while unknown. no_gpu_reason: "" if there is a GPU.
 
-    memory_bytes: as of `machine_memory`. system: as Python's `sys.platform`.
+    memory_bytes: as `machine_memory` reports it. system: Python's `sys.platform`.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -26,6 +26,6 @@ class Machine:
 
 
 def read_machine() -> Machine:
-    """Asks the driver, which may take seconds."""
+    """Query the driver, which may take seconds."""
     gpus = tuple(list_gpus())
     return Machine(gpus, num_cores(), link_matrix(gpus), "" if gpus else no_gpu_reason(), memory_bytes())

@@ -1,4 +1,4 @@
-"""Node 0's side of the check of several machines: who has come, and whether all are alike."""
+"""Node 0's side of the check of several machines: which nodes have connected, and whether all of them match."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from modules.config.visible_text import visible_line
 from modules.machine.ports import next_free_port
 
 MARK = "chorus node check 2"
-MAX_MESSAGE_BYTES = 1 << 20  # of a node with hundreds of settings: some 20 KB
+MAX_MESSAGE_BYTES = 1 << 20  # a node with hundreds of settings sends some 20 KB
 POLL_SECONDS = 0.5
-HELLO_SECONDS = 1.0  # for a visitor to say who it is: all others wait meanwhile
-LINGER_SECONDS = 5.0  # for nodes that come a little later, to be told why there is no run
+HELLO_SECONDS = 1.0  # for a new connection to identify itself: all others wait meanwhile
+LINGER_SECONDS = 5.0  # for nodes that connect a little later, so that they are told why the run was refused
 NAMES_SHOWN = 3
-CLOCK_SECONDS = 5.0  # that clocks may differ: one set by NTP is right to fractions of one
-CLOCK = "The clock of node"  # what a line of `end` about one that is wrong begins with
+CLOCK_SECONDS = 5.0  # by which clocks may differ; those set by NTP differ by fractions of a second
+CLOCK = "The clock of node"  # how `end` begins a line about a clock that is off
 
 
 @dataclass(frozen=True)
 class _Member:
-    """seconds_ahead: of its clock before that of node 0; None where it has not said its time."""
+    """seconds_ahead: of its clock, relative to node 0's; None if it has not sent its time."""
 
     connection: socket.socket
     address: str
@@ -36,10 +36,10 @@ class _Member:
 
 
 class NodeMeeting:
-    """Listens at `port`, all addresses, and takes the nodes that come. own: of node 0, as `describe_node` gives it.
+    """Listens on `port` at all addresses and accepts the other nodes. own: node 0 as `describe_node` describes it.
 
-    stopping: whether to wait no longer for nodes that are to hear a refusal.
-    refusal: one sentence why there can be no run; empty as long as there can.
+    stopping: whether to stop waiting for nodes that have yet to be told of a refusal.
+    refusal: one sentence on why the run can't start; empty as long as it can.
     Raises UserError if the port is busy.
     """
 
@@ -71,28 +71,28 @@ class NodeMeeting:
 
     @property
     def missing(self) -> list[int]:
-        """Nodes that have not come yet."""
+        """The nodes that have not connected yet."""
         return [rank for rank in range(1, self._own["num_nodes"]) if rank not in self._members]
 
     @property
     def whom(self) -> str:
-        """The missing ones, for people."""
+        """The missing nodes, in words."""
         first, *others = self.missing
         return f"node {first}" + (f" and {len(others)} more" if others else "")
 
     def all_are_here(self) -> bool:
-        """Whether all have come and none has gone since the last poll."""
-        self._look(0.0)
+        """Whether all nodes are connected and none has disconnected since the last poll."""
+        self._accept(0.0)
         return not self.missing and not self.refusal
 
     def poll(self) -> None:
-        """Takes who comes in the next moment, forgets who has gone, and tells the others whom they wait for."""
-        self._look(POLL_SECONDS)
+        """Accept new nodes for a moment, drop those that have disconnected, and tell the others whom they wait for."""
+        self._accept(POLL_SECONDS)
         if self.missing and not self.refusal:
             self._say_all({"waiting": self.whom})
 
     def refuse(self, reason: str) -> None:
-        """Tells all who have come, and for a moment those who still do, that there is no run."""
+        """Tell all connected nodes, and those that connect shortly after, that the run is refused."""
         self.refusal = reason
         self._say_all({"refusal": reason})
         deadline = time.monotonic() + LINGER_SECONDS
@@ -101,7 +101,7 @@ class NodeMeeting:
                 self._receive()
 
     def end(self) -> list[str]:
-        """Tells all that they are alike; returns what they are told, for people. [] and a refusal if one has gone."""
+        """Tell all nodes that they match. Returns the lines they are told; [] and a refusal if one has disconnected."""
         own, nodes = self._own, self._own["num_nodes"]
         members = sorted(self._members.items())
         found = [f"Node {rank}: {member.address}" for rank, member in members]
@@ -115,12 +115,12 @@ class NodeMeeting:
             try:
                 say(member.connection, {"found": found})
             except OSError:
-                self.refuse(f"Node {rank} ({member.address}) has gone just as all were there: start all again.")
+                self.refuse(f"Node {rank} ({member.address}) disconnected just when all were there: start all again.")
                 return []
         return found
 
-    def _look(self, seconds: float) -> None:
-        """Takes who comes within `seconds`, and forgets who has gone."""
+    def _accept(self, seconds: float) -> None:
+        """Accept nodes that connect within `seconds`, and drop those that have disconnected."""
         ranks = {member.connection: rank for rank, member in self._members.items()}
         for connection in select.select([self._server, *ranks], [], [], seconds)[0]:
             if connection is self._server:
@@ -131,7 +131,7 @@ class NodeMeeting:
     def _receive(self) -> None:
         try:
             connection, address = self._server.accept()
-        except (ConnectionError, BlockingIOError):  # it has gone again, before it was taken
+        except (ConnectionError, BlockingIOError):  # it disconnected before it was accepted
             return
         connection.settimeout(HELLO_SECONDS)
         with contextlib.suppress(OSError):
@@ -142,22 +142,22 @@ class NodeMeeting:
                 ahead = told - time.time() if isinstance(told, int | float) else None
                 self._admit(_Member(connection, address[0], ahead), hello)
                 return
-        connection.close()  # somebody who looks for open ports, say
+        connection.close()  # not a node, perhaps a port scanner
 
     def _admit(self, member: _Member, hello: dict[str, Any]) -> None:
         rank = hello.get("node_rank")
-        reason = self.refusal or self._misfit(member, rank, hello)
+        reason = self.refusal or self._mismatch(member, rank, hello)
         if reason:
             say(member.connection, {"refusal": reason})
         if rank in self.missing:
-            self._members[rank] = member  # a refused one too: it has come, and been told
+            self._members[rank] = member  # even a refused one: it has connected and been told
         else:
             member.connection.close()
         if reason and not self.refusal:
             self.refuse(reason)
 
-    def _misfit(self, member: _Member, rank: Any, hello: dict[str, Any]) -> str:
-        """Why this node can't be one of the run, or ""."""
+    def _mismatch(self, member: _Member, rank: Any, hello: dict[str, Any]) -> str:
+        """Why this node can't take part in the run, or ""."""
         num_nodes = self._own["num_nodes"]
         if hello.get("num_nodes") != num_nodes:
             return (
@@ -184,17 +184,17 @@ class NodeMeeting:
 
     def _say_all(self, message: dict[str, Any]) -> None:
         for member in self._members.values():
-            with contextlib.suppress(OSError):  # it has gone, which shows at the next poll
+            with contextlib.suppress(OSError):  # disconnected, which the next poll notices
                 say(member.connection, message)
 
 
 def say(connection: socket.socket, message: dict[str, Any]) -> None:
-    """Raises OSError."""
+    """Send a message as a line of JSON. Raises OSError."""
     connection.sendall(json.dumps(message).encode() + b"\n")
 
 
 def read_message(stream: BufferedIOBase) -> dict[str, Any]:
-    """The next message; {} where there is none in time, or it is something else."""
+    """The next message; {} if none arrives in time or it is not one of ours."""
     try:
         message = json.loads(stream.readline(MAX_MESSAGE_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -203,12 +203,12 @@ def read_message(stream: BufferedIOBase) -> dict[str, Any]:
 
 
 def plain(value: Any) -> str:
-    """What another machine says, safe for a terminal."""
+    """Text from another machine, made safe for a terminal."""
     return visible_line(str(value)[:1000])
 
 
 def _has_gone(connection: socket.socket) -> bool:
-    """Whether a node has closed its connection; it has nothing more to say."""
+    """Whether a node has closed its connection. Nodes send nothing after their first message."""
     try:
         return not connection.recv(1)
     except OSError:
@@ -216,7 +216,7 @@ def _has_gone(connection: socket.socket) -> bool:
 
 
 def _differences(own: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """What another node has that node 0 has not."""
+    """In what another node differs from node 0, in words."""
     found = []
     theirs = other.get("settings") if isinstance(other.get("settings"), dict) else {}
     names = [name for name in sorted({*own["settings"], *theirs}) if own["settings"].get(name) != theirs.get(name)]

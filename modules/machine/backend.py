@@ -1,4 +1,4 @@
-"""Which backend the ranks of a run exchange gradients with."""
+"""Choose the backend that the ranks of a run communicate with."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Backend = Literal["nccl", "gloo"]
 
 
 def choose_backend(wanted: str, has_gpu: bool, has_nccl: bool = sys.platform != "win32") -> tuple[Backend, str]:
-    """What distributed_backend `wanted` means on a machine, and why: a clause for people.
+    """The backend that distributed_backend `wanted` selects on a machine, and the reason as a clause.
 
-    NCCL where it is wanted, or left open by auto, and can be had; else Gloo.
-    has_gpu: whether there is an NVIDIA GPU. has_nccl: whether PyTorch has NCCL; without torch it is told by the system.
+    NCCL if it is chosen, or allowed by auto, and available; else Gloo.
+    has_gpu: whether there is an NVIDIA GPU. has_nccl: whether PyTorch has NCCL; without torch the platform decides.
     """
     if wanted == "gloo":
         return "gloo", "it is chosen"
@@ -24,7 +24,7 @@ def choose_backend(wanted: str, has_gpu: bool, has_nccl: bool = sys.platform != 
 
 
 def backend_warning(wanted: str, has_gpu: bool, has_nccl: bool = sys.platform != "win32") -> str:
-    """The sentence for ranks that asked for NCCL and get Gloo; "" where they get what they asked for."""
+    """A warning if NCCL was chosen but Gloo is used; "" otherwise."""
     backend, reason = choose_backend(wanted, has_gpu, has_nccl)
     if wanted == "auto" or backend == wanted:
         return ""

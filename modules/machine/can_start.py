@@ -1,6 +1,6 @@
-"""Whether a run can start on this machine; asked alike by the window, the dry run and the start.
+"""Whether a run can start on this machine, as checked by the window, the dry run and the start itself.
 
-No torch, and no look at the run's own files: trainer/checks.py knows those.
+Uses no torch and reads none of the run's files: trainer/checks.py checks those.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from modules.session.byte_sizes import spoken_bytes
 
 @dataclass(frozen=True)
 class StartFacts:
-    """What is known of a run before it starts.
+    """What is known about a run before it starts.
 
-    usage: of all GPUs of the machine, empty: not asked, nor then whether the model fits at this moment.
-    num_samples: of an epoch. needed_bytes: on each device. base_bytes: of the base's files. None: not known.
+    usage: of all GPUs of the machine; empty: unknown, so whether the model fits right now is not checked.
+    num_samples: of an epoch. needed_bytes: on each device. base_bytes: size of the base's files. None: unknown.
     """
 
     machine: Machine
@@ -36,21 +36,21 @@ class StartFacts:
 
 
 def can_start(config: TrainConfig, facts: StartFacts, resume: bool = False) -> list[Problem]:
-    """What is wrong with the settings and with their run on this machine, the blocking problems first.
+    """The problems of the settings and of their run on this machine, blocking ones first.
 
-    resume: the batch is then the backup's.
+    resume: the batch size is then the backup's.
     """
     found = [*find_problems(config), *device_problems(config, facts, resume)]
     return sorted(dict.fromkeys(found), key=lambda problem: not problem.blocking)
 
 
 def device_problems(config: TrainConfig, facts: StartFacts, resume: bool = False) -> list[Problem]:
-    """The part of it that this machine decides."""
+    """The part of `can_start` that depends on this machine."""
     machine = facts.machine
     problems = list(_count_problems(config, facts))
     try:
         shape = run_shape(config, ranks_here(config, machine.gpus, machine.cores), facts.num_samples)
-    except UserError:  # which is among the problems
+    except UserError:  # already among the problems
         shape = None
     if shape is not None and not resume:
         problems += _batch_problems(config, shape)
@@ -63,7 +63,7 @@ def device_problems(config: TrainConfig, facts: StartFacts, resume: bool = False
 
 
 def blocking(problems: Sequence[Problem], *paths: str) -> list[str]:
-    """The sentences of those with which no run can start; only of settings at `paths`, where there are any."""
+    """The messages of the blocking problems; if `paths` are given, only of those settings."""
     return [problem.message for problem in problems if problem.blocking and (not paths or problem.path in paths)]
 
 

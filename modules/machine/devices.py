@@ -1,4 +1,4 @@
-"""The GPUs and cores that a run can use, asked of the driver by NVML: no torch, no CUDA context, no memory taken."""
+"""The GPUs and cores that a run can use, queried with NVML: no torch, no CUDA context, no GPU memory used."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Link = Literal["nvlink", "pcie", "none", "unknown"]
 
 HIDES_ALL = ("", "-1")  # values of CUDA_VISIBLE_DEVICES
 NO_DRIVER = "no NVIDIA driver is installed"
-DEVICE_FILES = "/dev/nvidia[0-9]*"  # of a driver for Linux that has GPUs; a container has those that it may use
+DEVICE_FILES = "/dev/nvidia[0-9]*"  # exist if Linux's driver has GPUs; a container has those that it may use
 
-SMALL_SHARE = 0.5  # of the largest GPU's memory: with less, a GPU is more likely for a display than for training
+SMALL_SHARE = 0.5  # of the largest GPU's memory: a GPU with less is more likely there for a display than for training
 
-# nvmlGpuP2PCapsIndex_t. pynvml's own NVML_P2P_CAPS_INDEX_READ is a tuple, by a comma too many, and can't be passed.
+# nvmlGpuP2PCapsIndex_t. pynvml's NVML_P2P_CAPS_INDEX_READ is a tuple, because of a stray comma, and can't be used.
 _P2P_READ, _P2P_NVLINK = 0, 2
 
 
@@ -35,9 +35,8 @@ _P2P_READ, _P2P_NVLINK = 0, 2
 class Gpu:
     """A GPU of this machine.
 
-    index: its number for CUDA in this process, which is what `device_indexes` means; nvml_index: its number in
-    nvidia-smi. memory_bytes: all of it, used or not; None where the driver does not say, as on chips that share the
-    CPU's memory.
+    index: its CUDA index in this process, as used in `device_indexes`. nvml_index: its index in nvidia-smi.
+    memory_bytes: total memory; None if the driver does not report it, as on chips that share the CPU's memory.
     """
 
     index: int
@@ -49,9 +48,9 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A program that uses a GPU. name: of its file, empty where the driver does not say. pid: as the host counts.
+    """A process that uses a GPU. name: its executable, empty if unknown. pid: in the host's namespace.
 
-    memory_bytes: on this GPU; None where the driver does not say, as on Windows.
+    memory_bytes: used on this GPU; None if the driver does not report it, as on Windows.
     """
 
     pid: int
@@ -61,9 +60,9 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class GpuUsage:
-    """What a GPU is doing now; each figure is None where the driver does not say it.
+    """The current use of a GPU; a figure is None if the driver does not report it.
 
-    utilisation: percent of the time in which it computed anything. processes: the one with the most memory first.
+    utilisation: percentage of time in which a kernel was running. processes: by memory, largest first.
     """
 
     memory_used_bytes: int | None
@@ -76,14 +75,14 @@ UNKNOWN_USAGE = GpuUsage(None, None, None)
 
 
 def list_gpus(env: Mapping[str, str] = os.environ) -> list[Gpu]:
-    """The GPUs that this process may use, in the order in which CUDA counts them.
+    """The GPUs that this process may use, in CUDA's order.
 
-    CUDA_VISIBLE_DEVICES is read as torch and CUDA read it: numbers or UUIDs up to the first that does not exist,
-    nothing if one is named twice. Of MIG instances CUDA gives a process one, the first.
-    The order is that of the PCI bus, as in nvidia-smi. CUDA's own default (CUDA_DEVICE_ORDER=FASTEST_FIRST) puts the
-    fastest first by a rule that NVIDIA does not publish: it differs only where the GPUs do, and there ranks that count
-    as this list does need CUDA_DEVICE_ORDER=PCI_BUS_ID, which those that Chorus spawns get.
-    A GPU that the driver lists but does not open, such as one that is lost or denied to this process, is left out.
+    CUDA_VISIBLE_DEVICES is interpreted as torch and CUDA do: numbers or UUIDs up to the first that does not exist,
+    none if one is repeated. Of several MIG instances, CUDA gives a process only the first.
+    The order is that of the PCI bus, as in nvidia-smi. CUDA's default (CUDA_DEVICE_ORDER=FASTEST_FIRST) puts the
+    fastest first by an undocumented rule. It makes a difference only with GPUs of different kinds; ranks then need
+    CUDA_DEVICE_ORDER=PCI_BUS_ID for indexes to match this list, and Chorus sets that for the ranks it spawns.
+    A GPU that the driver lists but can't open, because it is lost or access is denied, is left out.
     Returns an empty list without a GPU, a driver or its NVML library.
     """
     visible = env.get("CUDA_VISIBLE_DEVICES")
@@ -98,7 +97,7 @@ def list_gpus(env: Mapping[str, str] = os.environ) -> list[Gpu]:
 
 
 def no_gpu_reason(env: Mapping[str, str] = os.environ) -> str:
-    """Why `list_gpus` is empty: a clause for people, without a full stop."""
+    """Why `list_gpus` is empty, as a clause without a full stop."""
     import pynvml
 
     with open_nvml() as nvml:
@@ -112,9 +111,9 @@ def no_gpu_reason(env: Mapping[str, str] = os.environ) -> str:
 
 
 def driver_fault(env: Mapping[str, str] = os.environ) -> str:
-    """Why a driver that is there does not answer, as after an update without a restart: a clause, without a full stop.
+    """Why an installed driver does not work, as after an update without a reboot; a clause without a full stop.
 
-    Empty without a driver, where it answers, and where CUDA_VISIBLE_DEVICES hides all GPUs on purpose.
+    Empty without a driver, if it works, and if CUDA_VISIBLE_DEVICES hides all GPUs on purpose.
     """
     import pynvml
 
@@ -127,15 +126,15 @@ def driver_fault(env: Mapping[str, str] = os.environ) -> str:
 
 
 def read_usage(gpus: Sequence[Gpu]) -> list[GpuUsage]:
-    """What each of the GPUs is doing now. Takes milliseconds, or a second where no process keeps the driver awake."""
+    """The current use of each GPU. Takes milliseconds, or a second if no process keeps the driver loaded."""
     with open_nvml() as nvml:
         return [UNKNOWN_USAGE if nvml is None else _usage(nvml, gpu) for gpu in gpus]
 
 
 def link_between(a: Gpu, b: Gpu) -> Link:
-    """How the two reach each other's memory: by NVLink, directly over PCIe, or not at all ("none").
+    """How two GPUs access each other's memory: by NVLink, directly over PCIe, or not at all ("none").
 
-    "unknown" where the driver does not answer: under WSL, for MIG instances, for a GPU that was lost meanwhile.
+    "unknown" if the driver does not report it: under WSL, for MIG instances, for a GPU that has been lost.
     """
     with open_nvml() as nvml:
         return "unknown" if nvml is None else _link(nvml, a, b)
@@ -151,9 +150,9 @@ def link_matrix(gpus: Sequence[Gpu]) -> list[list[Link | None]]:
 
 
 def slow_links_warning(gpus: Sequence[Gpu]) -> str | None:
-    """One sentence if two of the GPUs that will train certainly have no direct link, else None.
+    """A warning if two of the GPUs that will train are known to have no direct link, else None.
 
-    One that is named twice, as ranks with gloo may share it, counts once.
+    A GPU that is named twice, which several gloo ranks may share, counts once.
     """
     with open_nvml() as nvml:
         if nvml is None:
@@ -171,7 +170,7 @@ def slow_links_warning(gpus: Sequence[Gpu]) -> str | None:
 
 
 def mixed_gpus_warning(gpus: Sequence[Gpu]) -> str | None:
-    """One sentence if the GPUs that will train are of several kinds, else None."""
+    """A warning if the GPUs that will train are of different models, else None."""
     names = sorted({gpu.name for gpu in gpus})
     if len(names) < 2:
         return None
@@ -190,7 +189,7 @@ def mixed_gpus_warning(gpus: Sequence[Gpu]) -> str | None:
 
 
 def driver_versions() -> tuple[str, tuple[int, int]] | None:
-    """(version of the driver, newest CUDA version that it knows); None without a driver that answers."""
+    """(driver version, newest CUDA version that it supports); None without a working driver."""
     with open_nvml() as nvml:
         driver = ask(nvml, nvml.nvmlSystemGetDriverVersion) if nvml else None
         cuda = ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2) if nvml else None
@@ -198,18 +197,18 @@ def driver_versions() -> tuple[str, tuple[int, int]] | None:
 
 
 def num_cores() -> int:
-    """The CPU cores that this process may use; fewer than the machine has, where a job scheduler confines it."""
+    """The number of CPU cores that this process may use, which a job scheduler may limit."""
     if hasattr(os, "sched_getaffinity"):  # not on Windows and macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def default_num_ranks(config: TrainConfig, gpus: Sequence[Gpu], cores: int) -> int:
-    """Ranks that a multi-GPU run starts on this machine, one of `num_nodes`.
+    """The number of ranks that a multi-GPU run starts on this machine, one of `num_nodes`.
 
-    world_size if it is set; else one per chosen GPU, of all where none is chosen; without GPUs two, or one on one core.
-    Raises UserError for a chosen GPU that does not exist, and for more ranks than GPUs where the backend needs one for
-    each. On CPUs, and on GPUs with gloo, any number of ranks goes.
+    world_size if it is set; else one per chosen GPU, or per GPU if none is chosen; without GPUs two, on one core one.
+    Raises UserError for a chosen GPU that does not exist, and for more ranks than GPUs if the backend needs a GPU for
+    each rank. On CPUs, and on GPUs with gloo, any number of ranks is allowed.
     """
     check_device_indexes(config.device_indexes, len(gpus))
     num_gpus = len(config.device_indexes) or len(gpus)
@@ -225,7 +224,7 @@ def default_num_ranks(config: TrainConfig, gpus: Sequence[Gpu], cores: int) -> i
 
 
 def check_device_indexes(device_indexes: Sequence[int], num_gpus: int) -> None:
-    """Raises UserError for a chosen GPU that does not exist."""
+    """Raises UserError if a chosen GPU does not exist."""
     for index in device_indexes:
         if index >= num_gpus:
             there = f"only 0 to {num_gpus - 1} exist" if num_gpus else "there is no GPU here"
@@ -234,12 +233,12 @@ def check_device_indexes(device_indexes: Sequence[int], num_gpus: int) -> None:
 
 @contextlib.contextmanager
 def open_nvml() -> Iterator[Any]:
-    """The module pynvml, ready for queries; None where the driver can't be asked, and CUDA can't be used either."""
+    """The initialized module pynvml; None if the driver can't be queried, in which case CUDA can't be used either."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:  # no driver, no library, one that does not fit the kernel's module, no permission
+    except pynvml.NVMLError:  # no driver, no library, a version mismatch with the kernel module, or no permission
         yield None
         return
     try:
@@ -250,7 +249,7 @@ def open_nvml() -> Iterator[Any]:
 
 
 def ask(nvml: Any, query: Callable[..., T], *arguments: Any) -> T | None:
-    """The query's answer; None where the driver refuses it, as consumer cards and WSL do for many."""
+    """The result of a query; None if the driver does not support it, as often on consumer cards and WSL."""
     try:
         return query(*arguments)
     except nvml.NVMLError:
@@ -291,7 +290,7 @@ def _usage(nvml: Any, gpu: Gpu) -> GpuUsage:
     memory = ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     rates = ask(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
     temperature = ask(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
-    running = {}  # by process: one that computes and draws is listed twice
+    running = {}  # by process id: a process that both computes and draws is listed twice
     for query in (nvml.nvmlDeviceGetGraphicsRunningProcesses, nvml.nvmlDeviceGetComputeRunningProcesses):
         for process in ask(nvml, query, handle) or ():
             running[process.pid] = GpuProcess(process.pid, _process_name(nvml, process.pid), process.usedGpuMemory)
@@ -306,10 +305,10 @@ def _usage(nvml: Any, gpu: Gpu) -> GpuUsage:
 
 def _process_name(nvml: Any, pid: int) -> str:
     try:
-        path = ask(nvml, nvml.nvmlSystemGetProcessName, pid) or ""  # unknown for those outside a container
-    except UnicodeDecodeError:  # pynvml takes every name for UTF-8
+        path = ask(nvml, nvml.nvmlSystemGetProcessName, pid) or ""  # unknown for processes outside the container
+    except UnicodeDecodeError:  # pynvml assumes that every name is UTF-8
         return ""
-    return PureWindowsPath(path).name  # it splits at / too
+    return PureWindowsPath(path).name  # splits at / as well
 
 
 def _list_mig_instance(nvml: Any, uuid: str) -> list[Gpu]:
@@ -320,7 +319,7 @@ def _list_mig_instance(nvml: Any, uuid: str) -> list[Gpu]:
 
 
 def _visible_indexes(visible: str, uuids: Sequence[str]) -> list[int]:
-    """The places in `uuids` that CUDA_VISIBLE_DEVICES names."""
+    """The positions in `uuids` that CUDA_VISIBLE_DEVICES selects."""
     entries = [entry.strip() for entry in visible.split(",")]
     if entries[0].startswith("GPU-"):
         places = [_place_of_uuid(entry, uuids) for entry in entries]
@@ -333,13 +332,13 @@ def _visible_indexes(visible: str, uuids: Sequence[str]) -> list[int]:
 
 
 def _place_of_uuid(entry: str, uuids: Sequence[str]) -> int:
-    """-1 if none or more than one of the UUIDs begins so."""
+    """The position of the UUID with this prefix; -1 if none or several have it."""
     matches = [place for place, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]
     return matches[0] if len(matches) == 1 else -1
 
 
 def _leading_number(entry: str) -> int:
-    """CUDA reads numbers as C does: "1 " and "1st" are 1, what begins with no number ends the list."""
+    """Parse a number as C does, like CUDA: "1 " and "1st" are 1; text without a leading number ends the list."""
     match = re.match("[+-]?[0-9]+", entry)
     return int(match[0]) if match else -1
 

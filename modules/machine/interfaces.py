@@ -10,13 +10,13 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 def interface_towards(address: str) -> str | None:
-    """The interface by which this machine reaches `address`, which may be its own; None if that can't be told.
+    """The network interface through which this machine reaches `address`, which may be its own; None if unknown.
 
-    Linux and IPv4 only. None also where a name leads to the loopback, as Debian's installer has a machine's own name
-    do (127.0.1.1 in /etc/hosts): others do not reach it there.
+    Linux and IPv4 only. Also None for a name that resolves to loopback, as a Debian machine's own name does by default
+    (127.0.1.1 in /etc/hosts): other machines can't reach it there.
     """
     with contextlib.suppress(OSError, UnicodeError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((address, 9))  # sends nothing, but has the kernel choose a way
+        probe.connect((address, 9))  # sends nothing, but makes the kernel choose a route
         own = probe.getsockname()[0]
         if own.startswith("127.") and not (address.startswith("127.") or address == "localhost"):
             return None

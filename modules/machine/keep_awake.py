@@ -1,4 +1,4 @@
-"""Keeping this machine from going to sleep while a run trains."""
+"""Keep this machine from going to sleep while a run trains."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 _ES_CONTINUOUS, _ES_SYSTEM_REQUIRED = 0x80000000, 0x1
-_ANSWER_SECONDS = 2.0  # for a helper that has to ask a service of the system
+_ANSWER_SECONDS = 2.0  # for a helper that has to query a system service
 
-# Each keeps the machine awake while the command behind it runs. The screen may go dark.
+# Each keeps the machine awake while the command that follows it runs. The screen may still turn off.
 _HELPERS = {
     "darwin": ("caffeinate", "-i"),
     "linux": ("systemd-inhibit", "--what=idle:sleep", "--who=Chorus", "--why=A training run is going on"),
@@ -21,10 +21,10 @@ _HELPERS = {
 
 @contextlib.contextmanager
 def kept_awake(tell: Callable[[str], None]) -> Iterator[None]:
-    """Inside, this machine does not go to sleep by itself; afterwards, and when this process is killed, it may again.
+    """Keep this machine from going to sleep during the block. That also ends if this process is killed.
 
-    To be entered and left by one thread. tell: given a line that says so; nothing where it is not possible, as on a
-    server without such a service.
+    Enter and leave it in the same thread. tell: called with a message if it works; not called if it is impossible, as
+    on a server without such a service.
     """
     with contextlib.ExitStack() as stack:
         if _on_windows(stack) if sys.platform == "win32" else _by_helper(_helper(), stack):
@@ -38,15 +38,15 @@ def _on_windows(stack: contextlib.ExitStack) -> bool:
     set_state = ctypes.WinDLL("kernel32").SetThreadExecutionState
     set_state.argtypes = [ctypes.c_uint32]
     set_state.restype = ctypes.c_uint32
-    if not set_state(_ES_CONTINUOUS | _ES_SYSTEM_REQUIRED):  # holds until this thread ends, or says otherwise
+    if not set_state(_ES_CONTINUOUS | _ES_SYSTEM_REQUIRED):  # in effect until this thread ends or resets it
         return False
     stack.callback(set_state, _ES_CONTINUOUS)
     return True
 
 
 def _helper() -> Sequence[str]:
-    """The command that keeps this system awake; empty where there is none."""
-    if "microsoft" in platform.release().lower():  # WSL: it is Windows that goes to sleep
+    """The command that keeps this system awake; empty if there is none."""
+    if "microsoft" in platform.release().lower():  # WSL: Windows goes to sleep, not Linux
         return ()
     return _HELPERS.get(sys.platform, ())
 
@@ -56,11 +56,11 @@ def _by_helper(command: Sequence[str], stack: contextlib.ExitStack) -> bool:
         return False
     try:
         helper = subprocess.Popen(
-            [*command, "sh", "-c", "echo; exec cat"],  # cat ends when this process does, whatever ends it
+            [*command, "sh", "-c", "echo; exec cat"],  # cat ends with this process, however that ends
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C does not reach it, and it can't ask for a password at the terminal
+            start_new_session=True,  # so that Ctrl-C does not reach it and it can't ask for a password in the terminal
         )
     except OSError:
         return False
@@ -70,7 +70,7 @@ def _by_helper(command: Sequence[str], stack: contextlib.ExitStack) -> bool:
 
 
 def _end(helper: subprocess.Popen) -> None:
-    with helper:  # closes its input
+    with helper:  # closes its stdin
         try:
             helper.communicate(timeout=_ANSWER_SECONDS)
         except subprocess.TimeoutExpired:

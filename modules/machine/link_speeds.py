@@ -1,4 +1,4 @@
-"""What the links between GPUs should give, as the driver knows them: the figure to hold a measured one against."""
+"""The nominal speeds of the links between GPUs, as the driver reports them, to compare measurements with."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from modules.machine.devices import Gpu, Link, ask, link_matrix, open_nvml
 
 LINK_NAMES: dict[Link, str] = {"nvlink": "NVLink", "pcie": "PCIe", "none": "no direct link", "unknown": "unknown"}
 
-# GB/s (10^9 bytes) of one lane in one direction, by PCIe generation: transfers a second less the line code's share.
+# GB/s (10^9 bytes) of one lane in one direction, by PCIe generation: transfer rate minus encoding overhead.
 # Source: PCI-SIG's 2.5, 5, 8, 16, 32 and 64 GT/s; 8b/10b, 128b/130b from generation 3 on, flits of 236/256 in 6.
 PCIE_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.375}
 
 
 def link_speeds(gpus: Sequence[Gpu], links: Sequence[Sequence[Link | None]]) -> list[list[float | None]]:
-    """GB/s in one direction between all pairs, symmetric; None where it is not known, or where there is no direct link.
+    """GB/s in one direction between all pairs, symmetric; None if unknown or without a direct link.
 
-    links: as `link_matrix` gives them. The bus bandwidth of an all-reduce over two GPUs can come near to it.
+    links: as `link_matrix` returns them. The bus bandwidth of an all-reduce over two GPUs can come close to it.
     """
     speeds: list[list[float | None]] = [[None] * len(gpus) for _ in gpus]
     with open_nvml() as nvml:
@@ -32,7 +32,7 @@ def link_speeds(gpus: Sequence[Gpu], links: Sequence[Sequence[Link | None]]) -> 
 
 
 def describe_links(gpus: Sequence[Gpu]) -> str | None:
-    """How the GPUs that will train are linked, in a few words; None for one GPU, or where the driver does not say.
+    """How the GPUs that will train are linked, in a few words; None for one GPU or if unknown.
 
     A GPU that is named twice counts once. Speeds are those of the slowest pair, in one direction.
     """
@@ -62,14 +62,14 @@ def _speed(nvml: Any, a: Any, b: Any, link: Link | None) -> float | None:
 
 
 def _pcie_speed(nvml: Any, handle: Any) -> float | None:
-    """Of the slot with this card: what runs now may be less, as idle cards slow their link down."""
+    """The maximum of slot and card; the current speed may be lower, as idle cards slow their link down."""
     generation = ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
     lanes = ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
     return PCIE_LANE[generation] * lanes if generation in PCIE_LANE and lanes else None
 
 
 def _nvlink_speed(nvml: Any, a: Any, b: Any) -> float | None:
-    """The links of `a` that end at `b`, or at a switch, which reaches everyone."""
+    """The speed of the links of `a` that end at `b` or at a switch, which connects all GPUs."""
     target = ask(nvml, nvml.nvmlDeviceGetPciInfo, b)
     total = 0.0
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
@@ -84,8 +84,8 @@ def _nvlink_speed(nvml: Any, a: Any, b: Any) -> float | None:
 
 
 def _speed_of_one(nvml: Any, handle: Any, link: int) -> float:
-    """0 where the driver does not say."""
+    """The speed of one NVLink; 0 if the driver does not report it."""
     values = ask(nvml, nvml.nvmlDeviceGetFieldValues, handle, [(nvml.NVML_FI_DEV_NVLINK_GET_SPEED, link)])
     if not values or values[0].nvmlReturn != nvml.NVML_SUCCESS:
         return 0.0
-    return values[0].value.uiVal / 1000  # NVML says MB/s
+    return values[0].value.uiVal / 1000  # NVML reports MB/s

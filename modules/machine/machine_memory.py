@@ -1,4 +1,4 @@
-"""How much memory this machine has for the processes of a run."""
+"""How much system memory is available to the processes of a run."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 
 
 def memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """All of it, used or not, as far as a container or a job may use it, and its swap.
+    """Total memory plus swap, limited to what a container or job may use.
 
-    What is free changes from one moment to the next; a run that needs more than all of it can't be trained at any.
-    None where the system does not say: elsewhere than on Linux.
+    Total rather than free memory, because free memory changes from moment to moment, while a run that needs more than
+    the total can never be trained. None if unknown: on systems other than Linux.
     """
     try:
         text = (proc / "meminfo").read_text(encoding="ascii")
     except OSError:
         return None
     total, swap = (1024 * int(re.search(rf"^{name}:\s+(\d+) kB", text, re.M)[1]) for name in ("MemTotal", "SwapTotal"))
-    with contextlib.suppress(OSError):  # a sandbox may hide them
+    with contextlib.suppress(OSError):  # a sandbox may hide the file
         total = min([total, *_limits(proc, cgroups)])
     return total + swap
 
 
 def _limits(proc: Path, cgroups: Path) -> Iterator[int]:
-    """Those of the control groups that this process is in, and of the groups around them; in bytes."""
+    """The limits in bytes of the control groups of this process and of their parents."""
     for line in (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, group = line.split(":", 2)
         if not controllers:
@@ -38,5 +38,5 @@ def _limits(proc: Path, cgroups: Path) -> Iterator[int]:
         for place in (folder, *folder.parents):
             if not place.is_relative_to(root):
                 break
-            with contextlib.suppress(OSError, ValueError):  # not there in a container, or "max"
+            with contextlib.suppress(OSError, ValueError):  # missing in a container, or "max"
                 yield int((place / name).read_text(encoding="ascii"))

@@ -1,6 +1,6 @@
-"""About how much of a GPU's memory a run takes, from its settings alone: sums over weights and tensors of real models.
+"""Estimate the GPU memory of a run from its settings alone, by adding up weights and tensors of the published models.
 
-Estimates, not measurements. The numbers come from resources/families.json; docs/presets.md has the rule in words.
+The numbers come from resources/families.json; docs/presets.md explains the rule.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ BYTES_OF = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 SYSTEM_BYTES = GIB
 """Of each GPU, left to its display and other programs: what a preset for a class of memory may not count on."""
 
-_ROUNDED_WEIGHTS = 2**26  # stochastic rounding has so many in float32 at a time, in about four copies
+_ROUNDED_WEIGHTS = 2**26  # that stochastic rounding holds in float32 at a time, in about four copies
 
-_ALLOCATOR = 1.1  # activations come and go in many sizes, between which the allocator leaves gaps
+_ALLOCATOR = 1.1  # fragmentation: activations of many sizes are allocated and freed
 _CUDA_BYTES = 0.5 * GIB  # kernels and workspaces of torch and cuDNN in a process
 _NCCL_BYTES = 0.25 * GIB  # its buffers between ranks
-_LIBRARY_BYTES = 0.4 * GIB  # of a process's own: 0.33 once torch and diffusers are loaded, 0.47 when the demo trains
-_TEXT_LAYERS = 24  # of T5: without gradients the activations of one layer at a time are there
-_VAE_WIDTH = 4 * 128  # values for each pixel at the encoder's widest, while pictures are encoded
-_ENCODED_PIXELS = 2**20  # at once, or one picture that is larger; at most four pictures, see data/LatentEncoder.py
-_DECODER_WIDTH = 256  # channels of the decoder at its widest, which is at the picture's full size
-_DENOISER_WIDTH = 2 * 228  # values of the denoiser at its widest for each pixel of a picture, twice for guidance
+_LIBRARY_BYTES = 0.4 * GIB  # system memory of a process: 0.33 after importing torch and diffusers, 0.47 in the demo
+_TEXT_LAYERS = 24  # of T5: without gradients, the activations of only one layer exist at a time
+_VAE_WIDTH = 4 * 128  # values per pixel at the encoder's widest point
+_ENCODED_PIXELS = 2**20  # encoded at once, or a single larger image; at most four, see data/LatentEncoder.py
+_DECODER_WIDTH = 256  # channels of the decoder at its widest point, which is at the image's full size
+_DENOISER_WIDTH = 2 * 228  # values of the denoiser per image pixel at its widest point, doubled by guidance
 
 
 @dataclass(frozen=True)
 class Activations:
-    """What a step keeps for its backward pass, in bytes for each pixel of a picture; part: with checkpointing."""
+    """Activations kept for the backward pass, in bytes per image pixel. part: with gradient checkpointing."""
 
     whole: float
     part: float
@@ -45,13 +45,13 @@ class Activations:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A family's model as it is published, counted by `scripts/count_memory.py`.
+    """The size of a family's published model, as counted by `scripts/count_memory.py`.
 
-    denoiser, text_encoders, vae: numbers of weights. adapter: those of a LoRA of rank 1 by `lora.targets`;
-    text_adapters: likewise on each text encoder's attention, 0 where there can be none.
+    denoiser, text_encoders, vae: numbers of weights. adapter: of a rank-1 LoRA, by `lora.targets`.
+    text_adapters: the same for each text encoder's attention, 0 if it can't be adapted.
     lora, full: activations of the denoiser in mixed precision. vae_activations: in float32.
-    held: bytes a pixel while samples are made, by the "denoiser" in mixed precision and by the "vae" in float32.
-    text_bytes: activations of each text encoder for a caption.
+    held: bytes per pixel during sampling, by the "denoiser" in mixed precision and by the "vae" in float32.
+    text_bytes: activations of each text encoder per caption.
     """
 
     denoiser: int
@@ -82,10 +82,10 @@ ARCHITECTURES = {name: _architecture(info.memory) for name, info in load_familie
 class MemoryEstimate:
     """Bytes on one GPU.
 
-    weights, gradients, optimizer, average: there for the whole training. activations: while a step is computed.
-    stepping: while the optimizer changes the weights, when no activations are there. caching: in all, while pictures
-    and captions are encoded before the training. sampling: in all, while samples are made, 0 where none are.
-    process: of torch itself.
+    weights, gradients, optimizer, average: held throughout the training. activations: held during forward and backward.
+    stepping: held during the optimizer step, when there are no activations. caching: the total while images and
+    captions are encoded before the training. sampling: the total while samples are made, 0 without sampling.
+    process: used by torch itself.
     """
 
     weights: float
@@ -109,26 +109,26 @@ class MemoryEstimate:
 
 
 def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> MemoryEstimate | None:
-    """None for a family of unknown size. num_ranks: over all machines; None: as many as the settings name, or one."""
+    """The estimate; None for a family of unknown size. num_ranks: over all machines; None: as set, or one."""
     model = ARCHITECTURES.get(config.family)
     if model is None:
         return None
     ranks = num_ranks or _named_ranks(config)
     trained, loaded = _trained_weights(config, model), _loaded_weights(config, model)
-    is_small = not facts_of(config).trains_weights  # what trains is beside the model, in float32 at least
+    is_small = not facts_of(config).trains_weights  # adapters or embeddings are added to the model, in float32 at least
     own = BYTES_OF[config.model.weight_dtype]
     trained_bytes = max(4, own) if is_small else own
     weights = loaded * own + (trained * trained_bytes if is_small else 0)
     if config.model.mixed_precision != "no" and own >= 4:
-        weights += loaded * 2  # autocast's copies
+        weights += loaded * 2  # copies made by autocast
     process = _CUDA_BYTES + (_NCCL_BYTES if ranks > 1 else 0)
     optimizer = trained * _optimizer_bytes(config, trained_bytes)
     average = trained * max(4, trained_bytes) if config.ema.enabled else 0
     sampling = _sampling(config, model, ranks)
-    if sampling:  # gradients are gone then
+    if sampling:  # the gradients are freed by then
         sampling += weights + optimizer + average + process
         if config.ema.enabled and config.ema.sample and trained_bytes < 4:
-            sampling += trained * trained_bytes  # the average in the weights' own precision, beside them
+            sampling += trained * trained_bytes  # a copy of the EMA in the weights' precision
     return MemoryEstimate(
         weights=weights,
         gradients=trained * trained_bytes,
@@ -143,12 +143,13 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
 
 
 def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> float:
-    """What a rank takes of the machine's own memory at the very least, in bytes; it may be several times as much.
+    """A lower bound of the system memory that a rank needs, in bytes; actual use may be several times higher.
 
-    They are its libraries and, on the CPU, what it trains with gradients and the optimizer's state. Frozen weights
-    don't count: the ranks read them from the same file.
-    base_bytes: of the base's files, where the rank trains on the CPU; a base smaller than the published one, or in half
-    precision, counts as a share of it. None: on a GPU, or not known. Of a family of unknown size the libraries alone.
+    It covers the libraries and, on the CPU, the trained weights with gradients and optimizer state. Frozen weights
+    don't count: all ranks map the same file.
+    base_bytes: size of the base's files if the rank trains on the CPU; a base that is smaller than the published model,
+    or in half precision, counts in proportion. None: on a GPU, or unknown. A family of unknown size counts libraries
+    only.
     """
     model = ARCHITECTURES.get(config.family)
     if not base_bytes or model is None:
@@ -156,12 +157,12 @@ def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> floa
     published_bytes = 4 * (model.denoiser + sum(model.text_encoders) + model.vae)
     share = min(1.0, base_bytes / published_bytes)
     memory = estimate_memory(config)
-    weights = memory.gradients  # as many, of the same type
+    weights = memory.gradients  # same number and dtype
     return _LIBRARY_BYTES + share * (weights + memory.gradients + memory.optimizer)
 
 
 def _optimizer_bytes(config: TrainConfig, weight_bytes: int) -> int:
-    """What the optimizer keeps for each trained weight. weight_bytes: of that weight."""
+    """The optimizer's state per trained weight, in bytes. weight_bytes: size of a weight."""
     facts = OPTIMIZERS[config.optimizer.name]
     value_bytes = 4 if _rounds_by_chance(config) else weight_bytes
     return facts.states * value_bytes + facts.state_bytes
@@ -179,12 +180,12 @@ def _trained_text_encoders(config: TrainConfig) -> list[int]:
 
 
 def _trained_weights(config: TrainConfig, model: Architecture) -> int:
-    """An upper bound where only some layers train."""
+    """The number of trained weights; an upper bound if only some layers train."""
     method = facts_of(config)
     if not method.uses_denoiser:
         return model.vae
     if method.trains_words:
-        return 0  # some thousand
+        return 0  # a few thousand
     encoders = _trained_text_encoders(config)
     if method.trains_adapters:
         denoiser = model.adapter[config.lora.targets] if config.denoiser.train else 0
@@ -194,7 +195,7 @@ def _trained_weights(config: TrainConfig, model: Architecture) -> int:
 
 
 def _loaded_weights(config: TrainConfig, model: Architecture) -> int:
-    """Of the model, while it trains: text encoders have left where all captions are encoded before."""
+    """Weights of the model on the GPU during training; text encoders are unloaded if all captions are cached."""
     if not facts_of(config).uses_denoiser:
         return model.vae
     return model.denoiser + (sum(model.text_encoders) if _trained_text_encoders(config) else 0)
@@ -229,12 +230,12 @@ def _stepping(config: TrainConfig, trained: int, weight_bytes: int) -> float:
         working = 4 * 4 * min(trained, _ROUNDED_WEIGHTS)
     else:
         working = 0 if OPTIMIZERS[config.optimizer.name].steps_in_place else trained * weight_bytes
-    averaging = 4 * min(trained, _ROUNDED_WEIGHTS) if config.ema.enabled and weight_bytes < 4 else 0  # made precise
+    averaging = 4 * min(trained, _ROUNDED_WEIGHTS) if config.ema.enabled and weight_bytes < 4 else 0  # in float32
     return max(working, averaging)
 
 
 def _caching(config: TrainConfig, model: Architecture) -> float:
-    """The text encoders together, or the VAE with the pictures that it encodes at once, whichever takes more."""
+    """Either all text encoders, or the VAE with the images that it encodes at once, whichever is larger."""
     if not facts_of(config).uses_denoiser:
         return 0
     own = BYTES_OF[config.model.weight_dtype]
@@ -246,13 +247,13 @@ def _caching(config: TrainConfig, model: Architecture) -> float:
 
 
 def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
-    """What samples need beside what stays for the training, in bytes; 0 where the run makes none by itself.
+    """Additional memory for sampling, in bytes; 0 if the run makes no samples.
 
-    They are the parts of the model that the training goes without, and either what the denoiser holds of the pictures
-    that are made at a time, 456 bytes a pixel in half precision if not more, twice for guidance; or what the VAE's
-    decoder holds of the one that it decodes, in channels of its full size: 256 that go into a norm, 256 that come out
-    of it, and 256 out of the activation behind it. In float32 these are 3 x 256 x 4 = 3,072 bytes a pixel, in models of
-    videos more; mixed precision is for the denoiser alone. Source: scripts/count_memory.py counts them.
+    It consists of the model's parts that the training has unloaded, and the larger of two activations: those of the
+    denoiser for one batch of images, at least 456 bytes per pixel in half precision, doubled by guidance; or those of
+    the VAE's decoder for the image being decoded. At full size that has 256 channels going into a norm, 256 coming out
+    of it and 256 out of the activation behind it: in float32 3 x 256 x 4 = 3,072 bytes per pixel, more in video models.
+    Mixed precision applies to the denoiser only. Source: scripts/count_memory.py counts them.
     """
     settings = config.sampling
     samples = [sample for sample in settings.samples if sample.enabled]
@@ -262,11 +263,11 @@ def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float
     absent = model.denoiser + sum(model.text_encoders) + model.vae - _loaded_weights(config, model)
     pictures = min(settings.batch_size, math.ceil(sum(sample.count for sample in samples) / num_ranks))
     pixels = max(sample.width * sample.height for sample in samples)
-    # SDXL's pipeline decodes in float32 where the weights are float16, in which its VAE overflows
+    # SDXL's pipeline decodes in float32 if the weights are float16, in which its VAE overflows
     value_bytes = 4 if config.model.weight_dtype == "float16" else own
     decoding = pixels * max(_DECODER_WIDTH * 3, model.held["vae"] / 4) * value_bytes
     denoiser_bytes = own if config.model.mixed_precision == "no" else 2
-    # counted for one of the two pictures that guidance makes of each, in half precision
+    # counted in half precision for one of the two passes that guidance needs
     denoising = pictures * pixels * max(_DENOISER_WIDTH, model.held["denoiser"]) * denoiser_bytes
     return absent * own + max(denoising, decoding) * _ALLOCATOR
 

@@ -1,8 +1,8 @@
-"""Whether the machines of a run reach each other and agree, before a start that would wait for minutes in silence.
+"""Check that the machines of a run can reach each other and match, before a start that would wait silently for minutes.
 
-Node 0 listens at the port of the run, the others come to it: `check_nodes`, on each of them. What node 0 hears and
-says are lines of JSON. It greets whoever comes; a node answers with its number and what has to be alike; then node 0
-says whom it waits for, about twice a second, and at last the verdict, which is the same on all nodes.
+Every node calls `check_nodes`: node 0 listens on the run's port, the others connect. Messages are lines of JSON. Node 0
+greets each connection; the node answers with its number and everything that has to match; node 0 then reports about
+twice a second which nodes are missing and finally sends the verdict, which is the same for all nodes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
 PACKAGES = ("torch", "diffusers", "transformers", "peft")
-WAIT_SECONDS = 600.0  # for all nodes, which a person may start one after the other
-UNREACHABLE_SECONDS = 12.0  # for an address at which there is nobody
-REFUSING_SECONDS = 2 * LINGER_SECONDS  # for a node that can't train to find node 0, which it wants to tell
-PATIENCE_SECONDS = 25.0  # in which node 0 may be starting, while its machine refuses; then that is told
+WAIT_SECONDS = 600.0  # for all nodes, which a user may start one after the other
+UNREACHABLE_SECONDS = 12.0  # for an address that does not respond at all
+REFUSING_SECONDS = 2 * LINGER_SECONDS  # for a node that can't train to reach node 0 and report why
+PATIENCE_SECONDS = 25.0  # before refused connections are reported: node 0 may still be starting
 CONNECT_SECONDS = 3.0  # for one attempt
 RETRY_SECONDS = 0.5
-SILENT_SECONDS = 10.0  # in which node 0 says a word
-TELL_SECONDS = 4.0  # between two lines for people who wait
+SILENT_SECONDS = 10.0  # without a message from node 0 before it counts as gone
+TELL_SECONDS = 4.0  # between two progress messages
 
 Tell = Callable[[str], None]
 
@@ -59,12 +59,12 @@ def check_nodes(
     resume: bool | None = None,
     ranks: int | None = None,
 ) -> list[str]:
-    """Waits for all nodes of `config` and compares them. Returns what was found, for people; [] where it was stopped.
+    """Wait for all nodes of `config` and compare them. Returns the findings as lines; [] if it was stopped.
 
-    tell: told who is waited for, every few seconds. stopping: whether to wait no longer. resume, ranks: of the start
-    that follows, as `describe_node` takes them.
-    Raises UserError, one sentence: where a node can't be reached, can't train, is not like node 0, has the number of
-    another one, or does not come within `wait_seconds`.
+    tell: called every few seconds with the nodes waited for. stopping: whether to stop waiting. resume, ranks: of the
+    start that follows, as in `describe_node`.
+    Raises UserError, one sentence, if a node can't be reached, can't train, does not match node 0, has the same number
+    as another one, or does not connect within `wait_seconds`.
     """
     if config.num_nodes == 1:
         return ["There is one node, and nothing to compare"]
@@ -79,25 +79,26 @@ def check_nodes(
 
 @contextlib.contextmanager
 def refused_together(config: TrainConfig, tell: Tell) -> Iterator[None]:
-    """What is refused inside, as a UserError, is told to the other nodes of `config` too: they would wait for this one.
+    """Report a UserError raised in the block to the other nodes of `config`, which would otherwise wait for this one.
 
-    Takes a few seconds then, in which the others may come. tell: as of `check_nodes`.
+    In that case it takes a few seconds, in which the others may connect. tell: as in `check_nodes`.
     """
     try:
         yield
     except UserError as error:
         if config.enable_multi_gpu and config.num_nodes > 1:
-            # their answer, that they are not there, a broken network, or a Ctrl-C: this node has a reason of its own
+            # their answer, their absence, a network error or Ctrl-C: this node's own error is what counts
             with contextlib.suppress(UserError, OSError, KeyboardInterrupt):
                 _tell_refusal(config, str(error), tell)
         raise
 
 
 def describe_node(config: TrainConfig, resume: bool | None = None, ranks: int | None = None) -> dict[str, Any]:
-    """What has to be alike on all machines, and the number of this one. Reads Chorus's own files and asks the driver.
+    """Everything that has to match between machines, and this node's number. Reads Chorus's files and queries the
+    driver.
 
-    resume: whether the start goes on from a backup. ranks: that it has on this node, where all need as many. None for
-    either: not known, and not compared.
+    resume: whether the start resumes from a backup. ranks: their number on this node, if all nodes need the same. None:
+    unknown and not compared.
     """
     return {
         "mark": MARK,
@@ -114,7 +115,7 @@ def describe_node(config: TrainConfig, resume: bool | None = None, ranks: int | 
 
 
 class _Waiting:
-    """How long this node has waited, and what it says meanwhile."""
+    """How long this node has waited, with progress messages."""
 
     def __init__(self, tell: Tell, stopping: Callable[[], bool], limit_seconds: float):
         self.stopping = stopping
@@ -128,7 +129,7 @@ class _Waiting:
         return time.monotonic() - self._started
 
     def tell(self, whom: str) -> None:
-        """Every few seconds; `whom`: such as "node 1"."""
+        """Print a message every few seconds. whom: such as "node 1"."""
         if self.seconds >= self._due:
             self._tell(f"waiting for {whom} ({self.seconds:.0f} s)")
             self._due = (self.seconds // TELL_SECONDS + 1) * TELL_SECONDS
@@ -159,7 +160,7 @@ def _lead(own: dict[str, Any], place: Place, waiting: _Waiting) -> list[str]:
 
 
 def _refuse_second_leader(own: dict[str, Any], place: Place) -> None:
-    """Another machine has the address; if that is node 0 already, both are told."""
+    """Refuse to lead: another machine has the address. If that one is already node 0, tell both."""
     with contextlib.suppress(OSError), socket.create_connection((place.address, place.port), CONNECT_SECONDS) as other:
         stream = other.makefile("rb")
         if read_message(stream).get("mark") == MARK:
@@ -173,7 +174,7 @@ def _refuse_second_leader(own: dict[str, Any], place: Place) -> None:
 
 
 def is_own_address(address: str) -> bool:
-    """Whether `address` leads to this machine. Raises UserError where there is no such machine."""
+    """Whether `address` is one of this machine. Raises UserError if it can't be resolved."""
     for family, kind, protocol, _, found in _look_up(address):
         with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
             probe.bind((found[0], 0, *found[2:]))
@@ -195,13 +196,13 @@ def _look_up(address: str) -> list[tuple]:
 
 @contextlib.contextmanager
 def _reach(place: Place, own: dict[str, Any], waiting: _Waiting) -> Iterator[socket.socket | None]:
-    """A connection to node 0, as soon as it is there; None where the waiting was stopped. Raises UserError."""
+    """Connect to node 0 as soon as it listens; None if the waiting was stopped. Raises UserError."""
     is_own = is_own_address(place.address)
     silent_since = None
     while not waiting.stopping():
         try:
             connection = socket.create_connection((place.address, place.port), CONNECT_SECONDS)
-        except ConnectionRefusedError:  # the machine is there, and does not listen yet; this one will never be node 0
+        except ConnectionRefusedError:  # the machine is up but not listening yet
             reason, is_there = "nothing listens there", not is_own
         except OSError as error:
             reason, is_there = error.strerror or str(error), False
@@ -215,7 +216,7 @@ def _reach(place: Place, own: dict[str, Any], waiting: _Waiting) -> Iterator[soc
             silent_since = waiting.seconds
         elif waiting.seconds - silent_since > UNREACHABLE_SECONDS:
             if is_own:
-                _tell_that_nobody_leads(own, place, waiting.stopping)
+                _tell_that_no_node_leads(own, place, waiting.stopping)
             raise UserError(_unreachable(place, own["node_rank"], reason, is_own))
         if waiting.seconds > waiting.limit_seconds:
             raise UserError(
@@ -228,9 +229,9 @@ def _reach(place: Place, own: dict[str, Any], waiting: _Waiting) -> Iterator[soc
     yield None
 
 
-def _tell_that_nobody_leads(own: dict[str, Any], place: Place, stopping: Callable[[], bool]) -> None:
-    """The others come to this machine, and would wait for minutes; such as where two were given the same command."""
-    # UserError: the port is busy, so that they find somebody else. OSError: a broken network hides no reason
+def _tell_that_no_node_leads(own: dict[str, Any], place: Place, stopping: Callable[[], bool]) -> None:
+    """Tell nodes that connect to this machine that it is not node 0, as when two were given the same command."""
+    # UserError: the port is busy, so they reach something else. OSError: the caller's reason counts more
     is_ipv6 = ":" in place.address
     with contextlib.suppress(UserError, OSError), NodeMeeting(own, place.port, is_ipv6, stopping) as meeting:
         meeting.refuse(
@@ -252,7 +253,7 @@ def _unreachable(place: Place, node_rank: int, reason: str, is_own: bool) -> str
 
 
 def _tell_refusal(config: TrainConfig, reason: str, tell: Tell) -> None:
-    """Raises UserError with what the others answer, or because they are not there."""
+    """Send this node's refusal to node 0. Raises UserError with its answer, or if it can't be reached."""
     place = Place(config.master_addr, int(config.initial_port))
     own = {**describe_node(config), "refusal": reason}
     if config.node_rank == 0:
@@ -274,7 +275,7 @@ def _follow(connection: socket.socket, own: dict[str, Any], place: Place, waitin
             "another initial_port on all nodes."
         )
     connection.settimeout(SILENT_SECONDS)
-    with contextlib.suppress(OSError):  # what node 0 has said before it went is still to be read
+    with contextlib.suppress(OSError):  # messages sent before node 0 disconnected are still read
         say(connection, {**own, "time": time.time()})
     while not waiting.stopping():
         message = read_message(stream)
@@ -284,7 +285,7 @@ def _follow(connection: socket.socket, own: dict[str, Any], place: Place, waitin
             return [plain(line) for line in message["found"]]
         if "waiting" not in message:
             raise UserError(
-                f"Node 0 at {place} has gone while this node waited: look there for why, then start both again."
+                f"Node 0 at {place} disconnected while this node waited: see there why, then start both again."
             )
         waiting.tell(plain(message["waiting"]))
     return []

@@ -1,4 +1,4 @@
-"""Network ports of this machine that are free."""
+"""Find and reserve free network ports of this machine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ PORTS_TO_TRY = 100
 
 
 def next_free_port(port: int, host: str = "") -> int | None:
-    """The first from `port` on that nothing uses at this address of the machine, "" for all; None if none is near.
+    """The first free port from `port` on at an address of this machine ("" for all); None if none is found nearby.
 
-    One that another run has claimed is in use, though nothing listens there yet. Nothing is held: who comes first has
-    the port.
+    A port that another run has claimed counts as busy, although nothing listens there yet. The port found is not
+    reserved.
     """
     for candidate in _near(port):
         with contextlib.suppress(OSError), _claim(candidate), socket.create_server((host, candidate)):
@@ -22,10 +22,10 @@ def next_free_port(port: int, host: str = "") -> int | None:
 
 
 def claim_free_port(port: int, host: str) -> tuple[int, socket.socket] | None:
-    """The same, and the socket that keeps it from all others who ask in these two ways, until it is closed.
+    """As `next_free_port`, but also reserves the port against both functions until the returned socket is closed.
 
-    Ranks listen there only seconds later, when they have started: two runs that were started together would both find
-    the port free.
+    Ranks listen only seconds later, after they have started: without it, two runs started together would both find the
+    port free.
     """
     for candidate in _near(port):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
@@ -37,9 +37,9 @@ def claim_free_port(port: int, host: str) -> tuple[int, socket.socket] | None:
 
 
 def _claim(port: int) -> socket.socket:
-    """The UDP port of that number, which ranks don't use; it ends with the process. Raises OSError if somebody has it.
+    """Bind the UDP port of that number, which ranks don't use, until the process ends. Raises OSError if it is taken.
 
-    At the loopback always, so that all find it, whatever address they are to listen at.
+    Always at loopback, so that all processes check the same place, whatever address they listen at.
     """
     claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:

@@ -1,6 +1,6 @@
-"""What the number of ranks does to a run: batch, steps and learning rates.
+"""How the number of ranks changes a run: batch size, steps and learning rates.
 
-Numbers only, from settings and from what was asked of the machine before, so that a form can show them while one types.
+Computed only from settings and known facts of the machine, so fast that a form can show it while the user types.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Rate:
 
 @dataclass(frozen=True)
 class RunShape:
-    """A run on so many ranks.
+    """A run on a given number of ranks.
 
-    batch: samples of one optimizer step. local_batch: of one rank in one micro-batch; a fraction where the ranks can't
-    share the batch evenly. batch_on_one, steps_on_one: the same settings on one device.
-    num_samples: of an epoch; it and the steps are None while the pictures are not counted.
+    batch: samples of one optimizer step. local_batch: of one rank in one micro-batch; fractional if the batch does not
+    divide evenly. batch_on_one, steps_on_one: with the same settings on one device.
+    num_samples: of an epoch; it and the steps are None while the images are not counted.
     """
 
     num_nodes: int
@@ -63,7 +63,7 @@ class RunShape:
 
 
 def run_shape(config: TrainConfig, ranks_per_node: int, num_samples: int | None = None) -> RunShape:
-    """ranks_per_node: as `default_num_ranks` says. num_samples: of an epoch, repeats counted; None: not known."""
+    """ranks_per_node: from `default_num_ranks`. num_samples: of an epoch, including repeats; None: unknown."""
     num_nodes = config.num_nodes if config.enable_multi_gpu else 1
     num_ranks = num_nodes * ranks_per_node
     batch = global_batch(config, num_ranks)
@@ -85,7 +85,7 @@ def run_shape(config: TrainConfig, ranks_per_node: int, num_samples: int | None 
 
 
 def shape_lines(shape: RunShape, config: TrainConfig) -> list[tuple[str, str]]:
-    """(label, text) for people: processes, batch, steps and learning rate."""
+    """(label, text) of processes, batch, steps and learning rate."""
     nodes = f"{shape.num_nodes} machine{'s' if shape.num_nodes > 1 else ''}"
     each = f" ({shape.ranks_per_node} on each)" if shape.num_nodes > 1 else ""
     devices = f"{shape.num_ranks} device{'s' if shape.num_ranks > 1 else ''}"
@@ -99,31 +99,31 @@ def shape_lines(shape: RunShape, config: TrainConfig) -> list[tuple[str, str]]:
 
 
 def uses_torchrun(config: TrainConfig, system: str = "") -> bool:
-    """Whether terminals and commands start the ranks by torchrun. system: as `sys.platform`, by default this one.
+    """Whether terminals and commands start the ranks with torchrun. system: as `sys.platform`, by default this one.
 
-    Never on Windows: torchrun's rendezvous needs libuv, which PyTorch's builds for it come without
+    Never on Windows: torchrun's rendezvous needs libuv, which PyTorch's Windows builds lack
     (https://github.com/pytorch/pytorch/pull/196855).
     """
     return config.use_torchrun and (system or sys.platform) != "win32"
 
 
 def chosen_gpus(config: TrainConfig, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """The GPUs that will train on this machine; those that do not exist are passed over."""
+    """The GPUs that will train on this machine; indexes that do not exist are ignored."""
     chosen = [gpus[index] for index in config.device_indexes if index < len(gpus)] or list(gpus)
     return chosen[: (config.world_size or len(chosen)) if config.enable_multi_gpu else 1]
 
 
 def ranks_here(config: TrainConfig, gpus: Sequence[Gpu], cores: int) -> int:
-    """Ranks on this machine. Raises UserError as `default_num_ranks`."""
+    """The number of ranks on this machine. Raises UserError as `default_num_ranks` does."""
     if config.enable_multi_gpu:
         return default_num_ranks(config, gpus, cores)
-    if gpus:  # else PyTorch may know some that NVIDIA's driver does not
+    if gpus:  # else PyTorch may know devices that NVIDIA's driver does not
         check_device_indexes(config.device_indexes, len(gpus))
     return 1
 
 
 def crowded_warning(num_ranks: int, cores: int) -> str:
-    """The sentence for more ranks on the CPU of one machine than it has cores; "" where each has one."""
+    """A warning if one machine has more CPU ranks than cores, else ""."""
     if num_ranks <= cores:
         return ""
     shared = f"{cores} CPU core{'s' if cores > 1 else ''}"

@@ -1,4 +1,4 @@
-"""Callbacks that become lines of the run folder's event file."""
+"""Callbacks that are written to the run folder's event file."""
 
 from modules.session.event_types import Event
 from modules.session.events import EventWriter
@@ -6,7 +6,7 @@ from modules.session.TrainCallbacks import TrainCallbacks
 
 
 class EventCallbacks(TrainCallbacks):
-    """Writes every event to `writer`, which stays the caller's to close."""
+    """Writes every event to `writer`, which the caller closes."""
 
     def __init__(self, writer: EventWriter):
         self.writer = writer

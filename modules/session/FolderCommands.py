@@ -1,4 +1,4 @@
-"""Commands that come as files in the run folder, and the way to send one.
+"""Commands to a run, sent as files in its run folder.
 
 A command is an empty file named `<anything>.<command>.cmd`: it works from the window, from another machine that
 shares the disk and from a shell (`touch commands/1.stop.cmd`).
@@ -16,30 +16,30 @@ from modules.session.RunFolder import RunFolder
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import COMMANDS, TrainCommands
 
-STARTED_VARIABLE = "CHORUS_STARTED"  # Unix time at which a run was started: commands since then are for it
+STARTED_VARIABLE = "CHORUS_STARTED"  # Unix time at which a run was started; older commands are ignored
 
 _SUFFIX = ".cmd"
 _POLL_SECONDS = 0.5  # listing a folder on a network disk costs milliseconds, a step may cost less
 
 
 class FolderCommands(TrainCommands):
-    """Also takes the requests that other processes put into the run folder."""
+    """Requests that also come from other processes, as files in the run folder."""
 
     def __init__(self, run_folder: RunFolder, callbacks: TrainCallbacks, run_started: float | None = None):
-        """Sweep the commands meant for an earlier run.
+        """Remove commands that were meant for an earlier run.
 
-        callbacks: told of commands that are unknown or can't be read.
+        callbacks: warned about commands that are unknown or can't be read.
         run_started: Unix time in seconds at which the run was started; commands sent since then, while it was
-            loading, are kept. None: the run starts now, and all that is there is old.
+        loading, are kept. None: the run starts now, so all existing commands are old.
         """
         super().__init__()
         self._folder = run_folder.commands_dir
         self._callbacks = callbacks
         self._next_poll = 0.0
-        self._taken: set[str] = set()  # names, for files that can't be removed: each counts once
+        self._taken: set[str] = set()  # names of commands already taken, in case their files can't be removed
         self._has_warned = False
         for entry in self._files():
-            with contextlib.suppress(FileNotFoundError):  # withdrawn by its sender in this moment
+            with contextlib.suppress(FileNotFoundError):  # its sender has just withdrawn it
                 if run_started is None or os.path.getmtime(entry.path) < run_started:
                     self._consume(entry)
 
@@ -70,7 +70,7 @@ class FolderCommands(TrainCommands):
         try:
             with os.scandir(self._folder) as entries:
                 return sorted((e for e in entries if e.name.endswith(_SUFFIX) and e.is_file()), key=lambda e: e.name)
-        except OSError as error:  # a network disk that is away must not end the training
+        except OSError as error:  # an unreachable network disk must not end the training
             self._warn_once(f"commands can't be read from {self._folder} ({error.strerror}).")
             return []
 
@@ -81,7 +81,7 @@ class FolderCommands(TrainCommands):
         self._taken.add(entry.name)
         try:
             retry_busy(lambda: os.unlink(entry.path))
-        except FileNotFoundError:  # withdrawn by its sender in this moment
+        except FileNotFoundError:  # its sender has just withdrawn it
             return False
         except OSError as error:
             self._warn_once(f"command file {entry.path} can't be removed ({error.strerror}).")
@@ -96,7 +96,7 @@ class FolderCommands(TrainCommands):
 
 
 def send_command(run_folder: RunFolder, name: str) -> None:
-    """Ask the run in `run_folder` for `name`, one of COMMANDS, from any process or machine that sees the folder.
+    """Send the command `name`, one of COMMANDS, to the run in `run_folder`, from any machine that has access to it.
 
     Raises ValueError for another name, and UserError if there is no run folder.
     """
@@ -105,5 +105,5 @@ def send_command(run_folder: RunFolder, name: str) -> None:
     if not run_folder.commands_dir.is_dir():
         path = str(run_folder.path)
         raise UserError(f"{path!r} is not the folder of a run: give the workspace_dir of one that was started.")
-    # The time in front keeps the order in which commands were sent.
+    # The time comes first, so that commands are sorted in the order in which they were sent.
     write_bytes(run_folder.commands_dir / f"{time.time_ns()}-{secrets.token_hex(4)}.{name}{_SUFFIX}", b"")

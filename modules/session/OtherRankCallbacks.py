@@ -1,4 +1,4 @@
-"""Callbacks for the terminal of a rank other than 0: only what rank 0 can't know."""
+"""Terminal output of a rank other than 0: only what rank 0 can't know."""
 
 import contextlib
 from typing import TextIO
@@ -8,7 +8,7 @@ from modules.session.TrainCallbacks import TrainCallbacks
 
 
 class OtherRankCallbacks(TrainCallbacks):
-    """Shows this rank's warnings on `stream`; rank 0 shows the training."""
+    """Prints this rank's warnings to `stream`; everything else is printed by rank 0."""
 
     def __init__(self, rank: int, stream: TextIO):
         self._rank = rank

@@ -1,4 +1,4 @@
-"""Questions in a terminal: defaults in brackets, wrong answers asked again, the last answers kept for the next time."""
+"""Questions in a terminal, with defaults in brackets; invalid answers are asked again, valid ones can be saved."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from modules.config.visible_text import visible_line
 from modules.session.atomic import write_json
 from modules.session.printing import print_text
 
-Read = Callable[[str], str]  # an answer as typed -> as it is meant and kept; raises UserError with the reason if wrong
+Read = Callable[[str], str]  # an answer as typed -> the normalized answer; raises UserError with the reason if invalid
 
 
 class Questions:
-    """Asks on the terminal of this process.
+    """Asks questions in the terminal of this process.
 
-    given: answers that need no question any more, by its name; wrong ones are refused, not asked again.
-    last: those of the last time, which become the defaults as far as they are still right.
-    answers: all so far, as `Read` gave them.
+    given: question name -> answer given in advance; an invalid one is an error and is not asked again.
+    last: the answers of last time, which become the defaults if they are still valid.
+    answers: all answers so far, as `Read` returned them.
     """
 
     def __init__(self, given: Mapping[str, str], last: Mapping[str, str] | None = None):
@@ -28,9 +28,9 @@ class Questions:
         self.given = given
 
     def ask(self, name: str, text: str, read: Read, default: str | None = None) -> str:
-        """The answer to the question `text`; an empty one is the default, where there is one.
+        """Ask the question `text` and return the answer; an empty answer means the default, if there is one.
 
-        Raises UserError for a wrong answer among those given, and where there is nobody to answer.
+        Raises UserError for an invalid answer given in advance, and if nobody can answer.
         """
         if name in self.given:
             answer = read(self.given[name])
@@ -42,18 +42,18 @@ class Questions:
         return answer
 
     def ask_whether(self, name: str, text: str, default: bool) -> bool:
-        """As `ask`, for a question that yes or no answers."""
+        """As `ask`, for a yes/no question."""
         return self.ask(name, text, read_choice("yes", "no"), "yes" if default else "no") == "yes"
 
     def _kept(self, name: str, read: Read) -> str | None:
         try:
             return read(self.last[name]) if name in self.last else None
-        except UserError:  # what it named is gone
+        except UserError:  # what it refers to no longer exists
             return None
 
 
 def read_choice(*choices: str) -> Read:
-    """Takes one of the choices, or the start of it alone."""
+    """Accepts one of the choices, or an unambiguous beginning of it."""
 
     def read(text: str) -> str:
         matches = [choice for choice in choices if text and choice.startswith(text.lower())]
@@ -65,7 +65,7 @@ def read_choice(*choices: str) -> Read:
 
 
 def load_answers(path: Path) -> dict[str, str]:
-    """What `save_answers` kept; nothing where there is no such file, or none that can be read."""
+    """The answers that `save_answers` wrote; empty if the file is missing or unreadable."""
     try:
         values = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -74,7 +74,7 @@ def load_answers(path: Path) -> dict[str, str]:
 
 
 def save_answers(path: Path, answers: Mapping[str, str]) -> None:
-    """Keeps the answers for the next time. Raises OSError if the file can't be written."""
+    """Write the answers to a file, as defaults for next time. Raises OSError if it can't be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, dict(answers))
 

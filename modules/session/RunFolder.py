@@ -1,4 +1,4 @@
-"""The folder of one run: where its parts lie, and how the run ended. docs/run_folder.md describes it for readers."""
+"""The folder of one run: the paths in it, and the record of how the run ended. See docs/run_folder.md."""
 
 import contextlib
 import json
@@ -17,19 +17,19 @@ from modules.session.atomic import is_temporary, sweep_temporaries, write_json
 from modules.session.events import to_plain
 from modules.session.writable import folder_path, look_for_obstacles, unusable
 
-RESERVE_BYTES = 16 * 1024  # what exit.json takes with a long traceback
-RESERVE_BYTES_FOR_EVENTS = 48 * 1024  # given up where there is something to note on a full disk
-PARTS = ("events", "commands", "samples", "backup", "models", "tensorboard", "log")  # the folders in a run folder
+RESERVE_BYTES = 16 * 1024  # the size of exit.json with a long traceback
+RESERVE_BYTES_FOR_EVENTS = 48 * 1024  # released when an event has to be written to a full disk
+PARTS = ("events", "commands", "samples", "backup", "models", "tensorboard", "log")  # its subfolders
 
 
 class RunFolder:
-    """The run folder at `path`, the setting workspace_dir. Making the object touches no disk; `create` does.
+    """The run folder at `path`, the setting workspace_dir. Only `create` touches the disk, not the constructor.
 
-    Raises UserError for a path that is none, or that goes out from a working folder that is gone.
+    Raises UserError for an invalid path, or for a relative one if the working folder no longer exists.
     """
 
     def __init__(self, path: str | os.PathLike):
-        self.path = folder_path("workspace_dir", path)  # absolute: it must outlive a change of directory
+        self.path = folder_path("workspace_dir", path)  # absolute, so that it survives a change of the working folder
 
     @property
     def config_path(self) -> Path:
@@ -85,7 +85,7 @@ class RunFolder:
         return self.log_dir / f"rank-{rank}.stacks"
 
     def heartbeats_path(self, first_rank: int) -> Path:
-        """Of the machine whose first rank that is."""
+        """The heartbeat file of the machine whose first rank is `first_rank`."""
         return self.events_dir / f"heartbeats-{first_rank}.json"
 
     @property
@@ -101,7 +101,7 @@ class RunFolder:
         return self.log_dir / "window.log"
 
     def create(self) -> None:
-        """Make the folders that are missing and sweep what a killed run left half written.
+        """Create missing folders and remove files that a killed run left half written.
 
         Call it once, before the ranks start. Raises UserError, naming workspace_dir, if the folder can't be used.
         """
@@ -109,17 +109,17 @@ class RunFolder:
         try:
             for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.path):  # folders that exist may still be read-only
+            with tempfile.TemporaryFile(dir=self.path):  # existing folders may be read-only
                 pass
         except OSError as error:
             raise UserError(unusable("workspace_dir", self.path, error)) from error
-        # Only the own folders: workspace_dir may be a home folder by mistake, and that is not ours to walk through.
+        # Only our own subfolders: workspace_dir may be a home folder by mistake, which must not be searched.
         sweep_temporaries(self.path, recursive=False)
         for folder in folders:
             sweep_temporaries(folder)
 
     def check(self) -> None:
-        """Raise the UserError of `create` where it can be told without writing anything."""
+        """Raise the UserError that `create` would raise, as far as that can be found out without writing anything."""
         try:
             for folder in self._folders():
                 look_for_obstacles(folder)
@@ -127,7 +127,7 @@ class RunFolder:
             raise UserError(unusable("workspace_dir", self.path, error)) from error
 
     def refuse_earlier_run(self) -> None:
-        """Raise UserError if a run has left backups or models here: starting over would mix up their work."""
+        """Raise UserError if an earlier run has left backups or models here, which a new run would mix with its own."""
         for folder in (self.backup_dir, self.models_dir):
             if folder.is_dir() and any(_is_work(entry) for entry in folder.iterdir()):
                 raise UserError(
@@ -135,18 +135,18 @@ class RunFolder:
                 )
 
     def freeze_config(self, config: TrainConfig) -> None:
-        """Keep `config` as a record of the settings of this run."""
+        """Write `config` to the folder as the record of this run's settings."""
         save_config(config, self.config_path)
 
     def free_bytes(self) -> int:
-        """Free space of the disk that holds, or will hold, the folder."""
+        """The free space on the disk that holds, or will hold, the folder."""
         existing = next(folder for folder in [self.path, *self.path.parents] if folder.exists())
         return shutil.disk_usage(existing).free
 
     def write_exit(self, status: str, **details: Any) -> None:
         """Record how the run ended: `status`, the time and `details` (plain data; NaN becomes null).
 
-        What `note_end` has put down is added. On a full disk the record takes the place that `clear_exit` has kept.
+        Details from `note_end` are added. On a full disk the record uses the space that `clear_exit` has reserved.
         """
         record = {"status": status, "time": time.time(), **to_plain(details)}
         note = self._read_note()
@@ -164,15 +164,15 @@ class RunFolder:
         retry_busy(lambda: self.reserve_path.unlink(missing_ok=True))
 
     def note_end(self, text: str, **details: Any) -> None:
-        """Has the record of the end say this too, whoever writes it and however full the disk is."""
+        """Store details that `write_exit` adds to the record, even from another process or on a full disk."""
         note = to_plain({"text": text, **details})
         try:
             self._write_reserve(note, RESERVE_BYTES)
-        except FileNotFoundError:  # nobody keeps a place for a trainer that is used by itself
+        except FileNotFoundError:  # no space is reserved for a trainer that is used on its own
             write_json(self.reserve_path, note)
 
     def read_exit(self) -> dict[str, Any] | None:
-        """The record of how the run ended, or None while it has not, or if the record is damaged."""
+        """The record of how the run ended; None if it has not ended or the record is damaged."""
         try:
             record = json.loads(retry_busy(self.exit_path.read_bytes))
         except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -180,17 +180,17 @@ class RunFolder:
         return record if isinstance(record, dict) else None
 
     def clear_exit(self) -> None:
-        """Forget how an earlier run here ended, and keep room on the disk for how this one will end.
+        """Remove the record of an earlier run's end, and reserve disk space for the record of this run.
 
-        Whoever starts a run calls it, so that followers see it run.
+        Called by whoever starts a run, so that followers see it as running.
         """
         retry_busy(lambda: self.exit_path.unlink(missing_ok=True))
-        with contextlib.suppress(OSError):  # a disk that is full already; the start will say so
+        with contextlib.suppress(OSError):  # the disk is already full, which the start reports
             # random, because some disks compress
             self.reserve_path.write_bytes(os.urandom(RESERVE_BYTES + RESERVE_BYTES_FOR_EVENTS))
 
     def _write_reserve(self, obj: Any, num_bytes: int) -> None:
-        """In place, which takes no room on the disk. num_bytes: that are kept, by spaces, which JSON allows."""
+        """Overwrite the reserve in place, which needs no disk space. num_bytes: the size to pad to, with spaces."""
         with open(self.reserve_path, "r+b") as file:
             file.write(json.dumps(obj, indent=2).encode().ljust(num_bytes - 1) + b"\n")
             file.truncate()
@@ -200,7 +200,7 @@ class RunFolder:
     def _read_note(self) -> dict[str, Any]:
         try:
             note = json.loads(self.reserve_path.read_bytes())
-        except (OSError, ValueError):  # most often the random bytes that keep the place
+        except (OSError, ValueError):  # ValueError: usually still the random bytes of the reserve
             return {}
         return {name: value for name, value in note.items() if value} if isinstance(note, dict) else {}
 
@@ -209,5 +209,5 @@ class RunFolder:
 
 
 def _is_work(entry: Path) -> bool:
-    """Whether a run has left it: file managers write files of their own into every folder that they show."""
+    """Whether a run wrote this file, rather than a file manager, which may add its own to any folder."""
     return not (is_temporary(entry) or entry.name.startswith(".") or entry.name.lower() in ("desktop.ini", "thumbs.db"))

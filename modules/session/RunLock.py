@@ -1,4 +1,4 @@
-"""One run at a time in a run folder."""
+"""The lock that allows one run at a time in a run folder."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from modules.config.errors import UserError
 
 _HAS_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _IS_HELD = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
-_PATIENCE_SECONDS = 0.3  # `is_held` has the lock for a moment
-_LOCKED_BYTE = 1 << 30  # Windows lets nobody read what is locked: lock a byte far behind the process id
+_PATIENCE_SECONDS = 0.3  # `is_held` takes the lock for a moment
+_LOCKED_BYTE = 1 << 30  # Windows makes locked bytes unreadable, so one far behind the process id is locked
 
 
 class RunLock:
     """Holds the file at `path` while the block runs, so that a second run in its folder is refused.
 
-    The lock is the operating system's and ends with the process that holds it, however that ends; the file stays and
-    means nothing by itself. A disk that has no locks is used without. New processes don't inherit the lock.
+    The operating system releases the lock when its process ends, however that happens; the file itself stays and
+    means nothing. On a disk without locks none is taken. Child processes don't inherit the lock.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -47,23 +47,23 @@ class RunLock:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        with contextlib.suppress(OSError):  # a disk that has gone away, or has no locks
+        with contextlib.suppress(OSError):  # the disk is gone, or has no locks
             self._file.truncate(0)
             _unlock(
                 self._file
-            )  # closing alone frees it too, but not while a process that starts has a copy of the file
+            )  # closing would release it too, but not while a starting process has a copy of the file
         self._file.close()
 
     def _in_use(self, pid: int | None, host: str) -> str:
         process = f" (process {pid}{'' if host == socket.gethostname() else f' on {host}'})" if pid else ""
         return (
-            f"workspace_dir {os.path.dirname(self.path)!r} is in use by a run that goes on{process}: "
+            f"workspace_dir {os.path.dirname(self.path)!r} is in use by another run{process}: "
             "stop it, or choose another folder."
         )
 
 
 def is_held(path: str | os.PathLike) -> bool | None:
-    """Whether a run holds the lock at `path`; None where that can't be told, as on a disk without locks."""
+    """Whether a run holds the lock at `path`; None if unknown, as on a disk without locks."""
     try:
         with open(path, "rb", buffering=0) as file:
             _lock(file, shared=True)
@@ -76,7 +76,7 @@ def is_held(path: str | os.PathLike) -> bool | None:
 
 
 def holder_here(path: str | os.PathLike) -> int | None:
-    """The process of this machine that holds the lock at `path`; None if there is none, or it is on another machine."""
+    """The id of the process on this machine that holds the lock at `path`; None if none does, or on another machine."""
     if not is_held(path):
         return None
     try:

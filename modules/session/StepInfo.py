@@ -1,4 +1,4 @@
-"""What is told of one optimizer step."""
+"""What is reported about one optimizer step."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -11,7 +11,7 @@ class StepInfo(Event):
     """One finished optimizer step, summed over all ranks.
 
     epoch: pass over the data, from 1.
-    step: optimizer steps done since the start of the training, this one included; goes on counting after a resume.
+    step: optimizer steps done since the start of the training, this one included; keeps counting after a resume.
     steps_total: value of `step` at which the training ends.
     loss: mean over the step's samples; None if it was not finite and the step was skipped.
     smooth_loss: running mean of `loss`; None before the first finite loss.
@@ -20,9 +20,9 @@ class StepInfo(Event):
     seconds: wall time of this step, so that samples / seconds is the throughput.
     grad_norm: norm of the gradient before clipping; None if it was not finite or not measured.
     metrics: further numbers by name, for TensorBoard.
-    data_seconds: how long this rank waited for the data of the step.
-    device: of this rank, such as "cuda:1"; memory_bytes: in use there after the step, and peak_memory_bytes the most
-    so far; None where nobody counts.
+    data_seconds: how long this rank waited for data in this step.
+    device: of this rank, such as "cuda:1". memory_bytes: allocated there after the step; peak_memory_bytes: the maximum
+    so far; None where they are not measured.
     """
 
     type: ClassVar[str] = "step"
@@ -42,5 +42,5 @@ class StepInfo(Event):
     peak_memory_bytes: int | None = None
 
     def arguments(self) -> tuple["StepInfo"]:
-        """The step as a whole: it has too many figures to be given one by one."""
+        """The listener gets the step as a whole: it has too many fields to pass them one by one."""
         return (self,)

@@ -1,4 +1,4 @@
-"""Callbacks for a person at a terminal: a progress bar, or plain lines where there is none."""
+"""Terminal output of a training: a progress bar, or plain lines where the output is not a terminal."""
 
 import contextlib
 import os
@@ -16,20 +16,20 @@ from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 
 _LINE_SECONDS = 5.0  # between two step lines in a log file
-_USUAL_SIZE = {"ncols": 80, "nrows": 24}  # of a terminal that does not say how large it is
+_USUAL_SIZE = {"ncols": 80, "nrows": 24}  # assumed for a terminal that does not report its size
 
 
 class TerminalCallbacks(TrainCallbacks):
-    """Shows the training on `stream`, stderr if None: with a bar on a terminal, else with a line every few seconds."""
+    """Prints progress to `stream` (None: stderr), as a bar on a terminal, else as a line every few seconds."""
 
     def __init__(self, stream: TextIO | None = None, tells_failure: bool = True):
-        """tells_failure: False where somebody else tells why a run of several ranks has failed."""
+        """tells_failure: False if another process prints why a run of several ranks failed."""
         self._stream = sys.stderr if stream is None else stream
         self._tells_failure = tells_failure
         self._has_bar = self._stream.isatty()
         self._bar: tqdm | None = None
         self._next_line = 0.0
-        self._own_samples: set[Path] = set()  # of the round that is being made
+        self._own_samples: set[Path] = set()  # of the current round
 
     def on_status(self, text: str) -> None:
         self._write(text)
@@ -39,7 +39,7 @@ class TerminalCallbacks(TrainCallbacks):
         loss_text = f"loss {'not finite' if loss is None else f'{loss:.4f}'}"
         speed = f", {info.samples / info.seconds:.2f} samples/s" if info.seconds > 0 else ""
         if self._has_bar:
-            # the most wanted first: a narrow terminal cuts the end off
+            # most important first: a narrow terminal cuts off the end
             self._move_bar(info, f"{loss_text}{speed}, lr {info.lr:.2e}, epoch {info.epoch}")
         elif time.monotonic() >= self._next_line or info.step == info.steps_total:
             self._next_line = time.monotonic() + _LINE_SECONDS
@@ -55,7 +55,7 @@ class TerminalCallbacks(TrainCallbacks):
         self._write(f"Sample at step {step}: {path}")
 
     def on_samples(self, folder: str | Path, step: int) -> None:
-        """Lists those of the other ranks, which tell only their own callbacks."""
+        """List the samples of other ranks, which are reported only to their own callbacks."""
         for path in sorted({*Path(folder).glob("*.png")} - self._own_samples):
             self._write(f"Sample at step {step}: {path}")
         self._own_samples.clear()
@@ -77,15 +77,15 @@ class TerminalCallbacks(TrainCallbacks):
         self._write(f"Finished after {step} steps.")
 
     def close(self) -> None:
-        """Leave the bar as it stands and the cursor on a line of its own."""
+        """Leave the bar on screen and move the cursor to a new line."""
         if self._bar is not None:
-            with self._lost_where_nobody_reads():
+            with self._ignoring_output_errors():
                 self._bar.close()
             self._bar = None
 
     def _move_bar(self, info: StepInfo, figures: str) -> None:
-        with self._lost_where_nobody_reads():
-            if self._bar is None:  # made late: a resumed run starts where it was, and its speed counts from there
+        with self._ignoring_output_errors():
+            if self._bar is None:  # created at the first step: the speed of a resumed run counts from there
                 options = {"total": info.steps_total, "initial": info.step - 1, "unit": "step"}
                 size = {"dynamic_ncols": True} if _has_size(self._stream) else _USUAL_SIZE
                 self._bar = tqdm(**options, file=self._stream, **size)
@@ -93,7 +93,7 @@ class TerminalCallbacks(TrainCallbacks):
             self._bar.update(info.step - self._bar.n)
 
     def _write(self, *lines: str) -> None:
-        with self._lost_where_nobody_reads():
+        with self._ignoring_output_errors():
             for line in lines:
                 if self._has_bar:
                     tqdm.write(visible_line(line), file=self._stream)
@@ -101,8 +101,8 @@ class TerminalCallbacks(TrainCallbacks):
                     print_line(line, self._stream)
 
     @contextlib.contextmanager
-    def _lost_where_nobody_reads(self) -> Iterator[None]:
-        """A terminal or a stream that was closed, or a full disk under a log file, must not end the training."""
+    def _ignoring_output_errors(self) -> Iterator[None]:
+        """Ignore output errors: a closed terminal, or a full disk under a log file, must not end the training."""
         try:
             yield
         except OSError:
@@ -113,8 +113,8 @@ class TerminalCallbacks(TrainCallbacks):
 
 
 def _has_size(stream: TextIO) -> bool:
-    """Whether a terminal says how large it is. Some, as in containers, say 0, and tqdm then shows nothing."""
+    """Whether a terminal reports its size. Some report 0, as in containers, and tqdm then shows nothing."""
     try:
         return os.get_terminal_size(stream.fileno()).columns > 0
-    except OSError:  # no terminal of the system: tqdm looks at the environment
+    except OSError:  # not a system terminal: tqdm reads the environment
         return True

@@ -1,4 +1,4 @@
-"""What a training tells the outside: the calls, and a list that passes them on to several listeners."""
+"""The callbacks of a training, and a list that forwards them to several listeners."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,13 +19,13 @@ from modules.session.StepInfo import StepInfo
 
 
 class TrainCallbacks:
-    """Listener of a training. Override the calls of interest, or `on_event`, which gets what is not overridden.
+    """Listener of a training. Override the callbacks of interest, or `on_event`, which gets all others.
 
-    The training waits for each call, so return quickly.
+    The training waits for each callback, so return quickly.
     """
 
     def on_event(self, event: Event) -> None:
-        """Any of the following."""
+        """Any event below whose own callback is not overridden."""
 
     def on_status(self, text: str) -> None:
         """A new phase began, such as loading or caching."""
@@ -36,7 +36,7 @@ class TrainCallbacks:
         self.on_event(info)
 
     def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
-        """The mean loss of the `samples` held-out ones after `step` steps; ema_loss: with the averaged weights."""
+        """The mean loss of `samples` held-out samples after `step` steps; ema_loss: the same with the EMA weights."""
         self.on_event(ValidationEvent(step, samples, loss, ema_loss))
 
     def on_sample(self, path: str | Path, prompt: str, step: int) -> None:
@@ -44,7 +44,7 @@ class TrainCallbacks:
         self.on_event(SampleEvent(path, prompt, step))
 
     def on_samples(self, folder: str | Path, step: int) -> None:
-        """All ranks have made their samples of `step`; they are below `folder`."""
+        """All ranks have written their samples of `step` below `folder`."""
         self.on_event(SamplesEvent(folder, step))
 
     def on_backup(self, path: str | Path, step: int) -> None:
@@ -56,7 +56,7 @@ class TrainCallbacks:
         self.on_event(SavedEvent(path, step))
 
     def on_warning(self, text: str) -> None:
-        """Something is wrong but the training goes on."""
+        """Something is wrong, but the training continues."""
         self.on_event(WarningEvent(text))
 
     def on_failed(self, text: str) -> None:
@@ -64,12 +64,12 @@ class TrainCallbacks:
         self.on_event(FailedEvent(text))
 
     def on_finished(self, step: int) -> None:
-        """The training ended as planned, or as asked, after `step` steps."""
+        """The training ended as planned, or was stopped on request, after `step` steps."""
         self.on_event(FinishedEvent(step))
 
 
 class CallbackList(TrainCallbacks):
-    """Passes every call on to each of `listeners`, in their order."""
+    """Forwards every callback to each of `listeners`, in order."""
 
     def __init__(self, listeners: Iterable[TrainCallbacks]):
         self.listeners = list(listeners)

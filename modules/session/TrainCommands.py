@@ -1,4 +1,4 @@
-"""What a person asks of a running training."""
+"""Requests to a running training."""
 
 import threading
 
@@ -6,20 +6,20 @@ COMMANDS = ("stop", "sample", "backup", "save")
 
 
 class TrainCommands:
-    """Requests from any thread, taken by the training between two steps."""
+    """Requests from any thread, which the training takes between two steps."""
 
     def __init__(self) -> None:
-        # reentrant: a signal handler asks for a stop while the same thread may be taking commands
+        # reentrant: a signal handler may request a stop while its own thread is taking commands
         self._lock = threading.RLock()
         self._pending: set[str] = set()
-        self.requeues = False  # whether the stop was asked for by `requeue`
+        self.requeues = False  # whether the stop was requested by `requeue`
 
     def stop(self) -> None:
         """End the training after the current step."""
         self._request("stop")
 
     def requeue(self) -> None:
-        """End the training after the current step, with a backup that the same job will go on from."""
+        """End the training after the current step, with a backup from which the requeued job will resume."""
         self.requeues = True
         self.stop()
 
@@ -32,11 +32,11 @@ class TrainCommands:
         self._request("backup")
 
     def save(self) -> None:
-        """Save the model now and go on."""
+        """Save the model now and continue."""
         self._request("save")
 
     def take(self) -> frozenset[str]:
-        """The pending commands, which then are pending no more; only "stop" stays and is in every later answer."""
+        """Return and clear the pending commands; only "stop" stays and is returned by every later call."""
         with self._lock:
             taken = frozenset(self._pending)
             self._pending &= {"stop"}
@@ -44,7 +44,7 @@ class TrainCommands:
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop was asked for; a long phase such as caching looks here to end early."""
+        """Whether a stop was requested; a long phase such as caching checks it to end early."""
         with self._lock:
             return "stop" in self._pending
 

@@ -1,1 +1,1 @@
-"""Run folder, events and commands: how a run is started and followed."""
+"""A run on disk: run folder, events, commands, backups as files and crash report; signals, terminal and log."""

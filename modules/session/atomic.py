@@ -1,7 +1,7 @@
-"""Writing files and folders so that nobody ever sees half of one.
+"""Write files and folders atomically: a reader never sees half of one.
 
-Everything is written under a temporary name in the same folder, put on the disk (fsync) and only then renamed. After a
-crash or a power cut there is the old file or the new one, and at worst a temporary that `sweep_temporaries` removes.
+Everything is written under a temporary name in the same folder, flushed to disk (fsync) and only then renamed. After a
+crash or power failure either the old or the new file exists, and at worst a temporary that `sweep_temporaries` removes.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any
 from modules.config.atomic_file import (
     remove,
     rename,
-    share,
+    set_default_permissions,
     sync_file,
     sync_folder,
     temporary_beside,
@@ -28,9 +28,9 @@ _TEMPORARY = re.compile(r"\.tmp-(\d{0,10})-[0-9a-f]{8}$")
 
 @contextlib.contextmanager
 def new_folder(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`; it becomes `path`, complete, when the block ends well.
+    """Yield a temporary folder beside `path`, which is renamed to `path` when the block succeeds.
 
-    Raises FileExistsError if something is at `path`, before or after the block. If the block raises, nothing is left.
+    Raises FileExistsError if `path` exists before or after the block. If the block raises, the folder is removed.
     """
     path = Path(path)
     _refuse_existing(path)
@@ -48,9 +48,9 @@ def new_folder(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def make_temporary_folder(path: str | os.PathLike) -> Path:
-    """Make a folder beside `path`, under a temporary name of it, and return it.
+    """Create a folder beside `path` under a temporary name and return it.
 
-    It is for what a process needs while it runs, and its maker's to remove; `sweep_temporaries` does once that is dead.
+    For what a process needs while it runs. The process removes it; if it was killed, `sweep_temporaries` does.
     """
     temporary = temporary_beside(Path(path))
     temporary.mkdir()
@@ -58,21 +58,21 @@ def make_temporary_folder(path: str | os.PathLike) -> Path:
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """Replace the file at `path` by `text` in UTF-8, whole or not at all; line ends are written as they are."""
+    """Atomically replace the file at `path` by `text` in UTF-8; line ends are written unchanged."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: str | os.PathLike, obj: Any) -> None:
-    """Replace the file at `path` by `obj` as indented JSON, whole or not at all.
+    """Atomically replace the file at `path` by `obj` as indented JSON.
 
-    Raises ValueError for NaN and infinity, which JSON does not have, and TypeError for what is not plain data.
+    Raises ValueError for NaN and infinity, which JSON does not have, and TypeError for anything but plain data.
     """
-    # ASCII only: a path with undecodable bytes holds lone surrogates, which UTF-8 can't carry but an escape can.
+    # ASCII only: a path with undecodable bytes contains lone surrogates, which need an escape.
     write_text(path, json.dumps(obj, indent=2, allow_nan=False) + "\n")
 
 
 def remove_folder(path: str | os.PathLike) -> None:
-    """Remove a folder so that it is never seen half removed: first its name goes, then its content."""
+    """Remove a folder atomically: it is renamed to a temporary name before its content is deleted."""
     path = Path(path)
     temporary = temporary_beside(path)
     with contextlib.suppress(FileNotFoundError):
@@ -81,15 +81,15 @@ def remove_folder(path: str | os.PathLike) -> None:
 
 
 def is_temporary(path: str | os.PathLike) -> bool:
-    """Whether `path` is named as a file or folder still being written, which readers of a folder must pass over."""
+    """Whether `path` has the name of a file or folder still being written, which readers have to skip."""
     return _TEMPORARY.search(os.fspath(path)) is not None
 
 
 def sweep_temporaries(folder: str | os.PathLike, recursive: bool = True) -> list[Path]:
-    """Remove the temporaries in `folder` whose writer is dead, and return what was removed.
+    """Remove the temporaries in `folder` whose writer is dead, and return their paths.
 
-    Call it before the ranks start: a writer on another machine that shares the disk can't be told from a dead one.
-    recursive=False looks at `folder` itself only. A folder that does not exist has no temporaries.
+    Call it before the ranks start: a writer on another machine that shares the disk looks like a dead one.
+    recursive=False searches only `folder` itself. A folder that does not exist has no temporaries.
     """
     removed = []
     for parent, folders, files in os.walk(folder):
@@ -107,14 +107,14 @@ def _is_stale(name: str) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is a process of this number on this machine."""
-    if pid == 0:  # for os.kill this is the own process group, not a process
+    """Whether a process with this id is running on this machine."""
+    if pid == 0:  # os.kill takes 0 as its own process group
         return False
     if os.name == "nt":
         return _is_alive_on_windows(pid)
     try:
         os.kill(pid, 0)
-    except PermissionError:  # it lives and belongs to someone else
+    except PermissionError:  # it is running and belongs to another user
         return True
     except (ProcessLookupError, OverflowError):
         return False
@@ -151,6 +151,6 @@ def _sync_tree(folder: Path) -> None:
     for parent, _, files in os.walk(folder, topdown=False):
         for name in files:
             if not os.path.islink(os.path.join(parent, name)):
-                share(Path(parent, name))
+                set_default_permissions(Path(parent, name))
                 sync_file(Path(parent, name))
         sync_folder(Path(parent))

@@ -1,4 +1,4 @@
-"""The backups in a run folder: which there are, which are good, and which one a resume goes on from."""
+"""The backups in a run folder: list them, check them, and choose the one that a run resumes from."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _Count = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True)
 class BackupInfo:
-    """A backup. time: when it was complete, Unix seconds. num_bytes: of its files.
+    """A backup. time: when it was completed, in Unix seconds. num_bytes: total size of its files.
 
-    is_aside: it is later than one that the run was sent back to, and is not resumed from.
+    is_aside: it was set aside when the run went back to an earlier one, so a run does not resume from it.
     """
 
     path: Path
@@ -40,7 +40,7 @@ class BackupInfo:
 
 
 def list_backups(folder: RunFolder) -> list[BackupInfo]:
-    """The backups of the run, the latest step first. None where the disk can't be read."""
+    """The backups of the run, latest step first; empty if the disk can't be read."""
     try:
         return find_backups(folder.backup_dir)
     except OSError:
@@ -48,7 +48,7 @@ def list_backups(folder: RunFolder) -> list[BackupInfo]:
 
 
 def find_backups(backup_dir: Path) -> list[BackupInfo]:
-    """The backups in that folder, the latest step first. Raises OSError where it is there and can't be read."""
+    """The backups in a folder, latest step first. Raises OSError if the folder exists but can't be read."""
     try:
         names = os.listdir(backup_dir)
     except FileNotFoundError:
@@ -62,13 +62,13 @@ def find_backups(backup_dir: Path) -> list[BackupInfo]:
 
 
 def newest_usable(folder: RunFolder) -> BackupInfo | None:
-    """The backup that a resume goes on from, as far as that shows without reading its tensors."""
+    """The backup to resume from, as far as that can be decided without reading its tensors."""
     backups = (info for info in list_backups(folder) if not info.is_aside)
     return next((info for info in backups if damage(info.path, contents=False) is None), None)
 
 
 def resume_advice(folder: RunFolder) -> str:
-    """What to do when a failure is mended, as the end of a sentence. It names no backup that is not there."""
+    """What to do once the cause of a failure is fixed, as the end of a sentence. Names a backup only if it exists."""
     backup = newest_usable(folder)
     if backup is None:
         return "start again, for there is no backup to resume from"
@@ -76,16 +76,16 @@ def resume_advice(folder: RunFolder) -> str:
 
 
 def stopped_at_once(folder: RunFolder) -> str:
-    """What a run that ended without backing up says, with the backup that a resume then goes on from."""
+    """The message of a run that ended without a final backup, with the backup that a resume would start from."""
     backup = newest_usable(folder)
     kept = "there is no backup to resume from" if backup is None else f"the last backup is of step {backup.step}"
     return f"Stopped at once; {kept}"
 
 
 def damage(path: Path, contents: bool = True) -> str | None:
-    """Why no run can go on from the backup at `path`, in words; None if it is good.
+    """Why a run can't resume from the backup at `path`, in words; None if it can.
 
-    contents: whether every byte is compared with what was written, which reads all of it.
+    contents: compare every byte with what was written, which reads all of it.
     """
     if path.is_symlink() and not path.exists():
         return f"it was saved to {os.readlink(path)}, which is gone"
@@ -108,9 +108,9 @@ def damage(path: Path, contents: bool = True) -> str | None:
 
 
 def go_back_to(folder: RunFolder, step: int) -> None:
-    """Makes the backup of `step` the latest: a resume goes on from it. Later ones are put aside, not deleted.
+    """Make the backup of `step` the latest, so that a resume starts from it. Later ones are set aside, not deleted.
 
-    Raises UserError if it is not there, or is damaged.
+    Raises UserError if it does not exist or is damaged.
     """
     found = list_backups(folder)
     chosen = next((info for info in found if info.step == step), None)
@@ -127,7 +127,7 @@ def go_back_to(folder: RunFolder, step: int) -> None:
             _move(chosen.path, chosen.path.with_name(chosen.path.name.removeprefix("aside-")))
     except OSError as error:
         raise UserError(
-            f"The backups in {folder.backup_dir} can't be renamed ({error.strerror}): look after its disk."
+            f"The backups in {folder.backup_dir} can't be renamed ({error.strerror}): check its disk."
         ) from error
 
 
@@ -147,9 +147,9 @@ class _Run(_Strict):
 
 
 class _LoopState(_Strict):
-    """What any training needs of state.json to go on.
+    """The fields of state.json needed to resume any training.
 
-    ema: whether there are averaged weights; earlier versions don't say.
+    ema: whether there are EMA weights; old versions don't say.
     """
 
     step: _Count
@@ -162,7 +162,7 @@ class _LoopState(_Strict):
 
 
 class _RunState(_LoopState):
-    """What a run needs beside that."""
+    """The fields needed to resume a run of the diffusion trainer."""
 
     learning_rate_factor: Annotated[float, Field(gt=0)]
     run: _Run
@@ -173,7 +173,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _first_problem(error: ValidationError) -> str:
-    """Such as "has no epoch" or "has an impossible step: -5"."""
+    """The first validation error in words, such as "has no epoch" or "has an impossible step: -5"."""
     first = error.errors()[0]
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "missing":
@@ -182,20 +182,20 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _move(source: Path, target: Path) -> None:
-    if target.exists():  # of the same step, from before the run was sent back the last time
+    if target.exists():  # a backup of the same step, set aside the last time the run went back
         remove_folder(target)
     rename(source, target)
 
 
 def _look_at(path: Path, match: re.Match) -> BackupInfo | None:
     try:
-        if path.is_symlink() and not path.exists():  # to a backup that was saved elsewhere and is gone
+        if path.is_symlink() and not path.exists():  # links to a backup that was saved elsewhere and is gone
             return BackupInfo(path, int(match[2]), path.lstat().st_mtime, 0, match[1] is not None)
         if not path.is_dir():
             return None
         complete = path / MANIFEST_NAME
         time = (complete if complete.exists() else path).stat().st_mtime
         num_bytes = sum(entry.stat().st_size for entry in os.scandir(path) if entry.is_file())
-    except OSError:  # removed at this moment, as older ones are
+    except OSError:  # just removed, as old backups are
         return None
     return BackupInfo(path, int(match[2]), time, num_bytes, match[1] is not None)

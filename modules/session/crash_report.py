@@ -1,4 +1,4 @@
-"""The report of a failed run, for a person to read and to pass on: without names, addresses and secrets."""
+"""The report of a failed run, safe to pass on: names, addresses and secrets are removed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
+from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.files import load_values
 from modules.config.visible_text import visible_text
@@ -17,28 +18,11 @@ from modules.session.RunFolder import RunFolder
 
 LOG_LINES = 40
 
-# What the report says of the settings: what a failure depends on, and nothing that a person wrote.
-TOLD_SETTINGS = (
-    "family",
-    "method",
-    "batch_size",
-    "batch_size_mode",
-    "gradient_accumulation_steps",
-    "enable_multi_gpu",
-    "world_size",
-    "num_nodes",
-    "distributed_backend",
-    "model.weight_dtype",
-    "model.mixed_precision",
-    "model.gradient_checkpointing",
-    "data.resolution",
-    "optimizer.name",
-)
 
 def crash_report(path: str | os.PathLike) -> str:
-    """What happened to the run in the folder at `path`: rank, exception, signal, last lines and what to do.
+    """What happened to the run in the folder at `path` (rank, exception, signal, last log lines) and what to do.
 
-    Secrets, mail and network addresses, the names of the user, the machine and home folders are left out of it.
+    Secrets, mail and network addresses, and the names of the user, the machine and home folders are removed.
     """
     folder = RunFolder(path)
     try:
@@ -60,18 +44,18 @@ def crash_report(path: str | os.PathLike) -> str:
 
 
 def suggestion(record: Mapping[str, Any], folder: RunFolder) -> str:
-    """One sentence on what to try after the run in `folder` has ended as `record` (exit.json) says."""
+    """One sentence on what to try after a run that ended as `record` (exit.json) says."""
     kind, text = record.get("kind"), str(record.get("text") or "")
     if kind == "user_error":
-        return "Change what the message names, then start again."
+        return "Fix what the message names and start again."
     advice = resume_advice(folder)
     if "out of memory" in text.lower() or "memory is full" in text.lower():
         return f"Lower batch_size, or switch model.gradient_checkpointing on, then {advice}."
     first = {
         "killed": "Close what else needs memory or lower batch_size",
-        "hung": "Look at the stacks beside the log; test the communication of the GPUs",
-        "ended": "Look at the end of the log for who ended it",
-        "lost": "Look at the end of the log for who ended it",
+        "hung": "Look at the stack traces beside the log and test the communication between the GPUs",
+        "ended": "See the end of the log for what ended it",
+        "lost": "See the end of the log for what ended it",
     }.get(kind)
     if first is None:
         return f"{advice[0].upper()}{advice[1:]}; if it happens again, report it with this text."
@@ -80,7 +64,7 @@ def suggestion(record: Mapping[str, Any], folder: RunFolder) -> str:
 
 def _facts(record: Mapping[str, Any]) -> list[str]:
     if not record:
-        return ["The run has left no record of its end."]
+        return ["There is no record of how the run ended."]
     names = ("status", "rank", "kind", "text", "signal", "exit_code", "phase")
     return [f"{name}: {record[name]}" for name in names if record.get(name) is not None]
 
@@ -90,7 +74,7 @@ def _settings(folder: RunFolder) -> list[str]:
         values = load_values(folder.config_path)
     except (UserError, OSError):
         return []
-    found = ((path, _value_at(values, path)) for path in TOLD_SETTINGS)
+    found = ((path, _value_at(values, path)) for path, info in settings_by_path().items() if info.in_crash_report)
     return [f"{path}: {value}" for path, value in found if value is not None]
 
 
@@ -101,7 +85,7 @@ def _value_at(values: Any, path: str) -> Any:
 
 
 def _versions() -> list[str]:
-    """Of the libraries, without importing them."""
+    """The versions of the main libraries, without importing them."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = []

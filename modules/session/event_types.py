@@ -1,4 +1,4 @@
-"""What a run tells while it goes on, other than its steps (StepInfo). docs/run_folder.md lists types and fields."""
+"""The events of a run other than its steps (StepInfo). docs/run_folder.md lists types and fields."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -6,16 +6,16 @@ from typing import Any, ClassVar
 
 
 class Event:
-    """Something that a run tells: a dataclass, whose fields are those of a line in an event file.
+    """Something that a run reports: a dataclass whose fields are those of a line in an event file.
 
-    type: its name there, and what follows `on_` in the name of the listeners' method. A field that is declared with the
-    metadata NOT_WRITTEN is for listeners only.
+    type: its name in the file; the listeners' method is `on_` followed by it. Fields declared with the metadata
+    NOT_WRITTEN are for listeners only.
     """
 
     type: ClassVar[str]
 
     def arguments(self) -> tuple[Any, ...]:
-        """What the listeners' method is given."""
+        """The arguments of the listeners' method."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
 
@@ -30,7 +30,7 @@ class StatusEvent(Event):
 
 @dataclass(frozen=True)
 class ValidationEvent(Event):
-    """loss: None where it was not finite. ema_loss: None also where weights are not averaged."""
+    """loss: None if it was not finite. ema_loss: also None without EMA."""
 
     type: ClassVar[str] = "validation"
     step: int
@@ -49,7 +49,7 @@ class SampleEvent(Event):
 
 @dataclass(frozen=True)
 class SamplesEvent(Event):
-    """path: the folder of all samples of a step."""
+    """path: the folder with all samples of a step."""
 
     type: ClassVar[str] = "samples"
     path: str | Path

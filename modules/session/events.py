@@ -1,4 +1,4 @@
-"""The event files of a run: one JSON object per line, one file per rank and one of the supervisor.
+"""The event files of a run: one JSON object per line, one file per rank and one for the supervisor.
 
 docs/run_folder.md lists types and fields.
 """
@@ -50,12 +50,12 @@ EVENT_TYPES: dict[str, type[Event]] = {
         FinishedEvent,
     )
 }
-END_OF_TIME = 2**33  # Unix seconds, in 2242: calendars refuse what is far behind it
+END_OF_TIME = 2**33  # Unix seconds, in 2242: datetime refuses times far beyond it
 MAX_STEP_BYTES = 1024
 MAX_TEXT_BYTES = 16 * 1024
 
-_STEP = b'"type": "step"'  # as EventWriter writes it; in a text the quotes are escaped
-_MAX_WAITING_LINES = 10_000  # kept in memory while the disk takes nothing; then the oldest go
+_STEP = b'"type": "step"'  # as EventWriter writes it; inside a string the quotes are escaped
+_MAX_WAITING_LINES = 10_000  # kept in memory while the disk accepts nothing; beyond that the oldest are dropped
 _RETRY_SECONDS = 1.0
 _CLOSE_SECONDS = 10.0
 
@@ -70,12 +70,12 @@ class EventRecord:
 
 
 def encode(record: EventRecord) -> bytes:
-    """The line of an event, with its end."""
+    """The line of an event, including its line end."""
     event = record.event
     values = {field.name: to_plain(getattr(event, field.name)) for field in _written_fields(type(event))}
     line = {"time": record.time, "type": event.type, "rank": record.rank, **values}
     text = json.dumps(line, ensure_ascii=False, allow_nan=False)
-    if find_hidden(text) is not None:  # people follow the file in a terminal; and UTF-8 has no lone surrogates
+    if find_hidden(text) is not None:  # the file may be read in a terminal, and UTF-8 has no lone surrogates
         text = json.dumps(line, allow_nan=False)
     data = text.encode("utf-8") + b"\n"
     if isinstance(event, StepInfo) and len(data) > MAX_STEP_BYTES:
@@ -84,9 +84,9 @@ def encode(record: EventRecord) -> bytes:
 
 
 def decode(line: bytes) -> EventRecord | None:
-    """The event of a line; None for a line that is none, is damaged, or is of a type that this version does not know.
+    """The event of a line; None if the line is no event, is damaged, or has a type unknown to this version.
 
-    Fields that it does not know are passed over, and one that may be None may be missing.
+    Unknown fields are ignored, and a field that may be None may be missing.
     """
     try:
         values = json.loads(line)
@@ -100,23 +100,23 @@ def decode(line: bytes) -> EventRecord | None:
 
 
 def is_time(value: Any) -> bool:
-    """Whether this is a moment in Unix seconds."""
+    """Whether `value` is a plausible time in Unix seconds."""
     return isinstance(value, (int, float)) and 0 <= value < END_OF_TIME
 
 
 class EventWriter:
-    """Appends events to the file at `path` from a thread of its own, so that a slow or full disk never holds up a step.
+    """Appends events to the file at `path` from a separate thread, so that a slow or full disk never delays a step.
 
-    While the disk refuses (full, gone), lines wait in memory, one warning goes to stderr and writing is tried again.
-    A file that is there already is continued. Use it as a context manager or call `close`.
-    rank: None for the supervisor, which is above the ranks.
+    While the disk is full or gone, lines wait in memory, a single warning goes to stderr and writing is retried.
+    An existing file is continued. Use it as a context manager or call `close`.
+    rank: None for the supervisor.
     """
 
     def __init__(self, path: str | os.PathLike, rank: int | None):
         self.path = Path(path)
         self.rank = rank
         self._lines: deque[bytes] = deque(maxlen=_MAX_WAITING_LINES)
-        self._changed = threading.Condition()  # guards _lines and _closing; never held while the disk is at work
+        self._changed = threading.Condition()  # guards _lines and _closing; never held while writing to disk
         self._closing = False
         self._file: BinaryIO | None = None
         self._has_warned = False
@@ -126,9 +126,9 @@ class EventWriter:
     def write(self, event: Event) -> None:
         """Queue one event; returns at once.
 
-        Its fields may be plain data, numbers of NumPy and paths. NaN and infinity are written as null, long texts are
-        cut. Raises ValueError for a step line above 1 KB, and after `close`; TypeError for other data, such as tensors,
-        whose value would have to be awaited.
+        Its fields may be plain data, NumPy numbers and paths. NaN and infinity are written as null, long texts are cut.
+        Raises ValueError for a step line above 1 KB and after `close`; TypeError for other data, such as tensors, whose
+        value would have to be waited for.
         """
         line = encode(EventRecord(time.time(), self.rank, event))
         with self._changed:
@@ -138,7 +138,7 @@ class EventWriter:
             self._changed.notify()
 
     def close(self) -> None:
-        """Write what is queued and close the file; a disk that still refuses gets one last try."""
+        """Write the queued events and close the file; if the disk still refuses, try one last time."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -168,7 +168,7 @@ class EventWriter:
             self._file.close()
 
     def _append(self, lines: list[bytes]) -> list[bytes]:
-        """Write `lines` to the file; those that did not get there come back."""
+        """Write `lines` to the file; returns those that could not be written."""
         data = b"".join(lines)
         done = 0
         try:
@@ -183,26 +183,26 @@ class EventWriter:
             self._warn_once(error)
             if self._file is not None:
                 self._file.close()
-                self._file = None  # opened anew next time: after a network disk came back, the old handle stays dead
+                self._file = None  # reopened next time: the old handle stays dead after a network disk comes back
             return _lines_after(lines, done)
         return []
 
     def _warn_once(self, error: OSError) -> None:
         if not self._has_warned:
             self._has_warned = True
-            text = f"Events can't be written to {self.path} ({error}); the training goes on without."
+            text = f"Events can't be written to {self.path} ({error}); the training continues without them."
             print_line(text, sys.stderr)
 
 
 def read_events(
     path: str | os.PathLike, offset: int = 0, max_bytes: int | None = None, only_last_step: bool = False
 ) -> tuple[list[EventRecord], int]:
-    """The events in the file at `path` from byte `offset` on, and the offset to go on from.
+    """The events in the file at `path` from byte `offset` on, and the offset to continue from.
 
-    max_bytes: read no more than that and leave the rest to the next call; more than any line has. None: all there is.
-    only_last_step: pass over all steps but the last one that is read; in a long run most of the time goes into them.
-    A last line still being written is left for the next read; lines that are no events are passed over. A file that
-    became shorter than `offset` is read from its start; one that does not exist gives ([], 0).
+    max_bytes: read at most that much (it has to exceed the longest line), leaving the rest for later; None: all.
+    only_last_step: skip all steps but the last one read, as parsing steps takes most of the time in a long run.
+    An incomplete last line is left for the next read; lines that are no events are skipped. A file that has become
+    shorter than `offset` is read from its start; a missing file gives ([], 0).
     """
     try:
         with open(path, "rb") as file:
@@ -214,7 +214,7 @@ def read_events(
         return [], 0
     end = data.rfind(b"\n") + 1
     if not end and len(data) == max_bytes:
-        end = len(data)  # no line is that long: a damaged stretch, such as zeros after a power cut
+        end = len(data)  # no line is that long: damaged data, such as zeros after a power failure
     lines = data[:end].split(b"\n")
     if only_last_step:
         lines = _without_old_steps(lines)
@@ -223,15 +223,15 @@ def read_events(
 
 
 def to_plain(value: Any) -> Any:
-    """`value` as plain JSON data: NaN and infinity become None, paths texts, and texts end within 16 KB.
+    """`value` as plain JSON data: NaN and infinity become None, paths become text, and text is cut at 16 KB.
 
-    Raises TypeError for what is neither text, number, path nor a collection of these.
+    Raises TypeError for anything but text, numbers, paths and collections of these.
     """
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, numbers.Integral):
         return int(value)
-    if isinstance(value, numbers.Real):  # NumPy's float32 is no float, but it is a Real
+    if isinstance(value, numbers.Real):  # NumPy's float32 is a Real but not a float
         return float(value) if math.isfinite(value) else None
     if isinstance(value, str):
         return _cut(value)
@@ -252,7 +252,7 @@ def _cut(text: str) -> str:
 
 
 def _ends_inside_a_line(path: Path) -> bool:
-    """Whether a killed writer left a line without its end, which must not swallow the next one."""
+    """Whether a killed writer left an incomplete line, which must not be joined with the next one."""
     if not path.exists() or not path.stat().st_size:
         return False
     with open(path, "rb") as file:
@@ -263,7 +263,7 @@ def _ends_inside_a_line(path: Path) -> bool:
 def _lines_after(lines: list[bytes], written_bytes: int) -> list[bytes]:
     for index, line in enumerate(lines):
         written_bytes -= len(line)
-        if written_bytes < -1:  # at -1 only the line end is missing, and the next opening writes that
+        if written_bytes < -1:  # at -1 only the line end is missing, which is written when the file is next opened
             return lines[index:]
     return []
 
@@ -280,7 +280,7 @@ def _written_fields(event_type: type[Event]) -> list[Field]:
 
 @lru_cache
 def _read_fields(event_type: type[Event]) -> list[tuple[str, tuple[type, ...], Any]]:
-    """Of each field its name, the types that it may have in JSON, and what stands for it where it is missing."""
+    """For each field its name, the types it may have in JSON, and the value to use if it is missing."""
     found = []
     for field in _written_fields(event_type):
         kinds = tuple(kind for kind in get_args(field.type) or (field.type,) if kind is not Path)
@@ -292,7 +292,7 @@ def _read_fields(event_type: type[Event]) -> list[tuple[str, tuple[type, ...], A
 
 
 def _field_values(event_type: type[Event], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises TypeError for a value of another kind, ValueError for one that no counter reaches."""
+    """Raises TypeError for a value of the wrong type, ValueError for an implausibly large one."""
     found = {}
     for name, kinds, default in _read_fields(event_type):
         value = found[name] = values.get(name, default)

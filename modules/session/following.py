@@ -1,4 +1,4 @@
-"""Following a run by its folder: what is new in its event files, whether it goes on, and which runs there are."""
+"""Follow a run through its folder: read new events, tell whether it is running, and find the runs there are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from modules.session.RunLock import is_held
 from modules.session.StepInfo import StepInfo
 
 CHUNK_BYTES = 1 << 18
-FRESH_SECONDS = 60.0  # of an event: then a run goes on, where no lock can tell
+FRESH_SECONDS = 60.0  # without a lock, a run whose last event is younger than this counts as running
 STALE_HEARTBEATS_SECONDS = 15.0
 
 _RANK_FILE = re.compile(r"rank-(\d{1,6})\.jsonl")
@@ -27,8 +27,8 @@ _RANK_FILE = re.compile(r"rank-(\d{1,6})\.jsonl")
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run that was found. time: of its last sign of life, Unix seconds. status: running, or as in exit.json, or
-    "ended" where it has left no record. step: the last one."""
+    """A run that was found. time: of its last sign of life, in Unix seconds. status: "running", or as in exit.json, or
+    "ended" if there is no record. step: the last one."""
 
     folder: Path
     status: str
@@ -37,17 +37,17 @@ class RunInfo:
 
 
 class RunFollower:
-    """Reads what is new in `folder` since the last look."""
+    """Reads the events added to `folder` since the last read."""
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
         self._offsets: dict[Path, int] = {}
 
     def read(self) -> tuple[list[EventRecord], bool]:
-        """Events of all files, by their time, and whether there are more to be read at once.
+        """New events of all files, sorted by time, and whether more can be read right away.
 
-        Of a rank other than 0 only the last of the steps that are read together is given: they are those of rank 0.
-        A file that was replaced by a shorter one is read from its start. Raises OSError where the disk refuses.
+        Of the steps of a rank other than 0 only the last one read is included: the others repeat those of rank 0.
+        A file that was replaced by a shorter one is read from its start. Raises OSError if it can't be read.
         """
         found: list[list[EventRecord]] = []
         has_more = False
@@ -58,11 +58,11 @@ class RunFollower:
             self._offsets[path] = offset
             has_more |= abs(offset - before) > CHUNK_BYTES // 2
             found.append(events)
-        # each file stays in its own order, also where a clock was set back
+        # each file keeps its own order, even if a clock was set back
         return list(heapq.merge(*found, key=attrgetter("time"))), has_more
 
     def heartbeats(self) -> dict[int, dict[str, Any]]:
-        """What the supervisors say of the ranks (docs/run_folder.md), by rank, with `silent_seconds` up to now."""
+        """The supervisors' heartbeat records (docs/run_folder.md) by rank, with `silent_seconds` up to now."""
         found: dict[int, dict[str, Any]] = {}
         now = time.time()
         for path in self.folder.events_dir.glob("heartbeats-*.json"):
@@ -71,7 +71,7 @@ class RunFollower:
                 age = max(0.0, now - float(record["time"]))
                 ranks = {int(rank): dict(entry) for rank, entry in record["ranks"].items()}
                 silent = {rank: float(entry["silent_seconds"]) for rank, entry in ranks.items()}
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):  # being replaced, or not ours
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):  # just being replaced, or not our file
                 continue
             if age <= STALE_HEARTBEATS_SECONDS:
                 for rank, entry in ranks.items():
@@ -80,7 +80,7 @@ class RunFollower:
 
 
 def event_files(folder: RunFolder) -> list[Path]:
-    """The event files that are there: of the supervisor, then by rank."""
+    """The existing event files: the supervisor's first, then by rank."""
     try:
         names = os.listdir(folder.events_dir)
     except (FileNotFoundError, NotADirectoryError):
@@ -91,9 +91,9 @@ def event_files(folder: RunFolder) -> list[Path]:
 
 
 def is_run_folder(path: str | os.PathLike) -> bool:
-    """Whether the folder at `path` is that of a run, of any time: each writes events before anything else of its own.
+    """Whether the folder at `path` is a run folder, current or old: every run writes events first.
 
-    Folders that are only named like the parts of a run folder, or that can't be read, are none.
+    Folders that merely have the names of a run folder's parts, or that can't be read, are not.
     """
     try:
         return bool(event_files(RunFolder(path)))
@@ -102,7 +102,7 @@ def is_run_folder(path: str | os.PathLike) -> bool:
 
 
 def read_tail(path: str | os.PathLike, num_lines: int) -> list[str]:
-    """The last lines of a text file, of which only the end is read; empty if there is none."""
+    """The last lines of a text file, of which only the end is read; empty if it does not exist."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - CHUNK_BYTES // 4))
@@ -112,7 +112,7 @@ def read_tail(path: str | os.PathLike, num_lines: int) -> list[str]:
 
 
 def is_running(folder: RunFolder) -> bool:
-    """Whether a run goes on in the folder: its lock says so, or where a disk has none, what was written of late."""
+    """Whether a run is active in the folder, by its lock or, on a disk without locks, by how recent its events are."""
     held = is_held(folder.lock_path)
     if held is not None:
         return held
@@ -120,14 +120,14 @@ def is_running(folder: RunFolder) -> bool:
 
 
 def last_sign(folder: RunFolder) -> float:
-    """When the run last wrote an event or its end, Unix seconds; 0 if it never did."""
+    """When the run last wrote an event or exit.json, in Unix seconds; 0 if it never did."""
     return max(map(_modified, [folder.exit_path, folder.config_path, *event_files(folder)]), default=0.0)
 
 
 def find_runs(workspace: str | os.PathLike) -> list[RunInfo]:
-    """The runs in the folders of `workspace`, the running first, then the newest first.
+    """The runs in the subfolders of `workspace`: running ones first, then the newest first.
 
-    Folders that can't be read are passed over.
+    Folders that can't be read are skipped.
     """
     try:
         entries = sorted(entry.path for entry in os.scandir(workspace) if entry.is_dir())
@@ -138,7 +138,7 @@ def find_runs(workspace: str | os.PathLike) -> list[RunInfo]:
 
 
 def run_info(path: str | os.PathLike) -> RunInfo | None:
-    """The run in the folder at `path`; None if there is none."""
+    """The run in the folder at `path`; None if it is not a run folder."""
     folder = RunFolder(path)
     try:
         if not event_files(folder):
@@ -151,7 +151,7 @@ def run_info(path: str | os.PathLike) -> RunInfo | None:
 
 
 def _last_step(path: Path) -> int:
-    """Of the last lines of an event file: a step is a short line, and few others come between two."""
+    """The last step, searched near the end of an event file: step lines are short and few others come between them."""
     try:
         size = path.stat().st_size
     except OSError:

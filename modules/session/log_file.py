@@ -1,4 +1,4 @@
-"""Log files, which a full disk may leave incomplete but which never fail the run."""
+"""Log files, which may stay incomplete on a full disk but never make the run fail."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from typing import TextIO
 
 @contextlib.contextmanager
 def log_file(path: Path) -> Iterator[TextIO]:
-    """The text file at `path`, for further lines, which are on the disk at once. Raises OSError if it can't be opened.
+    """Open the text file at `path` for appending, line-buffered. Raises OSError if it can't be opened.
 
-    Lines that a full disk refuses raise OSError when they are written, and are given up when the block ends.
+    Writing to a full disk raises OSError; lines still unwritten when the block ends are dropped.
     """
-    # backslashreplace: a file name that is no text must not end the run that tells of it
+    # backslashreplace: an undecodable file name must not end the run that logs it
     file = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
     try:
         yield file
     finally:
-        with contextlib.suppress(OSError):  # what the disk has refused is still in the buffer
+        with contextlib.suppress(OSError):  # the buffer still holds what the disk refused
             file.close()

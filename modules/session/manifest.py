@@ -1,4 +1,4 @@
-"""The manifest of a folder: size and hash of every file in it, so that damage is found before the files are used."""
+"""The manifest of a folder: size and hash of every file in it, so that damage is detected before the files are used."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def write_manifest(folder: str | os.PathLike) -> None:
-    """Write `manifest.json` into `folder`: size in bytes and SHA-256 of every file below it, by its name with slashes.
+    """Write `manifest.json` into `folder`: the size in bytes and SHA-256 of every file below it, by path with slashes.
 
     Write it last: files added later are not covered.
     """
@@ -28,11 +28,11 @@ def write_manifest(folder: str | os.PathLike) -> None:
 
 
 def check_manifest(folder: str | os.PathLike, required: Iterable[str] = (), contents: bool = True) -> str | None:
-    """Compare `folder` with its manifest; the first problem in words, or None if every listed file is as written.
+    """Compare `folder` with its manifest. Returns the first problem in words, or None if all listed files are intact.
 
-    required: names that the manifest has to list. contents: False compares sizes only, not hashes, and so reads nothing
-    but the manifest. Sizes are compared before any hash, so that a cut file is found at once. Files the manifest does
-    not list are no problem: people and file managers put notes and thumbnails into folders.
+    required: names that the manifest has to list. contents: False compares only sizes, not hashes, so that no file but
+    the manifest is read. Sizes are compared before hashes, so that a truncated file is found at once. Files that are
+    not listed are ignored: users and file managers put notes and thumbnails into folders.
     """
     folder = Path(folder)
     try:
@@ -51,12 +51,12 @@ def check_manifest(folder: str | os.PathLike, required: Iterable[str] = (), cont
 
 
 def listed_files(folder: str | os.PathLike) -> list[str]:
-    """The names in the manifest of `folder`, which `check_manifest` has found to be good."""
+    """The names in the manifest of `folder`, which must have passed `check_manifest`."""
     return list(_read(Path(folder)))
 
 
 def _read(folder: Path) -> dict[str, tuple[int, str]]:
-    """Name -> (size in bytes, SHA-256). Raises whatever a damaged file leads to."""
+    """Name -> (size in bytes, SHA-256). A damaged file may raise any exception of JSON parsing and type checks."""
     files = json.loads((folder / MANIFEST_NAME).read_bytes())["files"]
     return {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()}
 
@@ -78,7 +78,7 @@ def _first_difference(folder: Path, expected: dict[str, tuple[int, str]], conten
 
 def _is_inside(name: str) -> bool:
     path = PurePosixPath(name)
-    illegal = "\\" in name or ":" in name or "\0" in name  # another root on Windows, or no name at all
+    illegal = "\\" in name or ":" in name or "\0" in name  # an absolute path on Windows, or no valid name at all
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and (os.name != "nt" or not illegal)
 
 

@@ -1,4 +1,4 @@
-"""File names made from what people type: legal on Windows and Linux, and never a way out of a folder."""
+"""File names made from user input: legal on Windows and Linux, and never leading out of a folder."""
 
 import hashlib
 import unicodedata
@@ -13,12 +13,12 @@ _HASH_DIGITS = 8
 
 
 def safe_file_name(text: str, max_bytes: int = 80) -> str:
-    """A name for one file or folder that reads like `text` and is legal everywhere.
+    """A legal name for a file or folder that resembles `text`.
 
     text: a title without extension; append the extension to the result.
-    max_bytes: longest result in UTF-8, at least 16.
-    A text that is fine already comes back unchanged. Any other gets a short hash of the original at its end, so that
-    two texts which become alike still get two names. The same text always gives the same name.
+    max_bytes: maximum length of the result in UTF-8, at least 16.
+    A text that is already legal is returned unchanged. Any other gets a short hash of the original appended, so that
+    different texts get different names. The same text always gives the same name.
     """
     if max_bytes < 16:
         raise ValueError(f"max_bytes {max_bytes}: a name with its hash needs at least 16")
@@ -30,7 +30,7 @@ def safe_file_name(text: str, max_bytes: int = 80) -> str:
 
 
 def illegal_on_windows(path: str) -> str:
-    """The first name in `path` that Windows takes for a device ("CON") or the stream of a file ("a:b"), or refuses.
+    """The first name in `path` that Windows refuses or takes for a device ("CON") or a stream of a file ("a:b").
 
     "" if there is none.
     """
@@ -45,7 +45,7 @@ def _legal(text: str) -> str:
     name = "".join(_legal_character(char) for char in unicodedata.normalize("NFC", visible))
     while ".." in name:
         name = name.replace("..", ".")
-    # A leading dash reads as an option, a leading dot hides the file; Windows drops dots and spaces at the end.
+    # A leading dash looks like an option, a leading dot hides the file; Windows strips trailing dots and spaces.
     name = name.lstrip(" .-").rstrip(" .")
     if not name:
         return "unnamed"
@@ -53,7 +53,7 @@ def _legal(text: str) -> str:
 
 
 def _is_device(name: str) -> bool:
-    # Windows takes "NUL.txt" and "nul .x" for the device too.
+    # Windows treats "NUL.txt" and "nul .x" as the device too.
     return name.split(".")[0].rstrip().upper() in _DEVICES
 
 

@@ -1,7 +1,7 @@
-"""Which errors say that a GPU's memory is full, for which torch and the libraries below it have several; without torch.
+"""Recognizes the errors of torch and the libraries below it that mean a GPU is out of memory, without torch.
 
-torch's allocator raises OutOfMemoryError; what CUDA, cuDNN, cuBLAS or NCCL want for themselves and don't get ends in
-other RuntimeErrors, which can be told by their text alone.
+torch's allocator raises OutOfMemoryError. When CUDA, cuDNN, cuBLAS or NCCL fail to allocate memory of their own, other
+RuntimeErrors are raised, which can only be recognized by their text.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SIGNS = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the error says that a GPU has too little free memory.
+    """Whether the error means that a GPU is out of memory.
 
-    To free it, leave the `except` block first: the traceback holds the tensors of the failed call.
+    Leave the `except` block before freeing memory: the traceback keeps the tensors of the failed call alive.
     """
     if type(error).__name__ == "OutOfMemoryError":
         return True
@@ -32,7 +32,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def must_fit(what: str) -> Iterator[None]:
-    """Inside, an error that says that a GPU's memory is full becomes a UserError. what: the weights that are in use."""
+    """Turn an out-of-memory error in the block into a UserError. what: the weights being moved to the GPU."""
     try:
         yield
     except RuntimeError as error:

@@ -1,6 +1,6 @@
-"""Printing for people, to a terminal or a log file: nothing that is printed acts on a terminal or hides in it.
+"""Print to a terminal or log file with control and invisible characters escaped.
 
-A test holds every module to these functions wherever more than a fixed text is printed.
+A test makes every module use these functions wherever it prints more than a constant text.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from modules.config.visible_text import visible_line, visible_text
 
 
 def print_line(text: object, file: TextIO | None = None) -> None:
-    """Print what is one line by its meaning, on stdout if `file` is None: a name in it can't begin another one."""
+    """Print a single line, to stdout if `file` is None; line breaks in it are escaped."""
     print(visible_line(str(text)), file=file, flush=True)
 
 
 def print_text(text: object, file: TextIO | None = None) -> None:
-    """Print a text of several lines: a UserError, a traceback, lines that went through `visible_line` each."""
+    """Print a text of several lines, such as a traceback or lines that each went through `visible_line`."""
     print(visible_text(str(text)), file=file, flush=True)

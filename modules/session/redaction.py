@@ -1,6 +1,6 @@
-"""Text that can be passed on: without secrets, and without the names of people, machines and networks.
+"""Remove secrets and the names of people, machines and networks from a text that is passed on.
 
-Standard library only: the doctor uses it where packages are missing.
+Standard library only: the doctor uses it even if packages are missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SECRETS = (
     (re.compile(r"\b(?!127\.0\.0\.1\b)(?:\d{1,3}\.){3}\d{1,3}\b(?!\.\d)"), "<address>"),
 )  # fmt: skip
 _HOMES = re.compile(r"""(?i)(/home/|/Users/)[^/\\\s'":]+""")
-# Names of people and companies have spaces there: they go up to the next separator, if there is one.
+# Names of people and companies may contain spaces here: match up to the next separator, if there is one.
 _WINDOWS_HOMES = re.compile(r"""(?i)(\b[a-z]:[\\/]+Users[\\/]+)(?:[^\\/":\r\n]+(?=[\\/])|[^\\/\s'":]+)""")
 _COMPANIES = re.compile(r"""(OneDrive - )[^\\/'":\r\n]+""")
 
@@ -30,12 +30,12 @@ def redact(text: str) -> str:
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     home = re.split(r"[\\/]+", str(Path.home()))
-    if len(home) > 1 and home[-1]:  # Windows takes it in any case and with either slash, and messages double them
+    if len(home) > 1 and home[-1]:  # Windows accepts any case and either slash, and messages may escape backslashes
         text = re.sub(r"[\\/]+".join(map(re.escape, home)) + r"(?![\w-])", "~", text, flags=re.IGNORECASE)
     text = _WINDOWS_HOMES.sub(r"\1<user>", _HOMES.sub(r"\1<user>", text))
     text = _COMPANIES.sub(r"\1<company>", text)
     for name, stand_in in ((_user(), "<user>"), (socket.gethostname(), "<machine>")):
-        if len(name) > 2 and name != "root":  # of shorter ones and root every log is full
+        if len(name) > 2 and name != "root":  # shorter names and "root" occur everywhere in logs
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", stand_in, text)
     return text
 

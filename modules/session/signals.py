@@ -1,4 +1,4 @@
-"""Which signals ask a run to stop, how they are answered, and how those that come too early are remembered."""
+"""The signals that ask a run to stop, their handlers, and how signals that arrive too early are kept."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from types import FrameType
 
 Handler = Callable[[int, FrameType | None], None]
 
-# Ctrl-C; what schedulers and systemd end a process with; on Windows Ctrl-Break, the one that another process can send
+# Ctrl-C; the signal of schedulers and systemd; on Windows Ctrl-Break, the only one that another process can send
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name))
-# The terminal was closed. The shell and the kernel both say so, systemd sends it after SIGTERM: it counts once, and
-# never as the second signal that ends a run at once. None on Windows.
+# The terminal was closed. Both the shell and the kernel send it, and systemd sends it after SIGTERM, so it counts once
+# and never as the second signal that ends a run at once. None on Windows.
 HANGUP_SIGNALS = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()
 
 
 class EarlySignal:
-    """A handler that remembers a signal until somebody can act on it; without one it would end the process.
+    """A handler that remembers a signal until it can be handled, instead of letting it end the process.
 
-    has_come: whether it did.
+    has_come: whether the signal has arrived.
     """
 
     def __init__(self) -> None:
@@ -31,12 +31,12 @@ class EarlySignal:
 
 
 def stop_signals() -> tuple[int, ...]:
-    """What asks this process to stop; without HANGUP_SIGNALS where it was started to ignore them, as by nohup."""
+    """The signals that ask this process to stop, without HANGUP_SIGNALS if it was started with nohup."""
     return (*STOP_SIGNALS, *(number for number in HANGUP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN))
 
 
 def remember_signals(numbers: Collection[int]) -> None:
-    """From now on each of them, also one that was blocked, is kept by an `EarlySignal` for `signals_answered`."""
+    """From now on, keep each of these signals (even a blocked one) in an `EarlySignal` for `signals_answered`."""
     for number in numbers:
         if not isinstance(signal.getsignal(number), EarlySignal):
             signal.signal(number, EarlySignal())
@@ -46,7 +46,7 @@ def remember_signals(numbers: Collection[int]) -> None:
 
 @contextlib.contextmanager
 def signals_remembered(numbers: Collection[int]) -> Iterator[None]:
-    """`remember_signals` for a block; handlers that the block leaves behind stay.
+    """`remember_signals` for the duration of a block; handlers that the block itself installs are kept.
 
     Outside the main thread, which alone can handle signals, nothing changes.
     """
@@ -65,7 +65,7 @@ def signals_remembered(numbers: Collection[int]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_answered(handlers: Mapping[int, Handler]) -> Iterator[None]:
-    """Inside, each signal has its handler, which is called at once where an `EarlySignal` has remembered the signal.
+    """Install handlers for the block; a handler is called at once if an `EarlySignal` has remembered its signal.
 
     Outside the main thread, which alone can handle signals, nothing changes.
     """
@@ -85,12 +85,12 @@ def signals_answered(handlers: Mapping[int, Handler]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_blocked(numbers: Collection[int]) -> Iterator[None]:
-    """Processes that are started inside start with `numbers` blocked; `remember_signals` ends that.
+    """Processes started in the block start with `numbers` blocked, until they call `remember_signals`.
 
-    A signal may be sent to all processes of a job or a terminal, of which most have no use for it and would end. This
-    process hears of what comes meanwhile, at the latest when the block is over.
+    A signal may be sent to all processes of a job or terminal, most of which do not handle it and would end. This
+    process receives signals that arrive meanwhile at the latest when the block ends.
     """
-    if not numbers:  # on Windows, which can block none
+    if not numbers:  # on Windows, which cannot block signals
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)

@@ -1,6 +1,6 @@
-"""What SLURM says of the job that this process runs in, and asking it to run that job again.
+"""The SLURM job that this process runs in, and how to requeue it.
 
-`--signal=USR1@120` in a job's script has SLURM send SIGUSR1 to the tasks of srun, 120 s before the job's time is over.
+`--signal=USR1@120` in a job script makes SLURM send SIGUSR1 to the tasks of srun 120 s before the job's time is over.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from collections.abc import Mapping
 Env = Mapping[str, str]
 
 REQUEUE_SIGNALS = (signal.SIGUSR1,) if hasattr(signal, "SIGUSR1") else ()  # none on Windows
-REQUEUED = 75  # exit code; EX_TEMPFAIL of sysexits.h: not done, to be tried again
+REQUEUED = 75  # exit code; EX_TEMPFAIL of sysexits.h: try again later
 SCONTROL_SECONDS = 30.0
 
-_SPECIAL_STEPS = 0xFFFFFFF0  # slurm.h: from here on no srun step but pending, interactive, batch and extern ones
+_SPECIAL_STEPS = 0xFFFFFFF0  # slurm.h: ids from here on are pending, interactive, batch and extern steps, not srun's
 
 
 def is_task(env: Env = os.environ) -> bool:
-    """Whether srun has started this process."""
-    # a batch script has SLURM_PROCID as well, and the job's SLURM_NTASKS, but runs once
+    """Whether this process was started by srun."""
+    # a batch script also has SLURM_PROCID, and the job's SLURM_NTASKS, but runs only once
     step = env.get("SLURM_STEP_ID", "")
     return "SLURM_PROCID" in env and step.isdecimal() and int(step) < _SPECIAL_STEPS
 
 
 def was_requeued(env: Env = os.environ) -> bool:
-    """Whether SLURM runs this job once more, after a preemption, the end of its time or the failure of a node."""
+    """Whether SLURM has requeued this job, after a preemption, the end of its time or a node failure."""
     return env.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
 def requeue_signals(env: Env = os.environ) -> tuple[int, ...]:
-    """What announces the end of the job's time to this process: as a task of SLURM, or one that such a task started."""
+    """The signals that announce the end of the job's time to a task of SLURM or a process started by one."""
     return REQUEUE_SIGNALS if is_task(env) else ()
 
 
 def requeue(env: Env = os.environ) -> str:
-    """Asks SLURM to queue this job again, and says in one sentence what came of it.
+    """Ask SLURM to requeue this job. Returns the outcome as a sentence.
 
-    To be called when all is done: SLURM then ends what is left of the job.
+    Call it last: SLURM then ends what is left of the job.
     """
     job = _job_name(env)
     try:
@@ -57,7 +57,7 @@ def requeue(env: Env = os.environ) -> str:
         problem = f"scontrol could not be asked: {error}"
     else:
         if answer.returncode == 0:
-            return f"Job {job} is queued again and will go on where it has stopped."
+            return f"Job {job} is queued again and will continue where it stopped."
         words = answer.stderr.strip().splitlines()
         problem = words[0] if words else f"scontrol ended with exit code {answer.returncode}"
     return (
@@ -67,6 +67,6 @@ def requeue(env: Env = os.environ) -> str:
 
 
 def _job_name(env: Env) -> str:
-    """What scontrol knows the job by. The last job of an array has the array's own number, which means all its jobs."""
+    """The job's name for scontrol. An array's last job has the array's own id, which would mean all its jobs."""
     array, task = env.get("SLURM_ARRAY_JOB_ID"), env.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else env.get("SLURM_JOB_ID", "")

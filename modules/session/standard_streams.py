@@ -1,4 +1,4 @@
-"""stdout and stderr of a run that outlives whoever reads them: a terminal that is closed, a pipe that is broken."""
+"""stdout and stderr of a run that outlives their reader, such as a closed terminal or a broken pipe."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import sys
 
 
 def outlast_readers() -> None:
-    """From now on what nobody takes any more from stdout and stderr is lost, and is no error.
+    """From now on, output to stdout and stderr that can no longer be written is dropped without an error.
 
-    Everything writes there: callbacks, progress bars of libraries, warnings. None of that is worth the end of a run.
+    Callbacks, libraries' progress bars and warnings all write there; none of them should end a run.
     """
-    if os.name != "posix":  # a console of Windows is no file, and ends the process with it
+    if os.name != "posix":  # a Windows console is not a file and ends its process when it is closed
         return
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        # not what somebody has put in its place, who may want to know
+        # only the original stream: a replacement may want to see the error
         if stream is getattr(sys, f"__{name}__") and not isinstance(stream, LastingStream):
             setattr(sys, name, LastingStream(stream))
 
 
 class LastingStream(io.TextIOWrapper):
-    """Writes what `stream` would; where that fails, the text is lost. `stream` must live as long as this one."""
+    """Writes to `stream` and drops the text if that fails. `stream` must live as long as this object."""
 
     def __init__(self, stream: io.TextIOWrapper):
         super().__init__(

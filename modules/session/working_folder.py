@@ -1,14 +1,14 @@
-"""The folder in which Chorus was started, from which relative paths go out."""
+"""The folder in which Chorus was started, which relative paths refer to."""
 
 import os
 
 from modules.config.errors import UserError
 
-GONE = "The folder in which Chorus was started is gone: start it again from another one."
+GONE = "The folder in which Chorus was started no longer exists: start it again from another one."
 
 
 def working_folder() -> str:
-    """Raises UserError where it was deleted meanwhile, or its disk has gone."""
+    """The working folder. Raises UserError if it no longer exists."""
     try:
         return os.getcwd()
     except OSError as error:
@@ -16,7 +16,7 @@ def working_folder() -> str:
 
 
 def absolute_path(path: str | os.PathLike) -> str:
-    """`path` from the root on, with ~ put in. Raises UserError where it goes out from a folder that is gone."""
+    """`path` made absolute, with ~ expanded. Raises UserError if it is relative and the working folder is gone."""
     path = os.path.expanduser(path)
     if not os.path.isabs(path):
         path = os.path.join(working_folder(), path)

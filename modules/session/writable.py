@@ -1,4 +1,4 @@
-"""Whether a folder that need not exist yet can be written to, found out without writing anything."""
+"""Check whether a folder, which need not exist yet, can be written to, without writing anything."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _ON_WINDOWS = os.name == "nt"
 
 
 def folder_path(setting: str, folder: str | os.PathLike) -> Path:
-    """The folder from the root on. Touches no disk. Raises UserError, naming the setting, for what can be no path."""
+    """The folder as an absolute path, without touching the disk. Raises UserError, naming the setting, if invalid."""
     text = os.fspath(folder)
     if not text.strip():
         raise UserError(f"{setting} is empty: name a folder to write to.")
-    if not _can_be_a_path(text):  # every look at the disk would raise ValueError
-        raise UserError(f"{setting} {text!r} holds a character that no path can have: choose another folder.")
+    if not _can_be_a_path(text):  # every file operation would raise ValueError
+        raise UserError(f"{setting} {text!r} contains a character that no path can have: choose another folder.")
     if _ON_WINDOWS and (name := illegal_on_windows(text)):
         raise UserError(f"{setting} {text!r}: Windows has no folders named {name!r}; choose another name.")
     return Path(absolute_path(text))
 
 
 def check_writable(setting: str, folder: str | os.PathLike) -> None:
-    """Raises UserError, naming the setting, where `look_for_obstacles` finds one."""
+    """Raises UserError, naming the setting, if `look_for_obstacles` raises OSError."""
     path = folder_path(setting, folder)
     try:
         look_for_obstacles(path)
@@ -36,9 +36,9 @@ def check_writable(setting: str, folder: str | os.PathLike) -> None:
 
 
 def look_for_obstacles(path: Path) -> None:
-    """Raises OSError where the folder can't be made, or nothing can be written in it.
+    """Raises OSError if the folder can't be created or written to.
 
-    What only an attempt shows, such as a full disk or a share that refuses, is not found.
+    Problems that only an attempt would show, such as a full disk or a read-only share, are not found.
     """
     existing = _nearest_folder(path)
     _check_names(path, existing)
@@ -47,7 +47,7 @@ def look_for_obstacles(path: Path) -> None:
 
 
 def unusable(setting: str, path: Path, error: OSError) -> str:
-    """The sentence for a folder that could not be written to."""
+    """The error message for a folder that could not be written to."""
     if isinstance(error, FileExistsError | NotADirectoryError):
         wanted = Path(error.filename)
         blocker = next((place for place in [wanted, *wanted.parents] if place.is_file()), wanted)
@@ -60,7 +60,7 @@ def unusable(setting: str, path: Path, error: OSError) -> str:
 
 
 def _nearest_folder(path: Path) -> Path:
-    """`path`, or the deepest of its parents that exists. Raises OSError."""
+    """`path`, or its deepest existing parent. Raises OSError."""
     for place in (path, *path.parents):
         try:
             mode = os.stat(place).st_mode
@@ -69,11 +69,11 @@ def _nearest_folder(path: Path) -> Path:
         if not stat.S_ISDIR(mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
         return place
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))  # a drive that is gone
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))  # the drive does not exist
 
 
 def _check_names(path: Path, existing: Path) -> None:
-    """Of the folders that are to be made below `existing`; elsewhere than on POSIX the look at `path` has told."""
+    """Check the names of folders to be created below `existing`; outside POSIX accessing `path` has checked them."""
     if hasattr(os, "pathconf"):
         limit = os.pathconf(existing, "PC_NAME_MAX")
         if any(len(os.fsencode(name)) > limit for name in path.relative_to(existing).parts):
@@ -81,7 +81,7 @@ def _check_names(path: Path, existing: Path) -> None:
 
 
 def _can_be_a_path(text: str) -> bool:
-    """Without NUL, and without halves of characters, which only Windows takes."""
+    """Whether `text` has no NUL and no lone surrogates, which only Windows accepts."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:

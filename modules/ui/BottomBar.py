@@ -1,4 +1,4 @@
-"""The bar below the tabs: what is wrong, how far the run is, and the buttons to check, start and stop it."""
+"""The bar below the tabs: problems, progress of the run, and the buttons to check, start and stop it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from modules.ui.widgets.Tooltip import Tooltip
 if TYPE_CHECKING:
     from modules.ui.App import App
 
-NARROW = 1080  # unscaled pixels: progress, what the run does, and the buttons beside each other
+NARROW = 1080  # unscaled pixels, below which progress bar and status text no longer fit beside each other
 
 
 class BottomBar(ctk.CTkFrame):
@@ -53,20 +53,20 @@ class BottomBar(ctk.CTkFrame):
         super().destroy()
 
     def jump(self) -> None:
-        """Go to the next problem, the blocking ones first."""
+        """Show the field of the next problem, blocking ones first."""
         found = self.app.settings.problems()
         if found:
             self.app.flash(found[self._next_problem % len(found)].path)
             self._next_problem += 1
 
     def show_run(self, state: RunState) -> None:
-        """Show how far the run is."""
+        """Show the progress of the run."""
         self.progress.set(state.step / state.total if state.total else 0)
         self.status.configure(text=describe_progress(state))
         self.show_button()
 
     def show_button(self) -> None:
-        """What the large button does now."""
+        """Update the large button to what it does now."""
         text, is_stop, is_enabled = self.control.button()
         self.start.configure(
             text=text,
@@ -93,7 +93,7 @@ class BottomBar(ctk.CTkFrame):
         return "\n".join(problem.message for problem in self.app.settings.problems()[:20])
 
     def _arrange(self) -> None:
-        """What the run does stands beside the bar of its progress, or below it where there is too little room."""
+        """Put the status text beside the progress bar, or below it in a narrow window."""
         is_narrow = 1 < self.winfo_width() < self.app.theme.scaled(NARROW)
         if is_narrow == self._is_narrow:
             return
@@ -112,7 +112,7 @@ class BottomBar(ctk.CTkFrame):
 
 
 def describe_progress(state: RunState) -> str:
-    """Phase, epoch, step, loss, speed and the time that is left, as far as they are known."""
+    """Phase, epoch, step, loss, speed and remaining time, as far as they are known."""
     if state.message:
         return state.message
     if state.folder is None:
@@ -135,7 +135,7 @@ def describe_progress(state: RunState) -> str:
 
 
 def describe_seconds(seconds: float) -> str:
-    """1:02:03, or 02:03 below an hour."""
+    """A duration as 1:02:03, or as 02:03 below an hour."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"

@@ -1,4 +1,4 @@
-"""Checking, starting and stopping a run from the window."""
+"""Check, start and stop a run from the window."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from modules.machine.devices import GpuUsage
     from modules.ui.App import App
 
-CHECK_SECONDS = 600  # a folder of many pictures on a slow disk
-CANCEL_MS = 1000  # from then on a check can be cancelled: a second press comes from a double click before
+CHECK_SECONDS = 600  # enough for many images on a slow disk
+CANCEL_MS = 1000  # until a check can be cancelled, so that a double click does not cancel it
 
 
 class RunControl:
-    """on_change: called when what the large button does may have changed."""
+    """on_change: called when the action of the large button may have changed."""
 
     def __init__(self, app: App):
         self.app = app
         self.on_change: Callable[[], None] = lambda: None
-        self._check: ScriptRun | None = None  # that is going on
+        self._check: ScriptRun | None = None  # the current one
         self._can_cancel = False
 
     @property
@@ -35,12 +35,12 @@ class RunControl:
         return self._check is not None
 
     def close(self) -> None:
-        """End a check that is going on."""
+        """Cancel a running check."""
         if self._check is not None:
             self._check.cancel()
 
     def button(self) -> tuple[str, bool, bool]:
-        """The text of the large button, whether it stops, and whether it can be pressed."""
+        """The text of the large button, whether it stops the run, and whether it is enabled."""
         state = self.app.run.state
         if state.is_running:
             return ("Force stop", True, True) if state.is_stopping else ("Stop", True, True)
@@ -49,7 +49,7 @@ class RunControl:
         return "Start training", False, True
 
     def start_or_stop(self) -> None:
-        """Start; while a run goes on, stop it; while it is stopping, force it. A check is cancelled."""
+        """Start a run, stop a running one, or force a stopping one to end. Cancels a running check."""
         state = self.app.run.state
         if not state.is_running:
             if self.is_checking:
@@ -62,22 +62,23 @@ class RunControl:
                 self._force()
             else:
                 self.app.run.stop()
-                self.app.show_message("The run ends its step, backs up and saves. Press again to force it.", "info")
+                text = "Stopping after this step; a backup and the model will be saved. Press again to stop now."
+                self.app.show_message(text, "info")
         except UserError as error:
             self.app.show_message(str(error), "error")
 
     def check(self) -> None:
-        """Say what the run would do."""
+        """Show what the run would do."""
         self._summarize(resume=False, then_start=False)
 
     def cancel_check(self) -> None:
-        """At once: the process may take a while to end, and nobody waits for it."""
+        """Cancel the check at once, without waiting for its process to end."""
         self.close()
         self._set_check(None)
         self.app.show_message("The check was cancelled.", "info")
 
     def start(self) -> None:
-        """Check everything, show what the run will do, and start it from there."""
+        """Check everything and show a summary of the run, from which it can be started."""
         if self.is_checking or self.app.run.state.is_running or not self._is_ready():
             return
         choice = self._choose_folder()
@@ -85,12 +86,12 @@ class RunControl:
             self._summarize(resume=choice == "resume", then_start=True)
 
     def resume(self) -> None:
-        """Go on with the run in the run folder from its newest backup, after the check and from its summary."""
+        """As `start`, but resume the run in the run folder from its newest backup."""
         if not self.app.run.state.is_running:
             self._summarize(resume=True, then_start=True)
 
     def show_loss(self) -> None:
-        """Open the curve of the loss in a window of its own."""
+        """Open the loss curve in a separate window."""
         from modules.ui.windows.LossWindow import LossWindow
 
         open_window(self.app, LossWindow)
@@ -103,7 +104,7 @@ class RunControl:
         return not blocking
 
     def _choose_folder(self) -> str | None:
-        """Where the run folder holds a run already: "resume" or "new", as the person wants it; None: neither."""
+        """If the run folder already holds a run, ask whether to resume it: "resume" or "new"; None: cancelled."""
         settings = self.app.settings
         try:
             folder = RunFolder(settings.get("workspace_dir"))
@@ -113,7 +114,7 @@ class RunControl:
         try:
             folder.refuse_earlier_run()
         except UserError:
-            text = f"{settings.get('workspace_dir')} holds a run already. Go on with it, or begin anew in a new folder?"
+            text = f"{settings.get('workspace_dir')} holds a run already. Resume it or start a new run?"
             answer = ask(self.app, "Run folder", text, ("Resume", "New folder", "Cancel"))
             if answer == "New folder":
                 settings.set("workspace_dir", next_free_folder(settings.get("workspace_dir")))
@@ -135,7 +136,7 @@ class RunControl:
         self.app.after(CANCEL_MS, self._offer_cancel, check)
 
         def show(found: tuple[str, list[GpuUsage]]) -> None:
-            if check is self._check:  # else it was cancelled
+            if check is self._check:  # not cancelled
                 self._set_check(None)
                 self._show_summary(*found, config, (lambda: self._start(config, resume)) if then_start else None)
 
@@ -151,11 +152,11 @@ class RunControl:
         open_window(self.app, RunSummaryWindow, "\n".join(dict.fromkeys(lines)), start)
 
     def _start(self, config: TrainConfig, resume: bool) -> None:
-        if self.app.settings.config() != config:  # the summary leaves the settings within reach
+        if self.app.settings.config() != config:  # the summary does not block the settings
             self.app.show_message("The settings have changed since the check: press Start training again.", "warning")
             return
-        if self.app.run.state.is_running:  # one that was found, or opened, since the check
-            self.app.show_message("A run goes on: stop it before you start another one.", "warning")
+        if self.app.run.state.is_running:  # a run found or opened since the check
+            self.app.show_message("A run is active: stop it before you start another one.", "warning")
             return
         try:
             self.app.run.start(config, resume)
@@ -163,7 +164,7 @@ class RunControl:
             self.app.show_message(str(error), "error")
 
     def _force(self) -> None:
-        text = "End the run at once? What was trained since the last backup is lost."
+        text = "Stop the run now? Progress since the last backup will be lost."
         if ask(self.app, "Force stop", text, ("Wait", "Force stop"), danger="Force stop") == "Force stop":
             self.app.run.force_stop()
 
@@ -187,26 +188,26 @@ class RunControl:
 
 
 def check_of(config: TrainConfig, resume: bool = False) -> ScriptRun:
-    """scripts/train.py --dry-run of `config`: the window itself loads no model code.
+    """A dry run of `config` by scripts/train.py, as the window itself loads no model code.
 
-    resume: the run goes on with that in its folder.
+    resume: the run resumes the one in its folder.
     """
     options = ["--dry-run", "--supervise", *(["--resume"] if resume else [])]
     return ScriptRun("train.py", config, options, (0,), CHECK_SECONDS)
 
 
 def run_check(check: ScriptRun) -> str:
-    """What the run would do, "" if the check was cancelled. Raises UserError with what is wrong."""
+    """A summary of what the run would do; "" if the check was cancelled. Raises UserError if it would be refused."""
     return (check.run() or b"").decode("utf-8", "replace").strip()
 
 
 def device_lines(problems: Sequence[Problem]) -> list[str]:
-    """What is wrong with a run on this machine, as lines of the check, which tells of the batch itself, and of most."""
+    """Problems of this machine as lines of the summary, without those on the batch size, which it already contains."""
     return [f"{'Warning:':<15}{problem.message}" for problem in problems if problem.path != "batch_size"]
 
 
 def next_free_folder(path: str) -> str:
-    """`path` with the first number behind it that no folder has: run -> run-2."""
+    """`path` with the first unused number appended: run -> run-2."""
     parent, name = os.path.split(path.rstrip("/\\"))
     stem, dash, number = name.rpartition("-")
     if not (dash and number.isdecimal()):

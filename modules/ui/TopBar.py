@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import customtkinter as ctk
 
+from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import load_config
 from modules.config.show_value import show_value
-from modules.ui.models.kept_settings import KEPT
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask_path, open_window
 from modules.ui.widgets.fitting import FittedButton, FittedMenu
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FILE_TYPES = [("Settings", "*.yaml *.yml *.json")]
 MAX_RECENT = 10
 PRESET_WIDTH, FAMILY_WIDTH, METHOD_WIDTH = 160, 215, 170
-MIN_RIGHT = 400  # for search, family and method beside each other
+MIN_RIGHT = 400  # unscaled pixels for search, family and method side by side
 
 
 class TopBar(ctk.CTkFrame):
@@ -40,7 +40,7 @@ class TopBar(ctk.CTkFrame):
         self._build_right()
         self._unsubscribe = app.settings.subscribe(self._changed)
         self._changed(set())
-        for frame in (self, self._left):  # of the left one, because its buttons come and go
+        for frame in (self, self._left):  # the left one changes its size when its buttons appear and disappear
             frame._canvas.bind("<Configure>", lambda event: self._arrange(), add="+")
         self._arrange()
 
@@ -49,12 +49,12 @@ class TopBar(ctk.CTkFrame):
         super().destroy()
 
     def choose_preset(self) -> PresetWindow:
-        """Open the list of presets and of the files used last."""
+        """Open the list of presets and recent files."""
         recent = list(self.app.preferences.recent)
         return open_window(self.app, PresetWindow, self._use, self._compare, self.open_file, recent)
 
     def show_changes(self) -> ChangesWindow:
-        """Open the list of what differs from the preset."""
+        """Open the list of differences from the preset."""
         settings = self.app.settings
 
         def find() -> Changes:
@@ -65,23 +65,23 @@ class TopBar(ctk.CTkFrame):
         return open_window(self.app, ChangesWindow, find, actions, True)
 
     def save(self) -> None:
-        """Write the settings to the file they came from, or ask for one."""
+        """Save the settings to the file they came from, or ask for one."""
         if source_file := self.app.settings.source_file:
             self._save_to(Path(source_file))
         else:
             self.save_as()
 
     def save_as(self) -> None:
-        """Ask for a file and write the settings there."""
+        """Ask for a file and save the settings there."""
         options = {"title": "Save settings as", "defaultextension": ".yaml", "filetypes": FILE_TYPES}
-        chosen = ask_path(self.app, filedialog.asksaveasfilename, parent=self.app, **options)
+        chosen = ask_path(self.app, filedialog.asksaveasfilename, parent=self.app.root, **options)
         if chosen:
             self._save_to(Path(chosen))
 
     def open_file(self, path: str | Path = "") -> None:
-        """Take the settings of a file, which is asked for if none is named."""
+        """Load the settings of a file; ask for one if none is given."""
         options = {"title": "Open settings", "filetypes": FILE_TYPES}
-        chosen = path or ask_path(self.app, filedialog.askopenfilename, parent=self.app, **options)
+        chosen = path or ask_path(self.app, filedialog.askopenfilename, parent=self.app.root, **options)
         if not chosen:
             return
         try:
@@ -102,11 +102,11 @@ class TopBar(ctk.CTkFrame):
             self.app.show_message(str(error), "error")
             return
         if kept:
-            names = ", ".join(KEPT[path] for path in kept)
+            names = ", ".join(settings_by_path()[path].kept_as for path in kept)
             self.app.show_message(f"Kept from before: {names}. Undo brings all back.", "info")
 
     def _compare(self, names: list[str]) -> None:
-        """Open the list of what a preset or file would change."""
+        """Open the list of changes that a preset or file would make."""
         settings = self.app.settings
         kind, _, origin = names[0].partition(":")
         name = Path(origin).name
@@ -132,7 +132,7 @@ class TopBar(ctk.CTkFrame):
             self.app.show_message(f"Saved {path}.", "info")
 
     def _remember(self) -> None:
-        """Put the file at hand before those used earlier."""
+        """Put the current file first in the list of recent files."""
         path = self.app.settings.source_file
         others = [one for one in self.app.preferences.recent if one != path]
         self.app.preferences.recent = [path, *others][:MAX_RECENT]
@@ -164,7 +164,7 @@ class TopBar(ctk.CTkFrame):
         title = ctk.CTkLabel(self._left, text="Chorus", font=theme.font(19, "bold"))
         title.grid(row=0, column=0, padx=(0, 10))
         self.preset = FittedButton(self._left, width=PRESET_WIDTH, height=30, font=font, command=self.choose_preset)
-        self.preset.grid_propagate(False)  # of one width, whatever its name is
+        self.preset.grid_propagate(False)  # keeps its width, whatever its text is
         self.preset.grid(row=0, column=1, sticky="ew", padx=3)
         Tooltip(self.preset, theme, lambda: f"{self.app.settings.preset_name}: start from another preset or a file.")
         buttons = (("", self.show_changes), ("Save", self.save), ("Save as…", self.save_as))
@@ -200,15 +200,15 @@ class TopBar(ctk.CTkFrame):
         return menu
 
     def _arrange(self) -> None:
-        """In one row where there is room, else in two."""
+        """Arrange everything in one row if there is room, else in two."""
         scaled, width = self.app.theme.scaled, self.winfo_width()
         is_wide = width <= 1 or width >= self._left.winfo_reqwidth() + scaled(MIN_RIGHT + 40)
         rows = 1 if is_wide else 2
         if rows == self._rows:
             return
         self._rows = rows
-        self._left.grid_columnconfigure(1, weight=0 if is_wide else 1)  # the preset's
-        # The room between the two takes all that is left over, and the right one gives way where there is too little.
+        self._left.grid_columnconfigure(1, weight=0 if is_wide else 1)  # of the preset
+        # The space between the two takes all surplus width; if there is too little, the right one shrinks.
         for column, weight in enumerate((0, 1000, 1) if is_wide else (1, 0, 0)):
             self.grid_columnconfigure(column, weight=weight)
         self._left.grid(row=0, column=0, sticky="ew", padx=14, pady=(9, 9 if is_wide else 3))
@@ -219,7 +219,7 @@ class TopBar(ctk.CTkFrame):
 
 
 def _text(value: Any) -> str:
-    """A value in the list of changes."""
+    """A value as text in the list of changes."""
     if isinstance(value, list):
         return f"{len(value)} entries" if value and not isinstance(value[0], int) else str(value)
     return value if isinstance(value, str) and value else show_value(value)

@@ -1,4 +1,4 @@
-"""The main window: a bar above, tabs, a bar below, and what holds for all of them."""
+"""The main window: a top bar, tabs and a bottom bar."""
 
 from __future__ import annotations
 
@@ -19,9 +19,17 @@ from modules.session.following import RunInfo, find_runs, run_info
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.ui import keyboard
-from modules.ui.App import App
+from modules.ui.App import MessageKind
 from modules.ui.BottomBar import BottomBar
+from modules.ui.models.BackgroundChecks import BackgroundChecks
+from modules.ui.models.DeviceModel import DeviceModel
+from modules.ui.models.LaunchModel import LaunchModel
+from modules.ui.models.Preferences import Preferences
+from modules.ui.models.RunModel import RunModel
 from modules.ui.models.RunState import RunState
+from modules.ui.models.SettingsModel import SettingsModel
+from modules.ui.RootWindow import RootWindow
+from modules.ui.SettingsViews import SettingsViews
 from modules.ui.theme import Pair, Theme
 from modules.ui.TopBar import TopBar
 from modules.ui.widgets.dialogs import ask, open_window, set_size
@@ -54,17 +62,19 @@ TAB_OF_GROUP = {
     "output": "model",
 }
 TAB_OF_PATH = {"seed": "general"}
-PART_OF_LIST = {"concepts": "a concept", "sampling.samples": "a prompt", "embeddings": "an embedding"}
 MIN_SIZE = (860, 540)
-NO_LIMIT = 1_000_000  # pixels, as CustomTkinter says it
+NO_LIMIT = 1_000_000  # pixels: CustomTkinter's value for "no limit"
 POLL_SECONDS = 0.1
 SAVE_SECONDS = 1.0
 INFO_MS = 8000
-AFTER_PAINT_MS = 300  # what the first picture of the window can do without
+AFTER_PAINT_MS = 300  # for tasks that can wait until the window is first drawn
 
 
-class TrainUI(App):
-    """state_dir: where the last settings and the looks of the window are kept; None keeps nothing."""
+class TrainUI(RootWindow):
+    """The main window. It fulfils App, which is all that its parts know of it.
+
+    state_dir: where the last settings and the appearance of the window are kept; None keeps nothing.
+    """
 
     def __init__(self, state_dir: Path | None = None):
         self._lock = contextlib.ExitStack()
@@ -79,11 +89,20 @@ class TrainUI(App):
             except OSError as error:
                 first_notice = f"{state_dir} can't be written ({error.strerror}): settings are not kept for next time."
                 state_dir = None
-        super().__init__(state_dir)
+        super().__init__(Preferences.load(state_dir / "window.json" if state_dir else None))
         self.title("Chorus")
+        self.settings = SettingsModel(state_dir / "settings.json" if state_dir else None)
+        self.views = SettingsViews(self.settings)
+        self.run = RunModel()
+        self.devices = DeviceModel()
+        self.launch = LaunchModel()
+        self.checks = BackgroundChecks(self, self.settings, self.run, self.devices)
+        self.log_rank: int | None = None
+        self.revealed: set[str] = set()
+        self.is_asking = False
         self.tabs: dict[str, ctk.CTkFrame] = {}
         self._was_running = False
-        self._told_run: object = None  # the history of the run whose end was told
+        self._told_run: object = None  # the history of the run whose end was last reported
         self._message_timer: str | None = None
         self._is_saving = self._save_failed = False
         self._build()
@@ -100,14 +119,18 @@ class TrainUI(App):
         if notice := first_notice or self.settings.notice:
             self.show_message(notice, "warning")
 
+    @property
+    def root(self) -> TrainUI:
+        return self
+
     def open_tab(self, name: str) -> ctk.CTkFrame:
         if name not in self.tabs:
             kind = getattr(_module_of(name), TABS[name])
-            self.preferences.tab, before = name, self.preferences.tab  # in front is what it builds in slices
+            self.preferences.tab, before = name, self.preferences.tab  # first: the tab in front is built first
             try:
                 self.tabs[name] = kind(self.content, self)
             except BaseException:
-                self.preferences.tab = before  # the window would open with one that can't be made
+                self.preferences.tab = before  # else the window would next open with a tab that can't be made
                 raise
         if name != self.tab_bar.selected:
             self.views.resume(self.tabs[name])
@@ -116,7 +139,7 @@ class TrainUI(App):
                 self.views.suspend(before)
                 before.grid_remove()
                 if str(self.focus_lastfor()).startswith((f"{before}.", f"{self.tab_bar}.")):
-                    self.tab_bar.focus_on(name)  # else keys would go into a hidden field
+                    self.tab_bar.focus_on(name)  # else keys would go to a hidden field
             self.tabs[name].grid(row=0, column=0, sticky="nsew")
             self.tab_bar.select(name)
             self.preferences.tab = name
@@ -125,7 +148,8 @@ class TrainUI(App):
     def flash(self, path: str) -> None:
         tab = self.open_tab(tab_of(path))
         path = self._in_a_part(tab, path)
-        if path in PART_OF_LIST and not self._does_matter(path):
+        info = settings_by_path().get(path)
+        if info is not None and info.type == "list" and not self._does_matter(path):
             return
         show = getattr(tab, "show_setting", None)
         if show is not None:
@@ -136,12 +160,12 @@ class TrainUI(App):
         if not found.is_shown:
             if not self._does_matter(path):
                 return
-            self.sought.add(path)
+            self.revealed.add(path)
             found.parent.refresh()
         self.update_idletasks()
         found.flash()
 
-    def serve_settings_keys(self, window: tkinter.Tk | tkinter.Toplevel) -> None:
+    def bind_settings_keys(self, window: tkinter.Tk | tkinter.Toplevel) -> None:
         command = self._command_key()
         keys = {
             f"<{command}-s>": self.top_bar.save,
@@ -155,8 +179,8 @@ class TrainUI(App):
     def resume_run(self) -> None:
         self.bottom_bar.control.resume()
 
-    def show_message(self, text: str, kind: str = "info") -> None:
-        colours: dict[str, Pair] = {"info": Theme.text, "warning": Theme.warning, "error": Theme.error}
+    def show_message(self, text: str, kind: MessageKind = "info") -> None:
+        colours: dict[MessageKind, Pair] = {"info": Theme.text, "warning": Theme.warning, "error": Theme.error}
         self.message.configure(text=visible_text(text), text_color=colours[kind])
         self.banner.grid(row=3, column=0, sticky="ew", padx=14, pady=(0, 6))
         if self._message_timer is not None:
@@ -166,16 +190,16 @@ class TrainUI(App):
             self._message_timer = self.after(INFO_MS, self.banner.grid_remove)
 
     def set_show_all(self, show_all: bool) -> None:
-        """Show all settings, or those that most runs need."""
+        """Show all settings, or only the basic ones."""
         self.preferences.show_all = show_all
-        self.sought.clear()
+        self.revealed.clear()
         self.filter.set("All" if show_all else "Basic")
         self.views.invalidate()
 
     def close(self) -> None:
-        """Close the window; while a run goes on, ask what shall become of it."""
+        """Close the window; if a run is active, first ask whether to stop it."""
         if self.run.state.is_running:
-            text = "The training goes on in a process of its own. Keep it going, or end its step, back up and save?"
+            text = "Training continues if you close the window. Keep training, or stop after this step and save?"
             answer = ask(self, "Close the window", text, ("Keep training", "Stop and save", "Cancel"))
             if answer is None or answer == "Cancel":
                 return
@@ -189,33 +213,34 @@ class TrainUI(App):
 
     def destroy(self) -> None:
         for write in self._pending_saves():
-            with contextlib.suppress(OSError):  # nobody is left to tell, and the run folder has its own copy
+            with contextlib.suppress(OSError):  # too late to report it, and the run folder has its own copy
                 write()
+        self.checks.close()
         self.run.close()
         self._lock.close()
         super().destroy()
 
     def _in_a_part(self, tab: ctk.CTkFrame, path: str) -> str:
-        """Of a setting that each part of a list has ("concepts[].repeats") that of the part chosen on the tab, or of
-        the first one; where there is none the list, with a word about it."""
+        """The path of a list's setting ("concepts[].repeats") in the part chosen on the tab, or in the first one. If
+        the list is empty, its own path, with a message."""
         parts, of_part, name = path.partition("[]")
         if not of_part:
             return path
         if self.settings.get(parts):
             return f"{parts}.{getattr(tab, 'chosen_part', None) or 0}{name}"
-        self.show_message(f"Add {PART_OF_LIST[parts]} first: it has this setting.", "info")
+        self.show_message(f"Each {self.settings.info(parts).part_name} has this setting: add one first.", "info")
         return parts
 
     def _does_matter(self, path: str) -> bool:
-        """Whether a setting does, which is said where it does not."""
+        """Whether a setting has any effect; if not, a message says so."""
         if self.settings.is_visible(path):
             return True
         label = self.settings.info(path).label
-        self.show_message(f"{label} does not matter with the family, method and settings chosen now.", "info")
+        self.show_message(f"{label} has no effect with the current family, method and settings.", "info")
         return False
 
     def _build(self) -> None:
-        self.maxsize(NO_LIMIT, NO_LIMIT)  # after the scale is set, CustomTkinter would hold it small for a second
+        self.maxsize(NO_LIMIT, NO_LIMIT)  # else CustomTkinter would limit its size for a second after the scale is set
         self._fit_to_screen(self.preferences.geometry)
         self.theme.on_change(lambda: self._fit_to_screen(self.geometry()))
         self.grid_columnconfigure(0, weight=1)
@@ -261,7 +286,7 @@ class TrainUI(App):
             "<Control-Prior>": lambda: self.tab_bar.choose_neighbour(-1),
         }
         keyboard.bind_keys(self, keys)
-        self.serve_settings_keys(self)
+        self.bind_settings_keys(self)
 
     def _command_key(self) -> str:
         return "Command" if self.tk.call("tk", "windowingsystem") == "aqua" else "Control"
@@ -270,17 +295,17 @@ class TrainUI(App):
         self.tab_bar.fit(width - self.filter.winfo_reqwidth() - self.theme.scaled(8))
 
     def _fit_to_screen(self, geometry: str) -> None:
-        """Take the size of `geometry`, and allow one that is smaller, as far as it is readable and the screen has it.
+        """Set the size in `geometry` and a minimum size, both limited by the screen.
 
-        After a change of the scale too: CustomTkinter would make the window that much larger than the screen.
+        Also after a change of the scale: CustomTkinter would enlarge the window beyond the screen.
         """
         size = geometry.partition("+")[0]
-        if size != "1x1":  # it has had no size yet
+        if size != "1x1":  # the window already has a size
             set_size(self, size, MIN_SIZE)
 
     def _pending_saves(self) -> list[Callable[[], None]]:
-        """What writes the settings, and how the window is liked, where they are others than on the disk."""
-        if self.winfo_viewable():  # before it has no size
+        """Functions that write the settings and preferences, if they have changed."""
+        if self.winfo_viewable():  # before that it has no size
             self.preferences.geometry = self.geometry().partition("+")[0]
         return [write for kept in (self.settings, self.preferences) if (write := kept.pending_save()) is not None]
 
@@ -299,17 +324,17 @@ class TrainUI(App):
             raise error
         if not self._save_failed:
             self._save_failed = True
-            self.show_message(f"The settings can't be kept for next time: {error.strerror}.", "warning")
+            self.show_message(f"The settings can't be saved for next time: {error.strerror}.", "warning")
 
     def _load_tabs(self) -> None:
-        """Import the other tabs in a thread: with NumPy, which some need, it would hold up opening them by 100 ms."""
+        """Import the other tabs in a thread: some need NumPy, which would delay opening them by 100 ms."""
         self.in_background(lambda: [_module_of(name) for name in TABS], lambda modules: None)
 
     def _find_run(self) -> None:
-        """Show a run that goes on, or the last one in the run folder of the settings."""
+        """Attach to a running run, or to the last one in the run folder of the settings."""
         try:
             own = RunFolder(self.settings.get("workspace_dir")).path
-        except UserError:  # it is told where something is done with the folder
+        except UserError:  # reported when the folder is used
             return
 
         def find() -> RunInfo | None:
@@ -327,10 +352,10 @@ class TrainUI(App):
             self.show_message(str(error), "warning")
             return
         if info.status == "running":
-            self.show_message(f"The run {info.folder.name} goes on: the window follows it.", "info")
+            self.show_message(f"The run {info.folder.name} is still running: the window follows it.", "info")
 
     def _run_changed(self, state: RunState) -> None:
-        """Tell how a run has ended, once; of one that had ended before it was shown only why it has failed."""
+        """Report the end of a run once; for a run that had already ended, only a failure."""
         was_running, self._was_running = self._was_running, state.is_running
         if state.is_running or state.exit is None:
             return
@@ -349,7 +374,7 @@ class TrainUI(App):
 
 
 def tab_of(path: str) -> str:
-    """The name of the tab on which a setting is edited."""
+    """The name of the tab that has the field of a setting."""
     generic = generic_path(path)
     if generic.startswith("concepts"):
         return "concepts"

@@ -1,1 +1,1 @@
-"""The window: what a person sees of Chorus. It never imports torch; trainings run in processes of their own."""
+"""The window. It never imports torch; trainings run in separate processes."""

@@ -1,8 +1,8 @@
-"""Everything can be reached with Tab and used with Space and Return, as in any other program, and the keys of a window
-do what they are for wherever it has the focus.
+"""Keyboard access: every widget can be reached with Tab and used with Space and Return, and a window's shortcuts work
+wherever the focus is.
 
-CustomTkinter puts only entries in the Tab order, and takes the focus away from open menus. On X11 Tk edits texts with
-the keys of Emacs: Ctrl+Y pastes, and Ctrl+O begins a line.
+CustomTkinter puts only entries into the Tab order and takes the focus away from open menus. On X11, Tk's text widgets
+have Emacs bindings: Ctrl+Y pastes and Ctrl+O opens a line.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ import customtkinter as ctk
 from modules.ui.theme import Theme
 
 RING = "focus_ring"
-TYPED_INTO = ("Text", "Entry", "TEntry", "TCombobox", "Listbox")  # classes of widgets with keys of their own
+TYPED_INTO = ("Text", "Entry", "TEntry", "TCombobox", "Listbox")  # widget classes with key bindings of their own
 DOUBLE_CLICK_SECONDS = 0.4
 MENUS = (tkinter.Menu, ctk.CTkOptionMenu, ctk.CTkComboBox)
 
 
 def install(root: ctk.CTk) -> None:
-    """Serve all widgets of the window `root`, those of later windows too."""
-    # Each CTkToplevel adds a handler of its own to all widgets again, which is never removed.
+    """Set up all widgets of the window `root`, including those of later windows."""
+    # Each CTkToplevel adds another click handler to all widgets, which is never removed.
     _take_clicks(root)
     root.bind_class("Toplevel", "<Map>", lambda event: _take_clicks(root), add=True)
-    # A widget can be used once its canvas is seen: this finds those of every tab and window, whoever makes them.
+    # Every CustomTkinter widget has a canvas: when that is mapped, the widget is set up.
     root.bind_class("Canvas", "<Map>", _serve_owner, add=True)
-    if root.tk.call("tk", "windowingsystem") == "x11":  # where Tk has it lead to the start of the line, as Emacs does
+    if root.tk.call("tk", "windowingsystem") == "x11":  # where Ctrl+A goes to the start of the line, as in Emacs
         mark_all = _with_caps_lock("<Control-a>")
         root.event_delete("<<LineStart>>", *mark_all)
         root.event_add("<<SelectAll>>", *mark_all)
 
 
 def bind_keys(window: tkinter.Tk | tkinter.Toplevel, keys: Mapping[str, Callable[[], object]]) -> None:
-    """Have keys pressed in a window do what they are for, and no more than that in what is typed into; with Caps Lock
-    too. keys: such as "<Control-s>" -> what it does."""
+    """Bind shortcuts in a window, with or without Caps Lock, replacing the bindings of text widgets. keys: such as
+    "<Control-s>" -> its action."""
     actions = {sequence: action for key, action in keys.items() for sequence in _with_caps_lock(key)}
     for sequence, action in actions.items():
-        for kind in TYPED_INTO:  # what else the key means there is the less specific match, and is passed over
+        for kind in TYPED_INTO:  # overrides less specific bindings of the widget class
             window.bind_class(kind, sequence, "# nothing")
         window.bind(sequence, lambda event, action=action: _do(action))
 
 
 def press(widget: tkinter.Misc) -> None:
-    """Do what a click on the widget does. A widget that can't be pressed does nothing."""
+    """Do what a click on the widget does; nothing if it is disabled or not clickable."""
     if widget.cget("state") == "disabled":
         return
     if isinstance(widget, ctk.CTkOptionMenu):
@@ -57,7 +57,7 @@ def press(widget: tkinter.Misc) -> None:
 
 
 def pressed_once(command: Callable[[], object]) -> Callable[[], None]:
-    """`command` for a button that is not to be pressed twice by a double click, such as one that starts and cancels."""
+    """Wrap `command` so that a double click runs it once, for a button that both starts and cancels."""
     pressed = float("-inf")
 
     def press_once() -> None:
@@ -70,10 +70,10 @@ def pressed_once(command: Callable[[], object]) -> Callable[[], None]:
 
 
 def _with_caps_lock(key: str) -> list[str]:
-    """How Tk calls a key without and with Caps Lock, which changes the case of its letter, by Tk's version and system
-    also where Shift is held: Ctrl+Z and Ctrl+Shift+Z differ by that only."""
+    """Tk's names of a key with and without Caps Lock, which changes the letter's case, depending on Tk's version and
+    system even with Shift: Ctrl+Z and Ctrl+Shift+Z differ only in that."""
     held, _, letter = key[1:-1].rpartition("-")
-    if len(letter) > 1:  # it has a name, such as Tab
+    if len(letter) > 1:  # a named key, such as Tab
         return [key]
     return [key, f"<Lock-{held}-{letter.upper()}>", f"<Lock-{held}-{letter.lower()}>"]
 
@@ -89,12 +89,12 @@ def _take_clicks(root: ctk.CTk) -> None:
 
 
 def _focus_clicked(event: tkinter.Event) -> None:
-    """A click outside of an entry takes the focus from it; in a menu it must stay where the keys go."""
+    """Move the focus to the clicked widget, but not to a menu, where it must stay where it is."""
     widget = event.widget
     if isinstance(widget, (str, *MENUS)) or isinstance(widget.master, MENUS):
         return
     if isinstance(widget, tkinter.Canvas):
-        widget.clicked = True  # no ring: the person sees where the pointer is
+        widget.clicked = True  # no focus ring after a click
     widget.focus_set()
 
 

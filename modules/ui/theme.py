@@ -1,4 +1,4 @@
-"""How the window looks: its colours in dark and light, its fonts, and sizes at the scale in use."""
+"""The appearance of the window: colours for dark and light mode, fonts and scaling."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from modules.ui.models.Listeners import Listeners
 from modules.ui.models.Preferences import MAX_SCALE, MIN_SCALE
 
 Pair = tuple[str, str]
-"""A colour in light and in dark, in the order CustomTkinter takes them."""
+"""A colour for light and for dark mode, in CustomTkinter's order."""
 
-BORDER = 1.3  # pixels: a line of 1 is none at scale 0.8
+BORDER = 1.3  # pixels: a width of 1 would disappear at scale 0.8
 
 SANS = ("Inter", "Segoe UI", "SF Pro Text", "Roboto", "Noto Sans", "DejaVu Sans", "Helvetica")
 MONO = ("JetBrains Mono", "Cascadia Mono", "Menlo", "DejaVu Sans Mono", "Liberation Mono", "Consolas", "Courier")
 
 
 class Theme:
-    """Colours, fonts and sizes. Text on any of the surfaces has a contrast of at least 4.5:1 (WCAG 2.2, AA).
+    """Colours, fonts and sizes. Text has a contrast of at least 4.5:1 on every surface (WCAG 2.2, AA).
 
-    The colours are pairs: hand them to CustomTkinter as they are, and to a Canvas or ttk through `now`.
+    The colours are pairs: pass them to CustomTkinter directly, and to a Canvas or ttk through `now`.
     """
 
     # surfaces, from the back to the front
@@ -61,7 +61,7 @@ class Theme:
     focus: Pair = ("#0b66c3", "#9ccbff")
 
     def __init__(self, root: tkinter.Misc, appearance: str = "system", scale: float | None = None):
-        """scale: of everything, 0.8 to 2.0; None takes the screen's resolution."""
+        """scale: 0.8 to 2.0; None: from the screen's resolution."""
         self._root = root
         self._listeners: Listeners[[]] = Listeners()
         self._fonts: dict[tuple[int, str, bool], ctk.CTkFont] = {}
@@ -70,19 +70,19 @@ class Theme:
         self.mono = next((name for name in MONO if name in families), "TkFixedFont")
         _restyle(self)
         if ctk.DrawEngine.preferred_drawing_method == "font_shapes" and "CustomTkinter_shapes_font" not in families:
-            # Without its font (an unwritable home) CustomTkinter would draw round corners as letters of another one.
+            # Without its font, as with a read-only home folder, CustomTkinter would draw corners as letters.
             ctk.DrawEngine.preferred_drawing_method = "polygon_shapes"
         self.appearance = appearance
         self.scale = scale
         self._shown: tuple[bool, float] | None = None  # whether dark, and the scale, as of the last refresh
         self.set_scale(scale)
         self.set_appearance(appearance)
-        # They also tell of what the system changes while the window is open.
+        # They also report changes of the system while the window is open.
         ctk.AppearanceModeTracker.add(self._follow)
         ctk.ScalingTracker.add_widget(self._follow, root)
 
     def close(self) -> None:
-        """To be called with the window: CustomTkinter keeps those whom it tells beyond it."""
+        """Call it when the window closes: CustomTkinter would keep the callbacks."""
         ctk.AppearanceModeTracker.remove(self._follow)
         ctk.ScalingTracker.remove_widget(self._follow, self._root)
 
@@ -91,15 +91,15 @@ class Theme:
         return ctk.get_appearance_mode() == "Dark"
 
     def now(self, pair: Pair) -> str:
-        """The colour of a pair in the appearance of this moment, for a Canvas, a Menu or ttk."""
+        """The colour of a pair in the current mode, for a Canvas, a Menu or ttk."""
         return pair[1] if self.is_dark else pair[0]
 
     def scaled(self, pixels: float) -> int:
-        """Pixels on the screen of a length that CustomTkinter would scale by itself."""
+        """Convert unscaled pixels to screen pixels, as CustomTkinter does for its widgets."""
         return round(pixels * ctk.ScalingTracker.get_widget_scaling(self._root))
 
     def font(self, size: int = 13, weight: Literal["normal", "bold"] = "normal", mono: bool = False) -> ctk.CTkFont:
-        """A font for CustomTkinter's widgets, which scale it. The same one for the same arguments."""
+        """A font for CustomTkinter's widgets, which scale it. Fonts are cached by their arguments."""
         key = (size, weight, mono)
         if key not in self._fonts:
             family = self.mono if mono else self.sans
@@ -109,20 +109,20 @@ class Theme:
     def plain_font(
         self, size: int = 13, weight: Literal["normal", "bold"] = "normal", mono: bool = False
     ) -> tuple[str, int, str]:
-        """The same for a Canvas, a Menu or ttk, scaled: ask again after a change."""
+        """The same font for a Canvas, a Menu or ttk, already scaled: get it again after a change of the scale."""
         return (self.mono if mono else self.sans, -self.scaled(size), weight)
 
     def set_appearance(self, appearance: str) -> None:
         """appearance: "system", "light" or "dark"."""
         self.appearance = appearance
         if appearance == "system" and sys.platform.startswith("linux"):
-            # Asked once: to follow it, CustomTkinter would run a program 30 times a second, each 10 ms of the window's.
+            # Read once: to follow the system, CustomTkinter would run a program of 10 ms 30 times a second.
             appearance = "dark" if darkdetect.theme() == "Dark" else "light"
         ctk.set_appearance_mode(appearance)
         self.refresh()
 
     def set_scale(self, scale: float | None) -> None:
-        """scale: of everything, 0.8 to 2.0; None takes the screen's resolution."""
+        """scale: 0.8 to 2.0; None: from the screen's resolution."""
         self.scale = scale
         factor = self.screen_scale() if scale is None else scale
         factor = min(max(factor, MIN_SCALE), MAX_SCALE)
@@ -130,38 +130,38 @@ class Theme:
             hidden = [widget for widget in _widgets_in(self._root) if _is_put_away(widget)]
             ctk.set_window_scaling(factor)
             ctk.set_widget_scaling(factor)
-            for widget in hidden:  # CustomTkinter has put all widgets into their grids again, for the padding
+            for widget in hidden:  # CustomTkinter has gridded all widgets again, to scale their padding
                 widget.grid_remove()
         self.refresh()
 
     def screen_scale(self) -> float:
-        """1 on a screen of 96 dots per inch. On Windows and macOS CustomTkinter scales for the screen by itself."""
+        """1 at 96 dpi. On Windows and macOS CustomTkinter scales for the screen itself."""
         if not sys.platform.startswith("linux"):
             return 1.0
         return round(self._root.winfo_fpixels("1i") / 96, 2)
 
     def on_change(self, redraw: Callable[[], None]) -> Callable[[], None]:
-        """Call `redraw` after each change of colours or scale, for what CustomTkinter does not draw.
+        """Call `redraw` after each change of colours or scale, for anything not drawn by CustomTkinter.
 
-        Returns a function that ends it: call it when the widget is destroyed.
+        Returns a function that unsubscribes: call it when the widget is destroyed.
         """
         return self._listeners.add(redraw)
 
     def refresh(self) -> None:
-        """Bring what CustomTkinter does not draw to the colours and the scale of this moment."""
+        """Apply the current colours and scale to everything not drawn by CustomTkinter."""
         self._shown = self._look()
         self._style_ttk()
         self._listeners.tell()
 
     def _follow(self, *values: object) -> None:
-        """Called by CustomTkinter when the appearance or the scale has changed, before it has told its widgets."""
+        """Called by CustomTkinter when the appearance or scale has changed, before it updates its widgets."""
         self._root.after_idle(lambda: self.refresh() if self._shown != self._look() else None)
 
     def _look(self) -> tuple[bool, float]:
         return self.is_dark, ctk.ScalingTracker.get_widget_scaling(self._root)
 
     def style_menu(self, menu: tkinter.Menu) -> None:
-        """Give a tkinter.Menu the colours and the font of this moment."""
+        """Give a tkinter.Menu the current colours and font."""
         menu.configure(
             tearoff=False,
             relief="flat",
@@ -177,7 +177,7 @@ class Theme:
 
     def _style_ttk(self) -> None:
         style = ttk.Style(self._root)
-        style.theme_use("clam")  # the only one of ttk's whose every colour can be set
+        style.theme_use("clam")  # the only ttk theme with all colours configurable
         background, text = self.now(self.card), self.now(self.text)
         style.configure(
             "Treeview",
@@ -204,7 +204,7 @@ class Theme:
             padding=(self.scaled(6), self.scaled(3)),
             font=self.plain_font(),
         )
-        style.configure("Treeview.Cell", padding=(self.scaled(4), 0))  # below its heading
+        style.configure("Treeview.Cell", padding=(self.scaled(4), 0))  # aligned with the heading
         style.map("Treeview.Heading", background=[("active", self.now(self.control_hover))])
 
 
@@ -219,7 +219,7 @@ def _is_put_away(widget: tkinter.Misc) -> bool:
 
 
 def _restyle(theme: Theme) -> None:
-    """CustomTkinter's stock colours have too little contrast: in light down to 2.1:1."""
+    """Replace CustomTkinter's default colours, whose contrast is too low: down to 2.1:1 in light mode."""
     for widget, colours in {**_colours_of_surfaces(theme), **_colours_of_controls(theme)}.items():
         for name, value in colours.items():
             ctk.ThemeManager.theme[widget][name] = list(value) if isinstance(value, tuple) else value
@@ -227,7 +227,7 @@ def _restyle(theme: Theme) -> None:
 
 
 def _colours_of_surfaces(theme: Theme) -> dict[str, dict[str, Pair | float]]:
-    """Of what holds other widgets, texts or a bar."""
+    """The colours of containers, texts and bars."""
     entry = _colours_of_entries(theme)
     bar = {"fg_color": theme.line, "progress_color": theme.selected}
     return {
@@ -254,7 +254,7 @@ def _colours_of_surfaces(theme: Theme) -> dict[str, dict[str, Pair | float]]:
 
 
 def _colours_of_controls(theme: Theme) -> dict[str, dict[str, Pair | float]]:
-    """Of what is clicked, which has words on or beside it."""
+    """The colours of clickable widgets, with text on or beside them."""
     words = {"text_color": theme.text, "text_color_disabled": theme.muted}
     menu = {**words, "button_color": theme.control_hover, "button_hover_color": theme.line}
     box = {
@@ -276,7 +276,7 @@ def _colours_of_controls(theme: Theme) -> dict[str, dict[str, Pair | float]]:
             **words,
             "fg_color": theme.border,
             "progress_color": theme.selected,
-            "button_color": theme.text,  # it reaches beyond the bar: a white one is lost on a white card
+            "button_color": theme.text,  # extends beyond the bar: white would be invisible on a white card
             "button_hover_color": theme.muted,
         },
         "CTkOptionMenu": {**menu, "fg_color": theme.control},

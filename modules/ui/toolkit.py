@@ -1,4 +1,4 @@
-"""Loading CustomTkinter without harm to the windows that are open."""
+"""Load CustomTkinter without harm to other open windows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from modules.config.atomic_file import new_file
 
 
 def load_toolkit() -> None:
-    """Import CustomTkinter; to be called before anything else that imports it.
+    """Import CustomTkinter. Call it before anything else imports it.
 
-    Its import copies its fonts into ~/.fonts, each time, into the files that are there. Every open window has mapped
-    these into its memory, and is killed (SIGBUS) if it draws while one of them is cut short. It also takes for an error
-    that another process has just made the folder.
+    Its import copies its fonts to ~/.fonts each time, overwriting the existing files. Every open window has these
+    mapped into memory and is killed (SIGBUS) if it draws while one of them is truncated. It also fails if another
+    process has just created the folder.
     """
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # it says itself where it can't have its fonts
+        with contextlib.suppress(OSError):  # CustomTkinter itself reports missing fonts
             Path("~/.fonts").expanduser().mkdir(exist_ok=True)
     copy = shutil.copy
     shutil.copy = _copy_what_differs
@@ -31,7 +31,7 @@ def load_toolkit() -> None:
 
 
 def _copy_what_differs(source: str, folder: str) -> Path:
-    """A file that is there already stays as it is; another one takes its place at once, and whole."""
+    """Copy only files that differ, and replace them atomically."""
     target = Path(folder) / Path(source).name
     if not target.exists() or not filecmp.cmp(source, target, shallow=False):
         with new_file(target) as temporary:

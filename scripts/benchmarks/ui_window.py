@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from modules.ui.App import App
+    from modules.ui.TrainUI import TrainUI
     from modules.ui.widgets.LossChart import LossChart
     from modules.ui.widgets.Thumbnails import Thumbnails
 
@@ -153,7 +153,7 @@ def history(state_dir: Path, run_folder: str) -> dict[str, Any]:
 class Ticker:
     """Asks the event loop to call it every TICK_MS and keeps the seconds from each time to the next."""
 
-    def __init__(self, app: App):
+    def __init__(self, app: TrainUI):
         self.gaps: list[float] = []
         self._app = app
         self._last = time.perf_counter()
@@ -192,7 +192,7 @@ def _time_calls() -> type[Any]:
     return TimedCall
 
 
-def _open_run(app: App, run_folder: str | None) -> LossChart:
+def _open_run(app: TrainUI, run_folder: str | None) -> LossChart:
     """The chart of the losses, in its window; run_folder: shows this run."""
     from modules.ui.widgets.LossChart import LossChart
 
@@ -203,7 +203,7 @@ def _open_run(app: App, run_folder: str | None) -> LossChart:
     return next(child for child in window.winfo_children() if isinstance(child, LossChart))
 
 
-def _scroll_to_end_and_back(app: App, thumbnails: Thumbnails, seconds: list[float]) -> None:
+def _scroll_to_end_and_back(app: TrainUI, thumbnails: Thumbnails, seconds: list[float]) -> None:
     """By pages; `seconds` gets the time that each step takes until it is drawn."""
     for direction in ("1", "-1"):
         place = None
@@ -219,7 +219,7 @@ def _scroll_to_end_and_back(app: App, thumbnails: Thumbnails, seconds: list[floa
                 _run_until(app, lambda: not thumbnails._is_loading)
 
 
-def _run_until_built(app: App) -> None:
+def _run_until_built(app: TrainUI) -> None:
     rest = time.perf_counter() + REST_SECONDS
 
     def is_built() -> bool:
@@ -231,7 +231,7 @@ def _run_until_built(app: App) -> None:
     _run_until(app, is_built)
 
 
-def _run_until(app: App, condition) -> None:
+def _run_until(app: TrainUI, condition) -> None:
     """Runs the event loop until the condition holds; raises TimeoutError if it does not in LONGEST_WAIT_SECONDS."""
     end = time.perf_counter() + LONGEST_WAIT_SECONDS
 

@@ -1,4 +1,4 @@
-"""What batch size and learning rate mean on a number of ranks."""
+"""Batch size and learning rate on several ranks."""
 
 from __future__ import annotations
 

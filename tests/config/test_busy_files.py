@@ -1,4 +1,4 @@
-"""What Windows refuses while another process has a file open is tried again, by everything that renames or deletes."""
+"""Renaming and deleting is retried while Windows refuses it because another process has the file open."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.backup_files import write_backup
 
 
 def busy(times: int, action: Callable) -> Callable:
-    """`action` that is refused so many times before."""
+    """An action that is refused a number of times before it succeeds."""
     left = [times]
 
     def act(*arguments, **options):

@@ -1,4 +1,4 @@
-"""The settings as data: complete, in order, and enough to make a form and a command line of."""
+"""The settings as data: complete, in order, and sufficient for a form and a command line."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ LISTS = {"concepts": "concepts.0", "embeddings": "embeddings.0", "sampling.sampl
 
 
 def leaves(cls: type, prefix: str = "") -> set[str]:
-    """The paths of all fields, found without walk_settings."""
+    """The paths of all fields, found independently of walk_settings."""
     paths = set()
     for field in dataclasses.fields(cls):
         annotation = field.type
@@ -37,7 +37,7 @@ def leaves(cls: type, prefix: str = "") -> set[str]:
 
 
 def another_value(info) -> str:
-    """A value as written on a command line that is allowed and not the default."""
+    """An allowed value other than the default, as written on a command line."""
     if info.type == "bool":
         return str(not info.default).lower()
     if info.type == "choice":
@@ -104,6 +104,25 @@ def test_every_setting_says_what_it_is(info):
     for path, allowed in info.visible_when.items():
         other = settings_by_path()[path]
         assert set(allowed) <= set(other.choices or (True, False)), f"{info.path} can never be visible"
+
+
+def test_a_path_may_differ_between_the_machines_of_a_run():
+    paths = [info for info in walk_settings() if info.format not in ("", "long")]
+    assert {info.path for info in paths if info.scope != "machine"} == set()
+    assert "model.base" in {info.path for info in paths}
+
+
+def test_lists_of_parts_and_no_other_settings_say_what_a_part_is_called():
+    assert [info.path for info in walk_settings() if bool(info.part_name) != (info.type == "list")] == []
+
+
+def test_what_a_preset_keeps_is_a_setting_or_a_list_as_a_whole():
+    kept = [info for info in walk_settings() if info.kept_as]
+    for number, info in enumerate(kept):
+        assert "[]" not in info.path
+        later = {other.path for other in kept[number:]}
+        assert not later & set(info.kept_while), f"{info.path} is decided before what it depends on"
+    assert all(info.kept_as for info in walk_settings() if info.kept_while)
 
 
 def test_labels_name_only_choices_there_are():

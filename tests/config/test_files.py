@@ -1,4 +1,4 @@
-"""Settings files: what is read, what is refused and how, and how they are written."""
+"""Reading and writing settings files, and what is refused."""
 
 import json
 import os
@@ -300,7 +300,7 @@ def test_writing_through_a_link_keeps_the_link(tmp_path):
 
 def test_a_config_that_could_not_be_loaded_is_not_written(tmp_path):
     config = TrainConfig()
-    config.device_indexes.append(-1)  # lists are not validated when they grow
+    config.device_indexes.append(-1)  # appending to a list is not validated
     with pytest.raises(ConfigError, match=r"device_indexes\.0 is -1"):
         save_config(config, tmp_path / "run.yaml")
     assert os.listdir(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Old settings files are brought to today's version step by step; newer ones are refused."""
+"""Old settings files are migrated step by step to the current version; newer ones are refused."""
 
 import pytest
 

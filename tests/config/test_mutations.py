@@ -1,4 +1,4 @@
-"""Whatever a settings file holds, the answer is a config that can be saved again, or sentences; never a traceback."""
+"""Any settings file gives either a config that can be saved again, or error messages; never a traceback."""
 
 import json
 import string
@@ -12,7 +12,7 @@ from modules.config.files import apply_overrides, config_from_values, load_confi
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
 
-# A busy machine must not fail a test: neither check is about what is tested.
+# Neither check is relevant here, and a busy machine must not fail the test.
 MUTATED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 scalars = st.one_of(
@@ -43,7 +43,7 @@ def base_values() -> dict:
 
 @st.composite
 def mutated_values(draw) -> dict:
-    """A valid config with one to four places replaced, removed or added."""
+    """A valid config with one to four values replaced, removed or added."""
     values = base_values()
     for _ in range(draw(st.integers(1, 4))):
         place = values

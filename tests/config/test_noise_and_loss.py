@@ -1,4 +1,4 @@
-"""Settings of noise and loss that can't go together are refused in one sentence, with what would go."""
+"""Incompatible settings of noise and loss are refused in one sentence, with a remedy."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_the_settings_know_which_families_have_a_signal_to_noise_ratio():
 )
 def test_settings_that_can_not_go_together_are_refused(path, settings, message):
     assert problems(path, **settings) == [(message, True)]
-    assert problems(path, **{**settings, "method": "vae"}) == []  # which has no such settings
+    assert problems(path, **{**settings, "method": "vae"}) == []  # a method without these settings
 
 
 def test_regularising_towards_the_model_without_such_pictures_is_worth_a_warning():

@@ -1,4 +1,4 @@
-"""The table of the optimizers says the same as what is made of it."""
+"""The facts of the optimizers agree with the settings derived from them."""
 
 from __future__ import annotations
 

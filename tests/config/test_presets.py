@@ -1,4 +1,4 @@
-"""Presets: each is a valid start, for every size and number of GPUs, and a name leads nowhere else."""
+"""Every preset is valid for every memory size and number of GPUs, and names never lead out of the folder."""
 
 import math
 

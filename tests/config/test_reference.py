@@ -1,4 +1,4 @@
-"""The reference page is the one that today's declarations give."""
+"""The reference page of the settings is up to date."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ SCRIPT = ROOT / "scripts" / "config_reference.py"
 
 
 def test_the_page_is_up_to_date(tmp_path):
-    # From another folder: the script finds the repository by itself.
+    # Run from another folder, as the script has to find the repository itself.
     command = [sys.executable, SCRIPT, "--check"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Checks between settings: each mistake is found, named at its setting, and nothing else is."""
+"""Checks of settings against each other: each mistake is reported at its setting, and nothing else is."""
 
 import pytest
 

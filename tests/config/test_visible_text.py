@@ -1,4 +1,4 @@
-"""What others have named or written can neither command a terminal nor hide anything from a reader."""
+"""Foreign text can neither control a terminal nor hide anything from the reader."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from modules.config.visible_text import find_hidden, visible_line, visible_text
         ("pay\u200dpal\u200c", r"pay\u200dpal\u200c"),
         ("caf\udce9.png", r"caf\udce9.png"),
         ("\U000e0041\U0001d173", r"\U000e0041\U0001d173"),
-        ("\U0001f3f4\U000e0041", "\U0001f3f4\\U000e0041"),  # a flag that does not end
+        ("\U0001f3f4\U000e0041", "\U0001f3f4\\U000e0041"),  # an unterminated flag
     ],
 )
 def test_what_can_not_be_seen_is_escaped(text, shown):

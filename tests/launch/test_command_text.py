@@ -65,7 +65,7 @@ def two_nodes(**values):
 
 @pytest.fixture
 def recorder(tmp_path):
-    """A program that writes its arguments, its folder and what it finds in its environment."""
+    """A program that records its arguments, working folder and environment."""
     folder = tmp_path / "it's; touch X $(touch X)" / "A=1"
     folder.mkdir(parents=True)
     path = folder / "-python"
@@ -82,7 +82,7 @@ class Seen:
 
 
 def run_bash(*words, cwd=None):
-    """What was run: the check, where there is one, and the training."""
+    """The commands that were run: the check, if any, and the training."""
     env = {name: value for name, value in os.environ.items() if not name.endswith("_SOCKET_IFNAME")}
     done = subprocess.run([BASH, *words], cwd=cwd, env=env, capture_output=True, timeout=30)
     assert done.returncode == 0, done.stderr
@@ -212,7 +212,7 @@ def test_resume_is_handed_on():
     [command] = node_commands(multi_gpu(), 2, Places("run.yaml"), resume=True)
     assert command.arguments[-1] == "--resume"
     for command in node_commands(two_nodes(), 2, Places("run.yaml"), resume=True):
-        assert command.check[-1] == "--resume"  # one machine without it would begin anew
+        assert command.check[-1] == "--resume"  # without it, one machine would start over
 
 
 def test_chosen_gpus_are_counted_as_the_window_counts_them():
@@ -259,7 +259,7 @@ def test_the_line_is_what_a_shell_would_split_into_the_arguments():
 
 @needs_bash
 def test_the_command_starts_a_training_as_it_is(tmp_path):
-    """As far as a start goes without a model: the settings are read, and what is wrong in them is said."""
+    """As far as possible without a model: the settings are read and their problems reported."""
     (tmp_path / "it's a run.yaml").write_text("config_version: 1\nworkspace_dir: ''\n")
     [command] = node_commands(config_from_values({}), 1, Places("it's a run.yaml", folder=str(tmp_path)))
     line = f"{bash_line(command)} --dry-run"

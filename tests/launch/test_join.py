@@ -1,4 +1,4 @@
-"""A rank that somebody else has started: how it leaves."""
+"""How a rank started by another launcher ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def same_signals():
 
 
 def test_the_rank_that_keeps_the_watch_of_a_machine_stays_until_its_other_ranks_are_done(monkeypatch, tmp_path):
-    """Those of the second of two machines: nobody waits for them in the last meeting of all ranks."""
+    """On the second of two machines, whose ranks no other machine waits for at the end."""
     order = []
     with contextlib.closing(LifelineServer()) as server:
         first, second = (Lifeline.from_environment(rank, server.variables()) for rank in (2, 3))
@@ -62,7 +62,7 @@ def test_the_rank_that_keeps_the_watch_of_a_machine_stays_until_its_other_ranks_
 
 
 def test_the_rank_that_keeps_the_watch_waits_for_nobody_after_a_second_ctrl_c(monkeypatch, tmp_path):
-    """The others may be in a collective that this one never enters: its end is theirs."""
+    """The others may be in a collective that this rank never joins, so they end with it."""
     ended = []
     with contextlib.closing(LifelineServer()) as server:
         first, second = (Lifeline.from_environment(rank, server.variables()) for rank in (0, 1))

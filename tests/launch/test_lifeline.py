@@ -30,7 +30,7 @@ def server():
 
 @pytest.fixture
 def connect(server):
-    """A function that connects a rank which, instead of ending the tests, sets its `lost` event."""
+    """A function that connects a rank that sets its `lost` event instead of ending the tests."""
     lines = []
 
     def make(rank=0):
@@ -92,7 +92,7 @@ def test_no_variable_no_lifeline():
 
 
 def test_a_watcher_that_is_gone_is_told_at_the_start():
-    with socket.socket() as nobody:  # who keeps a port, and does not listen there
+    with socket.socket() as nobody:  # reserves a port without listening
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
         with pytest.raises(OSError, match="refused"):
@@ -167,7 +167,7 @@ def test_beats_count_from_when_they_were_sent_and_those_of_steps_are_sent_at_onc
     sent_by = time.monotonic()
     time.sleep(0.1)
     poll_until(server, lambda: all(state.limit_seconds == 60 for state in server.ranks.values()))
-    assert server.ranks[0].last_beat < server.ranks[1].last_beat < sent_by  # though both were read later
+    assert server.ranks[0].last_beat < server.ranks[1].last_beat < sent_by  # although both were read later
 
 
 def test_an_error_is_told_with_its_traceback_and_is_no_loss(server, connect):
@@ -272,7 +272,7 @@ def test_strangers_are_dropped(server, data):
     client = stranger(server)
     try:
         client.sendall(data)
-    except OSError:  # it was dropped in the middle of its speech
+    except OSError:  # disconnected in the middle of a message
         return
     assert is_dropped(server, client)
     assert server.ranks == {}

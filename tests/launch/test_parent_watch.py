@@ -1,4 +1,4 @@
-"""A process that outlives nobody, even while it imports its libraries."""
+"""A process ends with its parent, even while it is importing libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from modules.launch.parent_watch import PARENT_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# multiprocessing runs the script in the processes that it starts, before it loads what they are to do.
+# multiprocessing imports the script in its child processes before it loads their target.
 SCRIPT = f"""
 import multiprocessing
 import sys
@@ -43,7 +43,7 @@ def test_a_process_that_is_importing_ends_with_the_one_that_started_it(tmp_path)
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout.readline() == "importing\n"
         parent.kill()
-        assert parent.stdout.read() == ""  # which ends when all processes that could write there have ended
+        assert parent.stdout.read() == ""  # EOF: all processes that could write to it have ended
 
 
 def test_a_process_whose_parent_was_gone_before_it_could_look_ends_too():

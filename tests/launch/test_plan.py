@@ -97,9 +97,9 @@ def test_only_a_supervisor_of_all_ranks_starts_them_again(settings, expected):
     ("environ", "hears_hangup", "hears_requeue"),
     [
         ({}, False, False),
-        # it passes on that its terminal was closed whatever nohup asks for, and kills its ranks 30 s later
+        # torchrun forwards SIGHUP despite nohup, and kills its ranks 30 s later
         (TORCHRUN, True, False),
-        # which would not survive the signal of SLURM itself
+        # the launcher itself would not survive SLURM's signal
         (TORCHRUN | SLURM, True, False),
         (SLURM, False, True),
         (TORCHRUN | SLURM | {LIFELINE_VARIABLE: "127.0.0.1:1:token"}, True, True),

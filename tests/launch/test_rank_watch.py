@@ -10,9 +10,9 @@ import pytest
 
 from modules.launch.lifeline import LOST_EXIT_CODE, Lifeline, LifelineServer, RankError, RankState
 from modules.launch.RankWatch import (
-    OWN_SLEEP_SECONDS,
     SETTLE_SECONDS,
     START_SECONDS,
+    SUSPENDED_SECONDS,
     Failure,
     RankWatch,
     watch_in_thread,
@@ -23,7 +23,7 @@ posix_only = pytest.mark.skipif(os.name == "nt", reason="exit codes of signals a
 
 
 class Ranks:
-    """Two ranks that train, and what happens to them; the clock starts at 100 s."""
+    """Two fake training ranks and what happens to them; the clock starts at 100 s."""
 
     def __init__(self, num_ranks=2):
         self.ranks = {rank: RankState(rank, 1000 + rank, 100.0, 100.0, "training", 60.0) for rank in range(num_ranks)}
@@ -44,7 +44,7 @@ class Ranks:
         self.ranks[rank].done = "finished"
 
     def verdict_at(self, *times):
-        """The first verdict of a watcher that looks at `times`."""
+        """The first verdict of a watcher that checks at `times`."""
         return next((verdict for now in times if (verdict := self.watch.verdict(now)) is not None), None)
 
     def settled(self, first_sign):
@@ -189,11 +189,11 @@ def test_a_lost_connection_is_a_failure_and_its_exit_code_may_come_later(ranks):
     ranks.leaves(1, 101)
     failure = ranks.settled(101)
     assert (failure.rank, failure.kind) == (1, "lost")
-    assert ranks.watch.look_again(failure, 102.1) == failure
+    assert ranks.watch.refresh(failure, 102.1) == failure
     ranks.exits(0, 102.2, -9)
-    assert ranks.watch.look_again(failure, 102.3).rank == 1
+    assert ranks.watch.refresh(failure, 102.3).rank == 1
     ranks.exits(1, 102.4, -9)
-    assert ranks.watch.look_again(failure, 102.5).kind == "killed"
+    assert ranks.watch.refresh(failure, 102.5).kind == "killed"
 
 
 def test_an_exit_with_an_unknown_code_is_a_loss_until_the_code_is_known(ranks):
@@ -238,7 +238,7 @@ def test_a_symptom_of_a_hang_is_not_its_cause(ranks):
 def test_a_watcher_that_was_stopped_itself_forgives_silence(ranks):
     ranks.watch.verdict(101)
     woken = 101 + 1000
-    assert OWN_SLEEP_SECONDS < 1000
+    assert SUSPENDED_SECONDS < 1000
     assert ranks.verdict_at(*(woken + second for second in range(60))) is None
     assert ranks.verdict_at(*(woken + second for second in range(60, 65))).kind == "hung"
 
@@ -262,7 +262,7 @@ def test_nothing_is_waited_for_when_all_ranks_have_ended():
 @pytest.mark.parametrize("code", [0, 1])
 def test_the_last_words_of_ranks_that_have_all_ended_are_waited_for(code):
     ranks = Ranks(1)
-    ranks.exits(0, 101, code)  # what it had said is still to be read
+    ranks.exits(0, 101, code)  # its message is still unread
     assert ranks.watch.verdict(101) is None
     if code:
         ranks.fails(0, 100.9)

@@ -1,4 +1,4 @@
-"""run_training: how a run ends, as its exit code, exit.json and events say."""
+"""run_training: the end of a run in its exit code, exit.json and events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ posix_only = pytest.mark.skipif(os.name != "posix", reason="Windows knows neithe
 
 @pytest.fixture
 def in_step(monkeypatch):
-    """A function that has something done at the beginning of each optimizer step, given the loop."""
+    """A function that installs an action to run at the beginning of each optimizer step, called with the loop."""
 
     def install(do) -> None:
         train_step = TrainingLoop.train_step
@@ -78,7 +78,7 @@ def test_a_second_interrupt_ends_at_once(make_config, in_step):
 
 
 class ToyTrainer:
-    """Takes steps that do nothing until it is asked to stop."""
+    """A trainer whose steps do nothing, until it is asked to stop."""
 
     def __init__(self, callbacks, commands):
         self.commands = commands
@@ -98,7 +98,7 @@ class ToyTrainer:
 
 @pytest.fixture
 def toy_run(tmp_path):
-    """Gives the outcome of a run of `ToyTrainer` whose training does `act` first."""
+    """A function that returns the outcome of a run of `ToyTrainer` that first calls `act`."""
 
     def run(act, signals):
         def make(callbacks, commands):
@@ -114,7 +114,7 @@ def toy_run(tmp_path):
 
 @posix_only
 def test_a_closed_terminal_is_one_stop_however_often_it_is_told(toy_run, capfd):
-    """Shell, kernel and systemd may all tell of it; systemd sends SIGTERM as well."""
+    """Shell, kernel and systemd may all send SIGHUP; systemd also sends SIGTERM."""
 
     def close() -> None:
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
@@ -147,7 +147,7 @@ def test_signals_before_and_after_the_training_do_not_cost_the_record_of_its_end
 
 
 class SignallingTerminal(io.RawIOBase):
-    """Sends this process SIGTERM in the middle of the first write."""
+    """A stream that sends this process SIGTERM in the middle of its first write."""
 
     def __init__(self):
         self.shown = b""
@@ -163,7 +163,7 @@ class SignallingTerminal(io.RawIOBase):
 
 
 def test_a_stop_signal_in_the_middle_of_a_line_on_the_terminal_is_a_stop(toy_run, monkeypatch):
-    """A handler that wrote to the terminal itself would find the stream in use, which is a RuntimeError."""
+    """If the handler itself wrote to the terminal, it would raise RuntimeError, as the stream is in use."""
     terminal = SignallingTerminal()
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(terminal), "utf-8", line_buffering=True))
     outcome = toy_run(lambda: None, (signal.SIGTERM,))
@@ -295,7 +295,7 @@ def test_a_backup_that_is_being_written_is_finished_and_told_of_though_the_run_f
 
 @pytest.fixture
 def full_at_end(make_config, tmp_path):
-    """A function that runs settings whose model and backup find no room in the run folder: (exit code, exit.json)."""
+    """A function that runs settings whose model and backup don't fit on the disk: returns (exit code, exit.json)."""
 
     def run(*overrides: str) -> tuple[int, dict]:
         config = make_config(f"output.fallback_dir={tmp_path / 'spare'}", *overrides)
@@ -363,7 +363,7 @@ def test_a_run_that_can_be_backed_up_nowhere_on_its_way_ends_and_keeps_its_last_
 
 @pytest.fixture
 def slurm_task(monkeypatch, in_step):
-    """The calls of scontrol by a run that is a job's only task, and gets the signal in its third step."""
+    """The calls of scontrol by a run that is a job's only task and gets the signal in its third step."""
     calls = []
     for name, value in {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""Which way a start takes, and what it refuses before it takes any."""
+"""How a run is started, and what is refused before that."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def started(monkeypatch):
-    """What was started in spite of a refusal."""
+    """What was started despite a refusal."""
     ways = []
     for name in ("supervise_training", "join_training", "run_training"):
         monkeypatch.setattr(start, name, lambda *arguments, name=name, **options: ways.append(name))
@@ -38,7 +38,7 @@ def started(monkeypatch):
 
 @pytest.fixture
 def unchecked(monkeypatch):
-    """Settings without a model and images are as good as any."""
+    """Disables the checks, so that settings without a model and images are accepted."""
     monkeypatch.setattr(start, "check_own_start", lambda config, machine, resume: [])
 
 
@@ -49,7 +49,7 @@ def wrong_limit(monkeypatch):
 
 @pytest.fixture
 def be_rank(monkeypatch):
-    """A function that makes this process the rank of that number, of two that a launcher has started."""
+    """A function that makes this process one of two ranks that a launcher has started."""
     monkeypatch.setattr(start, "REFUSAL_SECONDS", 0.0)
 
     def be(rank: int, **variables: str) -> None:

@@ -1,4 +1,4 @@
-"""What the process above the ranks does before it starts them."""
+"""What the supervising process does before it starts the ranks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from tests.support.ports import free_port
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    """Of node 0 of two."""
-    monkeypatch.setenv(STARTED_VARIABLE, "")  # which a start writes into this process: put back afterwards
+    """The settings of node 0 of two."""
+    monkeypatch.setenv(STARTED_VARIABLE, "")  # modified by a start: restored after the test
     machines = {"enable_multi_gpu": True, "num_nodes": 2, "world_size": 1, "master_addr": "127.0.0.1"}
     settings = {"model": {"base": "base"}, "concepts": [{"path": "pictures"}], "distributed_backend": "gloo"}
     folders = {"workspace_dir": str(tmp_path / "run"), "initial_port": str(free_port())}
@@ -43,7 +43,7 @@ def config(tmp_path, monkeypatch):
 
 
 def planned(config: TrainConfig, num_ranks: int, **options: Any) -> tuple[TrainConfig, LaunchPlan]:
-    """What `supervise_training` takes for so many ranks on this machine."""
+    """The arguments of `supervise_training` for a number of ranks on this machine."""
     machines = {"num_nodes": config.num_nodes, "node_rank": config.node_rank, "max_restarts": config.max_restarts}
     signals = {"stop_signals": stop_signals(), "requeue_signals": requeue_signals()}
     defaults = {"start": "spawn", "backend": "gloo", "port": int(config.initial_port)}
@@ -152,7 +152,7 @@ def test_two_runs_that_are_started_at_the_same_time_meet_at_two_ports(config, tm
     ports = []
 
     class Supervisor:
-        """Starts ranks twice, and between the two another run begins."""
+        """A fake supervisor that starts its ranks twice; another run starts in between."""
 
         def __init__(self, folder, make_launcher, callbacks, **options):
             self._make_launcher = make_launcher
@@ -210,7 +210,7 @@ def test_a_run_whose_ranks_have_backed_up_for_the_jobs_next_turn_asks_slurm_for_
     monkeypatch.setattr("modules.launch.run.requeue", lambda: "Job 4711 is queued again.")
     try:
         assert supervise_training(*planned(replace(config, num_nodes=1), 2)) == 75
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN  # which SLURM then sends
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN  # the signal that SLURM sends next
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -219,7 +219,7 @@ def test_a_run_whose_ranks_have_backed_up_for_the_jobs_next_turn_asks_slurm_for_
 
 
 def test_a_run_begins_when_its_starter_says(config, monkeypatch):
-    """Commands since then are for it: the window may have closed with a stop while the libraries were loaded."""
+    """Later commands are for this run: the window may have sent a stop while libraries were being imported."""
     starts = []
 
     class Supervisor:
@@ -249,7 +249,7 @@ def test_only_a_good_backup_is_one_to_start_again_from(config, monkeypatch):
 
 
 def test_what_torchrun_is_started_with_lies_in_the_run_folder_and_goes_with_the_run(config, monkeypatch):
-    """A start that is killed leaves it under a temporary name, which the next one sweeps."""
+    """If the start is killed, the folder remains under a temporary name, which the next start removes."""
     folder, seen = RunFolder(config.workspace_dir), []
 
     class Supervisor:

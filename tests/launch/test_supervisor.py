@@ -1,4 +1,4 @@
-"""Real processes, but toy ranks (tests/support/toy_ranks.py)."""
+"""The supervisor with real processes, but toy ranks (tests/support/toy_ranks.py)."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def folder(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()
     yield folder
-    # those of torchrun are not the supervisor's children: they have closed their files, and end just now
+    # torchrun's ranks are not the supervisor's children: they have closed their files and are just ending
     wait_until(lambda: not any(is_alive(pid) for pid in pids(folder)), 30)
 
 
@@ -59,9 +59,9 @@ def callbacks():
 
 @pytest.fixture
 def supervise(folder, callbacks):
-    """Runs a supervisor over toy ranks, one list of actions for each; its exit code.
+    """A function that runs a supervisor over toy ranks, with a list of actions for each, and returns its exit code.
 
-    launcher: one whose ranks are its children, ToyLauncher, where they are to inherit which signals are blocked.
+    launcher: ToyLauncher if the ranks have to be child processes that inherit blocked signals.
     """
 
     def run(*actions, launcher=ForkedToyLauncher, **options):
@@ -81,7 +81,7 @@ def supervise(folder, callbacks):
 
 @pytest.fixture
 def spawn(supervise):
-    """The same with torch.multiprocessing.spawn; it takes seconds."""
+    """The same with torch.multiprocessing.spawn, which takes seconds."""
 
     def launcher(path, num_ranks):
         return SpawnLauncher(toy_rank, [json.loads(path.read_text())], num_ranks)
@@ -91,14 +91,14 @@ def spawn(supervise):
 
 @pytest.fixture
 def ends(folder):
-    """Where torchrun's agent tells how ranks ended that failed."""
+    """The file in which torchrun's agent records the exit codes of failed ranks."""
     return folder.path / "ends.json"
 
 
 @pytest.fixture
 def torchrun(supervise, ends, monkeypatch):
-    """The same with ranks that another process has started, by default the stand-in for torchrun's agent."""
-    monkeypatch.setattr(module, "_EXIT_CODE_SECONDS", 60)  # as long as it takes on a busy machine
+    """The same with ranks started by another process, by default a fake torchrun agent."""
+    monkeypatch.setattr(module, "_EXIT_CODE_SECONDS", 60)  # enough on a busy machine
 
     def run(*actions, command=None, **options):
         agent = [sys.executable, str(ROOT / "tests" / "support" / "toy_agent.py")]
@@ -113,7 +113,7 @@ def torchrun(supervise, ends, monkeypatch):
 
 
 def is_alive(pid):
-    """A process that has ended counts as dead, whether or not whoever inherited it has taken its exit code."""
+    """Whether a process is running; a zombie that has not been reaped counts as dead."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -134,7 +134,7 @@ def meanwhile(act):
     thread.start()
     try:
         yield
-    finally:  # a signal that comes later would end the tests
+    finally:  # a late signal would end the tests
         thread.join()
 
 
@@ -148,7 +148,7 @@ def test_a_run_is_finished_when_every_rank_says_so_and_ends_with_0(folder, callb
 
 
 def test_who_follows_the_run_sees_that_a_silent_phase_goes_on(folder, supervise, monkeypatch):
-    """Ranks that write no events for long, as while they cache."""
+    """With ranks that write no events for a long time, as during caching."""
     monkeypatch.setattr(module, "_HEARTBEATS_SECONDS", 0.1)
     supervise(["wait_a_moment", "finish"], ["wait_a_moment", "finish"])
     record = json.loads(folder.heartbeats_path(0).read_bytes())
@@ -162,7 +162,7 @@ def test_who_follows_the_run_sees_that_a_silent_phase_goes_on(folder, supervise,
 
 @pytest.mark.parametrize("other", [["symptom"], ["wait_a_moment", "symptom"]], ids=["earlier", "later"])
 def test_the_cause_is_told_and_not_its_symptom(folder, callbacks, supervise, other, monkeypatch):
-    monkeypatch.setattr(RankWatch, "SETTLE_SECONDS", 60)  # nothing is waited for when both have ended
+    monkeypatch.setattr(RankWatch, "SETTLE_SECONDS", 60)  # no waiting once both have ended
     first = ["wait_a_moment", "raise"] if other == ["symptom"] else ["raise"]
     assert supervise(other, first) == FAILED
     record = folder.read_exit()
@@ -183,7 +183,7 @@ def test_a_killed_rank_is_named_and_ends_the_other(folder, callbacks, supervise,
 
 
 def test_a_cause_is_shown_within_five_seconds():
-    assert RankWatch.SETTLE_SECONDS + module._EXIT_CODE_SECONDS <= 4.5  # and what the processes themselves take
+    assert RankWatch.SETTLE_SECONDS + module._EXIT_CODE_SECONDS <= 4.5  # plus the processes' own time
 
 
 def test_exit_code_0_is_not_enough(folder, supervise):
@@ -200,7 +200,7 @@ def test_to_be_done_is_not_enough(folder, supervise):
 
 def test_a_hanging_rank_is_ended_and_its_stacks_are_saved(folder, supervise, monkeypatch):
     monkeypatch.setenv(LIMIT_VARIABLE, "1")
-    monkeypatch.setattr(stacks, "STACKS_SECONDS", 60)  # nothing is waited for when both have written them
+    monkeypatch.setattr(stacks, "STACKS_SECONDS", 60)  # no waiting once both have written them
     assert supervise(["work"], ["hang"]) == FAILED
     record = folder.read_exit()
     assert (record["rank"], record["kind"]) == (1, "hung")
@@ -246,7 +246,7 @@ def test_an_accident_is_followed_by_another_attempt_from_the_backup(folder, call
 
 def test_attempts_come_to_an_end(folder, callbacks, supervise):
     assert supervise(["exit_3"], max_restarts=1) == FAILED
-    assert callbacks.attempts == [(0, False), (1, True)]  # resumed: models without a backup are the run's own
+    assert callbacks.attempts == [(0, False), (1, True)]  # resumed, although there are models but no backup
     assert callbacks.warnings[0].endswith("Starting again from the beginning (1 of 1).")
     assert folder.read_exit()["exit_code"] == 3
 
@@ -283,7 +283,7 @@ def test_the_second_interrupt_ends_all_at_once(folder, callbacks, supervise):
 
 
 def test_a_closed_terminal_is_one_stop_and_reaches_no_rank(folder, callbacks, supervise):
-    """Shell, kernel and systemd may all tell of it, to every process, and systemd sends SIGTERM as well."""
+    """Shell, kernel and systemd may all send SIGHUP to every process, and systemd also sends SIGTERM."""
 
     def close():
         wait_for_ranks(folder)
@@ -301,7 +301,7 @@ def test_a_closed_terminal_is_one_stop_and_reaches_no_rank(folder, callbacks, su
 
 
 class ImportingRanks:
-    """A launcher whose ranks are ended by SIGTERM before they have said that they are there."""
+    """A launcher whose ranks are ended by SIGTERM before they have connected."""
 
     num_ranks = 2
     last_lines = ()
@@ -334,7 +334,7 @@ def test_a_sigterm_that_ends_ranks_while_they_import_is_a_stop_where_it_is_for_t
 
 
 def test_an_interrupt_of_the_whole_terminal_reaches_no_rank_that_is_starting(folder, spawn):
-    """The ranks of this run ignore SIGINT before they import anything: what the supervisor says counts."""
+    """The ranks ignore SIGINT before they import anything: only the supervisor handles it."""
 
     def interrupt():
         wait_for_ranks(folder)
@@ -350,7 +350,7 @@ def test_an_interrupt_of_the_whole_terminal_reaches_no_rank_that_is_starting(fol
 def test_the_signal_at_the_end_of_a_jobs_time_is_for_every_rank_and_ends_none(
     reaches, folder, callbacks, supervise, monkeypatch
 ):
-    """SLURM may send it to a task's own process or to all below it; "nobody yet": before the ranks were started."""
+    """SLURM may send it to the task's process only or also to its children; "nobody yet": before ranks are started."""
     for name in ("SLURM_STEP_ID", "SLURM_PROCID"):
         monkeypatch.setenv(name, "0")
     before = signal.getsignal(signal.SIGUSR1)
@@ -371,7 +371,7 @@ def test_the_signal_at_the_end_of_a_jobs_time_is_for_every_rank_and_ends_none(
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert callbacks.attempts == [(0, False)]
-    assert folder.read_exit() is None  # what SLURM answers belongs into it
+    assert folder.read_exit() is None  # it will contain SLURM's answer
 
 
 def test_a_rank_that_does_not_wait_for_the_signal_lives_on(folder, supervise, monkeypatch):
@@ -512,5 +512,5 @@ def failure(local_rank: int, exit_code: int, time: int) -> ProcessFailure:
 def test_a_launcher_that_is_killed_is_the_cause_and_not_what_its_ranks_say_then(folder, callbacks, torchrun):
     code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     assert torchrun(["finish"], ["finish"], command=[sys.executable, "-c", code]) == FAILED
-    assert callbacks.failures == ["The process that had started the ranks was killed by SIGKILL."]
+    assert callbacks.failures == ["The process that started the ranks was killed by SIGKILL."]
     assert (folder.read_exit()["kind"], folder.read_exit()["signal"]) == ("ended", "SIGKILL")

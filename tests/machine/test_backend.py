@@ -1,4 +1,4 @@
-"""NCCL where it can be had; where not, Gloo and a word about it."""
+"""NCCL is used if available, otherwise Gloo, with a warning."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_all_gpus_are_listed_with_what_the_driver_says(nvml):
         ("2,0", [2, 0]),
         (" 2 , 0 ", [2, 0]),
         ("3", [3]),
-        ("0,2,-1,1", [0, 2]),  # the programming guide's own example
+        ("0,2,-1,1", [0, 2]),  # the example in the CUDA programming guide
         ("1,8,2", [1]),
         ("1,,2", [1]),
         ("0,GPU-1", [0]),
@@ -62,7 +62,7 @@ def test_all_gpus_are_listed_with_what_the_driver_says(nvml):
         ("GPU-2,GPU-0a5e", [2, 0]),
         ("GPU-2,GPU-nothing,GPU-0", [2]),
         ("GPU-2,0", [2]),
-        ("GPU-", []),  # the beginning of all of them
+        ("GPU-", []),  # a prefix of all UUIDs
         ("GPU-2,GPU-2a", []),
     ],
 )

@@ -1,4 +1,4 @@
-"""The checks of the machine against machines that are made up: no torch, no GPU."""
+"""The doctor's checks on fake machines: no torch, no GPU."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ FACTS = {
 
 @pytest.fixture
 def hardware(monkeypatch) -> Hardware:
-    """Eight GPUs of three kinds, some of them linked."""
+    """Eight GPUs of three models, some of them linked."""
     monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())
     return read_hardware({})
 
 
 def child(code: int | None = 0, output: str = "", errors: str = ""):
-    """A stand-in for `run_child` that keeps what it was asked to run."""
+    """A fake `run_child` that records what it was asked to run."""
 
     def run(command, seconds, folder=None):
         run.command = list(command)
@@ -165,7 +165,7 @@ def test_the_links_are_a_matrix(hardware):
     [("13.0", "fails", "driver 580 or newer"), ("12.8", "ok", ""), ("11.8", "ok", ""), (None, "ok", "")],
 )
 def test_a_driver_older_than_the_build_of_torch_needs_is_refused(monkeypatch, cuda, state, remedy):
-    """CUDA's minor versions work with any driver of their major one."""
+    """Any driver for a major version of CUDA supports all its minor versions."""
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([FakeGpu("L4", "GPU-1")], driver="550.54.15", cuda=12040))
     result = check_driver(read_hardware({}), facts(cuda=cuda))
     assert result.state == state
@@ -370,7 +370,7 @@ def test_machines_that_differ_fail_with_the_sentence_of_the_node_check(monkeypat
     assert (result.state, result.details) == ("warning", (late,))
 
 
-# --- all of them ------------------------------------------------------------------------------------------------------
+# --- all checks -------------------------------------------------------------------------------------------------------
 
 
 def test_a_check_that_never_answers_is_left_behind():

@@ -1,4 +1,4 @@
-"""The table of combinations that are known to go wrong: each entry is found, and none where all is well."""
+"""The table of known problems: each is detected, and none on a healthy machine."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_early_drivers_of_the_rtx_40_promise_links_that_hang(monkeypatch, four, 
         ("^docker,lo", "", False),
         ("eth0,ib0", "", False),
         ("", "eth0", False),
-        ("", "^lo", True),  # gloo takes names alone
+        ("", "^lo", True),  # gloo accepts only names
     ],
 )
 def test_interfaces_are_named_as_each_library_takes_them(four, nccl, gloo, found):

@@ -22,7 +22,7 @@ posix_only = pytest.mark.skipif(os.name != "posix", reason="a shell script stand
 
 @pytest.fixture
 def helper(tmp_path, monkeypatch):
-    """A function that puts a program of that name on the PATH, which notes how it was started and runs its command."""
+    """A function that puts a fake program on the PATH, which records its arguments and runs its command."""
 
     def make(name: str, code: str = 'while [ "${1#-}" != "$1" ]; do shift; done; "$@"') -> Path:
         (tmp_path / name).write_text(f'#!/bin/sh\necho $$ "$@" > "{tmp_path}/started"\n{code}\n')

@@ -1,4 +1,4 @@
-"""The memory that a run may use: of a machine, or of the container or the job that it is in."""
+"""The memory available to a run: the machine's, or that of its container or job."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ V1 = "5:cpu,cpuacct:/job\n4:memory:/job\n0::/"
 
 @pytest.fixture
 def machine(tmp_path):
-    """A function that gives (proc, cgroups) of a machine of 64 GiB with 2 GiB of swap.
+    """A function that returns fake (proc, cgroups) folders of a machine with 64 GiB of memory and 2 GiB of swap.
 
-    groups: what /proc/self/cgroup says; None: nothing. limits: file below cgroups -> its text.
+    groups: the content of /proc/self/cgroup; None: no file. limits: file below cgroups -> its content.
     """
 
     def make(groups: str | None, limits: dict[str, str]):
@@ -40,7 +40,7 @@ def machine(tmp_path):
         (V2, {"job/step/memory.max": "max", "memory.max": "max"}, 64),
         (V2, {"job/step/memory.max": str(8 * GIB), "job/memory.max": str(16 * GIB)}, 8),
         (V2, {"job/step/memory.max": "max", "job/memory.max": str(16 * GIB)}, 16),
-        (V2, {"memory.max": str(4 * GIB)}, 4),  # in a container, whose own group is the root of what it sees
+        (V2, {"memory.max": str(4 * GIB)}, 4),  # in a container, which sees its own group as the root
         (V2, {"memory.max": str(500 * GIB)}, 64),
         (V1, {"memory/job/memory.limit_in_bytes": str(8 * GIB), "job/memory.max": str(4 * GIB)}, 8),
         (V1, {"memory/memory.limit_in_bytes": "9223372036854771712"}, 64),

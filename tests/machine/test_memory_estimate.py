@@ -1,4 +1,4 @@
-"""What a run is said to take of a GPU's memory: against sums made by hand, and the presets against their sizes."""
+"""The estimate of GPU memory against sums computed by hand, and the presets against their memory sizes."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_full_training_in_float32_keeps_weights_gradients_moments_average_and_au
     [
         ({"method": "full"}, None, 0),
         ({"method": "full"}, 4_300_000_000, UNET * (4 + 4 + 8)),
-        ({"method": "full"}, 50_000_000_000, UNET * (4 + 4 + 8)),  # a folder that holds more than the model
+        ({"method": "full"}, 50_000_000_000, UNET * (4 + 4 + 8)),  # a folder that contains more than the model
         ({"method": "full", "optimizer": {"name": "sgd"}}, 4_300_000_000, UNET * (4 + 4 + 4)),
         ({"method": "lora", "lora": {"rank": 1, "targets": "attention"}}, 4_300_000_000, 199_296 * (4 + 4 + 8)),
     ],

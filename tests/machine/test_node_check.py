@@ -36,7 +36,7 @@ def quick(monkeypatch):
 
 
 class Checking:
-    """`check_nodes` in a thread of its own, as on a machine of its own."""
+    """`check_nodes` running in a thread, as on a separate machine."""
 
     def __init__(self, config, **options):
         self.told: queue.Queue[str] = queue.Queue()
@@ -70,7 +70,7 @@ def start(port, quick) -> Iterator[Callable[..., Checking]]:
 
     yield start
     for node in nodes:
-        node.wait()  # before the patches are gone with which it was started
+        node.wait()  # before its monkeypatches are undone
 
 
 def node_config(port: int, node_rank: int, num_nodes: int = 2, **settings):
@@ -94,7 +94,7 @@ def test_nodes_that_are_alike_go_on_together_in_whatever_order_they_came(start, 
     assert found == second.wait().found == last.wait().found
     assert found[:2] == ["Node 1: 127.0.0.1", "Node 2: 127.0.0.1"]
     assert found[2].startswith("3 nodes, alike: settings, Chorus, Python 3.")
-    socket.create_server(("", port)).close()  # the training can have it
+    socket.create_server(("", port)).close()  # the port is free for the training
 
 
 @pytest.mark.parametrize(("ahead", "words"), [(40, "is 40 s ahead of"), (-90, "is 90 s behind"), (1, "")])
@@ -212,7 +212,7 @@ def test_a_node_that_has_left_can_come_again(start):
 
 @pytest.fixture
 def meeting(port):
-    """Of three nodes, two of which have come: (node 0's side, the connections of nodes 1 and 2)."""
+    """A meeting of three connected nodes: (node 0's side, the connections of nodes 1 and 2)."""
     own = describe_node(node_config(port, 0, 3))
     with NodeMeeting.NodeMeeting(own, port) as meeting, contextlib.ExitStack() as stack:
         visitors = []
@@ -241,7 +241,7 @@ def test_node_0_does_not_go_on_where_one_did_not_hear_that_all_are_alike(meeting
 
     monkeypatch.setattr(NodeMeeting, "say", say)
     assert node_0.end() == []
-    assert node_0.refusal == "Node 1 (127.0.0.1) has gone just as all were there: start all again."
+    assert node_0.refusal == "Node 1 (127.0.0.1) disconnected just when all were there: start all again."
 
 
 def test_a_machine_that_refuses_for_long_is_told_of(start, monkeypatch):
@@ -269,7 +269,7 @@ def test_those_who_wait_are_told_when_node_0_has_gone(start, monkeypatch):
         pass
     leaves.set()
     first.wait()
-    assert "has gone while this node waited" in second.wait().refusal
+    assert "disconnected while this node waited" in second.wait().refusal
 
 
 def test_a_busy_port_is_refused_on_both_sides(start, port):
@@ -330,13 +330,13 @@ def test_a_machine_that_has_the_address_and_is_not_node_0_tells_the_others(start
 
 @pytest.fixture
 def lingers(monkeypatch):
-    """Who refuses would wait for the other nodes for longer than a test does."""
+    """Shortens the time that a refusing node waits for the others."""
     monkeypatch.setattr(NodeMeeting, "LINGER_SECONDS", 100 * JOIN_SECONDS)
     monkeypatch.setattr(node_check, "UNREACHABLE_SECONDS", 0.05)
 
 
 def meet_at(port: int) -> None:
-    """Returns when somebody meets there, who takes this for a visitor."""
+    """Wait until a node listens at the port, by connecting as an unknown visitor."""
 
     def is_met() -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0) as visitor:
@@ -399,7 +399,7 @@ def test_a_visitor_who_has_gone_before_it_was_taken_ends_no_meeting(meeting, por
 def test_a_name_that_nobody_has_is_a_mistake(start, monkeypatch):
     real = socket.getaddrinfo
 
-    def look_up(name, *arguments, **options):  # some name servers have an answer for everything
+    def look_up(name, *arguments, **options):  # some name servers resolve everything
         if name == "no.such.invalid":
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return real(name, *arguments, **options)
@@ -412,7 +412,7 @@ def test_a_name_that_nobody_has_is_a_mistake(start, monkeypatch):
 
 def test_the_address_of_node_0_has_to_be_its_own(start, monkeypatch):
     assert is_own_address("127.0.0.1")
-    assert not is_own_address("192.0.2.1")  # TEST-NET-1, nobody's
+    assert not is_own_address("192.0.2.1")  # TEST-NET-1, unassigned
     monkeypatch.setattr(node_check.socket, "create_connection", _unreachable)
     text = start(0, master_addr="192.0.2.1").wait().refusal
     assert text.startswith("master_addr '192.0.2.1' is not an address of this machine, which is node 0")

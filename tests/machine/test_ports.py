@@ -28,7 +28,7 @@ def test_a_port_that_is_claimed_goes_to_nobody_else_until_the_claim_ends(port):
     with claim:
         second, other_claim = claim_free_port(port, LOOPBACK)
         other_claim.close()
-        with socket.create_server((LOOPBACK, first)):  # who has claimed it can listen there
+        with socket.create_server((LOOPBACK, first)):  # the port can still be listened to by its owner
             pass
     third, claim = claim_free_port(port, LOOPBACK)
     claim.close()
@@ -68,6 +68,6 @@ def test_no_port_is_found_where_all_are_taken(port, monkeypatch):
 
 def test_the_search_ends_with_the_last_port():
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # somebody has it already
+        with contextlib.suppress(OSError):  # already taken
             stack.enter_context(socket.create_server((LOOPBACK, 65535)))
         assert next_free_port(65535, LOOPBACK) is None

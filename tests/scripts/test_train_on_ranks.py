@@ -316,7 +316,7 @@ class TestEnds:
         run = long_run("spawn")
         second = open_run("alone", "--resume", folder=run.folder)
         assert second.wait() == [2], second.output
-        assert "is in use by a run that goes on" in second.output
+        assert "is in use by another run" in second.output
         os.killpg(run.processes[0].pid, signal.SIGINT)
         assert run.wait() == [130], run.output
         assert_stopped(run)
@@ -369,7 +369,7 @@ class TestEnds:
         run.processes[0].kill()
         run.wait_until_gone(GONE_SECONDS)
         if launcher == "torchrun":  # where nobody of ours is above the ranks, they say it themselves
-            assert run.record()["text"] == "The process that had started the ranks is gone: they have ended."
+            assert run.record()["text"] == "The process that started the ranks is gone, so they have ended."
 
 
 def assert_stopped(run: StartedRun, num_ranks: int = 2) -> None:

@@ -133,7 +133,7 @@ def test_a_new_folder_never_replaces_what_is_there(tmp_path):
         pass
     target.rmdir()
     with pytest.raises(FileExistsError), atomic.new_folder(target):
-        target.mkdir()  # someone else was faster
+        target.mkdir()  # another process was faster
     assert os.listdir(tmp_path) == ["backup"]
 
 
@@ -213,5 +213,5 @@ def test_a_folder_is_never_seen_half_removed(tmp_path, monkeypatch):
     assert len(seen) == 1
     assert "old" not in seen[0]
     monkeypatch.undo()
-    atomic.sweep_temporaries(tmp_path)  # what a kill at that moment leaves is swept when its process is gone
-    atomic.remove_folder(tmp_path / "old")  # nothing there: nothing to do
+    atomic.sweep_temporaries(tmp_path)  # what a kill at that moment leaves is removed once its process is gone
+    atomic.remove_folder(tmp_path / "old")  # does nothing for a missing folder

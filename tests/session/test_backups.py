@@ -22,7 +22,7 @@ def steps(folder):
     return [(info.step, info.is_aside) for info in list_backups(folder)]
 
 
-# --- which there are --------------------------------------------------------------------------------------------------
+# --- listing ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_latest_comes_first_and_strangers_are_passed_over(folder):
@@ -37,7 +37,7 @@ def test_a_folder_without_backups_has_none(tmp_path):
     assert list_backups(RunFolder(tmp_path / "none")) == []
 
 
-# --- what is judged ---------------------------------------------------------------------------------------------------
+# --- checking ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_changed_byte_is_damage_that_only_a_full_look_finds(folder):

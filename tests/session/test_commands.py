@@ -33,7 +33,7 @@ def warnings():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds of the monotonic clock, in a list so that a test can move them."""
+    """The time of a fake monotonic clock, in a list so that a test can change it."""
     now = [1000.0]
     monkeypatch.setattr(folder_commands.time, "monotonic", lambda: now[0])
     return now

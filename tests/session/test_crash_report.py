@@ -1,5 +1,7 @@
 import pytest
 
+from modules.config.describe import walk_settings
+from modules.config.files import config_from_values, save_config
 from modules.session.backups import stopped_at_once
 from modules.session.crash_report import crash_report, suggestion
 from modules.session.RunFolder import RunFolder
@@ -16,7 +18,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("record", [*({"kind": kind} for kind in KINDS), {"text": "CUDA out of memory"}])
 def test_what_to_do_names_the_backup_that_a_resume_goes_on_from(folder, record):
     write_backup(folder.backup_dir, 40)
-    write_backup(folder.backup_dir, 60, without=("optimizer.safetensors",))  # no resume goes on from it
+    write_backup(folder.backup_dir, 60, without=("optimizer.safetensors",))  # unusable
     assert "esume from the backup of step 40" in suggestion(record, folder)
 
 
@@ -26,13 +28,25 @@ def test_what_to_do_names_no_backup_where_there_is_none(folder, record):
 
 
 def test_a_mistake_in_the_settings_is_changed_before_the_run_starts_again(folder):
-    assert suggestion({"kind": "user_error"}, folder) == "Change what the message names, then start again."
+    assert suggestion({"kind": "user_error"}, folder) == "Fix what the message names and start again."
 
 
 def test_the_report_says_what_to_do(folder):
     write_backup(folder.backup_dir, 40)
     folder.write_exit("failed", rank=0, kind="killed", text="Rank 0 was killed")
     assert "then resume from the backup of step 40." in crash_report(folder.path)
+
+
+def test_the_report_tells_the_settings_that_a_failure_depends_on_and_nothing_that_a_person_wrote(folder):
+    folder.create()
+    values = {"batch_size": 3, "model": {"base": "secret place"}, "sampling": {"samples": [{"prompt": "secret"}]}}
+    save_config(config_from_values(values), folder.config_path)
+    report = crash_report(folder.path)
+    assert "batch_size: 3" in report
+    assert "model.mixed_precision: no" in report
+    assert "secret" not in report
+    texts = [info.path for info in walk_settings() if info.in_crash_report and info.type in ("str", "list")]
+    assert texts == []
 
 
 def test_a_run_that_ends_at_once_says_which_backup_is_there(folder):

@@ -234,7 +234,7 @@ def test_writing_returns_while_the_disk_does_not_answer(path):
     os.mkfifo(path)
     writer = EventWriter(path, 0)
     for number in range(100):
-        writer.write(StatusEvent(str(number)))  # returns although nobody reads the pipe
+        writer.write(StatusEvent(str(number)))  # returns even though the pipe is not read
     with open(path, "rb") as reader:
         closer = threading.Thread(target=writer.close)
         closer.start()

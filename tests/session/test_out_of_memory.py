@@ -1,4 +1,4 @@
-"""A full GPU is known by each of the errors that torch and CUDA's libraries have for it."""
+"""All errors by which torch and CUDA's libraries report a full GPU are recognized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that is printed goes through the functions that make names of others safe for a terminal."""
+"""Everything that is printed goes through the functions that make text safe for a terminal."""
 
 import ast
 import io
@@ -20,7 +20,7 @@ from modules.session.TerminalCallbacks import TerminalCallbacks
 NAME = "a\x1b]0;pwned\x07\n\u202egnp.png"
 SHOWN = r"a\x1b]0;pwned\x07\n\u202egnp.png"
 
-# They print what this repository itself holds, or run before the packages are there.
+# They print only text from this repository, or run before the packages are installed.
 FOR_DEVELOPERS = {
     "scripts/setup/saying.py",
     "scripts/setup_env.py",
@@ -29,7 +29,7 @@ FOR_DEVELOPERS = {
     "scripts/generated_file.py",
     "scripts/window_pictures.py",
 }
-PASSES_ON = {"modules/launch/launchers.py"}  # what the ranks under torchrun have printed
+PASSES_ON = {"modules/launch/launchers.py"}  # forwards the output of torchrun's ranks
 PRINTS = (
     "print", "input", "tqdm.write", "sys.stdout.write", "sys.stderr.write", "traceback.print_exc",
     "traceback.print_exception",
@@ -67,7 +67,7 @@ def test_neither_a_terminal_nor_a_log_gets_what_a_name_holds(kind):
         SHOWN,
         f"Sample at step 1: {SHOWN}",
         f"Warning: {SHOWN} is left out.",
-        r"Failed: RuntimeError: a\x1b]0;pwned\x07",  # the end of a line within an error may be meant
+        r"Failed: RuntimeError: a\x1b]0;pwned\x07",  # a line break within an error may be intended
         r"\u202egnp.png",
         "  in the second line",
         f"Warning from rank 1: {SHOWN} is left out.",
@@ -116,7 +116,7 @@ def test_nothing_but_fixed_text_is_printed_past_these_functions():
 
 
 def raw_prints(source: str) -> Iterator[int]:
-    """The lines of calls that print a text which is not written down in the source, nor JSON in ASCII."""
+    """The lines of calls that print anything but a literal text or ASCII JSON."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue

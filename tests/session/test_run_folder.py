@@ -125,7 +125,7 @@ def test_a_working_folder_that_is_gone_is_said_where_a_path_starts_from_it(tmp_p
     monkeypatch.chdir(gone)
     gone.rmdir()
     for start in (lambda: RunFolder("workspace/run"), lambda: Places("run.yaml")):
-        with pytest.raises(UserError, match=r"folder in which Chorus was started is gone: .*another one"):
+        with pytest.raises(UserError, match=r"folder in which Chorus was started no longer exists: .*another one"):
             start()
     assert RunFolder(tmp_path / "run").path == tmp_path / "run"
 
@@ -173,7 +173,7 @@ def test_a_new_run_forgets_how_the_last_one_ended(run_folder):
 
 @pytest.fixture
 def fill_disk(monkeypatch):
-    """A function after which the disk has no room for any new file; what is there can be overwritten."""
+    """A function that fills the disk, so that only existing files can be overwritten."""
 
     def refuse(path, obj):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
@@ -194,7 +194,7 @@ def test_the_place_that_is_kept_is_really_taken(run_folder):
     run_folder.clear_exit()
     content = run_folder.reserve_path.read_bytes()
     assert len(content) >= 8192
-    assert len(zlib.compress(content)) >= len(content)  # some disks compress, and would keep less
+    assert len(zlib.compress(content)) >= len(content)  # on a compressing disk it would reserve less
 
 
 def test_a_run_that_has_ended_keeps_no_place(run_folder):
@@ -215,7 +215,7 @@ def test_what_a_rank_has_noted_for_the_end_is_in_the_record_whoever_writes_it(ru
     fill_disk()
     run_folder.note_end("The model is elsewhere.", elsewhere=[run_folder.path / "x"])
     assert run_folder.read_exit() is None
-    assert 16_000 < run_folder.reserve_path.stat().st_size < kept - 32_000  # the rest is for the events that tell of it
+    assert 16_000 < run_folder.reserve_path.stat().st_size < kept - 32_000  # the rest is for the events that report it
     RunFolder(run_folder.path).write_exit("stopped", rank=0, text="Stopped.")
     record = run_folder.read_exit()
     assert (record["status"], record["text"]) == ("stopped", "Stopped. The model is elsewhere.")
@@ -249,7 +249,7 @@ def test_the_session_room_never_imports_torch_or_tk():
 
 
 def examples(kind: str = "") -> list[dict]:
-    """The JSON examples of the page that are marked with `kind`."""
+    """The JSON examples of kind `kind` on the page."""
     return [json.loads(text) for text in re.findall(rf"```json{kind}\n(.*?)\n```", DOC.read_text("utf-8"))]
 
 

@@ -35,7 +35,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def holder(path):
-    """Another process that holds the lock until its stdin ends."""
+    """Another process that holds the lock until its stdin is closed."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -49,7 +49,7 @@ def test_a_second_holder_is_told_the_folder_and_the_process(path, holder):
     with pytest.raises(UserError) as caught, RunLock(path):
         pass
     assert str(caught.value) == (
-        f"workspace_dir {str(path.parent)!r} is in use by a run that goes on (process {holder.pid}): "
+        f"workspace_dir {str(path.parent)!r} is in use by another run (process {holder.pid}): "
         "stop it, or choose another folder."
     )
 

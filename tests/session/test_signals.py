@@ -1,4 +1,4 @@
-"""Which signals ask for a stop, and what becomes of one that nobody can answer yet."""
+"""The signals that ask for a stop, and how signals that arrive too early are kept."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def same_handlers():
 
 def test_a_closed_terminal_asks_for_a_stop_unless_the_process_was_started_to_outlive_it():
     assert signal.SIGHUP in stop_signals()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup starts a process
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as in a process started by nohup
     assert stop_signals() == (signal.SIGINT, signal.SIGTERM)
 
 
@@ -45,7 +45,7 @@ def test_a_signal_that_comes_early_is_answered_as_soon_as_somebody_can():
             assert answered == [signal.SIGHUP]
             signal.raise_signal(signal.SIGTERM)
             assert answered == [signal.SIGHUP, signal.SIGTERM]
-        signal.raise_signal(signal.SIGTERM)  # late, which ends nothing either
+        signal.raise_signal(signal.SIGTERM)  # a late signal does not end the process either
 
 
 def test_what_has_been_remembered_is_not_forgotten_by_remembering_more():

@@ -1,4 +1,4 @@
-"""What SLURM's variables say of a job, and what is said when it is asked to queue the job again."""
+"""The interpretation of SLURM's variables, and the requeueing of a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JOB = {"SLURM_JOB_ID": "4713", "SLURM_RESTART_COUNT": "0"}
 
 @pytest.fixture
 def scontrol(tmp_path, monkeypatch):
-    """A function that puts a scontrol on the PATH that ends as asked; it gives the file of its calls."""
+    """A function that puts a fake scontrol with a given result on the PATH and returns the log of its calls."""
 
     def install(code: int = 0, complaint: str = "") -> Path:
         program, calls = tmp_path / "scontrol", tmp_path / "calls"
@@ -33,7 +33,7 @@ def scontrol(tmp_path, monkeypatch):
     ("variables", "name"),
     [
         ({}, "4713"),
-        # the last task of an array has the number of the whole array for its job's
+        # the last task of an array has the array's own job id
         ({"SLURM_ARRAY_JOB_ID": "4713", "SLURM_ARRAY_TASK_ID": "3"}, "4713_3"),
     ],
 )

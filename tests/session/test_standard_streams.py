@@ -1,4 +1,4 @@
-"""Output that nobody takes any more."""
+"""Output whose reader is gone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def terminal():
     screen, number = pty.openpty()
     with open(number, "w", encoding="utf-8", buffering=1) as stream:
         yield stream, lambda: os.close(screen)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), number)  # closing writes what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)  # closing flushes the buffer
 
 
 def test_what_is_written_to_a_closed_terminal_is_lost_and_no_error(terminal, monkeypatch):
@@ -68,7 +68,7 @@ def test_a_stream_keeps_what_the_one_below_it_was_set_to():
     print("a cat: \U0001f408", file=stream)
     assert below.buffer.getvalue() == b"a cat: \\U0001f408\n"
     stream.reconfigure(errors="strict")
-    with pytest.raises(UnicodeEncodeError):  # a mistake of the writer is one still
+    with pytest.raises(UnicodeEncodeError):  # errors of the writer are still raised
         print("a cat: \U0001f408", file=stream)
     stream.detach()
 

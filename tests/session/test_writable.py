@@ -1,4 +1,4 @@
-"""Folders that can't be written to are told by the name of their setting, and nothing is written to find out."""
+"""Folders that can't be written to are reported by their setting's name, without writing anything."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_name_or_a_path_that_is_too_long_is_refused(path, tmp_path):
 
 @posix
 def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(tmp_path))  # root may write everywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(tmp_path))  # as root can write everywhere
     assert refusal(tmp_path / "run").startswith("there is no permission to write in it")
 
 

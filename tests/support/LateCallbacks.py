@@ -31,8 +31,8 @@ class LateCallbacks:
         patch.setattr(tkinter.Misc, "after", lambda *arguments: self._after(*arguments))
         patch.setattr(tkinter.Misc, "after_cancel", lambda widget, key: self._due.pop(key, None))
         patch.setattr(tkinter.Misc, "bind", lambda *arguments, **options: self._bind(*arguments, **options))
-        patch.setattr("modules.ui.App.time", SimpleNamespace(perf_counter=self._look, monotonic=self._look))
-        patch.setattr("modules.ui.App.threading", SimpleNamespace(Thread=_AtOnce))
+        patch.setattr("modules.ui.RootWindow.time", SimpleNamespace(perf_counter=self._look, monotonic=self._look))
+        patch.setattr("modules.ui.RootWindow.threading", SimpleNamespace(Thread=_AtOnce))
 
     def advance(self, seconds: float) -> None:
         """Move the clock on, and call what is due by then."""

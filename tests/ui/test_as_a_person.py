@@ -1,6 +1,6 @@
-"""The window as a person uses it: keys and clicks on a screen of its own, and runs of the demo.
+"""The window as a user operates it: keys and clicks on a separate screen, and runs of the demo.
 
-The runs are real where what they train or leave is looked at; else their ranks tell of steps and train nothing.
+The runs are real where their results matter; otherwise their ranks only report steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="Xvfb and xdotool are for X11, and /proc is read"),
 ]
 
-MANY_STEPS, MANY_EPOCHS = 20_000, 100_000  # they do not pass while somebody looks for a button
+MANY_STEPS, MANY_EPOCHS = 20_000, 100_000  # enough not to finish during the test
 SAMPLE_EVERY = 10
 TOY_OR_CHECK = """
 import runpy, sys
@@ -38,13 +38,13 @@ if "--supervise" in sys.argv and "--dry-run" not in sys.argv:
     sys.exit(main())
 runpy.run_path(__file__.replace("train.py", "real_train.py"), run_name="__main__")
 """
-SECONDS_TO_TELL = 5.0  # from a rank's end to the report and the table, where the machine has nothing else to do
-LEEWAY = 4  # it has: other tests
+SECONDS_TO_TELL = 5.0  # from a rank's end to the report and the table, on an idle machine
+LEEWAY = 4  # factor for a machine busy with other tests
 
 
 @pytest.fixture
 def chorus(tmp_path):
-    """A copy of Chorus, in which nothing was trained yet and no window opened."""
+    """A fresh copy of Chorus, in which nothing has been trained and no window opened."""
     folder = tmp_path / "chorus"
     for name in ("modules", "scripts", "resources"):
         shutil.copytree(ROOT / name, folder / name)
@@ -53,7 +53,7 @@ def chorus(tmp_path):
 
 @pytest.fixture
 def person(screen, chorus, tmp_path):
-    """Somebody at the window of `chorus`. None of its windows may report a fault."""
+    """A user of the window of `chorus`. No window may report an exception."""
     errors = tmp_path / "errors.txt"
     person = Person(screen, chorus, errors)
     yield person
@@ -69,7 +69,7 @@ def folder(chorus):
 
 @pytest.fixture
 def toy_ranks(chorus):
-    """What `chorus` trains from now on has ranks without a model, under a real supervisor; its checks stay real."""
+    """Makes `chorus` train with toy ranks without a model, under a real supervisor and with real checks."""
     script = chorus / "scripts" / "train.py"
     script.rename(script.with_name("real_train.py"))
     script.write_text(TOY_OR_CHECK.format(root=str(ROOT)), encoding="utf-8")
@@ -77,7 +77,7 @@ def toy_ranks(chorus):
 
 @pytest.fixture
 def demo_with(chorus):
-    """`demo_with(sampling={})` writes the demo with these settings, and many steps, into a file."""
+    """`demo_with(sampling={})` writes a file with the demo's settings, changed like this and with many steps."""
 
     def write(**settings):
         path = chorus / "demo.yaml"
@@ -89,7 +89,7 @@ def demo_with(chorus):
 
 
 def start(person):
-    """As a person starts: F5, a look at the summary, Start."""
+    """Start as a user does: F5, the summary, Start."""
     person.press("F5")
     person.wait_for("This is what the run will do.")
     person.click("Start")
@@ -97,13 +97,13 @@ def start(person):
 
 def steps_told(folder):
     """The numbers of the steps in the event file of rank 0."""
-    lines = folder.event_path(0).read_text().split("\n")[:-1]  # the last one may not be whole
+    lines = folder.event_path(0).read_text().split("\n")[:-1]  # the last one may be incomplete
     return [event["step"] for event in map(json.loads, lines) if event["type"] == "step"]
 
 
 def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(person, folder):
     person.open()
-    person.wait(lambda seen: reads(seen, "demo  ▾") and reads(seen, "No run yet"))  # there on the very first start
+    person.wait(lambda seen: reads(seen, "demo  ▾") and reads(seen, "No run yet"))  # shown on the very first start
     person.click("demo  ▾")
     person.wait(lambda seen: seen["titles"] == ["Chorus", "Start from"])
     person.wait(lambda seen: seen["focus"] == "entry")
@@ -150,7 +150,7 @@ def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(perso
     sampled = range(0, last + 1, SAMPLE_EVERY)
     person.wait(lambda seen: seen["run"]["sample_steps"] == list(sampled))
     person.wait_for(f"{20 * len(sampled):,} pictures of {len(sampled):,} steps")
-    person.wait_for(f"step {last:,}")  # the newest are in sight
+    person.wait_for(f"step {last:,}")  # the newest are visible
 
 
 def test_a_window_that_is_killed_leaves_the_run_to_the_next_one_which_tells_of_a_killed_rank(
@@ -168,7 +168,7 @@ def test_a_window_that_is_killed_leaves_the_run_to_the_next_one_which_tells_of_a
     seen = person.wait(lambda seen: seen["run"]["is_running"] and seen["run"]["step"] > before)
     assert seen["run"]["steps_kept"][0] == 1
     person.wait(lambda seen: seen["run"]["steps_kept"] == [1, *2 * [seen["run"]["step"]]])
-    assert seen["run"]["sample_steps"][0] == first_sample  # what came before the window was killed
+    assert seen["run"]["sample_steps"][0] == first_sample  # made before the window was killed
     person.open_tab("multi-GPU")
     person.scroll_down(over="Refresh")
     person.wait(lambda seen: sum("cpu  training" in row for row, _, _ in seen["rows"]) == 2)
@@ -194,7 +194,7 @@ def test_settings_are_found_typed_undone_and_saved_with_the_keyboard(person, cho
     person.wait_for("Beta 1: must be at least 0 and below 1.")
     person.open_tab("general")
     person.press("F5")
-    seen = person.wait(lambda seen: seen["focus"] == "optimizer.beta1")  # not the summary, but the field
+    seen = person.wait(lambda seen: seen["focus"] == "optimizer.beta1")  # the field, not the summary
     assert seen["titles"] == ["Chorus"]
     person.open_tab("general")
     person.click("1 problem: Beta 1: must be at least 0 and below 1.")
@@ -262,7 +262,7 @@ def test_the_commands_for_two_machines_train_when_they_are_pasted_there(
     person.wait(lambda seen: any(text.count(interface) >= 2 for text, _, _ in seen["words"]))
     person.enlarge_window()
     person.click("Copy all")
-    copied = wait_until(person.read_clipboard)  # also the settings are written then
+    copied = wait_until(person.read_clipboard)  # copying also writes the settings
     commands = [line for line in copied.splitlines() if line and not line.startswith("#")]
 
     with (chorus / "output.txt").open("wb") as output:

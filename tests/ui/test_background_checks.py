@@ -1,4 +1,4 @@
-"""What the window finds out by itself: devices and base model, on whichever tab a person is."""
+"""The background checks of devices and base model, whichever tab is shown."""
 
 import socket
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from modules.config.TrainConfig import TrainConfig
-from modules.ui.models.BackgroundChecks import look_at_port
+from modules.ui.models.BackgroundChecks import check_port
 from modules.ui.models.picture_count import count_key, count_pictures
 from modules.ui.widgets.form import find_field
 from tests.support.fake_nvml import eight_gpus
@@ -60,7 +60,7 @@ def test_what_was_found_at_a_base_is_not_said_of_the_next_one(app, wait_for):
 
 
 def test_a_base_model_that_comes_later_is_found(make_app, tmp_path, wait_for, monkeypatch):
-    monkeypatch.setattr("modules.ui.models.BackgroundChecks.LOOK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.REFRESH_SECONDS", 0.05)
     app = make_app()
     path = tmp_path / "model.safetensors"
     app.settings.set("model.base", str(path))
@@ -77,7 +77,7 @@ def busy_port():
 
 
 def test_a_port_in_use_is_told_and_the_next_free_one_is_a_click_away(app, busy_port, wait_for, monkeypatch):
-    monkeypatch.setattr("modules.ui.models.BackgroundChecks.look_at_port", look_at_port)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.check_port", check_port)
     port = busy_port.getsockname()[1]
     app.settings.set("initial_port", str(port))
     app.settings.set("enable_multi_gpu", True)
@@ -94,9 +94,9 @@ def test_a_port_in_use_is_told_and_the_next_free_one_is_a_click_away(app, busy_p
 
 
 def test_a_port_that_is_left_is_free_again(make_app, busy_port, wait_for, monkeypatch):
-    monkeypatch.setattr("modules.ui.models.BackgroundChecks.LOOK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.REFRESH_SECONDS", 0.05)
     app = make_app()
-    monkeypatch.setattr("modules.ui.models.BackgroundChecks.look_at_port", look_at_port)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.check_port", check_port)
     app.settings.set("initial_port", str(busy_port.getsockname()[1]))
     app.settings.set("enable_multi_gpu", True)
     wait_for(app, lambda: app.settings.warning("initial_port"))
@@ -106,13 +106,13 @@ def test_a_port_that_is_left_is_free_again(make_app, busy_port, wait_for, monkey
 
 def test_of_several_machines_only_the_first_needs_the_port_and_can_not_take_another(busy_port):
     port = str(busy_port.getsockname()[1])
-    assert [(one.blocking, bool(one.offer)) for one in look_at_port(port, 2, 0)] == [(True, True)]
-    assert look_at_port(port, 2, 1) == []
+    assert [(one.blocking, bool(one.offer)) for one in check_port(port, 2, 0)] == [(True, True)]
+    assert check_port(port, 2, 1) == []
 
 
 @pytest.fixture
 def counts(app, monkeypatch):
-    """The settings for which pictures are counted; there are as many as the first concept's repeats."""
+    """The settings for which images were counted; the fake count is the first concept's repeats."""
     made = []
 
     def count(config, is_wanted):

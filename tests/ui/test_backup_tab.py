@@ -33,7 +33,7 @@ def tab(app, folder, wait_for, monkeypatch):
 
 @pytest.fixture
 def started(app, monkeypatch):
-    """What the run was asked to start with, instead of a start."""
+    """The arguments of starts, which are recorded instead of carried out."""
     calls = []
     monkeypatch.setattr(app.run, "start", lambda config, resume=False: calls.append((config, resume)))
     return calls
@@ -52,7 +52,7 @@ def test_the_newest_is_first_and_damage_is_told(tab):
     assert [row[0] for row in rows(tab)] == ["20", "10", "5"]
     states = [row[3] for row in rows(tab)]
     assert states[0].startswith("damaged: state.json")
-    assert states[1:] == ["whole", "whole"]
+    assert states[1:] == ["complete", "complete"]
 
 
 def test_the_latest_whole_one_is_offered_and_the_damage_of_another_is_said_in_full(tab, app):
@@ -79,15 +79,15 @@ def test_going_on_from_an_earlier_one_puts_later_ones_aside_and_resumes(tab, app
     ((config, resume),) = started
     assert resume
     assert config.workspace_dir == app.settings.get("workspace_dir")
-    assert "1 later backup is put aside" in questions[0]
-    wait_for(app, lambda: rows(tab)[0][3].endswith("put aside"))
+    assert "1 later backup is set aside" in questions[0]
+    wait_for(app, lambda: rows(tab)[0][3].endswith("set aside"))
 
 
 @pytest.mark.parametrize("step", [5, 20])
 def test_two_fast_presses_of_resume_ask_and_start_once(tab, app, folder, started, wait_for, monkeypatch, step):
     shutil.rmtree(folder.backup_dir / "step-000000020")
-    write_backup(folder.backup_dir, 20)  # whole, and nothing to ask about
-    tab.states = dict.fromkeys(tab.backups, module.WHOLE)
+    write_backup(folder.backup_dir, 20)  # complete, so that nothing is asked
+    tab.states = dict.fromkeys(tab.backups, module.COMPLETE)
     goings, go_on, questions = [], threading.Event(), []
 
     def go_back_to(*place) -> None:
@@ -108,7 +108,7 @@ def test_two_fast_presses_of_resume_ask_and_start_once(tab, app, folder, started
     go_on.set()
     wait_for(app, lambda: started)
     assert (len(goings), len(started), len(questions)) == (1, 1, int(step == 5))
-    assert tab._resume.cget("state") == "normal"  # as this start has made no run
+    assert tab._resume.cget("state") == "normal"  # because the fake start created no run
 
 
 def test_a_person_who_thinks_again_changes_nothing(tab, app, folder, started, monkeypatch):
@@ -143,7 +143,7 @@ def test_a_run_elsewhere_is_resumed_with_its_own_settings(app, folder, started, 
 
 def test_a_new_backup_appears_by_itself(tab, app, folder, wait_for):
     write_backup(folder.backup_dir, 30)
-    wait_for(app, lambda: rows(tab)[0][0] == "30" and rows(tab)[0][3] == "whole")
+    wait_for(app, lambda: rows(tab)[0][0] == "30" and rows(tab)[0][3] == "complete")
 
 
 def test_a_look_and_a_comparison_that_fail_are_no_end_of_them(app, folder, wait_for, faults, monkeypatch):
@@ -165,7 +165,7 @@ def test_a_look_and_a_comparison_that_fail_are_no_end_of_them(app, folder, wait_
     monkeypatch.setattr(module, "damage", fail_of_10)
     tab = app.open_tab("backup")
     wait_for(app, lambda: tab.backups and module.CHECKING not in tab.states.values())
-    assert [row[3] for row in rows(tab)][1:] == ["damaged: it can't be read", "whole"]
+    assert [row[3] for row in rows(tab)][1:] == ["damaged: it can't be read", "complete"]
     assert [str(error) for error in faults] == ["look", "comparison"]
     faults.clear()
 

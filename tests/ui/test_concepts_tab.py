@@ -1,4 +1,4 @@
-"""The concepts tab, the window of a concept, what they show of the data, and the check of it."""
+"""The concepts tab, the window of a concept, their previews, and the dataset check."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Six pictures, of which five have captions of three tags, and a damaged one."""
+    """Six images, five of them with captions of three tags, and a damaged one."""
     path = tmp_path / "foxes"
     path.mkdir()
     for number in range(6):
@@ -54,7 +54,7 @@ def config_of(folder: Path, **settings) -> TrainConfig:
     return config_from_values({"concepts": [concept], "data": {"resolution": 64, "bucket_step": 8}})
 
 
-# --- what is shown, without a display ---------------------------------------------------------------------------------
+# --- previews, without a display --------------------------------------------------------------------------------------
 
 
 def test_the_counts_of_a_concept_name_what_is_missing_and_damaged(folder):
@@ -296,7 +296,7 @@ def test_a_folder_that_fails_keeps_no_other_from_being_read(app, tab, folder, wa
 
 
 class SlowSearch:
-    """In place of find_pictures, without an end for the path "slow". started, given_up: the paths, as they come."""
+    """A fake find_pictures that never ends for the path "slow". started, given_up: the paths so far."""
 
     def __init__(self):
         self.started, self.given_up = [], []
@@ -381,7 +381,7 @@ def test_many_concepts_are_read_one_after_the_other(app, tab, tmp_path, wait_for
         app.settings.add("concepts", {"path": str(tmp_path / f"missing{number}")})
     wait_for(app, lambda: len(tab.cards.cards) == 32 and all(card.found for card in tab.cards.cards))
     assert sum(bool(card.found.error) for card in tab.cards.cards) == 30
-    assert texts(tab.cards.canvas).count("does not exist") < 30  # the others are out of sight
+    assert texts(tab.cards.canvas).count("does not exist") < 30  # the others are not visible
 
 
 # --- the windows ------------------------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ def window(app, tab, wait_for):
 
 
 def test_the_window_of_a_concept_has_all_its_settings(app, window):
-    from modules.ui.models.part_paths import part_paths
+    from modules.config.describe import part_paths
 
     shown = [path for card in window._cards for path in card.form.paths]
     assert sorted(shown) == sorted(part_paths("concepts", 0))
@@ -506,7 +506,7 @@ def test_a_check_of_settings_that_are_refused_says_so(app, tab):
     app.settings.set("concepts.0.repeats", "many")
     tab.check_data()
     app.update()
-    assert "mend it first" in find_health(app)._state.cget("text")
+    assert "fix it first" in find_health(app)._state.cget("text")
 
 
 def test_a_long_sentence_about_a_failed_check_is_seen_whole(app, tab, wait_for, monkeypatch):

@@ -1,4 +1,4 @@
-"""Forms made out of the settings' declarations."""
+"""Forms generated from the declarations of the settings."""
 
 import tkinter
 
@@ -27,7 +27,7 @@ def make_form(app):
 
 
 def type_into(app, entry: ctk.CTkEntry, text: str) -> None:
-    """As a person would: replace what is there, key by key at last."""
+    """Type like a user: replace the text, ending with single keys."""
     entry._entry.focus_force()
     app.update()
     entry._entry.delete(0, "end")
@@ -99,7 +99,7 @@ def test_what_is_being_typed_is_not_rewritten_until_the_field_is_left(app, make_
 
 
 def test_what_is_typed_on_before_the_form_has_caught_up_is_not_taken_away(app, make_form):
-    """The next key is down before the first one is up."""
+    """The next key is pressed before the first one is released."""
     app.settings.add("sampling.samples", {})
     prompt = f"sampling.samples.{len(app.settings.get('sampling.samples')) - 1}.prompt"
     form = make_form("epochs", prompt)
@@ -278,7 +278,7 @@ def test_a_card_without_anything_to_show_is_not_there(app):
 
 def test_embeddings_are_added_edited_and_removed(app):
     app.settings.set("method", "embedding")
-    cards = PartList(app.content, app, "embeddings", "Embeddings", "embedding")
+    cards = PartList(app.content, app, "embeddings")
     cards.grid(row=0, column=0)
     app.update()
     assert "embeddings is empty" in cards._problem.cget("text")

@@ -1,4 +1,4 @@
-"""The samples of a run as prompts x steps, and two of them compared."""
+"""The gallery of samples by prompt and step, and the comparison of two."""
 
 import tkinter
 from pathlib import Path
@@ -13,7 +13,7 @@ PROMPTS = ("a red fox", "a blue bird")
 
 
 def make_samples(folder: Path, steps, prompts=PROMPTS, seeds=(42, 43)) -> list[SamplePicture]:
-    """As the trainer writes them: 003_a red fox_seed42.png in a folder for each step."""
+    """Write samples like the trainer: 003_a red fox_seed42.png in a folder per step."""
     samples = []
     for step in steps:
         round_folder = folder / f"step-{step:09d}"
@@ -104,7 +104,7 @@ def test_steps_and_prompts_are_written_beside_the_pictures(app, gallery, tmp_pat
 
 def test_choosing_a_picture_compares_it_with_the_first_of_its_row(app, gallery, tmp_path, wait_for):
     show(app, gallery, make_samples(tmp_path, [0, 100, 200]))
-    gallery.grid_view.choose(3 + 2)  # the second row's newest
+    gallery.grid_view.choose(3 + 2)  # the newest in the second row
     wait_for(app, lambda: gallery._comparison._fitted is not None)
     before, after = gallery._comparison._pictures
     assert before.getpixel((0, 0)) == (0, 20, 90)

@@ -1,4 +1,4 @@
-"""The keys of the window: each does what it is for and nothing else, wherever a person types."""
+"""The window's shortcuts: each does its action and nothing else, wherever the focus is."""
 
 import tkinter
 
@@ -24,7 +24,7 @@ KEYS = (
 
 @pytest.fixture
 def asked(monkeypatch) -> list[str]:
-    """What was asked of the bar above the tabs."""
+    """The actions requested from the top bar."""
     done = []
     for name in ("save", "save_as", "choose_preset"):
         monkeypatch.setattr(TopBar, name, lambda bar, name=name: done.append(name))
@@ -38,7 +38,7 @@ def app(asked, make_app):
 
 @pytest.fixture
 def form(app) -> SettingsForm:
-    """With an entry and a box for several lines, which hold a text each."""
+    """A form with an entry and a text box, both with text."""
     app.settings.set(ENTRY, "one two")
     app.settings.set(PROMPT, "one two")
     form = SettingsForm(app.content, app, [ENTRY, PROMPT], all_importances=True)
@@ -75,7 +75,7 @@ def keycode(widget: tkinter.Misc, name: str) -> int:
 def test_the_keys_of_the_window_change_no_text_and_leave_the_cursor_where_it_is(app, form, path):
     app.clipboard_clear()
     app.clipboard_append("pasted")
-    app.settings._undo.clear()  # or the texts would be taken back
+    app.settings._undo.clear()  # else undo would revert the texts
     field = form.fields[path]
     widget = field.focus_widget()
     widget.mark_set("insert", "1.3") if path == PROMPT else widget.icursor(3)
@@ -169,7 +169,7 @@ def test_a_double_click_is_one_press(app, settle, monkeypatch, tab, text, method
     window = open_window(app, opened[text]) if text in opened else app
     settle(app)
     button = find_button(window, text)
-    button.configure(state="normal")  # also where no run goes on
+    button.configure(state="normal")  # even without a run
     button.invoke()
     button.invoke()
     assert len(pressed) == 2

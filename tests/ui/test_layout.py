@@ -1,4 +1,4 @@
-"""Nothing in the window is cut off or overlaps, at any scale and down to its smallest size."""
+"""Nothing in the window is cut off or overlaps, at any scale and down to the minimum size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from modules.ui.windows.LossWindow import LossWindow
 from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 from tests.support import shown_run
 
-SLACK = 3  # pixels that rounding at a scale may take
+SLACK = 3  # pixels allowed for rounding
 TEXTS = (ctk.CTkLabel, ctk.CTkButton, ctk.CTkSwitch, ctk.CTkCheckBox, ctk.CTkSegmentedButton)
 LEAVES = (*TEXTS, ctk.CTkOptionMenu, ctk.CTkEntry, ctk.CTkTextbox, ctk.CTkProgressBar, ttk.Treeview)
 
@@ -33,7 +33,7 @@ def find_faults(window: tkinter.Misc) -> list[str]:
 
 
 def leaves_in(widget: tkinter.Misc) -> Iterator[tkinter.Misc]:
-    """The widgets that a person sees, as far as they are not made of others by the window itself."""
+    """The visible widgets, without the inner parts of composite ones."""
     for child in widget.winfo_children():
         if isinstance(child, (tkinter.Toplevel, tkinter.Menu)) or not child.winfo_ismapped():
             continue
@@ -44,7 +44,7 @@ def leaves_in(widget: tkinter.Misc) -> Iterator[tkinter.Misc]:
 
 
 def is_cut(widget: tkinter.Misc) -> bool:
-    """Whether it has less room than it asks for; texts that are cut with an ellipsis ask for no more than they have."""
+    """Whether a widget has less space than it requests; texts cut with an ellipsis request only what they have."""
     if not isinstance(widget, TEXTS):
         return False
     width, height = widget.winfo_width() + SLACK, widget.winfo_height() + SLACK
@@ -52,13 +52,13 @@ def is_cut(widget: tkinter.Misc) -> bool:
 
 
 def box_of(widget: tkinter.Misc) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom on the screen."""
+    """Left, top, right and bottom in screen coordinates."""
     x, y = widget.winfo_rootx(), widget.winfo_rooty()
     return x, y, x + widget.winfo_width(), y + widget.winfo_height()
 
 
 def frames_around(widget: tkinter.Misc) -> list[tkinter.Misc]:
-    """From the inner to the outer ones, to the window or the page that scrolls."""
+    """The enclosing frames from the inside out, up to the window or the scrollable page."""
     frames = [widget.master]
     while not isinstance(frames[-1], (tkinter.Toplevel, tkinter.Tk, ctk.CTkScrollableFrame)):
         frames.append(frames[-1].master)
@@ -76,7 +76,7 @@ def reaches_out(leaf: tkinter.Misc) -> list[str]:
 
 
 def overlaps(leaves: list[tkinter.Misc]) -> list[str]:
-    """Of each two that are not scrolled apart from each other."""
+    """Overlapping pairs of widgets that scroll together."""
     seen = [(leaf, frames_around(leaf)[-1], box_of(leaf)) for leaf in leaves]
     found = []
     for (one, its_page, box), (other, page, other_box) in combinations(seen, 2):
@@ -101,7 +101,7 @@ def workspace(tmp_path_factory):
 
 @pytest.fixture
 def open_at(make_app, workspace, tmp_path, monkeypatch, wait_for):
-    """`open_at(scale)`: the smallest window, with the made-up run on eight GPUs, a problem and changed settings."""
+    """`open_at(scale)`: a window of minimum size with a fake run on eight GPUs, a problem and changed settings."""
     monkeypatch.setitem(sys.modules, "pynvml", shown_run.busy_gpus())
     monkeypatch.chdir(workspace)
 

@@ -54,7 +54,7 @@ def test_one_high_loss_in_many_is_seen():
 
 
 def test_points_grow_with_the_run():
-    """What was summed up for the first drawing is taken for the next ones, with what came since."""
+    """Aggregates from the first drawing are reused for the next ones, together with new steps."""
     losses, history = random_losses(20_000), LossHistory()
     for step, loss in enumerate(losses, 1):
         history.add(step, loss)
@@ -86,7 +86,7 @@ def test_only_skipped_steps_give_no_points():
 def test_a_resumed_run_takes_the_place_of_what_it_repeats():
     first, again = random_losses(30_000), [5.0] * 4000
     history = history_of(first)
-    history.points(20)  # summed up
+    history.points(20)  # aggregates
     history.add_validation(100, 0.2)
     history.add_validation(29_000, 0.1)
     for step, loss in enumerate(again, 28_001):
@@ -112,7 +112,7 @@ def test_a_step_number_of_a_damaged_file_takes_no_memory():
 
 
 def test_a_long_run_is_drawn_out_of_what_is_summed_up(monkeypatch):
-    """A later drawing looks at thousands of numbers, not at the whole run again."""
+    """A later drawing reads thousands of numbers, not the whole run again."""
     history = history_of([0.5] * 100_000)
     history.points(500)
     looked_at = []

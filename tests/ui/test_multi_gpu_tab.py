@@ -1,4 +1,4 @@
-"""The multi-GPU tab with a driver that is made up, and with none."""
+"""The multi-GPU tab with a fake driver, and without one."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def nvml(monkeypatch):
 
 @pytest.fixture
 def open_tab(app, wait_for, monkeypatch):
-    """`open_tab()`: the tab, with the machine read and everything counted."""
+    """`open_tab()`: the tab, after the machine has been read and the images counted."""
     monkeypatch.setattr("modules.ui.tabs.MultiGpuTab.USAGE_SECONDS", 0.2)
-    monkeypatch.setattr("modules.ui.models.BackgroundChecks.COUNT_MS", 10)  # nobody types here
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.COUNT_MS", 10)  # no typing to wait for
 
     def make(**settings):
         for path, value in {"enable_multi_gpu": True, "distributed_backend": "auto", **settings}.items():
@@ -51,7 +51,7 @@ def open_tab(app, wait_for, monkeypatch):
 
 def settle(app, wait_for):
     wait_for(app, lambda: not app.is_building)
-    app.update()  # draws what was shown
+    app.update()  # draws it
 
 
 def ticked(tab):
@@ -65,7 +65,7 @@ def canvas_texts(canvas):
 def test_the_files_of_a_base_model_are_looked_for_in_a_folder_of_one_only(tmp_path):
     (tmp_path / "unet").mkdir()
     (tmp_path / "unet" / "a.safetensors").write_bytes(b"12345")
-    assert base_bytes(str(tmp_path)) is None  # it may be the whole disk
+    assert base_bytes(str(tmp_path)) is None  # it may be the root of a disk
     (tmp_path / "model_index.json").touch()
     assert base_bytes(str(tmp_path)) == 5
     assert base_bytes(str(tmp_path / "unet" / "a.safetensors")) == 5
@@ -83,7 +83,7 @@ def test_each_gpu_is_a_row_with_what_the_driver_says(nvml, open_tab, app, wait_f
     gpu.used_bytes, gpu.utilisation, gpu.temperature = 15 * GIB, 97, 71
     gpu.processes = {4121: ("/usr/bin/python", 14 * GIB)}
     table = open_tab().device_table
-    # it is drawn anew, and less of it cut, while the window still comes to its size
+    # it is redrawn, with less of it cut, while the window gets its final size
     wait_for(app, lambda: {"15.0/24.0 GiB", "97 %", "71 °C", "python 4121"} <= set(canvas_texts(table)))
     assert canvas_texts(table).count("A100-SXM4-80GB") == 4
     assert "RTX 4090" in canvas_texts(table)
@@ -241,7 +241,7 @@ def test_links_are_a_matrix_and_a_test_adds_its_figures(nvml, open_tab, app, wai
     assert canvas_texts(tab.links_card.matrix).count("41.7 GB/s") == 2
     tab.refresh_machine()
     settle(app, wait_for)
-    assert canvas_texts(tab.links_card.matrix).count("41.7 GB/s") == 2  # the GPUs are the same
+    assert canvas_texts(tab.links_card.matrix).count("41.7 GB/s") == 2  # kept for the same GPUs
 
 
 def test_without_a_gpu_the_reason_is_told_and_cpu_ranks_are_counted(open_tab):
@@ -402,7 +402,7 @@ def test_a_narrow_window_has_one_column(nvml, open_tab, app, wait_for):
         ends = [card.winfo_rootx() + card.winfo_width() for card in cards]
         return app.winfo_width() < 1000 and len({card.winfo_rootx() for card in cards}) == 1 and max(ends) <= right
 
-    wait_for(app, is_one_column)  # the window comes to its size first, and then the cards to theirs
+    wait_for(app, is_one_column)  # first the window, then the cards are resized
 
 
 def test_a_change_of_looks_draws_the_tables_anew(nvml, open_tab, app):
@@ -415,7 +415,7 @@ def test_a_change_of_looks_draws_the_tables_anew(nvml, open_tab, app):
 
 
 def test_a_closed_tab_hears_nothing_any_more(nvml, open_tab, app):
-    """What is raised in a callback fails the test."""
+    """An exception in a callback fails the test."""
     open_tab().destroy()
     app.settings.set("epochs", 3)
     app.theme.set_appearance("light")

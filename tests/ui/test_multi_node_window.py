@@ -27,7 +27,7 @@ def port():
 
 @pytest.fixture(autouse=True)
 def gpus(monkeypatch):
-    """There before the window, which looks for them as it opens."""
+    """Eight GPUs, installed before the window opens and queries them."""
     monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())
 
 
@@ -52,7 +52,7 @@ def shown(window):
 
 
 def change(window, app, wait_for, name, value):
-    """As if it were typed."""
+    """Enter a text as if typed."""
     entry = window.entries[name]
     entry.delete(0, "end")
     entry.insert(0, value)
@@ -76,7 +76,7 @@ def test_the_commands_follow_settings_and_folders(open_window, app, wait_for):
     text = shown(window)
     assert text.count("NCCL_SOCKET_IFNAME=eth0") == 3
     assert text.count("'/opt/my venv/bin/python' -m") == 3
-    assert app.launch.places.interface == "eth0"  # the tab's command has it too
+    assert app.launch.places.interface == "eth0"  # also in the tab's command
 
 
 def test_the_settings_file_follows_the_run_folder_until_it_is_named(open_window, app, wait_for, tmp_path):
@@ -116,7 +116,7 @@ def test_the_commands_run_in_bash_as_they_are(open_window, app, wait_for, tmp_pa
     done = subprocess.run(["bash", "-eu"], input=app.clipboard_get(), capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     ranks = [line for line in done.stdout.splitlines() if "node-rank" in line]
-    assert ranks == ["--node-rank=0", "--node-rank=0", "--node-rank=1", "--node-rank=1"]  # of each check and its run
+    assert ranks == ["--node-rank=0", "--node-rank=0", "--node-rank=1", "--node-rank=1"]  # for each check and its run
     assert done.stdout.splitlines().count("--master-addr=`touch X`") == 4
     assert not list(tmp_path.rglob("X"))
 
@@ -145,7 +145,7 @@ def test_a_file_that_was_named_is_not_overwritten(open_window, app, wait_for, tm
 
 
 class OtherNode(threading.Thread):
-    """The check of another machine, which has the settings of this one."""
+    """The check on another machine with the same settings."""
 
     def __init__(self, config, **changes):
         super().__init__(daemon=True)
@@ -170,7 +170,7 @@ def test_node_0_waits_until_all_others_have_come(open_window, app, wait_for, por
     text = window.check.note.cget("text")
     assert "✓ Node 1: 127.0.0.1" in text
     assert "✓ 2 nodes, alike: settings, Chorus, Python " in text
-    socket.create_server(("", port)).close()  # the training can have it
+    socket.create_server(("", port)).close()  # the port is free for the training
 
 
 def test_the_others_compare_themselves_with_node_0(open_window, app, wait_for):
@@ -217,7 +217,7 @@ def test_a_closed_window_is_hidden_and_shows_the_settings_of_the_day_when_it_is_
     window.hide()
     wait_for(app, lambda: not window.winfo_viewable())
     app.settings.set("num_nodes", "3")
-    assert "# node 2" not in shown(window)  # nobody sees it
+    assert "# node 2" not in shown(window)  # not updated while hidden
     assert dialogs.open_window(app, MultiNodeWindow) is window
     assert "# node 2" in shown(window)
 

@@ -1,4 +1,4 @@
-"""What the list of presets says, for GPUs of a size and number."""
+"""The rows of the list of presets for a memory and number of GPUs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The check before a start: what the window adds to it, and how it is cancelled."""
+"""The check before a start: what the window adds to it, and cancelling it."""
 
 import sys
 import threading
@@ -15,7 +15,7 @@ from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml
 
 @pytest.fixture
 def summaries(monkeypatch):
-    """The texts of the summaries that were shown."""
+    """The texts of the summaries shown."""
     shown = []
 
     def show(app, summary, start):
@@ -45,7 +45,7 @@ def test_the_summary_says_which_gpu_has_too_little_free_memory_at_this_moment(ap
 
 
 def test_the_summary_tells_of_the_batch_once(app, wait_for, summaries, monkeypatch):
-    """The check counts the pictures of a step itself."""
+    """The check itself reports the batch size."""
     wait_for(app, lambda: app.devices.machine is not None)
     app.devices.take_pictures(1)
     app.settings.set("batch_size", 64)

@@ -1,4 +1,4 @@
-"""RunModel and RunReader on folders written by hand, and on runs without a model."""
+"""RunModel and RunReader on hand-written folders, and on runs without a model."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ from tests.support.toy_run import make_toy_chorus
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="these tests send signals and read /proc")
-SECONDS_TO_TELL, LEEWAY = 5.0, 4  # of a killed rank on an idle machine, and how much busier this one may be
+SECONDS_TO_TELL, LEEWAY = 5.0, 4  # to report a killed rank on an idle machine, and the factor allowed for a busy one
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def running(folder):
-    """The folder, while a run goes on there."""
+    """The folder, locked as by a running run."""
     with RunLock(folder.lock_path):
         yield folder
 
@@ -70,13 +70,13 @@ def read(folder, **arguments):
 
 
 def look_around(reader):
-    """A look at all, not only at what was written."""
+    """Make the reader read everything, not only events."""
     reader._next_look_around = 0.0
     reader.look()
 
 
 def until(model, condition, seconds=PATIENCE_SECONDS):
-    """Polls as the window does."""
+    """Poll like the window does, until a condition holds."""
     deadline = time.monotonic() + seconds
     while not condition(model.state):
         if time.monotonic() > deadline:
@@ -129,7 +129,7 @@ class TestReading:
 
     @pytest.fixture
     def now(self, monkeypatch):
-        """A clock that stands still."""
+        """A frozen clock."""
         now = time.time()
         monkeypatch.setattr(time, "time", lambda: now)
         return now
@@ -405,7 +405,7 @@ class TestReading:
 
 
 def test_what_is_read_of_a_run_comes_by_poll_however_fast_it_is(folder, monkeypatch):
-    """Whoever attaches a run has the last word on it until then."""
+    """Until then, the state is that set by `attach`."""
 
     def thread(target, args, **options):
         return SimpleNamespace(start=args[0].look)
@@ -452,7 +452,7 @@ class TestRefusals:
         assert not folder.config_path.exists()
 
     def test_a_folder_in_use_is_refused(self, running):
-        with pytest.raises(UserError, match="in use by a run"):
+        with pytest.raises(UserError, match="in use by another run"):
             RunModel().start(config_from_values({"workspace_dir": str(running.path)}))
 
     def test_what_is_no_run_can_not_be_attached(self, tmp_path):
@@ -465,7 +465,7 @@ class TestRefusals:
             RunModel().command(name)
 
     def test_a_run_that_goes_on_is_shown_so_at_once(self, running):
-        """Who closes the window then is asked what shall become of it."""
+        """Closing the window then asks whether to stop it."""
         step(running, 3)
         model = RunModel()
         model.attach(running.path, is_running=True)
@@ -549,7 +549,7 @@ def test_the_run_model_needs_neither_tk_nor_torch():
 
 
 class TestWhatTheSystemRefuses:
-    """What a disk or the system refuses is a sentence for the person, and no fault of the window."""
+    """Errors of the disk or the system become messages, not exceptions in the window."""
 
     @pytest.fixture
     def config(self, folder):
@@ -582,7 +582,7 @@ class TestWhatTheSystemRefuses:
         assert not model.is_running
 
     def test_on_windows_a_run_has_a_console_that_nobody_sees(self, folder, monkeypatch):
-        """Without any, Windows would open a black window for each process that the run starts."""
+        """Without a console, Windows would open a black window for each process of the run."""
         asked = []
         monkeypatch.setattr(run_model_module.subprocess, "CREATE_NO_WINDOW", 0x08000000, raising=False)
         monkeypatch.setattr(run_model_module.subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200, raising=False)
@@ -602,19 +602,19 @@ class TestWhatTheSystemRefuses:
 
     def test_a_process_that_ends_by_itself_is_ended_on_windows_too(self, folder, monkeypatch):
         def refuse(pid, number):
-            raise OSError(22, "The parameter is incorrect")  # what Windows says of one that is gone
+            raise OSError(22, "The parameter is incorrect")  # Windows's error for a process that is gone
 
         monkeypatch.setattr(run_model_module.os, "kill", refuse)
         run_model_module._end(read(folder), 1)
         assert folder.read_exit()["status"] == "stopped"
 
 
-# --- runs whose ranks train nothing (tests/support/toy_run.py); test_as_a_person.py has real ones --------------------
+# --- runs with toy ranks (tests/support/toy_run.py); test_as_a_person.py has real runs --------------------------------
 
 
 @pytest.fixture
 def values(tmp_path):
-    """Settings of a quick run."""
+    """The settings of a quick run."""
     return {
         "workspace_dir": str(tmp_path / "run"),
         "concepts": [{"path": str(tmp_path / "pictures")}],
@@ -625,11 +625,11 @@ def values(tmp_path):
 
 @pytest.fixture
 def toy_chorus(tmp_path, monkeypatch):
-    """Whatever the test has started ends with it."""
+    """A copy of Chorus with toy ranks; all processes that the test starts end with it."""
     mark = secrets.token_hex(8)
     monkeypatch.setenv(MARK, mark)
     yield make_toy_chorus(tmp_path / "chorus")
-    while pids := find_processes({MARK: mark}):  # again, for what they have started meanwhile
+    while pids := find_processes({MARK: mark}):  # repeatedly, because they may have started others
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -638,7 +638,7 @@ def toy_chorus(tmp_path, monkeypatch):
 
 @pytest.fixture
 def open_model(values, toy_chorus, monkeypatch):
-    """Starts a run as the window does: open_model(resume=False, **changes)."""
+    """A function that starts a run like the window: open_model(resume=False, **changes)."""
     monkeypatch.setattr(run_model_module, "ROOT", toy_chorus)
     models = []
 
@@ -695,7 +695,7 @@ def test_one_device_runs_under_the_supervisor_stops_and_goes_on(open_model):
 
     stopped_at = state.step
     model = open_model(resume=True, max_steps=stopped_at + 3)
-    assert model.state.exit is None  # the end of the run before is not that of this one
+    assert model.state.exit is None  # not the end of the previous run
     state = until(model, lambda state: state.exit is not None and not state.is_running)
     assert (state.exit["status"], state.step) == ("finished", stopped_at + 3)
     assert len(model.history) == stopped_at + 3
@@ -710,9 +710,9 @@ def test_a_run_is_told_when_it_was_started_so_that_a_stop_while_it_loads_is_for_
     before = time.time()
     model = RunModel()
     model.start(config_from_values(values))
-    time.sleep(0.1)  # files have the time of the last tick of the system's clock
+    time.sleep(0.1)  # file times are rounded to ticks of the system clock
     model.stop()
-    model.close()  # it would ask again and again
+    model.close()  # it would repeat its command
     times = [command.stat().st_mtime for command in folder.commands_dir.iterdir()]
     wait_until(lambda: folder.window_log_path.read_text().endswith("\n"))
     assert before <= float(folder.window_log_path.read_text()) <= min(times)
@@ -720,7 +720,7 @@ def test_a_run_is_told_when_it_was_started_so_that_a_stop_while_it_loads_is_for_
 
 @linux
 def test_a_window_that_dies_leaves_the_run_to_the_next_one_which_can_end_it_by_force(values, toy_chorus, tmp_path):
-    """The window is another process here, killed as a crash would; and the rank hangs when it is to end."""
+    """The window is a separate process that is killed as in a crash, and the rank hangs when asked to end."""
     config = tmp_path / "config.json"
     config.write_text(json.dumps({**values, **ENDLESS}))
     code = (

@@ -1,4 +1,4 @@
-"""The model of the settings, without a display."""
+"""The settings model, without a display."""
 
 import json
 import subprocess
@@ -174,14 +174,14 @@ def test_a_preset_keeps_the_data_and_places_that_the_person_has_put_in(model):
     model.set("sampling.every", 7.0)
     before = model.values
     kept = model.load_preset("sd15-lora")
-    assert kept == ["concepts", "workspace_dir", "output.name", "sampling.samples", "model.base"]
-    assert model.modified_paths() == ["workspace_dir", "model.base", "concepts", "sampling.samples", "output.name"]
+    assert kept == ["workspace_dir", "model.base", "concepts", "sampling.samples", "output.name"]
+    assert model.modified_paths() == kept
     assert model.preset_value("workspace_dir") == "workspace/run"
     expected = to_values(config_from_values(load_preset("sd15-lora")))
     for path in kept:
         put_value(expected, path, value_in(before, path))
     assert model.values == expected
-    assert model.load_preset("sd15-full") == kept  # changed from the preset in between, too
+    assert model.load_preset("sd15-full") == kept  # relative to the preset in between, too
     for _ in range(2):
         assert model.undo()
     assert (model.values, model.preset_name) == (before, "demo")
@@ -203,7 +203,7 @@ def test_a_preset_keeps_data_and_places_of_the_file_before(model, tmp_path):
     mine = {"workspace_dir": "my run", "concepts": [{"path": "my pictures"}], "epochs": 7}
     save_config(config_from_values(mine), tmp_path / "mine.yaml")
     model.load_file(tmp_path / "mine.yaml")
-    assert model.load_preset("sd15-lora") == ["concepts", "workspace_dir"]
+    assert model.load_preset("sd15-lora") == ["workspace_dir", "concepts"]
     assert model.get("concepts.0.path") == "my pictures"
     assert model.get("epochs") == load_preset("sd15-lora").get("epochs", TrainConfig().epochs)
 
@@ -287,7 +287,7 @@ def test_a_part_that_the_preset_does_not_have_stays_when_it_is_to_go_back_to_it(
     model.set("concepts.1.path", "other")
     model.load_preset("demo")
     model.remove("concepts", 1)
-    model.reset_to_preset(["concepts.1.path"])  # of a list of changes that was opened before
+    model.reset_to_preset(["concepts.1.path"])  # from a list of changes opened earlier
     assert len(model.get("concepts")) == 2
 
 

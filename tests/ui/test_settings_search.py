@@ -1,4 +1,4 @@
-"""The search over all settings, and what leads to a setting: it is shown, whatever it is a part of."""
+"""The search over all settings, and the navigation to a setting wherever its field is."""
 
 import customtkinter as ctk
 import pytest
@@ -22,7 +22,7 @@ def search(app, text: str) -> None:
 
 
 def field_with_keys(app, path: str):
-    """The field of a setting, where it has the keys."""
+    """The field of a setting, if it has the focus."""
     field = find_field(app.tabs[tab_of(path)], path)
     return field if field is not None and app.focus_lastfor() is field.focus_widget() else None
 
@@ -62,23 +62,23 @@ def test_each_setting_of_parts_leads_to_a_field_or_says_why_not(app):
         app.message.configure(text="")
         app.flash(path)
         shown = path.replace("[]", ".0")
-        assert field_with_keys(app, shown) or "does not matter" in app.message.cget("text"), path
+        assert field_with_keys(app, shown) or "has no effect" in app.message.cget("text"), path
         assert bool(field_with_keys(app, shown)) is app.settings.is_visible(shown)
 
 
 @pytest.mark.parametrize(
     ("parts", "name", "button"),
     [
-        ("concepts", "a concept", "Add folder …"),
-        ("sampling.samples", "a prompt", "Add"),
-        ("embeddings", "an embedding", "Add embedding"),
+        ("concepts", "concept", "Add folder …"),
+        ("sampling.samples", "prompt", "Add"),
+        ("embeddings", "embedding", "Add embedding"),
     ],
 )
 def test_an_empty_list_leads_to_the_button_that_adds_to_it(app, settle, parts, name, button):
     app.settings.set("method", "embedding")
     app.settings.set(parts, [])
     app.flash(next(path for path in OF_PARTS if path.startswith(parts)))
-    assert app.message.cget("text") == f"Add {name} first: it has this setting."
+    assert app.message.cget("text") == f"Each {name} has this setting: add one first."
     for _ in range(2):
         settle(app)
         canvas = app.focus_lastfor()
@@ -102,7 +102,7 @@ def test_embeddings_that_do_not_matter_are_said_so(app):
     for path in ("embeddings", "embeddings[].placeholder"):
         app.message.configure(text="")
         app.flash(path)
-        assert "does not matter" in app.message.cget("text")
+        assert "has no effect" in app.message.cget("text")
         assert not isinstance(app.focus_lastfor().master, ctk.CTkButton)
 
 

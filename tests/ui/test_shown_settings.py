@@ -1,4 +1,4 @@
-"""What a person sees of the settings is what will be trained."""
+"""The settings shown are those that will be trained."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.support.LateCallbacks import LateCallbacks
 from tests.support.seen_settings import seen_settings, settings_to_be_seen
 from tests.support.WindowActions import WindowActions
 
-REST_SECONDS = 30.0  # after which nothing is late any more
+REST_SECONDS = 30.0  # after which no callback is pending any more
 
 
 def test_a_tab_shows_the_preset_that_was_chosen_while_it_was_hidden(app, settle):
-    """Its text about the family needs more lines then: a page on a Canvas is mapped as soon as its size changes, even
-    on a hidden tab, and gets no other <Map> event when the tab is opened."""
+    """Its text about the family then needs more lines: a page on a Canvas is mapped as soon as its size changes, even
+    on a hidden tab, and gets no further <Map> event when the tab is opened."""
     for name in ("model", "general"):
         app.open_tab(name)
         settle(app)
@@ -41,7 +41,7 @@ def test_keys_do_not_go_into_a_field_on_a_hidden_tab(app, settle):
 
 
 def test_whatever_a_person_does_the_window_shows_the_settings_as_they_are(make_app, tmp_path, monkeypatch, faults):
-    """On a machine so busy that callbacks come late and in any order. For a longer run with another seed:
+    """On a machine so busy that callbacks arrive late and in any order. For a longer run with another seed:
 
     WINDOW_ACTIONS=500 WINDOW_SEED=7 python -m pytest tests/ui/test_shown_settings.py
     """
@@ -60,7 +60,7 @@ def test_whatever_a_person_does_the_window_shows_the_settings_as_they_are(make_a
         for seconds in (0.0, chance.uniform(0, 1), *([REST_SECONDS] if number % 5 == 4 else [])):
             late.advance(seconds)
             app.update()
-            app.winfo_pointerxy()  # asks the display, whose answer comes behind all that it has told before
+            app.winfo_pointerxy()  # a round trip: the display's answer comes after all earlier events
             app.update()
             seen = [*seen_settings(app), *(settings_to_be_seen(app) if seconds == REST_SECONDS else [])]
             wrong = [f"{what} shows {shown!r}, not {true!r}" for what, shown, true in seen if shown != true]

@@ -1,4 +1,4 @@
-"""What the window's speed rests on, without a clock; scripts/benchmark.py ui has the clock."""
+"""The reasons for the window's speed, tested without a clock; scripts/benchmark.py ui measures it."""
 
 import json
 import subprocess
@@ -55,7 +55,7 @@ def test_the_benchmark_of_the_window_gives_every_figure(display, tmp_path, monke
         monkeypatch.setattr(ui, f"NUM_{name}", size)
     monkeypatch.setattr(ui, "PULSE_SECONDS", 0.3)
     monkeypatch.setattr(ui, "tab_names", lambda: ["tools", "general"])
-    monkeypatch.setattr(ui, "_environment", lambda folder: None)  # nothing is compiled for it
+    monkeypatch.setattr(ui, "_environment", lambda folder: None)  # skips compilation
     figures = tmp_path / "figures.json"
     assert benchmark.main(["ui", "--folder", str(tmp_path / "benchmark"), "--json", str(figures)]) == 0
     found = {figure["what"]: figure for figure in json.loads(figures.read_text())["window"]}

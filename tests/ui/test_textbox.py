@@ -1,8 +1,8 @@
-"""The text box leaves nothing behind."""
+"""The text box leaves no timer behind."""
 
 
 def timers(app) -> set[str]:
-    """The names of the handlers that wait."""
+    """The names of pending timer handlers."""
     call, split = app.tk.call, app.tk.splitlist
     return {split(call("after", "info", timer))[0] for timer in split(call("after", "info"))}
 
@@ -13,7 +13,7 @@ def test_a_destroyed_text_box_has_no_timer_left(app):
     for wait in (False, True):
         before = timers(app)
         box = Textbox(app)
-        if wait:  # until its timer has been set again
+        if wait:  # until its timer has been rescheduled
             app.after(300, app.quit)
             app.mainloop()
         box.destroy()

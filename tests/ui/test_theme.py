@@ -1,4 +1,4 @@
-"""Colours that can be read, at any scale."""
+"""Readable colours, and scaling."""
 
 from tkinter import ttk
 from types import SimpleNamespace
@@ -79,7 +79,7 @@ def test_the_scale_stays_within_its_limits(app):
 
 def test_what_the_system_changes_is_drawn_anew_once(app, wait_for, monkeypatch):
     tracker, scaling = ctk.AppearanceModeTracker, ctk.ScalingTracker
-    monkeypatch.setattr(tracker, "appearance_mode_set_by", tracker.appearance_mode_set_by)  # put back for others
+    monkeypatch.setattr(tracker, "appearance_mode_set_by", tracker.appearance_mode_set_by)  # restored after the test
     monkeypatch.setattr("modules.ui.theme.sys", SimpleNamespace(platform="win32"))
     app.theme.set_appearance("light")
     app.theme.set_scale(1.0)
@@ -88,12 +88,12 @@ def test_what_the_system_changes_is_drawn_anew_once(app, wait_for, monkeypatch):
     app.theme.on_change(lambda: seen.append((app.theme.is_dark, app.theme.scaled(100))))
     monkeypatch.setattr(tracker, "detect_appearance_mode", lambda: 1)
     app.theme.set_appearance("system")
-    tracker.update()  # CustomTkinter's look at the system, every 30 ms in a process of one window
+    tracker.update()  # CustomTkinter's check of the system, made every 30 ms
     wait_for(app, lambda: seen[-1:] == [(True, 100)])
-    monkeypatch.setattr(tracker, "detect_appearance_mode", lambda: 0)  # a person changes it, or the hour does
+    monkeypatch.setattr(tracker, "detect_appearance_mode", lambda: 0)  # changed by the user or the time of day
     tracker.update()
     wait_for(app, lambda: seen[-1:] == [(False, 100)])
-    monkeypatch.setattr(scaling, "get_window_dpi_scaling", lambda window: 1.5)  # the window is on another screen
+    monkeypatch.setattr(scaling, "get_window_dpi_scaling", lambda window: 1.5)  # as on another screen
     scaling.check_dpi_scaling()
     wait_for(app, lambda: seen[-1:] == [(False, 150)])
     assert ttk.Style(app).lookup("Treeview", "rowheight") == app.theme.scaled(26)
@@ -109,7 +109,7 @@ def test_a_theme_ends_with_its_window(make_app):
 
 
 def test_a_font_that_is_missing_is_replaced(app, monkeypatch):
-    monkeypatch.setattr(ctk.DrawEngine, "preferred_drawing_method", "font_shapes")  # and put back for later windows
+    monkeypatch.setattr(ctk.DrawEngine, "preferred_drawing_method", "font_shapes")  # restored after the test
     monkeypatch.setattr("tkinter.font.families", lambda root: ("Something else",))
     theme = Theme(app)
     theme.close()

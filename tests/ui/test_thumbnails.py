@@ -1,4 +1,4 @@
-"""Pictures by the thousand: only what is in sight is drawn and decoded."""
+"""Thousands of images, of which only visible ones are drawn and decoded."""
 
 import threading
 import tkinter
@@ -15,7 +15,7 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 @pytest.fixture
 def pictures(tmp_path) -> list[str]:
-    """60 pictures, each of a colour of its own."""
+    """60 images of different colours."""
     paths = []
     for number in range(60):
         path = tmp_path / f"{number:04d}.png"
@@ -67,7 +67,7 @@ def test_a_preview_of_a_large_photo_is_decoded_smaller(tmp_path):
     noise = np.random.default_rng(0).integers(0, 255, (800, 1600, 3), dtype=np.uint8)
     Image.fromarray(noise).save(path)
     assert load_image(str(path)).size == (1600, 800)
-    assert load_image(str(path), at_least=(150, 150)).size == (400, 200)  # a half of that would be too low
+    assert load_image(str(path), at_least=(150, 150)).size == (400, 200)  # half of it would be too low
 
 
 def test_only_pictures_in_sight_are_decoded(app, thumbnails, pictures, wait_for):
@@ -101,7 +101,7 @@ def test_the_memory_of_five_thousand_pictures_stays_flat(app, thumbnails, pictur
     most = 30 + len(thumbnails._in_sight)
     assert len(thumbnails._photos) <= most
     names = thumbnails.tk.splitlist(thumbnails.tk.call("image", "names"))
-    assert sum(str(name).startswith("pyimage") for name in names) <= most + 60  # CustomTkinter has some of its own
+    assert sum(str(name).startswith("pyimage") for name in names) <= most + 60  # including some of CustomTkinter's own
     assert len(thumbnails.canvas.find_all()) <= 4 * len(thumbnails._in_sight) + 5
 
 
@@ -164,7 +164,7 @@ def test_a_gallery_that_is_destroyed_while_it_decodes_raises_nothing(
     thumbnails.destroy()
     is_gone.set()
     wait_for(app, lambda: came)
-    app.update()  # what was raised in it fails the test
+    app.update()  # an exception in it fails the test
 
 
 def test_a_picture_that_was_decoded_before_a_refresh_is_read_again(app, thumbnails, pictures, wait_for, monkeypatch):

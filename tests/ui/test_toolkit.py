@@ -1,4 +1,4 @@
-"""Loading CustomTkinter beside windows that are open."""
+"""Loading CustomTkinter while other windows are open."""
 
 import os
 import subprocess

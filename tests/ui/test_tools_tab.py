@@ -32,7 +32,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def tab(app, folder, wait_for):
-    """The tab, and the log of two ranks and a supervisor."""
+    """The tab, with a log of two ranks and a supervisor."""
     for rank in (0, 1):
         tell(folder, rank, *[f"line {number} of {rank}" for number in range(3)])
     tell(folder, None, "Stopping")
@@ -122,7 +122,7 @@ class TestTensorBoard:
         (tmp_path / "events").touch()
         url = board.start(tmp_path)
         assert url.startswith("http://127.0.0.1:")
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # bypasses proxies
         assert opener.open(url).status == 200
         assert board.start(tmp_path) == url
 
@@ -146,7 +146,7 @@ class TestTensorBoard:
 
     def test_a_stop_is_for_a_start_that_waits_or_comes_late_too(self, tmp_path):
         (tmp_path / "events").touch()
-        board = TensorBoard([sys.executable, "-c", "import time; time.sleep(600)"])  # it never answers
+        board = TensorBoard([sys.executable, "-c", "import time; time.sleep(600)"])  # never responds
         ends = []
 
         def start():
@@ -158,7 +158,7 @@ class TestTensorBoard:
         first.start()
         wait_until(lambda: board._process is not None)
         process = board._process
-        second.start()  # it waits for the first, and would begin when that has been stopped
+        second.start()  # waits for the first, and would start once that is stopped
         board.stop()
         for thread in (first, second):
             thread.join(PATIENCE_SECONDS)
@@ -196,7 +196,7 @@ class TestWindows:
         monkeypatch.setattr(CrashReportWindow, "_show", lambda *found: (came.append(found), show(*found)))
         CrashReportWindow(app, folder.path).destroy()
         wait_for(app, lambda: came)
-        app.update()  # what was raised in it fails the test
+        app.update()  # an exception in it fails the test
 
     def test_the_summary_starts_once(self, app):
         starts = []
@@ -215,7 +215,7 @@ class TestWindows:
 
 
 class TestDoctor:
-    """With a stand-in for the script: tests/scripts/test_doctor.py runs that."""
+    """With a fake script; tests/scripts/test_doctor.py runs the real one."""
 
     CHECKS = (
         {"name": "clock", "state": "ok", "text": "2026", "remedy": "", "details": [], "values": {}},
@@ -225,7 +225,7 @@ class TestDoctor:
 
     @pytest.fixture
     def script(self, monkeypatch):
-        """What the window has started; its `answer` is given once it is set."""
+        """The fake script that the window starts; it ends once its `answer` is set."""
 
         class Script:
             answer = None

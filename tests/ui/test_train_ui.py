@@ -1,4 +1,4 @@
-"""The main window: tabs, bars, keys, the last state, and starting a run."""
+"""The main window: tabs, bars, keys, the saved state, and starting a run."""
 
 import importlib
 import json
@@ -69,7 +69,7 @@ def test_a_tab_is_made_when_it_is_first_opened(app):
 @pytest.mark.parametrize("name", TABS)
 def test_what_changes_while_a_tab_is_being_built_finds_it_so(app, settle, name):
     app.open_tab(name)
-    for _ in range(12):  # some of its slices each time
+    for _ in range(12):  # a few slices each time
         app.settings.set("epochs", app.settings.get("epochs") + 1)
         app.launch.set_places(Places(f"{app.settings.get('epochs')}.yaml"), follows_run_folder=False)
         app.devices.take_pictures(app.settings.get("epochs"))
@@ -191,7 +191,7 @@ def test_a_search_for_nothing_finds_nothing():
 def test_a_setting_that_does_not_matter_is_not_flashed_but_said_so(app):
     app.settings.set("method", "full")
     app.flash("lora.rank")
-    assert "does not matter" in app.message.cget("text")
+    assert "has no effect" in app.message.cget("text")
 
 
 def test_problems_are_counted_and_a_click_leads_to_them(app):
@@ -241,11 +241,11 @@ def test_f5_shows_the_summary_and_start_in_it_starts_the_run(app, wait_for, monk
     assert started[0][0] == app.settings.config()
     assert started[0][1] is False
     assert app.bottom_bar.start.cget("text") == "Start training"
-    app.run.state = replace(app.run.state, is_running=True)  # a run was found behind the summary
+    app.run.state = replace(app.run.state, is_running=True)  # a run was found while the summary was open
     start()
     assert len(started) == 1
-    assert "A run goes on" in app.message.cget("text")
-    app.settings.set("optimizer.beta1", "1.2")  # behind the summary, which holds nothing back
+    assert "A run is active" in app.message.cget("text")
+    app.settings.set("optimizer.beta1", "1.2")  # while the summary is open, which is not modal
     start()
     assert len(started) == 1
     assert "changed since the check" in app.message.cget("text")
@@ -344,7 +344,7 @@ def test_a_second_press_of_start_in_the_summary_neither_starts_again_nor_stops_t
     assert summary.focus_lastfor().master.cget("text") == "Start"
     summary.focus_lastfor().event_generate("<Return>")
     app.update()
-    app.focus_lastfor().event_generate("<Return>")  # where the keys go when the summary has gone
+    app.focus_lastfor().event_generate("<Return>")  # where the focus is once the summary is closed
     app.update()
     assert (len(started), stopped) == (1, [])
 
@@ -433,7 +433,7 @@ def test_two_fast_presses_of_save_as_ask_for_one_file(app, tmp_path, monkeypatch
     def ask(**options) -> str:
         asked.append(options["title"])
         if len(asked) < 5:
-            app.top_bar.save_as()  # the second press comes before the dialog holds the window
+            app.top_bar.save_as()  # the second press comes before the dialog blocks the window
         return str(tmp_path / f"{len(asked)}.yaml")
 
     monkeypatch.setattr("modules.ui.TopBar.filedialog.asksaveasfilename", ask)
@@ -451,7 +451,7 @@ def test_a_file_that_can_not_be_used_changes_nothing_and_says_why(app, tmp_path)
 
 
 def test_a_window_that_tk_has_made_by_itself_disturbs_nothing(app):
-    """Such as that for a file on Linux, which stays for the next time. What is raised in a callback fails the test."""
+    """Such as the file dialog on Linux, which is kept for reuse. An exception in a callback fails the test."""
     app.tk.eval("toplevel .__tk_filedialog; pack [entry .__tk_filedialog.name]")
     app.update()
     app.tk.eval("focus -force .__tk_filedialog.name")
@@ -470,7 +470,7 @@ def test_nothing_is_kept_of_a_window_that_was_closed(app):
     window.destroy()
     assert window not in ctk.ScalingTracker.window_dpi_scaling_dict
     assert app in ctk.ScalingTracker.window_dpi_scaling_dict
-    app.theme.set_scale(1.2)  # asks all that it keeps
+    app.theme.set_scale(1.2)  # updates all widgets that it keeps
 
 
 def test_a_preset_is_found_by_search_and_taken(app, wait_for):
@@ -508,7 +508,7 @@ def test_presets_are_listed_for_the_gpus_that_are_chosen(app, wait_for):
 def test_files_used_last_are_listed_below_the_presets(app, wait_for, tmp_path):
     path = tmp_path / "mine.yaml"
     path.touch()
-    app.preferences.recent = [f"/{'x' * 300}.yaml", str(path)]  # one of a disk that can't be asked
+    app.preferences.recent = [f"/{'x' * 300}.yaml", str(path)]  # the first one can't be accessed
     window = app.top_bar.choose_preset()
     wait_for(app, lambda: {"preset:demo", f"file:{path}"} <= set(window.table.get_children()))
     assert window.table.get_children()[-1] == f"file:{path}"
@@ -543,7 +543,7 @@ def test_a_preset_says_what_it_has_kept_and_one_undo_brings_all_back(app, wait_f
     assert comparison.table.exists("lora.targets")
     assert not any(comparison.table.exists(path) for path in ("concepts", "concepts.0.path", "workspace_dir"))
     comparison._act(dict(comparison._actions)["Use it"])
-    assert app.message.cget("text") == "Kept from before: concepts, run folder. Undo brings all back."
+    assert app.message.cget("text") == "Kept from before: run folder, concepts. Undo brings all back."
     assert app.top_bar.modified.cget("text") == "modified (2)"
     app.open_tab("general")
     settle(app)
@@ -575,7 +575,7 @@ def test_menus_of_fields_take_the_place_of_each_other(app, settle, monkeypatch):
 
 
 def menu_of(field) -> list[str]:
-    """The first words of what a field's menu offers."""
+    """The first words of the entries of a field's menu."""
     field._open_menu(SimpleNamespace(x_root=1, y_root=1))
     menu = next(child for child in field.app.winfo_children() if isinstance(child, tkinter.Menu))
     texts = [menu.entrycget(number, "label").partition(" ")[0] for number in range(menu.index("end") + 1)]
@@ -689,7 +689,7 @@ def test_how_a_person_likes_the_window_is_on_the_disk_before_it_closes(make_app,
 
 
 def test_the_newest_backup_of_the_run_folder_is_offered_to_go_on_from(make_app, tmp_path, wait_for, monkeypatch):
-    monkeypatch.setattr("modules.ui.cards.ResumeCard.LOOK_SECONDS", 1000.0)  # it looks when another folder is named
+    monkeypatch.setattr("modules.ui.cards.ResumeCard.LOOK_SECONDS", 1000.0)  # refreshed only when the folder changes
     app = make_app()
     backups = tmp_path / "run" / "backup"
     for step in (40, 1200, 2000):
@@ -736,14 +736,14 @@ def test_a_working_folder_that_goes_is_told_where_something_is_asked_and_the_win
     monkeypatch.chdir(gone)
     gone.rmdir()
     backups = app.open_tab("backup")
-    wait_for(app, lambda: not app.is_building and "is gone: start it again" in backups._note.cget("text"))
+    wait_for(app, lambda: not app.is_building and "no longer exists" in backups._note.cget("text"))
     command = app.open_tab("multi-GPU")
-    wait_for(app, lambda: command.is_built and "is gone: start it again" in command.command_card._note.cget("text"))
-    assert "is gone" not in app.message.cget("text")  # it is no news that comes every two seconds
+    wait_for(app, lambda: command.is_built and "no longer exists" in command.command_card._note.cget("text"))
+    assert "no longer exists" not in app.message.cget("text")  # not repeated every two seconds
     app.bottom_bar.control.start()
-    assert "is gone: start it again" in app.message.cget("text")
+    assert "no longer exists" in app.message.cget("text")
     window = open_window(app, MultiNodeWindow)
-    assert "is gone: start it again" in window.commands._note.cget("text")
+    assert "no longer exists" in window.commands._note.cget("text")
     app.destroy()
 
 
@@ -785,7 +785,7 @@ def test_a_place_that_can_not_be_written_is_a_message(make_app, tmp_path):
 
 @pytest.fixture
 def shown_run(app, tmp_path, wait_for):
-    """The folder of a run that goes on and is shown, whose event file is cut in the middle of its second step."""
+    """The folder of a running run shown in the window, whose event file is cut in the middle of its second step."""
     folder = RunFolder(tmp_path / "run")
     folder.create()
     event = {"time": 1.0, "type": "step", "rank": 0, "epoch": 1, "steps_total": 9, "lr": 1e-4}
@@ -837,7 +837,7 @@ def test_a_run_that_failed_while_the_window_was_closed_says_why_once(make_app, w
     assert (app.message.cget("text"), app.message.cget("text_color")) == (expected, Theme.error)
     assert find_widget(app, CrashReportWindow) is None
     app.show_message("All is well.")
-    for _ in range(2):  # the run is looked at again
+    for _ in range(2):  # the run is read again
         before = app.run.state
         wait_for(app, lambda before=before: app.run.state is not before)
     assert app.message.cget("text") == "All is well."
@@ -890,7 +890,7 @@ def test_a_question_that_is_closed_before_it_is_seen_has_no_answer(app, monkeypa
 
 def test_a_question_is_not_asked_again_while_it_waits(app, monkeypatch):
     asked, again = answer_all(app, "Yes"), []
-    for _ in range(2):  # nor is the next one held back by that
+    for _ in range(2):  # and it does not prevent the next one
         when_seen(monkeypatch, lambda: again.append(dialogs.ask(app, "Sure", "Really?", ("Yes", "No"))))
         assert dialogs.ask(app, "Sure", "Really?", ("Yes", "No")) == "Yes"
     assert again == [None, None]
@@ -898,7 +898,7 @@ def test_a_question_is_not_asked_again_while_it_waits(app, monkeypatch):
 
 
 def when_seen(monkeypatch, act) -> None:
-    """Do something when the next question is seen, and does not yet hold all else."""
+    """Do something when the next question is visible but does not yet block the window."""
     hold = dialogs.Question.grab_set
 
     def act_and_hold(question) -> None:
@@ -910,7 +910,7 @@ def when_seen(monkeypatch, act) -> None:
 
 
 def answer_all(app, answer: str) -> list[str]:
-    """Answer each question of the window from now on. Returns their titles, as they come."""
+    """Answer each question of the window from now on. Returns a list that collects their titles."""
     titles = []
 
     def look() -> None:
@@ -925,7 +925,7 @@ def answer_all(app, answer: str) -> list[str]:
 
 
 def when_asked(app, act):
-    """Do something to the question of the window, once it is there and holds all else."""
+    """Do something with the window's question, once it blocks the window."""
     question = app.grab_current()
     if isinstance(question, dialogs.Question):
         act(question)
@@ -985,12 +985,12 @@ def test_what_is_raised_in_a_callback_or_a_thread_is_a_fault_of_the_test(app, wa
 
 
 def test_a_fault_is_shown_and_the_window_goes_on(app, capsys):
-    from modules.ui.App import App
+    from modules.ui.RootWindow import RootWindow
 
     try:
         raise RuntimeError("broken")
     except RuntimeError as error:
-        App.report_callback_exception(app, RuntimeError, error, error.__traceback__)
+        RootWindow.report_callback_exception(app, RuntimeError, error, error.__traceback__)
     assert "broken" in app.message.cget("text")
     assert "RuntimeError: broken" in capsys.readouterr().err
 

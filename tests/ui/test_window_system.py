@@ -1,4 +1,4 @@
-"""What Tk does differently on Windows and macOS, by stand-ins for its widgets: X11 is what the other tests run on."""
+"""Differences of Tk on Windows and macOS, with fake widgets, as all other tests run on X11."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_menu_opens_with_the_right_button_of_the_system(system):
     widget = Widget(system)
     bind_menu(widget, print)
     assert "<Button-3>" in widget.bound
-    assert ("<Button-2>" in widget.bound) == (system == "aqua")  # elsewhere that is the middle one, which pastes
+    assert ("<Button-2>" in widget.bound) == (system == "aqua")  # elsewhere it is the middle button, which pastes
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_quitting_on_macos_asks_as_the_cross_does(system):
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
-        ((2500, 300), (2500, 300)),  # on the second screen, right of the first
-        ((-1800, 300), (-1800, 300)),  # on the third one, left of it
+        ((2500, 300), (2500, 300)),  # on the second screen, to the right of the first
+        ((-1800, 300), (-1800, 300)),  # on the third screen, to the left of it
         ((3800, 1000), (3440, 780)),
         ((-3000, -50), (-1920, 0)),
     ],

@@ -1,4 +1,4 @@
-"""What one check of the machine found."""
+"""The result of one check of the machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ State = Literal["ok", "warning", "fails"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """name: of the check, a word or two. state: "fails" where training would, "warning" where it may, or is slow.
+    """name: of the check, a word or two. state: "fails" if training would fail, "warning" if it may or is slow.
 
-    text: what was found, without a full stop. remedy: what to do about it, a sentence; empty where all is well.
-    details: lines that belong below the text, such as one for each GPU. values: the figures, for programs.
+    text: the finding, without a full stop. remedy: what to do about it, a sentence; empty if all is well.
+    details: lines to show below the text, such as one per GPU. values: the figures, for programs.
     """
 
     name: str

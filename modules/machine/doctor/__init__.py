@@ -1,1 +1,1 @@
-"""What is right and wrong with a machine that shall train: checks, each of which gives a plain record."""
+"""Checks of whether a machine is fit for training; each returns a plain record."""

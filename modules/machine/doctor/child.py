@@ -1,4 +1,4 @@
-"""Programs that a check starts, so that what they do to themselves, or wait for, happens to them alone."""
+"""Child processes of the checks, so that a crash or hang is contained in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class ChildAnswer:
-    """code: its exit code; None where it was ended because its time was over."""
+    """code: its exit code; None if it was killed after its time limit."""
 
     code: int | None
     output: str
@@ -21,14 +21,14 @@ class ChildAnswer:
 
     @property
     def last_words(self) -> str:
-        """The last line it has written that says anything, its complaints first; without a full stop."""
+        """The last non-empty line of its output, preferring stderr; without a full stop."""
         lines = [line.strip() for text in (self.errors, self.output) for line in text.splitlines()[::-1]]
         return next((line.rstrip(".") for line in lines if line), f"it ended with exit code {self.code}")
 
 
 def run_child(command: Sequence[str], seconds: float, folder: str | os.PathLike = ROOT) -> ChildAnswer:
-    """Runs `command` in `folder` to its end, or for `seconds`; without a keyboard."""
-    env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, "PYTHONUNBUFFERED": "1"}  # GPUs as devices.py counts them
+    """Run `command` in `folder` for at most `seconds`, without stdin."""
+    env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, "PYTHONUNBUFFERED": "1"}  # GPUs in the order of devices.py
     try:
         done = subprocess.run(
             command,
@@ -47,5 +47,5 @@ def run_child(command: Sequence[str], seconds: float, folder: str | os.PathLike 
 
 
 def _text(data: bytes | str | None) -> str:
-    """What a child had said when its time was over: bytes on POSIX, also where text was asked for."""
+    """The output of a child that was killed: on POSIX it is bytes even in text mode."""
     return data.decode("utf-8", "replace") if isinstance(data, bytes) else data or ""

@@ -1,4 +1,4 @@
-"""How fast the ranks exchange gradients, measured, beside what their links should give."""
+"""Measures how fast the ranks exchange gradients and compares it with the nominal speed of their links."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from modules.machine.doctor.CheckResult import CheckResult
 from modules.machine.doctor.child import ChildAnswer, run_child
 from modules.machine.doctor.hardware import Hardware
 
-START_SECONDS = 240  # for the ranks to start and to meet
-GROUP_SECONDS = 25  # more than the probe's own limit for each pair, and for all
-SLOW_SHARE = 0.3  # of what the link should give; a healthy one gives 60 to 95 %
+START_SECONDS = 240  # for the ranks to start and join
+GROUP_SECONDS = 25  # for each pair, and for all together: more than the probe's own limit
+SLOW_SHARE = 0.3  # of the nominal speed; a healthy link reaches 60 to 95 %
 
 
 def check_communication(
     hardware: Hardware, num_ranks: int, backend: Backend, run: Callable[..., ChildAnswer] = run_child
 ) -> CheckResult:
-    """hardware: of the GPUs that train. num_ranks: on this machine."""
+    """hardware: with only the GPUs that train. num_ranks: on this machine."""
     name = "communication"
     if num_ranks < 2:
-        return CheckResult(name, "ok", "one rank, which has nobody to exchange gradients with")
+        return CheckResult(name, "ok", "a single rank, so there is nothing to exchange")
     command = [sys.executable, "-m", "modules.distributed.probe", f"--backend={backend}", f"--world-size={num_ranks}"]
     if hardware.gpus:
         command += [f"--devices={','.join(str(gpu.index) for gpu in hardware.gpus)}", "--seconds=0.5"]
@@ -49,7 +49,7 @@ def check_communication(
 def _judge(measured: Mapping[str, Any], hardware: Hardware) -> CheckResult:
     pairs = list(_pairs(measured, hardware))
     expected = [should for _, _, should in pairs]
-    # around the ring goes what the slowest link lets through
+    # a ring is as fast as its slowest link
     of_all = None if None in expected else min(expected)
     what = f"{len(measured['devices'])} {'GPUs' if hardware.gpus else 'CPU ranks'} by {measured['backend']}"
     text = f"{what}: {_figure(measured['all']['gb_per_s'], of_all)}"
@@ -66,11 +66,11 @@ def _judge(measured: Mapping[str, Any], hardware: Hardware) -> CheckResult:
 
 
 def _pairs(measured: Mapping[str, Any], hardware: Hardware) -> Iterator[tuple[str, float, float | None]]:
-    """(label, GB/s measured, GB/s that the link should give or None) of each pair."""
+    """(label, measured GB/s, nominal GB/s or None) of each pair."""
     places = {gpu.index: place for place, gpu in enumerate(hardware.gpus)}
     for pair in measured["pairs"]:
         a, b = (measured["devices"][rank] for rank in pair["ranks"])
-        by_nccl = measured["backend"] == "nccl"  # gloo goes through the CPU's memory whatever the links are
+        by_nccl = measured["backend"] == "nccl"  # gloo always goes through the CPU's memory
         should = hardware.speeds[places[a]][places[b]] if by_nccl else None
         first, second = (a, b) if hardware.gpus else pair["ranks"]
         yield f"{'GPUs' if hardware.gpus else 'ranks'} {first}-{second}", pair["gb_per_s"], should

@@ -1,4 +1,4 @@
-"""The disks that a run writes to: whether it may, how much is free, and how fast they are."""
+"""Checks the disks that a run writes to: permissions, free space and speed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modules.session.writable import look_for_obstacles
 GB = 10**9
 FEW_BYTES = 10 * GB  # a model and a few backups
 TOO_FEW_BYTES = GB // 2
-FEW_FILES = 10_000  # the caches have one for each picture
+FEW_FILES = 10_000  # the caches contain one file per image
 SLOW_BYTES_PER_SECOND = 30e6  # a backup of 10 GB would take over five minutes
 
 TEST_BYTES = 64 * 2**20
@@ -24,7 +24,7 @@ TEST_SECONDS = 3.0
 
 
 def check_disk(setting: str, folder: str) -> CheckResult:
-    """Of the folder that a setting names, there or not. It takes some seconds, and for ever where a share is gone."""
+    """Check the folder of a setting, which need not exist. Takes seconds, or forever if a network share is gone."""
     name = setting.replace("_dir", " disk")
     path = Path(os.path.abspath(os.path.expanduser(folder)))
     remedy = f"Free some space, or choose another folder for {setting}."
@@ -38,7 +38,7 @@ def check_disk(setting: str, folder: str) -> CheckResult:
         write, read = measure_speed(existing)
     except OSError as error:
         text = f"{path} can't be written to: {error.strerror or error}"
-        return CheckResult(name, "fails", text, f"Choose another folder for {setting}, or mend its permissions.")
+        return CheckResult(name, "fails", text, f"Choose another folder for {setting}, or fix its permissions.")
     values = {"folder": str(path), "free_bytes": free, "write_bytes_per_s": write, "read_bytes_per_s": read}
     speeds = f"writes {spoken_bytes(write)}/s" + ("" if read is None else f", reads {spoken_bytes(read)}/s")
     text = f"{path}: {spoken_bytes(free)} free, {speeds}"
@@ -54,9 +54,9 @@ def check_disk(setting: str, folder: str) -> CheckResult:
 
 
 def measure_speed(folder: Path) -> tuple[float, float | None]:
-    """(bytes a second written, read) of one file, flushed to the disk; it is gone afterwards. Raises OSError.
+    """(write, read) speed in bytes per second, measured with a temporary file. Raises OSError.
 
-    Reading is None where the system can't be told to forget the file, so that it would be read from memory.
+    The read speed is None if the system can't drop the file from its cache, so that it would be read from memory.
     """
     with tempfile.TemporaryFile(dir=folder, prefix=".chorus-", buffering=0) as file:
         start = time.perf_counter()
@@ -65,7 +65,7 @@ def measure_speed(folder: Path) -> tuple[float, float | None]:
             written += file.write(PORTION)
         os.fsync(file.fileno())
         write_speed = written / (time.perf_counter() - start)
-        if not hasattr(os, "posix_fadvise"):  # Linux and a few others have it
+        if not hasattr(os, "posix_fadvise"):  # available on Linux and a few others
             return write_speed, None
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         file.seek(0)
@@ -76,7 +76,7 @@ def measure_speed(folder: Path) -> tuple[float, float | None]:
 
 
 def _free_files(folder: Path) -> int | None:
-    """None where the file system has no such limit, or does not say."""
+    """How many more files fit; None if the file system has no such limit or does not report it."""
     if not hasattr(os, "statvfs"):
         return None
     facts = os.statvfs(folder)

@@ -1,4 +1,4 @@
-"""All checks of a machine, in the order in which they are told."""
+"""Runs all checks of a machine, in the order in which they are reported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
 T = TypeVar("T")
-SECONDS = 30  # for what asks a driver, a disk or a name server, each of which may never answer
+SECONDS = 30  # for queries of a driver, a disk or a name server, any of which may never return
 
 
 def examine(
@@ -43,11 +43,11 @@ def examine(
     quick: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> Iterator[CheckResult]:
-    """Makes the checks one after the other and gives each result at once: some take a minute.
+    """Run the checks one after the other and yield each result at once, as some take a minute.
 
-    config: of the run to come. arguments: of scripts/train.py that give it; without any the settings themselves are not
-    looked at. quick: without measuring the communication. tell: told whom this machine waits for, to meet the others of
-    several; None: they are not asked.
+    config: of the run to come. arguments: the arguments of scripts/train.py that yield it; without any, the settings
+    themselves are not checked. quick: skip measuring the communication. tell: called with the machines that this one
+    waits for; None: the other machines are not checked.
     """
     yield check_machine()
     everything = within(SECONDS, "GPUs", read_hardware)
@@ -75,9 +75,9 @@ def examine(
 
 
 def within(seconds: float, name: str, check: Callable[..., T], *arguments: Any) -> T | CheckResult:
-    """What `check(*arguments)` returns; a failed result, called `name`, where that takes longer.
+    """The result of `check(*arguments)`; a failed result named `name` if that takes too long.
 
-    It runs in a thread, which is left behind then: nothing ends a call into a driver that hangs.
+    It runs in a thread, which is then abandoned: a hanging driver call can't be interrupted.
     """
     answers: list[T] = []
     errors: list[BaseException] = []
@@ -108,7 +108,7 @@ def _check_devices(everything: Hardware, chosen: Hardware, facts: dict[str, Any]
 
 
 def _check_meeting(config: TrainConfig) -> Iterator[CheckResult]:
-    """Where the ranks of this machine, and those of the others, find each other."""
+    """Check what the ranks of all machines need in order to find each other."""
     yield check_loopback()
     yield check_port(int(config.initial_port), _num_nodes(config), config.node_rank)
     yield check_clock()
@@ -132,7 +132,7 @@ def _read_known_problems(
 
 
 def _num_ranks(config: TrainConfig, hardware: Hardware) -> int:
-    """On this machine; one where the settings can't work, which `check_settings` says."""
+    """The number of ranks on this machine; 1 if the settings are invalid, which `check_settings` reports."""
     try:
         return ranks_here(config, hardware.gpus, hardware.cores)
     except UserError:

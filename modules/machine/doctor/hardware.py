@@ -1,4 +1,4 @@
-"""The GPUs, their driver and links, and whether PyTorch can use them."""
+"""Checks the GPUs, their driver and links, and whether PyTorch can use them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from modules.machine.doctor.child import ChildAnswer, run_child
 from modules.machine.link_speeds import link_speeds
 
 GIB = 2**30
-USED_SHARE = 0.1  # of the memory: a desktop and the driver keep some
-TORCH_SECONDS = 180  # to import it from a cold or a network disk, and a first CUDA context on each GPU
+USED_SHARE = 0.1  # of the memory may be in use by a desktop and the driver
+TORCH_SECONDS = 180  # to import torch from a slow disk and to create a CUDA context on each GPU
 
-# The oldest driver for builds of torch for this major version of CUDA.
+# Major version of CUDA that torch was built for -> the oldest driver that supports it.
 # Source: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 
@@ -39,9 +39,10 @@ SIGNS = {"nvlink": "NVLink", "pcie": "PCIe", "none": "-", "unknown": "?"}
 
 @dataclass(frozen=True)
 class Hardware:
-    """What the driver says. links, speeds: between all `gpus`, as `link_matrix` and `link_speeds` give them.
+    """The facts from the driver. links, speeds: between all `gpus`, from `link_matrix` and `link_speeds`.
 
-    driver, driver_cuda: its version and the newest CUDA it knows; None without one. no_gpu_reason: "" if there is one.
+    driver, driver_cuda: its version and the newest CUDA it supports; None without a driver. no_gpu_reason: "" if there
+    is a GPU.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -54,7 +55,7 @@ class Hardware:
     cores: int = 1
 
     def choose(self, indexes: Collection[int]) -> Hardware:
-        """With those of the GPUs alone that are named."""
+        """A copy with only the given GPUs."""
         places = [place for place, gpu in enumerate(self.gpus) if gpu.index in indexes]
         return replace(
             self,
@@ -66,7 +67,7 @@ class Hardware:
 
 
 def read_hardware(env: Mapping[str, str] = os.environ) -> Hardware:
-    """Asks the driver, which may take seconds, or for ever where a GPU is lost."""
+    """Query the driver, which may take seconds, or forever if a GPU is lost."""
     gpus = list_gpus(env)
     links = link_matrix(gpus)
     driver, cuda = driver_versions() or (None, None)
@@ -103,7 +104,7 @@ def check_gpus(hardware: Hardware) -> CheckResult:
 
 
 def check_links(hardware: Hardware) -> CheckResult:
-    """The matrix of how GPUs reach each other's memory; for two and more."""
+    """Report how two or more GPUs access each other's memory, as a matrix."""
     matrix = hardware.links
     pairs = list(itertools.combinations(range(len(hardware.gpus)), 2))
     counts = {kind: sum(matrix[a][b] == kind for a, b in pairs) for kind in SIGNS}
@@ -121,7 +122,7 @@ def check_links(hardware: Hardware) -> CheckResult:
 
 
 def check_driver(hardware: Hardware, facts: Mapping[str, Any] | None) -> CheckResult | None:
-    """The driver beside the CUDA that torch was built for; None without a driver. facts: of torch_facts, if any."""
+    """Compare the driver with the CUDA version torch was built for; None without a driver. facts: of torch_facts."""
     if hardware.driver is None:
         return None
     newest = ".".join(map(str, hardware.driver_cuda))
@@ -137,7 +138,7 @@ def check_driver(hardware: Hardware, facts: Mapping[str, Any] | None) -> CheckRe
 
 
 def read_torch(run: Callable[..., ChildAnswer] = run_child) -> dict[str, Any] | CheckResult:
-    """What modules.distributed.torch_facts says; a failed result where torch can't be used at all."""
+    """The output of modules.distributed.torch_facts; a failed result if torch can't be used at all."""
     answer = run([sys.executable, "-m", "modules.distributed.torch_facts"], TORCH_SECONDS)
     if answer.code is None:
         remedy = "See whether `nvidia-smi` answers and restart the machine if it does not; else look at a slow disk."
@@ -153,7 +154,7 @@ def read_torch(run: Callable[..., ChildAnswer] = run_child) -> dict[str, Any] | 
 
 
 def check_torch(facts: Mapping[str, Any], hardware: Hardware) -> CheckResult:
-    """Whether PyTorch computes on the GPUs that the driver lists."""
+    """Check that PyTorch can compute on the GPUs that the driver lists."""
     version, num_gpus = facts["version"], len(hardware.gpus)
     broken = [(index, device["error"]) for index, device in enumerate(facts["devices"]) if device["error"]]
     remedy = ""

@@ -1,4 +1,4 @@
-"""Combinations that are known to go wrong, one entry each, with the place where that can be read."""
+"""Configurations that are known to cause problems, one entry each, with its source."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ GLOO_ADDRESS = "https://github.com/pytorch/gloo/issues/70"
 
 @dataclass(frozen=True)
 class Situation:
-    """What the entries look at.
+    """The facts that the entries examine.
 
-    hardware: of the GPUs that train. num_gpus: that are there, chosen or not. facts: of torch_facts, None where torch
-    does not load. num_ranks: on this machine. folders: that the run writes to. shm_bytes: of /dev/shm; None without
-    one. open_files: that a process may have; None where there is no such limit. interfaces: of the network, by name.
-    addresses: to which this machine's name leads. towards_master: the interface that leads to node 0, where Linux says.
-    in_wsl: Linux inside of Windows. packages_folder: where this
-    environment's packages are.
+    hardware: with only the GPUs that train. num_gpus: all GPUs, chosen or not. facts: of torch_facts, None if torch
+    does not load. num_ranks: on this machine. folders: that the run writes to. shm_bytes: size of /dev/shm; None
+    without one. open_files: limit per process; None if there is none. interfaces: names of the network interfaces.
+    addresses: that this machine's name resolves to. towards_master: the interface towards node 0, if known (Linux).
+    in_wsl: whether this is Linux inside Windows. packages_folder: of this environment.
     """
 
     platform: str = sys.platform
@@ -77,7 +76,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class KnownProblem:
-    """find: what is wrong in a situation, a clause without a full stop; empty if nothing. source: a page or a file."""
+    """find: returns the problem as a clause without a full stop; empty if there is none. source: a page or file."""
 
     name: str
     state: Literal["warning", "fails"]
@@ -87,7 +86,7 @@ class KnownProblem:
 
 
 def check_known_problems(situation: Situation) -> list[CheckResult]:
-    """One result for each that is there, or one that says that none is."""
+    """One result per problem found, or a single one saying that there is none."""
     found = [
         CheckResult(problem.name, problem.state, text, problem.remedy, values={"source": problem.source})
         for problem in KNOWN_PROBLEMS
@@ -97,7 +96,7 @@ def check_known_problems(situation: Situation) -> list[CheckResult]:
 
 
 def read_situation(**known: Any) -> Situation:
-    """The machine as it is now. known: the fields that were found out before, or are settings."""
+    """The current situation of this machine. known: fields that are settings or already determined."""
     return Situation(
         env=os.environ,
         shm_bytes=_shm_bytes(),
@@ -157,7 +156,7 @@ def _no_nccl(here: Situation) -> str:
 
 def _no_interface(here: Situation) -> str:
     """NCCL takes prefixes, exclusions (^) and exact names (=); gloo takes names."""
-    if here.platform == "win32":  # the names there are others than those the libraries take
+    if here.platform == "win32":  # interface names there differ from those that the libraries accept
         return ""
     nccl = here.env.get("NCCL_SOCKET_IFNAME", "")
     gloo = here.env.get("GLOO_SOCKET_IFNAME", "")
@@ -173,7 +172,7 @@ def _no_interface(here: Situation) -> str:
 
 
 def _nameless(here: Situation) -> str:
-    """On Linux Chorus tells gloo which interface to use, as far as it knows; elsewhere gloo looks its own name up."""
+    """On Linux, Chorus tells gloo which interface to use if it is known; elsewhere gloo resolves the host name."""
     looks_up = not here.platform.startswith("linux") or (here.num_nodes > 1 and not here.towards_master)
     if not (here.uses_gloo and looks_up) or here.env.get("GLOO_SOCKET_IFNAME"):
         return ""
@@ -229,7 +228,7 @@ def _crowded_cores(here: Situation) -> str:
     cores, threads = here.hardware.cores, here.env.get("OMP_NUM_THREADS", "").split(",")[0]
     if threads.isdigit() and here.num_ranks > 1 and here.num_ranks * int(threads) > 2 * cores:
         return f"OMP_NUM_THREADS {threads} for each of {here.num_ranks} ranks is more than the {cores} cores can do"
-    return ""  # where it is not set, ranks share the cores by themselves, see setup_distributed
+    return ""  # if it is not set, ranks divide the cores among themselves, see setup_distributed
 
 
 def _few_cores(here: Situation) -> str:

@@ -1,4 +1,4 @@
-"""What ranks need to meet: a port, names that lead somewhere, and a clock."""
+"""Checks what ranks need in order to find each other: a port, loopback, name resolution and a clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONNECT_SECONDS = 5
 
 
 def check_port(port: int, num_nodes: int = 1, node_rank: int = 0) -> CheckResult:
-    """The port where the ranks meet, `initial_port`: on machine 0 of several it has to be free."""
+    """Check `initial_port`, where the ranks meet: on machine 0 of several it has to be free."""
     free = next_free_port(port, LOOPBACK if num_nodes == 1 else "")
     values = {"port": port, "next_free": free}
     if free is None:
@@ -34,7 +34,7 @@ def check_port(port: int, num_nodes: int = 1, node_rank: int = 0) -> CheckResult
 
 
 def check_loopback() -> CheckResult:
-    """Whether programs of this machine reach each other by TCP, as ranks do."""
+    """Check that processes of this machine can connect to each other by TCP, as ranks do."""
     try:
         with socket.create_server((LOOPBACK, 0)) as server:
             server.settimeout(CONNECT_SECONDS)
@@ -46,7 +46,7 @@ def check_loopback() -> CheckResult:
 
 
 def own_addresses(resolve: Callable[[str], tuple] = socket.gethostbyname_ex) -> list[str]:
-    """What this machine's name leads to, where libraries look it up; empty if to nothing."""
+    """The addresses that this machine's name resolves to, as libraries look it up; empty if none."""
     with contextlib.suppress(OSError, UnicodeError):
         return list(resolve(socket.gethostname())[2])
     return []

@@ -1,4 +1,4 @@
-"""The other machines of a run: whether they are reached, and have the same versions and settings."""
+"""Checks that the other machines of a run can be reached and have the same versions and settings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from modules.machine.NodeMeeting import CLOCK
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
-WAIT_SECONDS = 120  # for a person to start the doctor on the other machines
+WAIT_SECONDS = 120  # for the user to start the doctor on the other machines
 
 
 def check_other_nodes(
     config: TrainConfig, tell: Callable[[str], None], wait_seconds: float = WAIT_SECONDS
 ) -> CheckResult:
-    """tell: told whom this machine waits for; the doctor has to run on all of them."""
+    """tell: called with the machines that this one waits for; the doctor has to run on all of them."""
     try:
         found = check_nodes(config, tell, wait_seconds=wait_seconds)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Python and the packages beside what Chorus names: requirements.txt and pyproject.toml hold the versions."""
+"""Checks Python and the packages against the versions in pyproject.toml and requirements.txt."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ REQUIREMENT = re.compile(r'([\w.-]+)==([^\s;]+)(?:\s*;\s*python_version\s*(>=|<)
 
 
 def _without_optimizers(package: str) -> str:
-    """What does not work without the package of some optimizers."""
+    """What does not work without the package that provides these optimizers."""
     names = [facts.name for facts in OPTIMIZERS.values() if facts.package == package]
     return f"there {'are no optimizers' if len(names) > 1 else 'is no optimizer'} {' and '.join(names)}"
 
 
-# Without these Chorus trains; package -> what does not work then.
+# Optional packages -> what does not work without them.
 OPTIONAL = {
     "customtkinter": "there is no window",
     **{facts.package: _without_optimizers(facts.package) for facts in OPTIMIZERS.values() if facts.package},
 }
 
-# Packages that Chorus or its libraries use where they are installed.
+# Packages that Chorus or its libraries use if they are installed.
 EXTRAS = ("bitsandbytes", "triton", "triton-windows", "torchao", "torchvision", "xformers")
 
 
@@ -49,11 +49,11 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3], is_64_bit: boo
 def check_packages(
     pins: Mapping[str, str] | None = None, find_version: Callable[[str], str | None] | None = None
 ) -> CheckResult:
-    """pins: package -> version, by default those of requirements.txt. find_version: of an installed package."""
+    """pins: package -> version, by default from requirements.txt. find_version: returns an installed package's."""
     pins = read_pins() if pins is None else pins
     installed = {name: (find_version or installed_version)(name) for name in pins}
     missing = [name for name, version in installed.items() if version is None]
-    # what follows a + is the build, such as cpu or cu130
+    # the part behind + is the build, such as cpu or cu130
     other = [name for name, version in installed.items() if version and version.split("+")[0] != pins[name]]
     details = [f"{name} is missing" + (f": {OPTIONAL[name]}" if name in OPTIONAL else "") for name in missing]
     details += [f"{name} {installed[name]}, tested with {pins[name]}" for name in other]
@@ -70,7 +70,7 @@ def check_packages(
 
 
 def read_pins(requirements: Path = ROOT / "requirements.txt", python: tuple[int, ...] = sys.version_info) -> dict:
-    """Package -> version, of the lines that count for this Python."""
+    """Package -> version, of the lines that apply to this Python."""
     pins = {}
     for line in requirements.read_text(encoding="utf-8").splitlines():
         match = REQUIREMENT.match(line)
@@ -83,13 +83,13 @@ def read_pins(requirements: Path = ROOT / "requirements.txt", python: tuple[int,
 
 
 def oldest_python(pyproject: Path = ROOT / "pyproject.toml") -> tuple[int, int]:
-    """Of `requires-python`. Read as text: the library's reader of TOML is newer than the oldest Python."""
+    """The version in `requires-python`, parsed as text: tomllib is newer than the oldest supported Python."""
     found = re.search(r'^requires-python = ">=(\d+)\.(\d+)"', pyproject.read_text(encoding="utf-8"), re.MULTILINE)
     return int(found[1]), int(found[2])
 
 
 def installed_version(package: str) -> str | None:
-    """None where it is missing, or where what is left of it names no version."""
+    """The installed version; None if the package is missing or its metadata is broken."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The results of the checks, for people and for programs."""
+"""Format the results of the checks, as text and as data."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from modules.config.visible_text import visible_line
 from modules.machine.doctor.CheckResult import CheckResult
 
-STATE_WIDTH = 9  # of "warning" and two spaces
+STATE_WIDTH = 9  # "warning" and two spaces
 NAME_WIDTH = 16
 
 
 def result_lines(result: CheckResult) -> list[str]:
-    """A line, what belongs to it, and the remedy; these indented. Safe to print, whatever was found."""
+    """The finding, with details and the remedy indented below. Safe to print, whatever was found."""
     indent = " " * STATE_WIDTH
     lines = [f"{result.state:<{STATE_WIDTH}}{result.name + ':':<{NAME_WIDTH}} {result.text}."]
     lines += [f"{indent}    {line}" for line in result.details]
@@ -23,7 +23,7 @@ def result_lines(result: CheckResult) -> list[str]:
 
 
 def verdict(results: Sequence[CheckResult]) -> str:
-    """One sentence."""
+    """The overall result as one sentence."""
     fails = [result.name for result in results if result.state == "fails"]
     num_warnings = sum(result.state == "warning" for result in results)
     warnings = f"{num_warnings or 'no'} warning{'s' * (num_warnings != 1)}"
@@ -37,7 +37,7 @@ def can_train(results: Sequence[CheckResult]) -> bool:
 
 
 def as_values(results: Sequence[CheckResult]) -> dict[str, Any]:
-    """Plain data; scripts/doctor.py describes it."""
+    """The results as plain data, described in scripts/doctor.py."""
     return {
         "can_train": can_train(results),
         "verdict": verdict(results),

@@ -1,4 +1,4 @@
-"""The settings of a run beside the machine: what its start would say of them, without the start."""
+"""Checks whether the settings of a run would be accepted on this machine, by a dry run."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from modules.machine.Machine import Machine
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
-DRY_RUN_SECONDS = 300  # it looks at every picture
+DRY_RUN_SECONDS = 300  # it reads every image
 REFUSED = 2  # exit code of scripts/train.py
 
 
 def check_settings(
     config: TrainConfig, arguments: Sequence[str], hardware: Hardware, run: Callable[..., ChildAnswer] = run_child
 ) -> CheckResult:
-    """arguments: of scripts/train.py, which give `config`. Names the settings that can't work on this machine."""
+    """Report the settings that can't work on this machine. arguments: of scripts/train.py, which yield `config`."""
     machine = Machine(hardware.gpus, hardware.cores, hardware.links)
     problems = device_problems(config, StartFacts(machine))
-    # --resume: that the folder holds a run already is for the start to say
+    # --resume: only the start itself should refuse a folder that already holds a run
     command = [sys.executable, str(ROOT / "scripts" / "train.py"), *arguments, "--dry-run", "--resume"]
     answer = run(command, DRY_RUN_SECONDS, os.getcwd())
     refused = blocking(problems)
@@ -44,8 +44,8 @@ def _judge(refused: list[str], warnings: list[str], summary: list[str]) -> Check
     values = {"problems": refused, "warnings": warnings}
     if refused:
         text = f"the run would be refused for {len(refused)} reason{'s' * (len(refused) > 1)}"
-        return CheckResult("settings", "fails", text, "Mend what is named above.", tuple(refused + warnings), values)
+        return CheckResult("settings", "fails", text, "Fix what is named above.", tuple(refused + warnings), values)
     if warnings:
         text = "a run could start, with doubts"
-        return CheckResult("settings", "warning", text, "Look at what is named above.", tuple(warnings), values)
+        return CheckResult("settings", "warning", text, "Check what is named above.", tuple(warnings), values)
     return CheckResult("settings", "ok", "a run could start", details=tuple(summary), values=values)

@@ -1,4 +1,4 @@
-"""What a report of a problem needs to say of the machine: system, processor, memory, Chorus, and what steers CUDA."""
+"""The facts about the machine that a bug report needs: system, processor, memory, Chorus, and CUDA's environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modules.machine.doctor.child import ROOT, run_child
 GIB = 2**30
 GIT_SECONDS = 5.0
 
-# Names of environment variables, or their beginnings, that change how PyTorch, NCCL and the Hub behave.
+# Environment variables, or their prefixes, that change how PyTorch, NCCL and the Hub behave.
 STEERING = (
     "ACCELERATE_",
     "CHORUS_",
@@ -38,7 +38,7 @@ STEERING = (
 
 
 def check_machine(env: Mapping[str, str] = os.environ) -> CheckResult:
-    """Never fails: it is there for whoever reads the report and has never seen this machine."""
+    """Never fails: it describes the machine to readers of the report."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -62,7 +62,7 @@ def check_machine(env: Mapping[str, str] = os.environ) -> CheckResult:
 
 
 def _processor() -> str:
-    """Its name as people know it; on Linux `platform.processor` says at most x86_64."""
+    """The model name; on Linux `platform.processor` gives at most x86_64."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # not Linux
@@ -72,7 +72,7 @@ def _processor() -> str:
 
 
 def _commit(root: Path = ROOT) -> str:
-    """The commit that is checked out, with "+" where tracked files were changed; "" outside a git checkout."""
+    """The checked-out commit, with "+" if tracked files were modified; "" outside a git checkout."""
     command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     try:
         answer = run_child(command, GIT_SECONDS, root)

@@ -1,4 +1,4 @@
-"""A titled part of a page."""
+"""A card: a titled part of a page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Card(ctk.CTkFrame):
-    """A title, and below it whatever is put into rows from 1 on of its one column."""
+    """A frame with a title. Its content goes into its single grid column, from row 1 on."""
 
     def __init__(self, parent: tkinter.Misc, app: App, title: str):
         super().__init__(parent, fg_color=Theme.card, corner_radius=8)
@@ -30,14 +30,14 @@ class Card(ctk.CTkFrame):
             self._title.configure(text=text)
 
     def add_note(self, row: int, colour: tuple[str, str] = Theme.muted) -> ctk.CTkLabel:
-        """A text that takes as many lines as it needs."""
+        """Add a text that wraps to as many lines as it needs."""
         note = ctk.CTkLabel(self, text="", font=self.app.theme.font(12), text_color=colour, anchor="w", justify="left")
         note.grid(row=row, column=0, sticky="ew", padx=12, pady=2)
         wrap_to(self, note, self.app.theme)
         return note
 
     def add_buttons(self, row: int, *buttons: tuple[str, object]) -> list[ctk.CTkButton]:
-        """Buttons side by side, of (text, command)."""
+        """Add buttons side by side, each given as (text, command)."""
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=row, column=0, sticky="ew", padx=12, pady=(4, 2))
         font = self.app.theme.font(12)

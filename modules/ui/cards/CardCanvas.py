@@ -1,4 +1,4 @@
-"""A drawing on a card, made again where what it shows has changed."""
+"""A drawing on a card, redrawn when its content changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class CardCanvas(tkinter.Canvas):
-    """Base of such drawings: a subclass says what its own depends on and draws it."""
+    """Base class: a subclass defines what its drawing depends on, and draws it."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(parent, highlightthickness=0, borderwidth=0, height=1, takefocus=0)
@@ -20,23 +20,23 @@ class CardCanvas(tkinter.Canvas):
         self._end_theme = app.theme.on_change(self.redraw)
         self.bind("<Configure>", lambda event: self.redraw())
 
-    # --- what a subclass says -----------------------------------------------------------------------------------------
+    # --- for subclasses to override -----------------------------------------------------------------------------------
 
     def contents(self) -> tuple | None:
-        """All that the drawing depends on, colours and sizes apart; None where there is nothing to draw yet."""
+        """Everything that the drawing depends on except colours and size; None if there is nothing to draw yet."""
         raise NotImplementedError
 
     def draw(self) -> None:
         """Draw on the empty canvas."""
         raise NotImplementedError
 
-    # --- for others ---------------------------------------------------------------------------------------------------
+    # --- public methods -----------------------------------------------------------------------------------------------
 
     def redraw(self) -> None:
-        """Draw once, when other events are done, if anything is another than it was."""
+        """Draw once, after all pending events, if anything has changed."""
         if not self._is_due:
             self._is_due = True
-            self._app.after_idle(self._draw_changed)  # its own would end with an error if it is destroyed
+            self._app.after_idle(self._draw_changed)  # the canvas's own after_idle would fail if it is destroyed
 
     def destroy(self) -> None:
         self._end_theme()
@@ -45,7 +45,7 @@ class CardCanvas(tkinter.Canvas):
     # --- for subclasses -----------------------------------------------------------------------------------------------
 
     def _set_height(self, height: int) -> None:
-        """height: pixels of the screen."""
+        """height: in screen pixels."""
         if int(self.cget("height")) != height:
             self.configure(height=height)
 

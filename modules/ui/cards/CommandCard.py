@@ -1,4 +1,4 @@
-"""The commands that start the same run from terminals, to read, to copy or to save."""
+"""The card with the commands that start the same run from terminals."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SHELLS = ("bash", "PowerShell")
 
 
 class CommandCard(Card):
-    """shows_all: one below the other with the machine of each, or only that of this machine.
+    """shows_all: show the commands of all machines, or only that of this machine.
 
-    extra: a further button, of (text, command). Copy and Save also write the settings file that the commands name.
+    extra: a further button, as (text, command). Copy and Save also write the settings file that the commands use.
     """
 
     def __init__(
@@ -58,37 +58,37 @@ class CommandCard(Card):
         self.add_buttons(3, *buttons, *([extra] if extra else []))
 
     def show(self, config: TrainConfig, commands: Sequence[Command], places: Places, note: str) -> None:
-        """The commands for `config`; note: what to know about them."""
+        """Show the commands for `config`. note: a remark about them."""
         self._config, self._commands, self._places = config, commands, places
         self._note.configure(text=note, text_color=Theme.muted)
         self._show()
 
     def refuse(self, reason: str) -> None:
-        """There is no command, for this reason."""
+        """Show a reason instead of commands."""
         self._commands = ()
         _show_text(self.box, "")
         self._note.configure(text=reason, text_color=Theme.error)
 
     def copy(self) -> None:
-        """Put what is shown into the clipboard, and write the settings that it names."""
+        """Copy the commands shown to the clipboard, and write their settings file."""
         text = self.box.get("1.0", "end-1c")
 
         def take(settings: str) -> None:
-            self.app.clipboard_clear()
-            self.app.clipboard_append(text)
+            self.app.root.clipboard_clear()
+            self.app.root.clipboard_append(text)
             self.app.show_message(f"Copied. {settings}")
 
         self._in_background(lambda config, places: write_settings(config, places), take)
 
     def ask_and_save(self, ending: str) -> None:
-        """ending: ".sh" or ".ps1"."""
+        """Ask for a file name and save the script. ending: ".sh" or ".ps1"."""
         title = "Save the commands" if self._shows_all else "Save the command"
         options = {"title": title, "defaultextension": ending, "initialfile": f"train{ending}"}
         if path := ask_path(self.app, filedialog.asksaveasfilename, parent=self, **options):
             self.save_script(path)
 
     def save_script(self, path: str) -> None:
-        """Write a file with the commands of all machines, for PowerShell if its name ends in .ps1."""
+        """Write a script with the commands of all machines, for PowerShell if its name ends in .ps1."""
         commands = list(self._commands)
 
         def work(config: TrainConfig, places: Places) -> str:
@@ -126,14 +126,14 @@ class CommandCard(Card):
 
 
 def _make_read_only(box: ctk.CTkTextbox) -> None:
-    """A text that can be selected and copied, but not changed; Tab leaves it."""
+    """Make a text selectable but not editable; Tab leaves it."""
     box.configure(state="disabled")
     box.bind("<Tab>", lambda event: _go_to(box._textbox.tk_focusNext()))
     box.bind("<Shift-Tab>", lambda event: _go_to(box._textbox.tk_focusPrev()))
 
 
 def _show_text(box: ctk.CTkTextbox, text: str) -> None:
-    """What is shown already stays, with its selection."""
+    """Show a text; if it is already shown, keep it with its selection."""
     if box.get("1.0", "end-1c") == text:
         return
     box.configure(state="normal")

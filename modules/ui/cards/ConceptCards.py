@@ -1,4 +1,4 @@
-"""The concepts as cards: pictures, counts, and how much of an epoch each fills."""
+"""The concepts as cards with images, counts and their share of an epoch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from modules.ui.models.concept_preview import ConceptPictures
 
 CARD_WIDTH = 400  # unscaled pixels; cards grow to fill the width
-HEAD_HEIGHT, SIDE, BAR_HEIGHT = 42, 80, 6  # of title and path, of a picture, of the balance's bar
+HEAD_HEIGHT, SIDE, BAR_HEIGHT = 42, 80, 6  # of title and path, of an image, of the bar with the share
 GAP, PAD, BOX = 8, 12, 18
 NUM_PICTURES = 4
 
 
 @dataclass(frozen=True)
 class ConceptCard:
-    """What a card shows. found: None while the folder is read. samples: of an epoch; share: of all samples of one."""
+    """The content of a card. found: None while the folder is read. samples: per epoch. share: of an epoch's samples."""
 
     concept: ConceptConfig
     found: ConceptPictures | None
@@ -36,7 +36,7 @@ class ConceptCard:
 
     @property
     def counts(self) -> str:
-        """What is in the folder, in words."""
+        """The content of the folder, in words."""
         if self.found is None:
             return "Looking at the pictures …"
         parts = [_number_of(len(self.found.paths), "picture")]
@@ -50,7 +50,7 @@ class ConceptCard:
 
     @property
     def balance(self) -> str:
-        """What it gives to an epoch, in words."""
+        """Its contribution to an epoch, in words."""
         if not self.concept.enabled:
             return "not trained"
         if self.concept.validation:
@@ -60,10 +60,10 @@ class ConceptCard:
 
 
 class ConceptCards(PictureCanvas):
-    """Cards of all concepts; however many there are, only those in sight are drawn.
+    """The cards of all concepts, of which only visible ones are drawn.
 
-    Space or a click on the box enables a concept, Delete removes it, Return or a double click opens it, Alt+Up and
-    Alt+Down move it.
+    Space or a click on the box enables or disables a concept, Delete removes it, Return or a double click opens it,
+    Alt+Up and Alt+Down move it.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ConceptCards(PictureCanvas):
         return width, fixed + self._height_of_texts(width - scaled(GAP) - 2 * scaled(PAD))
 
     def _height_of_texts(self, width: int) -> int:
-        """Of the lines that the longest counts and balance take, at this width and with the font that there is."""
+        """The height of the longest counts and balance texts, wrapped to this width in the current font."""
         depends_on = width, self.app.theme.scaled(100)
         if self._text_heights is None or self._text_heights[0] != depends_on:
             heights = []
@@ -143,7 +143,7 @@ class ConceptCards(PictureCanvas):
         self._draw_bar(card, left, top + scaled(4), width)
 
     def _draw_pictures(self, card: ConceptCard, left: int, top: int, width: int) -> int:
-        """The first pictures beside each other. Returns where to go on below them."""
+        """Draw the first images side by side. Returns their lower edge."""
         side = self.app.theme.scaled(SIDE)
         room = width // NUM_PICTURES
         for place, path in enumerate(card.found.paths[:NUM_PICTURES] if card.found else ()):
@@ -187,14 +187,14 @@ class ConceptCards(PictureCanvas):
 
 
 def _num_lines(text: str, width: int, measure: Callable[[str], int]) -> int:
-    """How many lines a Canvas makes of a text."""
+    """The number of lines that a Canvas wraps a text into."""
     count, line = 1, ""
     for word in text.split(" "):
         longer = f"{line} {word}" if line else word
         if line and measure(longer) > width:
             count, longer = count + 1, word
         line = longer
-    return count + max(0, measure(line) - 1) // max(1, width)  # a word that is too long for a line is broken
+    return count + max(0, measure(line) - 1) // max(1, width)  # words longer than a line are broken
 
 
 def _number_of(number: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""The GPUs of this machine: which train, and what each is doing. Drawn on one Canvas, only the boxes are widgets."""
+"""The GPUs of this machine: which train, and their current use. Drawn on one Canvas; only the boxes are widgets."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 ROW, HEADER, LINE = 28, 24, 20
-BUSY_SHARE = 0.5  # of the memory: from here on a model may not fit beside what is there
+BUSY_SHARE = 0.5  # of the memory in use, from which on a model may not fit
 LINK_WORDS = {"nvlink": "NVLink", "pcie": "PCIe", "none": "none", "unknown": "?", None: "-"}
 
-# (title, width); 0: as wide as its texts, -1: what is left
+# (title, width); 0: as wide as its texts, -1: the remaining width
 COLUMNS = (("use", 36), ("#", 24), ("device", 0), ("memory", -1), ("", 0), ("in use by", 0), ("util", 0), ("temp", 0))
 COLUMNS = (*COLUMNS, ("link", 0))
 GAP, BAR_MIN, BAR_HEIGHT, NAME_MAX, USER_MAX = 12, 40, 10, 190, 130
 
 
 class DeviceTable(CardCanvas):
-    """Shows `model`. chosen: called with the indexes of the GPUs that are ticked, when a person changes them."""
+    """Shows `model`. chosen: called with the indexes of the ticked GPUs when the user changes them."""
 
     def __init__(self, parent: tkinter.Misc, app: App, model: DeviceModel, chosen: Callable[[set[int]], None]):
         super().__init__(parent, app)
         self._model, self._chosen = model, chosen
         self.boxes: list[ctk.CTkCheckBox] = []
         self._font = app.theme.plain_font()
-        self._widths: dict[str, int] = {}  # of texts in this font
+        self._widths: dict[str, int] = {}  # of texts in the current font
 
     def show_machine(self) -> Iterator[None]:
-        """The GPUs are others: as many boxes as there are, one in each step."""
+        """Create the boxes for a new list of GPUs, one per step."""
         while len(self.boxes) > len(self._model.gpus):
             self.boxes.pop().destroy()
         while len(self.boxes) < len(self._model.gpus):
@@ -112,7 +112,7 @@ class DeviceTable(CardCanvas):
         self._set_height(theme.scaled(HEADER + ROW * len(gpus) + 4))
 
     def _texts(self, gpu: Gpu, used: GpuUsage, ticked: set[int]) -> dict[int, str]:
-        """Column -> text. Figures that the driver does not give are a dash."""
+        """Column -> text. Figures that the driver does not report are shown as a dash."""
         total = "?" if gpu.memory_bytes is None else f"{gpu.memory_bytes / GIB:.1f}"
         now = "?" if used.memory_used_bytes is None else f"{used.memory_used_bytes / GIB:.1f}"
         others = f" +{len(used.processes) - 1}" if len(used.processes) > 1 else ""
@@ -128,7 +128,7 @@ class DeviceTable(CardCanvas):
         }
 
     def _columns(self, rows: Sequence[dict[int, str]]) -> tuple[list[int], list[int]]:
-        """Left edges and widths on the screen; names and programs give way where the window is narrow."""
+        """The left edges and widths in screen pixels; names and programs are cut in a narrow window."""
         scaled = self._app.theme.scaled
         widths = []
         for column, (title, width) in enumerate(COLUMNS):
@@ -164,7 +164,7 @@ class DeviceTable(CardCanvas):
         self.create_text(left, theme.scaled(y), anchor="w", text=text, fill=theme.now(colour), font=theme.plain_font())
 
     def _measure(self, text: str) -> int:
-        """Asked once for each text: Tk takes half a millisecond."""
+        """The width of a text, cached because measuring it takes half a millisecond."""
         if text not in self._widths:
             self._widths[text] = int(self.tk.call("font", "measure", self._font, text))
         return self._widths[text]

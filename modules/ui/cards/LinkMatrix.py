@@ -1,4 +1,4 @@
-"""How the GPUs reach each other, two by two, and how fast that was when it was measured. Drawn on one Canvas."""
+"""The links between all pairs of GPUs and their measured speeds, as a matrix on a Canvas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLOURS = {"nvlink": "success", "pcie": "text", "none": "warning", "unknown": "m
 
 
 class LinkMatrix(CardCanvas):
-    """Shows the links of `model`'s machine; nothing, and no height, with fewer than two GPUs."""
+    """Shows the links of `model`'s machine; empty and without height for fewer than two GPUs."""
 
     def __init__(self, parent: tkinter.Misc, app: App, model: DeviceModel):
         super().__init__(parent, app)
@@ -29,12 +29,12 @@ class LinkMatrix(CardCanvas):
         self._speeds: Mapping[frozenset[int | str], float] = {}
 
     def show_machine(self) -> None:
-        if self._model.gpus != self._gpus:  # of the same ones, what was measured stays
+        if self._model.gpus != self._gpus:  # for the same GPUs, keep the measured speeds
             self._gpus, self._speeds = self._model.gpus, {}
         self.redraw()
 
     def show_speeds(self, speeds: Mapping[frozenset[int | str], float]) -> None:
-        """speeds: indexes of two GPUs -> GB/s; pairs of CPU ranks are not of this table."""
+        """speeds: indexes of two GPUs -> GB/s; pairs of CPU ranks are not shown."""
         self._speeds = speeds if self._model.gpus else {}
         self.redraw()
 

@@ -1,4 +1,4 @@
-"""The links between the GPUs, and a test of how fast they are."""
+"""The card with the links between the GPUs and a test of their speed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LinksCard(Card):
-    """measured: what the last test found, None before it."""
+    """measured: the result of the last test, None before it."""
 
     def __init__(self, parent: tkinter.Misc, app: App, model: DeviceModel):
         super().__init__(parent, app, "Links")
@@ -42,7 +42,7 @@ class LinksCard(Card):
             self._tell("" if count > 1 else "One GPU: there is nothing to link." if count else "CPU ranks use gloo.")
 
     def toggle(self) -> None:
-        """Start a test, or cancel the one that runs."""
+        """Start a test, or cancel a running one."""
         if self._test is not None:
             self._test.cancel()
             return

@@ -1,4 +1,4 @@
-"""The check of several machines: whether they reach each other, and agree in settings and versions."""
+"""The card that checks whether several machines reach each other and match in settings and versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.ui.App import App
 
-SHOW_SECONDS = 0.2  # between two looks at how far the check is
+SHOW_SECONDS = 0.2  # between updates of the progress shown
 HINT = (
     "Start the check in the window of every machine, or their commands, which begin with it: node 0 listens at the "
     "port, the others come to it, and settings and versions are compared."
@@ -26,7 +26,7 @@ HINT = (
 
 
 class _Check:
-    """A check that goes on in a thread. state: whom it waits for."""
+    """A check running in a thread. state: which nodes it waits for."""
 
     def __init__(self, config: TrainConfig):
         self.config = config
@@ -41,7 +41,7 @@ class _Check:
 
 
 class NodeCheckCard(Card):
-    """One check at a time; it ends with the window."""
+    """Runs one check at a time, which ends with the window."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(parent, app, "Check")
@@ -56,7 +56,7 @@ class NodeCheckCard(Card):
         return self._check is not None
 
     def toggle(self) -> None:
-        """Start a check, or stop the one that goes on."""
+        """Start a check, or stop a running one."""
         if self._check is not None:
             self.stop()
             return
@@ -90,7 +90,7 @@ class NodeCheckCard(Card):
             self._tell(self._check.state)
 
     def _finish(self, check: _Check, found: list[str]) -> None:
-        if check is self._check:  # else it was stopped
+        if check is self._check:  # not stopped
             self._end("\n".join(f"✓ {line}" for line in found))
 
     def _fail(self, check: _Check, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""The ranks of a run, live: what each does, how fast, and whether it is still there."""
+"""The live table of a run's ranks: state, speed and heartbeat."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 MIN_ROWS, MAX_ROWS = 2, 12
-SLOWER = 0.03  # differences below are noise
+SLOWER = 0.03  # smaller differences are noise
 
 ENDED_WELL = ("finished", "stopped")
 ENDED_BADLY = ("failed", "killed", "hung", "ended", "lost")
@@ -37,7 +37,7 @@ COLUMNS = (
 
 
 class RankTable(ttk.Treeview):
-    """chosen: called with the rank of the row that a person chooses, None when none is chosen any more."""
+    """chosen: called with the rank of the row that the user selects, None if the selection is cleared."""
 
     def __init__(self, parent: tkinter.Misc, app: App, chosen: Callable[[int | None], None]):
         names = [name for name, _, _ in COLUMNS]
@@ -56,7 +56,7 @@ class RankTable(ttk.Treeview):
         super().destroy()
 
     def show(self, ranks: Sequence[RankRow]) -> None:
-        """The rows as they are now; only what has changed is written, and the chosen row stays chosen."""
+        """Update the rows; only changes are written, and the selection is kept."""
         wanted = {str(row.rank): row for row in ranks}
         for item in set(self.get_children()) - wanted.keys():
             self.delete(item)
@@ -80,7 +80,7 @@ class RankTable(ttk.Treeview):
 
 
 def row_texts(row: RankRow) -> tuple[str, ...]:
-    """What the table says of a rank; a dash for what nobody has told."""
+    """The cells of a rank's row; a dash for unknown values."""
     wait = None
     if row.data_seconds is not None and row.steps_per_second:
         wait = f"{min(1.0, row.data_seconds * row.steps_per_second):.0%}".replace("%", " %")
@@ -103,7 +103,7 @@ def row_texts(row: RankRow) -> tuple[str, ...]:
 
 
 def summary(ranks: Sequence[RankRow]) -> str:
-    """ "8 of 8 alive, slowest rank 5 (+12 %)"; what has happened to those that are not alive."""
+    """A summary such as "8 of 8 alive, slowest rank 5 (+12 %)", with the state of ranks that are not alive."""
     if not ranks:
         return "none: no run is shown"
     ended = [row for row in ranks if row.state in ENDED_WELL]

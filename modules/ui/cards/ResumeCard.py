@@ -1,4 +1,4 @@
-"""The runs in the workspace, to be shown again or gone on with."""
+"""The card with the runs in the workspace, which can be opened or resumed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LOOK_SECONDS = 10.0
 
 
 class ResumeCard(ctk.CTkFrame):
-    """The newest runs beside the run folder of the settings: Open shows one, running or not. Where that folder has a
-    good backup, `resume` goes on from the newest."""
+    """The newest runs beside the run folder of the settings; Open shows one, running or not. If the run folder itself
+    has a usable backup, a button calls `resume`."""
 
     def __init__(self, parent: tkinter.Misc, app: App, resume: Callable[[], None]):
         super().__init__(parent, fg_color=Theme.card, corner_radius=8)
@@ -39,10 +39,10 @@ class ResumeCard(ctk.CTkFrame):
         self.body.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 12))
         self.body.grid_columnconfigure(0, weight=1)
         view = app.views.add(self, self._on_settings)
-        self._ends = (view.end, app.every(LOOK_SECONDS, view.invalidate))  # hidden, it looks when it is shown again
+        self._ends = (view.end, app.every(LOOK_SECONDS, view.invalidate))  # while hidden, it waits until shown
 
     def weight(self) -> float:
-        """Its length in rows."""
+        """Its height in rows."""
         return 2.5 + (len(self._shown[0]) if self._shown else 0)
 
     def destroy(self) -> None:
@@ -66,12 +66,12 @@ class ResumeCard(ctk.CTkFrame):
                 return
             if workspace_dir == self.app.settings.get("workspace_dir"):
                 self._show(found)
-            else:  # it has changed meanwhile
+            else:  # the setting has changed meanwhile
                 self._look()
 
         def fail(error: Exception) -> None:
             show(([], None))
-            if not isinstance(error, UserError):  # of a run folder without a name, which its field says
+            if not isinstance(error, UserError):  # an empty run folder, which its field reports
                 raise error
 
         self.app.in_background(lambda: look(workspace_dir), show, fail)
@@ -99,7 +99,7 @@ class ResumeCard(ctk.CTkFrame):
 
     def _label(self, text: str, row: int, colour: tuple[str, str]) -> None:
         label = ctk.CTkLabel(self.body, text=text, text_color=colour, font=self.app.theme.font(), anchor="w")
-        label.configure(justify="left", wraplength=280)  # fits beside the button into the narrowest column
+        label.configure(justify="left", wraplength=280)  # fits beside the button in the narrowest column
         label.grid(row=row, column=0, sticky="ew")
 
     def _open(self, info: RunInfo) -> None:
@@ -112,7 +112,7 @@ class ResumeCard(ctk.CTkFrame):
 
 
 def look(workspace_dir: str) -> tuple[list[RunInfo], BackupInfo | None]:
-    """The runs beside a run folder, and its own newest backup unless its run goes on. For a thread."""
+    """The runs beside a run folder, and its own newest backup unless its run is active. Call it in a thread."""
     own = RunFolder(workspace_dir)
     runs = find_runs(own.path.parent)
     if any(info.folder == own.path and info.status == "running" for info in runs):
@@ -121,10 +121,10 @@ def look(workspace_dir: str) -> tuple[list[RunInfo], BackupInfo | None]:
 
 
 def describe_run(info: RunInfo) -> str:
-    """One line: name, how it ended, step and time."""
+    """A line with name, status, step and time."""
     return f"{info.folder.name}: {info.status}, step {info.step:,}, {describe_time(info.time)}"
 
 
 def describe_time(seconds: float) -> str:
-    """A time of day, with the date where it is more than a day ago. seconds: Unix time."""
+    """A time of day, with the date if it is more than a day ago. seconds: Unix time."""
     return time.strftime("%H:%M" if time.time() - seconds < 86400 else "%d %b %H:%M", time.localtime(seconds))

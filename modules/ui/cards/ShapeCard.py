@@ -1,4 +1,4 @@
-"""What a choice of devices and settings gives: processes, batch, steps, learning rates, memory, and what is wrong."""
+"""The card with the effects of devices and settings: processes, batch, steps, learning rates, memory and problems."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ShapeCard(Card):
         self._problems: list[ctk.CTkLabel] = []
 
     def show(self, lines: Sequence[tuple[str, str]], problems: Sequence[Problem]) -> None:
-        """lines: (label, text), of LABELS; those left out get a dash."""
+        """lines: (label, text) for labels in LABELS; missing ones are shown as a dash."""
         texts = dict(lines)
         for label, widget in self._texts.items():
             if widget.cget("text") != (text := texts.get(label, "-")):
@@ -55,5 +55,5 @@ class ShapeCard(Card):
             label.grid()
 
     def text(self, label: str) -> str:
-        """What stands beside a label."""
+        """The text beside a label."""
         return self._texts[label].cget("text")

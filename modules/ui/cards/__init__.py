@@ -1,1 +1,1 @@
-"""Titled parts of a page."""
+"""Cards: the titled parts of pages."""

@@ -1,4 +1,4 @@
-"""A communication test in a process of its own, so that no driver can hang the window. No Tk."""
+"""A communication test in a separate process, so that a driver can't hang the window. No Tk."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from modules.ui.models.DeviceModel import probe_command
 
 @dataclass(frozen=True)
 class Measured:
-    """What a test found. pairs: the devices of two ranks -> GB/s. text: a sentence for people. failed: whether a rank
-    died or hung, or nothing could be measured.
+    """The result of a test. pairs: the devices of two ranks -> GB/s. text: the result as a sentence. failed: whether a
+    rank died or hung, or nothing could be measured.
     """
 
     pairs: dict[frozenset[int | str], float]
@@ -28,7 +28,7 @@ class Measured:
 
 
 class CommunicationTest:
-    """One test, from `start` to the end of `wait`; `cancel` ends it and all its ranks before."""
+    """One test, from `start` to the end of `wait`; `cancel` ends it and all its ranks early."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -52,7 +52,7 @@ class CommunicationTest:
         )
 
     def wait(self) -> Measured:
-        """For a thread: the result, once there is one. The ranks end with the process that started them."""
+        """Wait for the result, in a thread. The ranks end with the process that started them."""
         _, told = self._process.communicate()
         path = Path(self._folder.name) / "probe.json"
         try:
@@ -63,18 +63,18 @@ class CommunicationTest:
         if self._cancelled:
             return Measured({}, "Cancelled.", failed=True)
         if result is None:
-            return Measured({}, _last_line(told) or "The test ended without a word.", failed=True)
+            return Measured({}, _last_line(told) or "The test ended without a result.", failed=True)
         return read_result(result)
 
     def cancel(self) -> None:
-        """Ends the test; nothing if it has ended."""
+        """End the test if it is running."""
         self._cancelled = True
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
 
 
 def read_result(result: dict) -> Measured:
-    """What the JSON of modules.distributed.probe says."""
+    """Parse the JSON of modules.distributed.probe."""
     devices = result["devices"]
     is_gpu = devices[0] != "cpu"
     pairs = {}

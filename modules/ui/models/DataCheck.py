@@ -1,4 +1,4 @@
-"""The check of the data as a process of its own: it reads every picture, and knows the model families. No Tk."""
+"""The dataset check in a separate process: it reads every image and needs the model families. No Tk."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataFinding:
-    """One kind of thing found. level: "error" where training would fail, "warning" or "note". message: safe to show.
-    paths: of the first, as they are."""
+    """One kind of finding. level: "error" if training would fail, "warning" or "note". message: safe to show. paths: of
+    the first files concerned, unescaped."""
 
     kind: str
     level: str
@@ -27,7 +27,7 @@ class DataFinding:
 
 @dataclass(frozen=True)
 class DataReport:
-    """num_pictures: that can be read. findings: the errors first."""
+    """num_pictures: the number of readable images. findings: errors first."""
 
     can_train: bool
     num_pictures: int
@@ -35,9 +35,9 @@ class DataReport:
 
 
 class DataCheck:
-    """One check of the settings' pictures and captions. `run` takes its time, `cancel` may be called meanwhile.
+    """One check of the settings' images and captions. `run` may take long; `cancel` may be called meanwhile.
 
-    num_ranks: GPUs that will train together. decode: whether every picture is read to its end.
+    num_ranks: number of GPUs that will train together. decode: whether to decode every image completely.
     """
 
     def __init__(self, config: TrainConfig, num_ranks: int = 1, decode: bool = False):
@@ -45,7 +45,7 @@ class DataCheck:
         self._script = ScriptRun("check_data.py", config, options)
 
     def run(self) -> DataReport | None:
-        """What was found, None if it was cancelled. Raises UserError if the check can't be made."""
+        """Run the check; returns None if it was cancelled. Raises UserError if it can't be made."""
         output = self._script.run()
         return None if output is None else _read_report(output)
 

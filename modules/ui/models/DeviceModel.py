@@ -1,4 +1,4 @@
-"""What the window knows of this machine's GPUs, which of them train, and what that makes of the run. No Tk."""
+"""The GPUs of this machine, which of them train, and the resulting shape of the run. No Tk."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from modules.ui.models.Listeners import Listeners
 from modules.ui.models.typed_text import NO_GPU
 
 IDLE_PERCENT = 5
-IDLE_SHARE = 0.1  # of the memory: a desktop and the driver keep some
+IDLE_SHARE = 0.1  # of the memory may be in use on an idle GPU, by a desktop and the driver
 
 
 class DeviceModel:
-    """The machine and its usage as they were read last, and what follows for the settings.
+    """The machine and its GPU usage as last read, and what follows from them for the settings.
 
     machine: None until it is read. usage: of its GPUs, empty until it is read. num_samples: of an epoch; None until
-    counted. base_bytes: of the base model's files on this disk; None where there are none, or until they are found.
+    counted. base_bytes: size of the base model's local files; None if there are none or they are not found yet.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class DeviceModel:
         self._listeners: Listeners[[str]] = Listeners()
 
     def subscribe(self, changed: Callable[[str], None]) -> Callable[[], None]:
-        """Call `changed` with what has: "machine", "usage" or "files". Returns a function that ends it."""
+        """Call `changed` with "machine", "usage" or "files" when that changes. Returns a function that unsubscribes."""
         return self._listeners.add(changed)
 
     def take_machine(self, machine: Machine) -> None:
@@ -47,7 +47,7 @@ class DeviceModel:
         self._listeners.tell("machine")
 
     def take_usage(self, usage: Sequence[GpuUsage]) -> None:
-        """Usage that was read of other GPUs, before they changed, is passed over."""
+        """Take new usage; ignored if it was read before the list of GPUs changed."""
         if self.machine is not None and len(usage) == len(self.machine.gpus):
             self.usage = list(usage)
             self._listeners.tell("usage")
@@ -63,7 +63,7 @@ class DeviceModel:
             self._listeners.tell("files")
 
     def read_usage(self) -> Callable[[], list[GpuUsage]]:
-        """What reads the usage of the GPUs as they are now, to be called in any thread."""
+        """A function that reads the usage of the current GPUs and may be called in any thread."""
         gpus = self.gpus
         return lambda: read_usage(gpus)
 
@@ -73,26 +73,26 @@ class DeviceModel:
 
     @property
     def usage_so_far(self) -> list[GpuUsage]:
-        """Of each GPU; unknown before the first reading."""
+        """The usage of each GPU, with unknown figures before the first reading."""
         return self.usage or [UNKNOWN_USAGE] * len(self.gpus)
 
     def ticked(self, device_indexes: Sequence[int]) -> set[int]:
-        """Indexes of the GPUs that the setting chooses; an empty one means all."""
+        """The indexes of the GPUs chosen by the setting, where an empty list means all."""
         return set(device_indexes) & set(self._indexes()) if device_indexes else set(self._indexes())
 
     def setting_for(self, indexes: set[int]) -> list[int] | str:
-        """What device_indexes is to be for a choice of GPUs. For none a text that the setting refuses: the window keeps
-        it until others are chosen, by hand, by undo or by a preset."""
+        """The value of device_indexes for a choice of GPUs. For none it is a text that the setting refuses, which stays
+        in the field until other GPUs are chosen, by hand, by undo or by a preset."""
         if not indexes:
             return NO_GPU
         return [] if indexes == set(self._indexes()) else sorted(indexes)
 
     def idle(self) -> set[int]:
-        """GPUs that nobody seems to use; those of which nothing is known count as idle."""
+        """The GPUs that appear unused; one with unknown usage counts as idle."""
         return {gpu.index for gpu, usage in zip(self.gpus, self.usage_so_far, strict=True) if _is_idle(gpu, usage)}
 
     def shape(self, config: TrainConfig) -> RunShape | None:
-        """None while the machine is not read, or where it can't run the settings: `problems` says why."""
+        """The shape of the run; None until the machine is read, or if it can't run the settings (see `problems`)."""
         if self.machine is None:
             return None
         try:
@@ -102,17 +102,17 @@ class DeviceModel:
         return run_shape(config, ranks, self.num_samples)
 
     def needed_bytes(self, config: TrainConfig) -> float | None:
-        """About what the run takes on each device; of a base that is smaller than its family's model, a share of it.
-        None for a family of unknown size."""
+        """The estimated memory on each device, scaled down for a base that is smaller than its family's model. None for
+        a family of unknown size."""
         typical = load_families()[config.family].typical_bytes
-        # what was saved in half precision is twice as large in float32
+        # a model saved in half precision is twice as large in float32
         share = min(1.0, 2 * self.base_bytes / typical) if self.base_bytes else 1.0
         shape = self.shape(config)
         estimate = estimate_memory(config, shape.num_ranks if shape else None)
         return share * estimate.peak if estimate else None
 
     def memory_text(self, config: TrainConfig) -> str:
-        """What the run needs on each device against the least that one of the chosen has free."""
+        """The memory that the run needs on each device, and the least that is free on any chosen one, in words."""
         needed_bytes = self.needed_bytes(config)
         if needed_bytes is None:
             return "unknown for this model family"
@@ -129,14 +129,14 @@ class DeviceModel:
         return f"{needed}; GPU {index} has {least / GIB:.1f} free"
 
     def choice_note(self, config: TrainConfig) -> str:
-        """Why not all GPUs train that are ticked, "" where all do."""
+        """Why not all ticked GPUs train; "" if they do."""
         if config.enable_multi_gpu or len(self.ticked(config.device_indexes)) < 2:
             return ""
         return f"Multi-GPU is off: GPU {chosen_gpus(config, self.gpus)[0].index} trains."
 
     def problems(self, config: TrainConfig, with_memory: bool = True) -> list[Problem]:
-        """What keeps the settings from running on this machine, or is unusual about it. with_memory: whether the model
-        fits at this moment too."""
+        """The problems and warnings of running the settings on this machine. with_memory: include whether the model
+        currently fits into free memory."""
         if self.machine is None:
             return []
         usage = self.usage if with_memory else ()
@@ -149,14 +149,14 @@ class DeviceModel:
 
 
 def worst_link(links: Sequence[Sequence[Link | None]], index: int, others: set[int]) -> Link | None:
-    """The slowest way from a GPU to any of the others that train; None without others."""
+    """The slowest kind of link from a GPU to any other that trains; None without others."""
     order: list[Link] = ["none", "unknown", "pcie", "nvlink"]
     found = [links[index][other] for other in others if other != index and other < len(links)]
     return min(found, key=order.index) if found else None
 
 
 def probe_command(python: str, config: TrainConfig, machine: Machine, json_path: str | os.PathLike) -> list[str]:
-    """The argument list of a communication test between the devices that train."""
+    """The arguments of a communication test between the devices that train."""
     command = [python, "-m", "modules.distributed.probe", f"--json={os.fspath(json_path)}"]
     if not machine.gpus:
         ranks = config.world_size or min(4, max(2, machine.cores))

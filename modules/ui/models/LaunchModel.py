@@ -1,4 +1,4 @@
-"""The commands of the next run, and where they find things on every machine. No Tk."""
+"""The commands that start the next run, and the paths they use on every machine. No Tk."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from modules.ui.models.Listeners import Listeners
 
 
 class LaunchModel:
-    """places: what a person has said; None: as it is on this machine.
+    """places: as entered by the user; None: those of this machine.
 
-    follows_run_folder: the settings file is the one beside the run folder, whichever that is then.
+    follows_run_folder: the settings file is always the one beside the current run folder.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class LaunchModel:
         self._listeners: Listeners[[]] = Listeners()
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` when the places have. Returns a function that ends it."""
+        """Call `changed` when the places change. Returns a function that unsubscribes."""
         return self._listeners.add(changed)
 
     def set_places(self, places: Places, follows_run_folder: bool) -> None:
@@ -34,14 +34,14 @@ class LaunchModel:
         self._listeners.tell()
 
     def places_of(self, config: TrainConfig) -> Places:
-        """Raises UserError for a path that has no place in a command."""
+        """The places for `config`. Raises UserError for a path that can't be used in a command."""
         if not self.follows_run_folder:
             return self.places
         default = launch_settings_path(config.workspace_dir)
         return replace(self.places, config_path=default) if self.places else Places(default)
 
     def commands(self, config: TrainConfig | None, shape: RunShape | None) -> list[Command]:
-        """One for each machine. Raises UserError, also where the settings or this machine allow no run (None)."""
+        """One command per machine. Raises UserError, also if the settings or the machine allow no run (None)."""
         if config is None or shape is None:
-            raise UserError("There is no command while a setting is wrong: mend it first.")
+            raise UserError("There is no command while a setting is invalid: fix it first.")
         return node_commands(config, shape.ranks_per_node, self.places_of(config))

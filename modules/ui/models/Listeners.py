@@ -1,4 +1,4 @@
-"""Those who are told when something has changed."""
+"""Callbacks that are notified of changes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ Arguments = ParamSpec("Arguments")
 
 
 class Listeners(Generic[Arguments]):
-    """Functions of the same arguments, called in the order in which they came."""
+    """Functions with the same arguments, called in the order in which they were added."""
 
     def __init__(self) -> None:
         self._listeners: dict[object, Callable[Arguments, object]] = {}
 
     def add(self, listener: Callable[Arguments, object]) -> Callable[[], None]:
-        """Returns a function that ends it; a second call of that does nothing."""
+        """Add a listener. Returns a function that removes it; calling it again does nothing."""
         key = object()
         self._listeners[key] = listener
         return lambda: self._listeners.pop(key, None)
 
     def tell(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
-        """Call them. One that another has ended meanwhile is not called any more."""
+        """Call all listeners, except those that another listener has just removed."""
         for key, listener in list(self._listeners.items()):
             if key in self._listeners:
                 listener(*args, **kwargs)

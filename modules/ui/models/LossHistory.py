@@ -1,4 +1,4 @@
-"""The losses of a run, every one of them kept, and drawn with as many points as a chart has room for."""
+"""All losses of a run, aggregated to as many points as a chart has room for."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-FACTOR = 16  # blocks of one level that make one of the next
+FACTOR = 16  # blocks of one level are combined into one of the next
 LOW, HIGH, TOTAL, COUNT = range(4)
 
 
 class LossHistory:
-    """Loss and smoothed loss by step. Any thread may call anything.
+    """Loss and smoothed loss by step. Thread-safe.
 
-    A step that is not later than the last one begins anew from there: a resumed run repeats what came after its
-    backup. A million steps take 20 MB and are drawn in 1 ms: they are summed up by sixteens, and these by sixteens,
-    once.
+    A step that is not later than the last one replaces everything from there on: a resumed run repeats the steps after
+    its backup. A million steps take 20 MB and are drawn in 1 ms, because blocks of 16 steps, and blocks of 16 of those
+    and so on, are aggregated only once.
     """
 
     def __init__(self) -> None:
-        import numpy as np  # here, not above: the window's first picture does without
+        import numpy as np  # imported late, so that the window appears sooner
 
         self._np = np
         self._lock = threading.RLock()
@@ -39,24 +39,24 @@ class LossHistory:
 
     @property
     def first_step(self) -> int:
-        """0 while there is none."""
+        """The first step; 0 if there is none."""
         with self._lock:
             return int(self._steps[0]) if self._count else 0
 
     @property
     def last_step(self) -> int:
-        """0 while there is none."""
+        """The last step; 0 if there is none."""
         with self._lock:
             return int(self._steps[self._count - 1]) if self._count else 0
 
     @property
     def validation(self) -> list[tuple[int, float | None, float | None]]:
-        """(step, loss, loss of the averaged weights), by step; None for what was not finite or not measured."""
+        """(step, loss, loss with the EMA weights), by step; None if not finite or not measured."""
         with self._lock:
             return list(self._validation)
 
     def add(self, step: int, loss: float | None, smooth: float | None = None) -> None:
-        """One more step. loss: None where it was skipped as not finite. smooth: the running mean, None before any."""
+        """Add a step. loss: None if it was skipped as not finite. smooth: the running mean, None before any."""
         with self._lock:
             if self._count and step <= self._steps[self._count - 1]:
                 self._forget_from(step)
@@ -67,7 +67,7 @@ class LossHistory:
             self._losses[place] = math.nan if loss is None else loss
             self._smooth[place] = math.nan if smooth is None else smooth
             self._count += 1
-            if self._count % FACTOR**3 == 0:  # little by little, and not all in the first drawing of a long run
+            if self._count % FACTOR**3 == 0:  # gradually, instead of all at once when a long run is first drawn
                 self._level(3)
 
     def add_validation(self, step: int, loss: float | None, ema_loss: float | None = None) -> None:
@@ -78,11 +78,11 @@ class LossHistory:
     def points(
         self, num_buckets: int, first: int | None = None, last: int | None = None
     ) -> list[tuple[int, float, float, float]]:
-        """At most `num_buckets` points (step, low, high, mean) of the steps from `first` to `last`, both included.
+        """At most `num_buckets` points (step, low, high, mean) for the steps from `first` to `last` inclusive.
 
-        Each stands for all steps up to the next one, and none is left out: a single high loss in a million is the
-        `high` of its point. step: the first of those that a point stands for. Skipped steps count for nothing; points
-        of which nothing is left are not given.
+        Each point covers all steps up to the next point, so no outlier is lost: a single high loss in a million is the
+        `high` of its point. step: the first step that a point covers. Skipped steps are ignored; points without any
+        other steps are omitted.
         """
         np = self._np
         with self._lock:
@@ -100,7 +100,7 @@ class LossHistory:
     def smooth_points(
         self, num_buckets: int, first: int | None = None, last: int | None = None
     ) -> list[tuple[int, float]]:
-        """At most `num_buckets` points (step, smoothed loss), evenly picked: there is nothing sharp to be missed."""
+        """At most `num_buckets` points (step, smoothed loss), sampled evenly, as a smooth curve has no outliers."""
         np = self._np
         with self._lock:
             start, end = self._range(first, last)
@@ -112,7 +112,7 @@ class LossHistory:
             return list(zip(self._steps[places][seen].tolist(), values[seen].tolist(), strict=True))
 
     def at(self, step: int) -> tuple[int, float | None, float | None] | None:
-        """(step, loss, smoothed loss) of the step nearest to `step`; None while there is none."""
+        """(step, loss, smoothed loss) of the step nearest to `step`; None if there is none."""
         with self._lock:
             if not self._count:
                 return None
@@ -123,20 +123,20 @@ class LossHistory:
             return int(self._steps[place]), *(value if math.isfinite(value) else None for value in (loss, smooth))
 
     def _range(self, first: int | None, last: int | None) -> tuple[int, int]:
-        """Places of the steps from `first` to `last`."""
+        """The indexes of the steps from `first` to `last`."""
         steps = self._steps[: self._count]
         start = 0 if first is None else int(self._np.searchsorted(steps, first, "left"))
         end = self._count if last is None else int(self._np.searchsorted(steps, last, "right"))
         return start, max(start, end)
 
     def _summed_up(self, start: int, end: int, num_buckets: int) -> Sequence[np.ndarray]:
-        """Steps, lows, highs and means of buckets, out of the coarsest level that is fine enough for them."""
+        """Steps, lows, highs and means of buckets, computed from the coarsest level that is fine enough."""
         np = self._np
         depth = 0
         while FACTOR ** (depth + 1) * num_buckets <= end - start:
             depth += 1
         block = FACTOR**depth
-        begin, stop = start // block, end // block  # whole blocks; what is left over after them is one more
+        begin, stop = start // block, end // block  # complete blocks; the remainder makes one more
         sums = self._entries(depth, begin, stop)
         if stop * block < end:
             sums = np.concatenate([sums, self._combined(self._as_sums(stop * block, end)[:, None])], axis=1)
@@ -148,11 +148,11 @@ class LossHistory:
         return steps, np.fmin.reduceat(sums[LOW], edges), np.fmax.reduceat(sums[HIGH], edges), means
 
     def _entries(self, depth: int, begin: int, stop: int) -> np.ndarray:
-        """float64[4, stop - begin]: low, high, total and count of blocks of FACTOR ** depth losses."""
+        """float64[4, stop - begin]: low, high, sum and count of blocks of FACTOR ** depth losses."""
         return self._level(depth)[:, begin:stop] if depth else self._as_sums(begin, stop)
 
     def _level(self, depth: int) -> np.ndarray:
-        """All complete blocks; those that are new since the last call are summed up now."""
+        """All complete blocks; new ones are aggregated now."""
         np = self._np
         level = self._levels.get(depth, np.empty((4, 0)))
         have, wanted = level.shape[1], self._count // FACTOR**depth
@@ -163,7 +163,7 @@ class LossHistory:
         return level
 
     def _as_sums(self, begin: int, stop: int) -> np.ndarray:
-        """Each loss as a block of its own; one that is not finite has no low, no high and the count 0."""
+        """Each loss as a block; one that is not finite has neutral low and high and count 0."""
         np = self._np
         losses = self._losses[begin:stop].astype(float)
         seen = np.isfinite(losses)
@@ -171,7 +171,7 @@ class LossHistory:
         return np.stack([losses, losses, np.where(seen, losses, 0.0), seen.astype(float)])
 
     def _combined(self, sums: np.ndarray) -> np.ndarray:
-        """[4, n, k] -> [4, n]"""
+        """Aggregate blocks: [4, n, k] -> [4, n]."""
         np = self._np
         low, high = np.fmin.reduce(sums[LOW], axis=1), np.fmax.reduce(sums[HIGH], axis=1)
         return np.stack([low, high, sums[TOTAL].sum(axis=1), sums[COUNT].sum(axis=1)])

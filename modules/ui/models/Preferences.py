@@ -1,4 +1,4 @@
-"""How a person likes the window: what belongs to no run."""
+"""The appearance and state of the window, which belong to no run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MIN_SCALE, MAX_SCALE = 0.8, 2.0
 
 @dataclass
 class Preferences:
-    """appearance: "system", "light" or "dark". scale: 0.8 to 2.0; None: as the screen says. geometry: as Tk writes it,
-    without the scale. show_all: advanced settings too. recent: settings files opened last, newest first.
+    """appearance: "system", "light" or "dark". scale: 0.8 to 2.0; None: from the screen. geometry: in Tk's format,
+    unscaled. show_all: whether advanced settings are shown. recent: settings files used recently, newest first.
     """
 
     appearance: str = "system"
@@ -33,7 +33,7 @@ class Preferences:
 
     @classmethod
     def load(cls, path: Path | None) -> Preferences:
-        """What was kept at `path`; a missing or damaged file, or a value out of range, gives the default."""
+        """Read the preferences at `path`; a missing or damaged file, or an invalid value, gives the default."""
         kept = cls(path=path)
         try:
             values = json.loads(path.read_bytes()) if path else {}
@@ -55,7 +55,7 @@ class Preferences:
         return kept
 
     def pending_save(self) -> Callable[[], None] | None:
-        """What writes the preferences as they are now, in any thread, as StateFile.pending_save says."""
+        """A function that writes the current preferences, as described in StateFile.pending_save."""
         values = dataclasses.asdict(self)
         del values["path"]
         return self._file.pending_save(values)

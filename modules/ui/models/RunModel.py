@@ -1,6 +1,6 @@
-"""The run that the window shows: starting it, steering it, following it. Knows nothing of Tk.
+"""The run that the window shows: start it, send it commands and follow it. No Tk.
 
-A run is a process of its own, which outlives the window: all that passes between the two lies in the run folder.
+A run is a separate process that outlives the window; the two communicate through the run folder only.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from modules.ui.models.RunState import LogLine, RunState
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
-LOOK_SECONDS = 0.15  # between two looks into the folder
-REPEAT_STOP_SECONDS = 3.0  # a run that is just starting sweeps what was asked before
-# Signals and the seconds after each. Two that come at once count as one; ranks end with the process above them.
+LOOK_SECONDS = 0.15  # between two reads of the folder
+REPEAT_STOP_SECONDS = 3.0  # a starting run removes older commands
+# Signals, with the seconds to wait after each: two at once would count as one. Ranks end with the supervisor.
 ENDING = ((signal.SIGTERM, 0.5), (signal.SIGTERM, 20.0), (getattr(signal, "SIGKILL", signal.SIGTERM), 20.0))
 
 
 class RunModel:
-    """At most one run: the one started or attached last.
+    """The run that was started or attached last, if any.
 
-    state: what `poll` has last brought. history: the losses of the run; another object for each run.
-    All methods are for one thread, that of the window; what takes long is done in others.
+    state: as of the last `poll`. history: the losses of the run, a new object for each run.
+    All methods are called in the window's thread; slow work is done in others.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class RunModel:
 
     @property
     def history(self) -> LossHistory:
-        if self._history is None:  # made when it is first drawn: it loads numpy, and the window opens without
+        if self._history is None:  # created when first drawn, because importing numpy would delay the window's opening
             self._history = LossHistory()
         return self._history
 
@@ -65,31 +65,32 @@ class RunModel:
         return self.state.is_running
 
     def start(self, config: TrainConfig, resume: bool = False) -> None:
-        """Starts a run of `config` in its workspace_dir and follows it.
+        """Start a run of `config` in its workspace_dir and follow it.
 
-        resume: goes on from the newest backup there. Raises UserError, with nothing started, for a folder that can't
-        be used, is in use, or holds a run that is not to be resumed. Everything later is told by the run itself.
+        resume: resume from the newest backup there. Raises UserError, with nothing started, if the folder can't be
+        used, is in use, or holds a run that is not to be resumed. Any later problem is reported by the run itself.
         """
         asked, folder = time.time(), RunFolder(config.workspace_dir)
         with _readable(folder):
             if is_running(folder):
                 raise UserError(
-                    f"workspace_dir {str(folder.path)!r} is in use by a run that goes on: open it under Runs, or "
+                    f"workspace_dir {str(folder.path)!r} is in use by another run: open it under Runs, or "
                     "choose another folder."
                 )
             if not resume:
                 folder.refuse_earlier_run()
         folder.create()
-        # A resume can still be refused: it must leave the settings of the run as they are. The trainer replaces them.
+        # Not for a resume, which may still be refused and must then leave the run's settings unchanged. The trainer
+        # replaces them later.
         settings = folder.log_dir / "resume.yaml" if resume else folder.config_path
         save_config(config, settings)
         self._follow(RunReader(folder, start_supervisor(folder, settings, resume, asked)))
 
     def attach(self, path: str | os.PathLike, is_running: bool = False) -> None:
-        """Shows the run in the folder at `path`, running or not, from its beginning.
+        """Show the run in the folder at `path`, running or not, from its beginning.
 
-        is_running: what is known of that, until the first look at it.
-        Raises UserError if there is none, or it can't be read.
+        is_running: what is known about that, until it is first read.
+        Raises UserError if there is no run or it can't be read.
         """
         folder = RunFolder(path)
         with _readable(folder):
@@ -99,7 +100,7 @@ class RunModel:
         self._follow(RunReader(folder, is_running=is_running))
 
     def command(self, name: str) -> None:
-        """Asks the run for "sample", "backup", "save" or "stop". Raises UserError where its folder can't be reached."""
+        """Send the command "sample", "backup", "save" or "stop". Raises UserError if the folder can't be written."""
         if self._reader is None:
             raise UserError("No run is open: start one, or open one.")
         try:
@@ -108,15 +109,15 @@ class RunModel:
             raise UserError(f"{self._reader.folder.commands_dir} can't be written ({error.strerror}).") from error
 
     def stop(self) -> None:
-        """Ends the step, backs up and saves."""
+        """Ask the run to stop after the step, back up and save."""
         self.command("stop")
         self._asked_to_stop.set()
         self._show(self.state)
 
     def force_stop(self) -> None:
-        """Ends the processes of the run within seconds, without a backup.
+        """End the processes of the run within seconds, without a backup.
 
-        Raises UserError for a run of another machine, whose processes can't be reached.
+        Raises UserError for a run on another machine, whose processes can't be reached.
         """
         reader = self._reader
         if reader is None or not self.state.is_running:
@@ -124,12 +125,12 @@ class RunModel:
         self._asked_to_stop.set()
         pid = holder_here(reader.folder.lock_path) or reader.starting_pid()
         if pid is None:
-            raise UserError("The run goes on on another machine: stop it there, or wait for its stop.")
+            raise UserError("The run is on another machine: stop it there, or wait until it stops.")
         threading.Thread(target=_end, args=(reader, pid), name="force stop", daemon=True).start()
         self._show(self.state)
 
     def poll(self) -> None:
-        """Takes what the reading thread has found since the last call, and tells the listeners if it is new."""
+        """Take what the reading thread has found since the last call, and notify the listeners if it has changed."""
         if self._reader is not None and self._reader.state is not self._shown:
             self._shown = self._reader.state
             if not self._shown.is_running:
@@ -137,15 +138,15 @@ class RunModel:
             self._show(self._shown)
 
     def subscribe(self, listener: Callable[[RunState], None]) -> Callable[[], None]:
-        """Calls `listener` with every new state, from `poll`. Returns what ends it."""
+        """Call `listener` with every new state, from `poll`. Returns a function that unsubscribes."""
         return self._listeners.add(listener)
 
     def log_since(self, number: int) -> tuple[list[LogLine], int]:
-        """The log's lines after the first `number`, as far as they are kept, and how many there are by now."""
+        """The log's lines after the first `number`, as far as they are kept, and the number of lines so far."""
         return ([], 0) if self._reader is None else self._reader.log_since(number)
 
     def close(self) -> None:
-        """Follows no run any more. One that runs goes on."""
+        """Stop following the run, which continues."""
         self._closed.set()
 
     def _follow(self, reader: RunReader) -> None:
@@ -154,7 +155,7 @@ class RunModel:
         self._reader, self._history, self._shown = reader, reader.history, reader.state
         arguments = (reader, self._closed, self._asked_to_stop)
         threading.Thread(target=_read, args=arguments, name="run reader", daemon=True).start()
-        self._show(self._shown)  # not what the thread has read by now: whoever has called would speak after it
+        self._show(self._shown)  # not what the thread has read since: listeners must not run ahead of the caller
 
     def _show(self, state: RunState) -> None:
         stopping = state.is_running and self._asked_to_stop.is_set()
@@ -163,16 +164,16 @@ class RunModel:
 
 
 def start_supervisor(folder: RunFolder, settings: Path, resume: bool, asked: float) -> subprocess.Popen:
-    """scripts/train.py in a session of its own, which goes on when the window is closed, killed or logged out.
+    """Run scripts/train.py in a new session, which survives closing or killing the window and logging out.
 
-    asked: Unix time since when commands are for this run, which sees them only when it has loaded its libraries.
-    Raises UserError where its log can't be written, or the system makes no more processes.
+    asked: Unix time; later commands are for this run, which reads them once it has loaded its libraries.
+    Raises UserError if its log can't be written, or the system can't create a process.
     """
     script = str(ROOT / "scripts" / "train.py")
     command = [sys.executable, script, "--supervise", "--config", str(settings), *(["--resume"] if resume else [])]
-    # the log is read as UTF-8, which is not what Windows writes into files
+    # the log is read as UTF-8, which is not the default on Windows
     environment = {**os.environ, STARTED_VARIABLE: repr(asked), "PYTHONIOENCODING": "utf-8:backslashreplace"}
-    if os.name == "nt":  # with a console that nobody sees: without any, each process below it would open a black window
+    if os.name == "nt":  # with a hidden console: without one, each child process would open a black window
         apart = {"creationflags": subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP}
     else:
         apart = {"start_new_session": True}
@@ -195,12 +196,12 @@ def start_supervisor(folder: RunFolder, settings: Path, resume: bool, asked: flo
 
 @contextlib.contextmanager
 def _readable(folder: RunFolder) -> Iterator[None]:
-    """UserError for what the disk refuses within the block."""
+    """Turn OSErrors in the block into UserErrors."""
     try:
         yield
     except OSError as error:
         raise UserError(
-            f"workspace_dir {str(folder.path)!r} can't be read ({error.strerror}): look after its disk and its "
+            f"workspace_dir {str(folder.path)!r} can't be read ({error.strerror}): check its disk and its "
             "permissions, or choose another folder."
         ) from error
 
@@ -209,7 +210,7 @@ def _read(reader: RunReader, closed: threading.Event, asked_to_stop: threading.E
     stop_due = 0.0
     while not closed.is_set():
         if reader.look():
-            time.sleep(0)  # a long run is read as fast as it goes, but the window goes first
+            time.sleep(0)  # a long run is read as fast as possible, but the window has priority
             continue
         closed.wait(LOOK_SECONDS)
         if asked_to_stop.is_set() and reader.state.is_running and time.monotonic() >= stop_due:
@@ -218,9 +219,9 @@ def _read(reader: RunReader, closed: threading.Event, asked_to_stop: threading.E
 
 
 def _end(reader: RunReader, pid: int) -> None:
-    """By signal, by a second one, by force; and puts down that it was wanted, where the run has not done so."""
+    """End the run by one signal, a second one, then by force; record that if the run could not do so itself."""
     for number, seconds in ENDING:
-        with contextlib.suppress(OSError):  # it is gone, which Windows says in several ways, or another's
+        with contextlib.suppress(OSError):  # already gone, which Windows reports in several ways, or not our process
             os.kill(pid, number)
         if _is_gone(reader, pid, seconds):
             break
@@ -228,7 +229,7 @@ def _end(reader: RunReader, pid: int) -> None:
 
 
 def _is_gone(reader: RunReader, pid: int, seconds: float) -> bool:
-    """Whether it is within `seconds`. Only while it holds the lock of the folder is it certain whose number that is."""
+    """Wait up to `seconds` for the process to end. Its id is only certain while it holds the folder's lock."""
     deadline = time.monotonic() + seconds
     while pid in (holder_here(reader.folder.lock_path), reader.starting_pid()):
         if time.monotonic() > deadline:

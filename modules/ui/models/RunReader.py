@@ -1,4 +1,4 @@
-"""Makes of a run folder what the window shows of it."""
+"""Reads from a run folder what the window shows."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ from modules.session.StepInfo import StepInfo
 from modules.ui.models.LossHistory import LossHistory
 from modules.ui.models.RunState import LogLine, RankRow, RunState, SamplePicture
 
-WARM_UP_STEPS = 3  # after loading: they compile kernels and fill caches
-RECENT_STEPS = 50  # that tell how fast it goes
-LOOK_AROUND_SECONDS = 0.5  # between two looks at what is no event: lock, record of the end, heartbeats
-STEP_LINE_SECONDS = 5.0  # between two steps of a rank in the log
-MAX_LOG_LINES = 20_000  # and as many steps of ranks other than 0
-REFUSED = 2  # the exit code of scripts/train.py for settings that can't be trained
+WARM_UP_STEPS = 3  # after loading, in which kernels are compiled and caches filled
+RECENT_STEPS = 50  # from which the speed is computed
+LOOK_AROUND_SECONDS = 0.5  # between reads of everything but events: lock, exit.json, heartbeats
+STEP_LINE_SECONDS = 5.0  # between two step lines of a rank in the log
+MAX_LOG_LINES = 20_000  # plus as many steps of ranks other than 0
+REFUSED = 2  # the exit code of scripts/train.py for invalid settings
 REFUSAL_LINES = 10
 MAX_WARNINGS = 1000
 WRITTEN = {SampleEvent: "Sample", SamplesEvent: "All samples", BackupEvent: "Backup", SavedEvent: "Model saved"}
 
 GONE = "The run folder {} is gone: connect its disk again, or open another run."
-NO_RECORD = "The run has ended and left no record of why: look at the end of log/rank-0.log and log/supervisor.log."
+NO_RECORD = "The run ended without recording why: see the end of log/rank-0.log and log/supervisor.log."
 
 
 class RunReader:
-    """What there is to know of the run in `folder`, from its beginning.
+    """The state of the run in `folder`, from its beginning.
 
-    `look` reads on; one thread calls it again and again. All else may be used by any thread, and never waits for it.
-    process: what has just been started in the folder; a record of how a run has ended before that is an earlier run's.
-    is_running: whether a run goes on there, as far as is known before the first look.
-    state: as it was read last. It is replaced, not changed.
+    `look` reads what is new; one thread calls it repeatedly. Everything else is thread-safe and never waits for it.
+    process: the process just started in the folder; any older record of a run's end belongs to an earlier run.
+    is_running: whether a run is active there, as far as is known before the first `look`.
+    state: as last read. It is replaced, not modified.
     """
 
     def __init__(self, folder: RunFolder, process: subprocess.Popen | None = None, is_running: bool = False):
@@ -73,8 +73,8 @@ class RunReader:
         self._state = dataclasses.replace(self.state)
         self._rows: dict[int, RankRow] = {}
         self._last_event: dict[int, float] = {}
-        self._last_steps: dict[int, StepInfo] = {}  # events that have not got into the rows yet, by rank
-        # With their numbers. Steps of ranks other than 0 are kept apart: those of 64 ranks would push all else out.
+        self._last_steps: dict[int, StepInfo] = {}  # by rank, not yet shown in the rows
+        # With their numbers. Steps of other ranks than 0 are separate: those of 64 ranks would displace all else.
         self._lines: deque[tuple[int, LogLine]] = deque(maxlen=MAX_LOG_LINES)
         self._other_steps: deque[tuple[int, LogLine]] = deque(maxlen=MAX_LOG_LINES)
         self._num_lines = 0
@@ -87,7 +87,7 @@ class RunReader:
         self._told_traceback: Any = None
 
     def log_since(self, number: int) -> tuple[list[LogLine], int]:
-        """The lines of the log after the first `number`, as far as they are still kept, and how many there are."""
+        """The log's lines after the first `number`, as far as they are still kept, and the number of lines so far."""
         with self._log_lock:
             found: list[tuple[int, LogLine]] = []
             for kept in (self._lines, self._other_steps):
@@ -95,11 +95,11 @@ class RunReader:
             return [line for _, line in sorted(found, key=itemgetter(0))], self._num_lines
 
     def look(self) -> bool:
-        """Reads a piece of what is new; whether there is more to be read at once. Never raises for what a disk does."""
+        """Read a portion of what is new; returns whether more can be read right away. Never raises OSError."""
         try:
             records, has_more = self._follower.read()
         except OSError as error:
-            self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): look after its disk.")
+            self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): check its disk.")
             return False
         for record in records:
             self._take(record)
@@ -112,15 +112,15 @@ class RunReader:
         return has_more
 
     def starting_pid(self) -> int | None:
-        """The process that was started, while it is there."""
+        """The id of the started process, while it is running."""
         return self._process.pid if self._process_runs() else None
 
     def repeat_stop(self) -> None:
-        with contextlib.suppress(OSError, UserError):  # a folder that is gone shows by itself
+        with contextlib.suppress(OSError, UserError):  # a missing folder is reported elsewhere
             send_command(self.folder, "stop")
 
     def note_forced_end(self) -> None:
-        """Puts down in the folder that the run was ended, if it is gone and could not say so itself."""
+        """Record in the folder that the run was ended by force, if it is gone and could not do so itself."""
         with contextlib.suppress(OSError):
             record = self.folder.read_exit()
             if (record is None or _time_of(record) < self._started) and not is_running(self.folder):
@@ -164,7 +164,7 @@ class RunReader:
         state.loss, state.smooth = info.loss, info.smooth_loss
 
     def _note_last_steps(self) -> None:
-        """Once for all that was read together, like the speed: in a long run most time would go into them."""
+        """Update the rows once for all steps read together, as updating them for each would dominate in a long run."""
         for rank, info in self._last_steps.items():
             self._rows[rank] = self._with_step(self._rows[rank], info)
         self._last_steps.clear()
@@ -216,7 +216,7 @@ class RunReader:
             self._state.phase = text
         if rank != 0:
             return
-        if not self._steps_since_status:  # two in a row: it loads, and how fast the steps before went says nothing now
+        if not self._steps_since_status:  # two statuses in a row: it is loading, and the old speed no longer applies
             self._recent.clear()
             self._warm_up_left = WARM_UP_STEPS
         self._steps_since_status = 0
@@ -228,14 +228,14 @@ class RunReader:
             self._num_lines += 1
 
     def _here(self, path: str, folder: Path) -> Path:
-        """A path that the run has written, also where its folder has been moved, or is seen from another machine."""
+        """A path that the run has recorded, adjusted if its folder has been moved or is mounted elsewhere."""
         parts = PurePath(path.replace("\\", "/")).parts
         if folder.name not in parts:
             return Path(path)
         last = len(parts) - 1 - parts[::-1].index(folder.name)
         return folder.joinpath(*parts[last + 1 :])
 
-    # --- what is no event ---------------------------------------------------------------------------------------------
+    # --- lock, exit.json and heartbeats -------------------------------------------------------------------------------
 
     def _look_around(self) -> None:
         self._next_look_around = time.monotonic() + LOOK_AROUND_SECONDS
@@ -247,9 +247,9 @@ class RunReader:
             if record is None and not running:
                 record = self._without_record()
             heartbeats = self._follower.heartbeats() if running else {}
-            is_gone = not self.folder.path.is_dir()  # asked last: a run seems to have ended in a folder that goes
+            is_gone = not self.folder.path.is_dir()  # checked last, as its run seems to have ended too
         except OSError as error:
-            self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): look after its disk.")
+            self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): check its disk.")
             return
         if is_gone:
             self._state.is_running = self._runs_without_folder()
@@ -259,21 +259,21 @@ class RunReader:
         self._note_end(running, record)
         for rank in heartbeats.keys() | self._rows.keys():
             row = self._rows.get(rank, RankRow(rank))
-            self._rows[rank] = self._with_signs(row, running, record, heartbeats.get(rank))
+            self._rows[rank] = self._with_heartbeat(row, running, record, heartbeats.get(rank))
         self._state.message = ""
 
     def _process_runs(self) -> bool:
-        """Whether what was started is there; it takes a second to the lock of the folder."""
+        """Whether the started process is running; it takes a second until it holds the folder's lock."""
         return self._process is not None and self._process.poll() is None
 
     def _runs_without_folder(self) -> bool:
-        """Whether the run goes on although its folder is gone. Of one on another machine that can't be told."""
+        """Whether the run continues although its folder is gone; unknown for a run on another machine."""
         if self._process is not None:
             return self._process_runs()
         return self._state.is_running if self._holder is None else is_alive(self._holder)
 
     def _without_record(self) -> dict[str, Any] | None:
-        """How a run has ended that has not said so: refused before it was one, or killed with its supervisor."""
+        """How a run ended that left no record: it was refused before it started, or killed with its supervisor."""
         if self._process is not None:
             words = read_tail(self.folder.window_log_path, REFUSAL_LINES)
             refused = self._process.returncode == REFUSED and words
@@ -292,10 +292,10 @@ class RunReader:
             self._told_traceback = traceback
             self._log(_time_of(record), record.get("rank"), "traceback", visible_text(str(traceback)))
 
-    def _with_signs(
+    def _with_heartbeat(
         self, row: RankRow, running: bool, record: dict[str, Any] | None, beat: dict[str, Any] | None
     ) -> RankRow:
-        """`row` with its state and its last sign of life."""
+        """`row` with its state and the age of its last heartbeat."""
         if record is not None:
             is_cause = record.get("status") == "failed" and record.get("rank") == row.rank
             word = record.get("kind") if is_cause else record.get("status")
@@ -334,7 +334,7 @@ def _step_text(info: StepInfo, total: int) -> str:
 
 
 def _text(event: Event) -> str:
-    """An event that is no step, for people; of several lines only where the text of an error has them."""
+    """The text of an event other than a step; it has several lines only if an error's text does."""
     match event:
         case FailedEvent():
             return visible_text(event.text)
@@ -352,5 +352,5 @@ def _loss_text(loss: float | None) -> str:
 
 
 def _time_of(record: dict[str, Any]) -> float:
-    """Unix seconds; 0 where there is none."""
+    """The time of the record, in Unix seconds; 0 if it has none."""
     return float(record["time"]) if is_time(record.get("time")) else 0.0

@@ -1,4 +1,4 @@
-"""What the window shows of a run: plain data, as RunModel has last read it from the run folder."""
+"""What the window shows of a run, as plain data last read from the run folder."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RankRow:
-    """One rank, as its own events and the supervisor tell of it.
+    """One rank, according to its own events and the supervisor.
 
-    device: such as "cuda:1" or "cpu", of several machines "0:cuda:1"; "" while it is not known.
+    device: such as "cuda:1" or "cpu", with several machines "0:cuda:1"; "" while unknown.
     state: waiting, loading, caching, training, sampling or saving; at the end finished, stopped, failed, killed, hung
     or ended.
-    loss: of the last step, None before it. memory_bytes, peak_memory_bytes: of its device, None where nobody counts.
-    data_seconds: how long its last step waited for data. heartbeat_seconds: since its last sign of life, None before
-    the first one.
+    loss: of the last step, None before it. memory_bytes, peak_memory_bytes: on its device, None if not measured.
+    data_seconds: how long its last step waited for data. heartbeat_seconds: age of its last heartbeat, None before the
+    first one.
     """
 
     rank: int
@@ -34,7 +34,7 @@ class RankRow:
 
 @dataclass(frozen=True)
 class SamplePicture:
-    """A picture that the run has made after `step` steps."""
+    """A sample that the run made after `step` steps."""
 
     step: int
     prompt: str
@@ -43,7 +43,7 @@ class SamplePicture:
 
 @dataclass(frozen=True)
 class LogLine:
-    """One thing that was told. time: Unix seconds. rank: None for the supervisor. kind: the event's type."""
+    """One line of the log. time: Unix seconds. rank: None for the supervisor. kind: the event's type."""
 
     time: float
     rank: int | None
@@ -55,11 +55,11 @@ class LogLine:
 class RunState:
     """A run from its start to its end.
 
-    folder: None before there is a run. phase: what is being done, for people. is_running: whether its processes are
-    there. is_stopping: whether it was asked to stop. total: the step at which it ends, 0 while that is not known.
-    smooth: the running mean of the loss. eta_seconds: to the last step, without what came before the first one; None
-    while it can't be told. samples_per_second: over all ranks. exit: the record of exit.json, None while it runs.
-    message: what keeps the window from reading the run, such as a folder that is gone; "" if nothing does.
+    folder: None before there is a run. phase: the current activity, in words. is_running: whether its processes are
+    running. is_stopping: whether it was asked to stop. total: the step at which it ends, 0 while unknown.
+    smooth: the running mean of the loss. eta_seconds: until the last step; None while it can't be estimated.
+    samples_per_second: over all ranks. exit: the content of exit.json, None while it runs.
+    message: what prevents the window from reading the run, such as a missing folder; "" if nothing does.
     """
 
     folder: Path | None = None

@@ -1,4 +1,4 @@
-"""The samples of a run as a table: a row for each prompt and seed, a column for each step. No Tk."""
+"""The samples of a run as a table, with a row for each prompt and seed and a column for each step. No Tk."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from modules.ui.models.RunState import SamplePicture
 
-# What trainer/SampleRound.py calls the files of a round: 003_a red fox_seed42.png
+# The file names of trainer/SampleRound.py: 003_a red fox_seed42.png
 _FILE_NAME = re.compile(r"^\d+_(?P<title>.*_seed(?P<seed>\d+))$", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class SampleRow:
-    """prompt: as it was written. seed: None where the file's name does not tell. repeat: which of several alike."""
+    """prompt: as written. seed: None if the file name has none. repeat: the number among identical ones."""
 
     prompt: str
     seed: int | None
@@ -36,9 +36,9 @@ class SampleRow:
 
 @dataclass(frozen=True)
 class SampleTable:
-    """rows: in the order of the newest round, then those that only older rounds have. steps: rising.
+    """rows: in the order of the newest round, then those only in older rounds. steps: ascending.
 
-    paths: of the pictures that were made, by (row, step); a cell may be empty.
+    paths: of the images, by (row, step); a cell may be empty.
     """
 
     rows: tuple[SampleRow, ...]
@@ -46,21 +46,22 @@ class SampleTable:
     paths: dict[tuple[SampleRow, int], str]
 
     def path(self, row: int, column: int) -> str | None:
-        """The picture in a cell, None if there is none."""
+        """The image in a cell; None if it is empty."""
         return self.paths.get((self.rows[row], self.steps[column]))
 
 
 def arrange_samples(samples: Iterable[SamplePicture]) -> SampleTable:
-    """The table of a run's samples, in any order; a picture that was made again counts once.
+    """The table of a run's samples, given in any order; an image that was made again counts once.
 
-    Rows go by prompt and seed, not by the number in a file's name, which changes when prompts are added or removed.
+    Rows are matched by prompt and seed, not by the number in the file name, which changes when prompts are added or
+    removed.
     """
     rounds: dict[int, dict[str, str]] = {}
     for sample in samples:
         rounds.setdefault(sample.step, {})[str(sample.path)] = sample.prompt
     paths: dict[tuple[SampleRow, int], str] = {}
     order: dict[SampleRow, None] = {}
-    for step in sorted(rounds, reverse=True):  # the newest round decides the order
+    for step in sorted(rounds, reverse=True):  # the newest round determines the order
         seen: Counter[tuple[str, int | None]] = Counter()
         for path in sorted(rounds[step], key=lambda path: PurePath(path).name):
             key = rounds[step][path], _seed_of(path)

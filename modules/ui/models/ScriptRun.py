@@ -1,4 +1,4 @@
-"""A script of Chorus that looks at the settings, in a process of its own. No Tk."""
+"""A script of Chorus that examines the settings, run in a separate process. No Tk."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from modules.config.presets import ROOT
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
-LAST_LETTERS = 500  # of the last line of a script that failed: its sentence, or the error that it ended with
+LAST_LETTERS = 500  # shown of the last line of a failed script, which is its error message
 
 
 class ScriptRun:
-    """`scripts/NAME --config SETTINGS OPTIONS`, once. `run` takes its time, `cancel` may be called meanwhile.
+    """One run of `scripts/NAME --config SETTINGS OPTIONS`. `run` may take long; `cancel` may be called meanwhile.
 
-    exit_codes: of a script that has an answer. seconds: after which it is ended; None: never.
+    exit_codes: those of a script with a valid result. seconds: time limit; None: none.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class ScriptRun:
         self._is_cancelled = False
 
     def run(self) -> bytes | None:
-        """What it has printed, None if it was cancelled.
+        """The output of the script; None if it was cancelled.
 
-        Raises UserError where it takes too long, ends with another exit code, or prints nothing: with 1 Python itself
-        ends, too.
+        Raises UserError if it takes too long, ends with another exit code, or prints nothing (an uncaught exception in
+        Python also exits with 1).
         """
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "config.yaml"
@@ -85,4 +85,4 @@ class ScriptRun:
         except subprocess.TimeoutExpired as error:
             self._process.kill()
             self._process.communicate()
-            raise UserError(f"{self._name} took longer than {self._seconds:.0f} seconds: look at the disks.") from error
+            raise UserError(f"{self._name} took longer than {self._seconds:.0f} seconds: check the disks.") from error

@@ -1,4 +1,4 @@
-"""The settings that the window edits: what was typed, what is wrong with it, undo, presets and the last state."""
+"""The settings that the window edits: values, invalid input, problems, undo, presets and the saved state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from modules.config.describe import SettingInfo, settings_by_path, value_at
 from modules.config.describe import is_visible as is_visible_in
 from modules.config.errors import ConfigError
 from modules.config.explain import generic_path
-from modules.config.families import load_families
 from modules.config.files import config_from_values, load_values, save_config, to_values
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
@@ -36,9 +35,9 @@ MAX_UNDO = 200
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """All that undo brings back. baseline: the values as they were loaded, which changes are counted from.
+    """The state that undo restores. baseline: the values as loaded, which changes are relative to.
 
-    One and the same baseline means one and the same loading.
+    Snapshots after the same load share one baseline object.
     """
 
     values: dict
@@ -51,11 +50,11 @@ class _Snapshot:
 class SettingsModel:
     """The settings of the next run, one path each ("optimizer.learning_rate", "concepts.0.path").
 
-    `config` always holds values that are allowed, each on its own; what a person typed and its setting refuses is kept
-    in `typed` beside it, and is a problem until it is mended.
-    `source_file` is the file that they were opened from or saved to, as an absolute path; "" where it was a preset.
-    state_path: a JSON file that the state is kept in; without one, or with a damaged one, the demo is loaded.
-    `restored` says whether the last state came back; `notice` is a sentence where it could not.
+    `config` always holds individually valid values; input that a setting refuses is kept in `typed` and is a problem
+    until it is fixed.
+    `source_file` is the absolute path of the file that the settings were opened from or saved to; "" for a preset.
+    state_path: the JSON file that stores the state; without one, or with a damaged one, the demo is loaded.
+    `restored` says whether the last state was restored; `notice` is a sentence on why not.
     """
 
     def __init__(self, state_path: Path | None = None):
@@ -77,17 +76,17 @@ class SettingsModel:
     # one setting
 
     def get(self, path: str) -> Any:
-        """The value in force. KeyError, AttributeError or IndexError if the path names no setting."""
+        """The value in effect. Raises KeyError, AttributeError or IndexError if the path is not a setting."""
         return value_at(self._config, path)
 
     def shown(self, path: str) -> Any:
-        """What a field shows: what was typed where it was refused, else the value."""
+        """What a field shows: the refused input, if any, else the value."""
         return self.typed[path] if path in self.typed else self.get(path)
 
     def set(self, path: str, value: Any) -> str | None:
-        """Give a setting a value, or text that a person typed; None, or the sentence why it is refused.
+        """Set a value, or text typed by the user. Returns None, or a sentence on why it is refused.
 
-        What is typed into one setting, letter by letter, is undone together.
+        Consecutive typing in one setting is undone as a whole.
         """
         info = self.info(path)
         before = self._snapshot()
@@ -101,30 +100,28 @@ class SettingsModel:
         return refusal
 
     def info(self, path: str) -> SettingInfo:
-        """The declaration of a setting. Raises KeyError if the path names none."""
+        """The declaration of a setting. Raises KeyError if the path is not a setting."""
         return settings_by_path()[generic_path(path)]
 
     def error(self, path: str) -> str | None:
-        """Why a run can't start with this setting as it is, in a sentence."""
+        """Why this setting prevents a run from starting, as a sentence; None if it does not."""
         return next((one.message for one in self.problems() if one.path == path and one.blocking), None)
 
     def warning(self, path: str) -> str | None:
-        """What a person should know about this setting as it is, in a sentence."""
+        """A warning about this setting as a sentence; None if there is none."""
         return next((one.message for one in self.problems() if one.path == path and not one.blocking), None)
 
     def offer(self, path: str) -> str:
-        """A value with which what is wrong with this setting would be gone; "" where nobody knows one."""
+        """A value that would solve this setting's problem; "" if none is known."""
         return next((one.offer for one in self.problems() if one.path == path and one.offer), "")
 
     def reset(self, path: str) -> None:
-        """Give a setting its default, or a list no parts."""
+        """Reset a setting to its default; a list becomes empty."""
         self.set(path, copied(self.info(path).default))
 
     def is_visible(self, path: str) -> bool:
-        """Whether a setting matters, given the values of the others and the model family."""
+        """Whether a setting matters, given the values of the others."""
         info = self.info(path)
-        if path == "text_encoder.only" and len(load_families()[self._config.family].text_encoders) < 2:
-            return False
         if "[]" not in info.path:
             return is_visible_in(info, self._config)
         item_path = re.match(r"(.*?\.[0-9]+)(\.|$)", path)[1]
@@ -134,7 +131,7 @@ class SettingsModel:
         return path in self.typed or self.get(path) != self.info(path).default
 
     def differs_from_preset(self, path: str) -> bool:
-        """Of a part that the preset does not have, whether the setting differs from its default."""
+        """Whether the setting differs from the preset, or from its default if the preset does not have this part."""
         if path not in self._flat_baseline:
             return self.differs_from_default(path)
         return path in self.typed or self._flat.get(path) != self._flat_baseline[path]
@@ -142,16 +139,16 @@ class SettingsModel:
     # all settings
 
     def config(self) -> TrainConfig | None:
-        """A copy of the settings for a run; None while some field holds what is refused."""
+        """A copy of the settings for a run; None while some field contains refused input."""
         return None if self._refused() else config_from_values(to_values(self._config))
 
     @property
     def values(self) -> dict:
-        """The values in force, as in a settings file."""
+        """The values in effect, as in a settings file."""
         return to_values(self._config)
 
     def problems(self) -> list[Problem]:
-        """What is wrong with the settings, the blocking problems first."""
+        """The problems of the settings, blocking ones first."""
         if self._problems is None:
             refused = [Problem(path, message) for path, message in self._refused().items()]
             reported = [problem for problems in self._reported.values() for problem in problems]
@@ -160,9 +157,9 @@ class SettingsModel:
         return self._problems
 
     def report(self, source: str, problems: Sequence[Problem]) -> None:
-        """Add what someone found who knows more than the settings, such as the machine's GPUs.
+        """Add problems found by someone who knows more than the settings, such as the machine's GPUs.
 
-        source: who says so; the problems take the place of those reported by the same source before.
+        source: who reports them; they replace the problems reported earlier by the same source.
         """
         before = self._reported.get(source, [])
         if list(problems) == before:
@@ -171,34 +168,34 @@ class SettingsModel:
         self._notify({problem.path for problem in [*before, *problems]})
 
     def modified_paths(self) -> list[str]:
-        """The settings that differ from the preset or file they were loaded from, in the order of their paths' parts.
+        """The settings that differ from the preset or file they were loaded from, in the order of declaration.
 
-        A list whose length changed is named as a whole.
+        A list whose length has changed is listed as a whole.
         """
         return self._differing(self._flat_baseline)
 
     def is_in_preset(self, path: str) -> bool:
-        """Whether the preset or file has the setting: it has none of a part that was added."""
+        """Whether the preset or file has the setting, which is not the case in an added part."""
         return path in self._flat_baseline
 
     def preset_value(self, path: str) -> Any:
-        """The value in the preset or file that the settings were loaded from; None where it has no such entry."""
+        """The value in the preset or file that the settings were loaded from; None if it has none."""
         return plain(self._flat_baseline.get(path))
 
     def compare(self, other: TrainConfig) -> list[tuple[str, Any, Any]]:
-        """(path, value now, value there) of each setting that is another one there, as `modified_paths` names them."""
+        """(path, current value, value in `other`) of each setting that differs, with paths as in `modified_paths`."""
         flat = flatten(to_values(other))
         shown = {path: plain(value) for path, value in self._flat.items()} | self.typed
         return [(path, shown.get(path), plain(flat.get(path))) for path in self._differing(flat)]
 
     def compare_preset(self, name: str) -> list[tuple[str, Any, Any]]:
-        """As `compare`, what `load_preset` would change. Raises ConfigError if the preset can't be used."""
+        """What `load_preset` would change, as in `compare`. Raises ConfigError if the preset can't be used."""
         config, _, kept = self._with_preset(name)
         return [change for change in self.compare(config) if not is_within(change[0], kept)]
 
     def reset_to_preset(self, paths: Sequence[str]) -> None:
-        """Give settings back the values of the preset. A list is given back as a whole; a part that the preset does
-        not have, or the list no longer, stays as it is."""
+        """Reset settings to the values of the preset. A list is reset as a whole; settings in parts that either the
+        preset or the list does not have are left unchanged."""
         before = self._snapshot()
         values = to_values(self._config)
         for path in paths:
@@ -212,39 +209,39 @@ class SettingsModel:
     # undo
 
     def undo(self) -> bool:
-        """Take the last change back; False if there is none."""
+        """Undo the last change; returns False if there is none."""
         return self._step(self._undo, self._redo)
 
     def redo(self) -> bool:
-        """Make the change again that was taken back last; False if there is none."""
+        """Redo the change that was undone last; returns False if there is none."""
         return self._step(self._redo, self._undo)
 
     # presets and files
 
     def load_preset(self, name: str) -> list[str]:
-        """Start from a preset. What the person has put in about their data and places stays: the paths of that.
+        """Start from a preset, keeping the user's own data and folders. Returns the paths of the settings kept.
 
-        Raises ConfigError, with everything as before, if it can't be used.
+        Raises ConfigError, leaving everything unchanged, if it can't be used.
         """
         config, baseline, kept = self._with_preset(name)
         before = self._snapshot()
         typed = {path: text for path, text in self.typed.items() if is_within(path, kept)}
         self._take(config, name, baseline=baseline, typed=typed)
         self._commit(before, set())
-        modified = self.modified_paths()  # what the preset has too is not worth a word
+        modified = self.modified_paths()  # values equal to the preset's need no mention
         return [path for path in kept if any(is_within(one, [path]) for one in modified)]
 
     def load_file(self, path: str | Path) -> None:
-        """Take the settings of a file. Raises ConfigError, with everything as before, if it can't be used."""
+        """Load the settings of a file. Raises ConfigError, leaving everything unchanged, if it can't be used."""
         config = config_from_values(load_values(path), str(path))
         before = self._snapshot()
         self._take(config, Path(path).name, absolute_path(path))
         self._commit(before, set())
 
     def save(self, path: str | Path) -> None:
-        """Write the settings to a file, which they count as loaded from then on.
+        """Write the settings to a file, which becomes their source.
 
-        Raises ConfigError if it can't be written, or if a field holds what its setting refuses.
+        Raises ConfigError if it can't be written, or if a field contains refused input.
         """
         if refused := self._refused():
             raise ConfigError(f"the settings can't be saved: {next(iter(refused.values()))}")
@@ -253,16 +250,16 @@ class SettingsModel:
         self.preset_name, self.source_file = Path(path).name, absolute_path(path)
         self._baseline, self._flat_baseline = baseline, flatten(baseline)
         origin = {"preset_name": self.preset_name, "source_file": self.source_file, "baseline": baseline}
-        # What is undone later counts from the file too, as far back as it has the same start.
+        # Earlier snapshots of the same load are relative to the file too.
         for steps in (self._undo, self._redo):
             steps[:] = [dataclasses.replace(one, **origin) if one.baseline is loaded else one for one in steps]
-        self._last_path = ""  # what is typed on is a step of its own: undo leads to what was saved
+        self._last_path = ""  # further typing is a separate undo step, so that undo leads back to the saved state
         self._notify(set())
 
     # parts of a list
 
     def add(self, path: str, values: dict | None = None) -> int:
-        """Put a part behind the last one of a list ("concepts"); its index. Raises ConfigError for wrong values."""
+        """Append a part to a list ("concepts"); returns its index. Raises ConfigError for invalid values."""
         before = self._snapshot()
         parts = value_in(to_values(self._config), path)
         self._replace_list(path, [*parts, dict(values or {})])
@@ -270,34 +267,35 @@ class SettingsModel:
         return len(parts)
 
     def remove(self, path: str, index: int) -> None:
-        """Take a part out of a list."""
+        """Remove a part from a list."""
         order = [number for number in range(len(self.get(path))) if number != index]
         self._reorder(path, order)
 
     def duplicate(self, path: str, index: int) -> None:
-        """Put a copy of a part behind it."""
+        """Insert a copy of a part behind it."""
         order = list(range(len(self.get(path))))
         self._reorder(path, [*order[: index + 1], *order[index:]])
 
     def move(self, path: str, source: int, target: int) -> None:
-        """Move the part at `source` so that it is at `target` then."""
+        """Move the part at index `source` to index `target`."""
         order = list(range(len(self.get(path))))
         order.insert(target, order.pop(source))
         self._reorder(path, order)
 
-    # listeners and the last state
+    # listeners and the saved state
 
     def subscribe(self, changed: Callable[[set[str]], None]) -> Callable[[], None]:
-        """Call `changed` with the paths that have, after every change; others' errors and visibility may have too.
+        """Call `changed` with the changed paths after every change; errors and visibility of others may have changed
+        too.
 
-        A list is named itself ("concepts") when its length changes. Returns a function that ends it.
+        When the length of a list changes, its own path is included ("concepts"). Returns a function that unsubscribes.
         """
         return self._listeners.add(changed)
 
     def pending_save(self) -> Callable[[], None] | None:
-        """What writes the state as it is now, to be called in any thread; None if it is written already.
+        """A function that writes the current state, to be called in any thread; None if it is already written.
 
-        The function raises OSError if the file can't be written. Where a later one was faster it does nothing.
+        The function raises OSError if the file can't be written. It does nothing if a later state was written first.
         """
         return self._state_file.pending_save(vars(self._snapshot()))
 
@@ -310,7 +308,7 @@ class SettingsModel:
             config = config_from_values(state["values"], "the last settings")
             baseline = to_values(config_from_values(state["baseline"], "the last preset"))
             typed = {path: text for path, text in state["typed"].items() if self._is_path(config, path)}
-            source_file = str(state.get("source_file", ""))  # older versions kept none
+            source_file = str(state.get("source_file", ""))  # not in files of older versions
             self._take(config, str(state["preset_name"]), source_file, baseline, typed)
         except ConfigError as error:
             self.notice = f"The last settings can't be used: {error.problems[0]} The demo is loaded instead."
@@ -322,10 +320,10 @@ class SettingsModel:
         return False
 
     def _set_aside(self, path: Path) -> None:
-        """Move a last state that can't be used out of the way of the next one: a newer Chorus can read it, or a
-        person mend it."""
+        """Rename an unusable state file, so that it is not overwritten: a newer Chorus can read it, or the user can
+        repair it."""
         aside = path.with_suffix(".unreadable.json")
-        with contextlib.suppress(OSError):  # then the next state can't be written there either
+        with contextlib.suppress(OSError):  # in that case the next state can't be written there either
             rename(path, aside)
             self.notice += f" They are kept in {aside}."
 
@@ -337,10 +335,11 @@ class SettingsModel:
         return generic_path(path) in settings_by_path()
 
     def _with_preset(self, name: str) -> tuple[TrainConfig, dict, list[str]]:
-        """The settings as a preset would make them, the preset's own values, and the paths of what would be kept."""
+        """The settings after applying a preset, the preset's own values, and the paths of the settings kept."""
         preset = to_values(config_from_values(load_preset(name), f"preset {name}"))
         now, values = to_values(self._config), copied(preset)
-        start = flatten(to_values(TrainConfig())) if self.source_file else self._flat_baseline  # a file is the person's
+        # After loading a file, everything but the defaults is the user's own.
+        start = flatten(to_values(TrainConfig())) if self.source_file else self._flat_baseline
         kept = kept_settings(self._differing(start), now, preset)
         for path in kept:
             put_value(values, path, value_in(now, path))
@@ -374,7 +373,7 @@ class SettingsModel:
         return None
 
     def _keep_typed(self, typed: dict[str, Any]) -> None:
-        """Take over refused texts, and find out again why each is."""
+        """Restore refused input, and determine again why each is refused."""
         self.typed, self._refusals = {}, {}
         for path, text in typed.items():
             value = self.get(path)
@@ -384,7 +383,7 @@ class SettingsModel:
                 self.typed[path], self._refusals[path] = text, refusal
 
     def _refused(self) -> dict[str, str]:
-        """Path -> sentence, of the fields whose text is refused and that matter."""
+        """Path -> sentence, for visible fields with refused input."""
         return {path: sentence for path, sentence in self._refusals.items() if self.is_visible(path)}
 
     def _replace_list(self, path: str, parts: list[dict]) -> None:
@@ -396,7 +395,7 @@ class SettingsModel:
         before = self._snapshot()
         parts = value_in(to_values(self._config), path)
         self._replace_list(path, [parts[number] for number in order])
-        places = {old: new for new, old in reversed(list(enumerate(order)))}  # of a part and its copy, the part's
+        places = {old: new for new, old in reversed(list(enumerate(order)))}  # for a part and its copy, the original's
         typed = {}
         for one, text in self.typed.items():
             if match := re.fullmatch(rf"{re.escape(path)}\.([0-9]+)\.(.*)", one):
@@ -424,9 +423,9 @@ class SettingsModel:
         return _Snapshot(values, dict(self.typed), self.preset_name, self.source_file, self._baseline)
 
     def _commit(self, before: _Snapshot, touched: set[str], same_as: str = "") -> None:
-        """After a change: remember how it was before, and tell who listens.
+        """After a change: add an undo step and notify the listeners.
 
-        same_as: changes of one name that follow each other are undone in one step.
+        same_as: consecutive changes with the same name are undone in one step.
         """
         if self._snapshot() == before:
             return

@@ -1,4 +1,4 @@
-"""A JSON file that keeps how something in the window is, for the next time."""
+"""A JSON file that stores a part of the window's state between sessions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.session.atomic import write_json
 
 
 class StateFile:
-    """path: None keeps nothing."""
+    """path: None stores nothing."""
 
     def __init__(self, path: Path | None):
         self.path = path
@@ -19,10 +19,10 @@ class StateFile:
         self._write_lock = threading.Lock()
 
     def pending_save(self, state: dict) -> Callable[[], None] | None:
-        """What writes a state, to be called in any thread; None if it is written already.
+        """A function that writes a state, to be called in any thread; None if it is already written.
 
-        state: may not be changed afterwards. The function raises OSError if the file can't be written. Where a later
-        one was faster it does nothing.
+        state: must not be modified afterwards. The function raises OSError if the file can't be written. It does
+        nothing if a later state was written first.
         """
         if self.path is None:
             return None

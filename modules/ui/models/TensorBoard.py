@@ -1,4 +1,4 @@
-"""TensorBoard in a process of its own, for the curves of a run. No Tk."""
+"""TensorBoard in a separate process, for the curves of a run. No Tk."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ STOPPED = "TensorBoard is no longer wanted: open it again."
 
 
 class TensorBoard:
-    """One server, heard on this machine only. `start` takes seconds and is for a thread; `stop` ends it for good.
+    """A server that listens on this machine only. Call `start`, which takes seconds, in a thread; `stop` is final.
 
-    command: what starts it, for tests.
+    command: the command that starts it, for tests.
     """
 
     def __init__(self, command: Sequence[str] = (sys.executable, "-m", "tensorboard.main")):
@@ -35,9 +35,9 @@ class TensorBoard:
         self._url = ""
 
     def start(self, folder: Path) -> str:
-        """The address under which the curves in `folder` are shown; the one there is, if it shows them already.
+        """Start a server for the curves in `folder`, unless it is already running. Returns its URL.
 
-        Raises UserError where there are none, or TensorBoard does not start.
+        Raises UserError if there are no curves, or TensorBoard does not start.
         """
         try:
             has_curves = folder.is_dir() and any(folder.iterdir())
@@ -54,7 +54,7 @@ class TensorBoard:
             return self._url
 
     def stop(self) -> None:
-        self._is_stopped = True  # also for a start that waits for the lock, or comes late
+        self._is_stopped = True  # also cancels a start that is waiting for the lock or comes later
         process = self._process
         if process is not None:
             process.terminate()  # even while another thread waits for it to start

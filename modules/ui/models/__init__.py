@@ -1,1 +1,1 @@
-"""What the window knows: the settings, the run, the machine and the data, for people to see. No Tk."""
+"""The window's models: the settings, the run, the machine and the data. No Tk."""

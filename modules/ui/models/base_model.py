@@ -1,4 +1,4 @@
-"""What there is at a base model's path or name. No Tk; for a thread, as a disk may be slow."""
+"""Examine a base model's path or name. No Tk; call it in a thread, as a disk may be slow."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 MAX_INDEX_BYTES = 1 << 20
 
 
-def look_at_base(base: str) -> tuple[str, bool]:
-    """What there is at a base model's path or name, in a sentence, and whether no run can start from it."""
+def examine_base(base: str) -> tuple[str, bool]:
+    """A sentence on what is at a base model's path or name, and whether it is unusable."""
     if not base.strip():
-        return "", False  # the settings' own checks say so
+        return "", False  # reported by the checks of the settings
     path = Path(os.path.expanduser(base))
     try:
         if path.is_dir():
@@ -31,14 +31,14 @@ def look_at_base(base: str) -> tuple[str, bool]:
 
 
 def base_bytes(base: str) -> int | None:
-    """Of a model's files on this disk; None for a name on the Hub. For a thread."""
+    """The size of a model's local files; None for a name on the Hub. Call it in a thread."""
     path = Path(os.path.expanduser(base))
     try:
         files = [path] if path.is_file() else []
-        if (path / "model_index.json").is_file():  # else it is a path half typed, and may be the whole disk
+        if (path / "model_index.json").is_file():  # else it may be a half-typed path, such as the root of the disk
             files = list(path.rglob("*.safetensors"))
         return sum(file.stat().st_size for file in files) or None
-    except OSError:  # a folder that can't be read, which the model tab says
+    except OSError:  # an unreadable folder, which the model tab reports
         return None
 
 

@@ -1,6 +1,6 @@
-"""What a concept gives to the training, for people to look at: its counts, its share, its looks and its captions.
+"""Preview of a concept: its counts, its share of an epoch, its augmented images and its captions.
 
-No Tk and no torch, so that it may run in a thread of the window. The functions are those of the training itself.
+No Tk and no torch, so that it can run in a thread of the window. It uses the training's own functions.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
     from modules.config.TrainConfig import TrainConfig
 
-NUM_READERS = 1  # of headers: each more keeps the window waiting for the interpreter, a millisecond at each call of Tk
-MAX_SHOWN = 12  # looks or captions of one picture
+NUM_READERS = 1  # of headers: each further thread makes the window wait a millisecond for the GIL at each call of Tk
+MAX_SHOWN = 12  # augmentations or captions of one image
 
 
 @dataclass(frozen=True)
 class ConceptPictures:
-    """What is found in a concept's folder.
+    """The content of a concept's folder.
 
-    paths: of the readable pictures, by name. num_unreadable, num_without_caption: how many. num_of_runs: images that
-    runs have written there, which are left out.
-    error: the sentence why there is nothing, empty if all is well.
+    paths: of the readable images, sorted by name. num_unreadable, num_without_caption: counts. num_of_runs: number of
+    images written by runs, which are left out.
+    error: a sentence on why there is nothing; empty if all is well.
     """
 
     paths: tuple[str, ...] = ()
@@ -57,12 +57,12 @@ def find_pictures(
     is_wanted: Callable[[], bool] = lambda: True,
     outputs: Outputs = NO_OUTPUTS,
 ) -> ConceptPictures:
-    """The pictures of one concept, whether it is enabled or not; reads every header, so not for the Tk thread.
+    """The images of one concept, enabled or not. Reads every header, so don't call it in the Tk thread.
 
-    number: N in "concepts.N", for the message of `error`. is_wanted, outputs: as for `scan`; once it is not wanted the
-    answer is worthless.
+    number: N in "concepts.N", for the message in `error`. is_wanted, outputs: as for `scan`; the result is meaningless
+    once it is not wanted.
     """
-    # The others stand for the concepts before it, so that messages name the right one; disabled, they are not walked.
+    # The others are placeholders, so that messages have the right number; being disabled, they are not scanned.
     others = [replace(concept, enabled=False)] * number
     try:
         dataset = scan([*others, replace(concept, enabled=True)], NUM_READERS, is_wanted, outputs)
@@ -73,10 +73,10 @@ def find_pictures(
 
 
 def samples_per_epoch(concepts: Sequence[ConceptConfig], num_images: Sequence[int]) -> list[float]:
-    """How many samples of an epoch each concept gives, with repeats, shares and regularisation as in the training.
+    """The number of samples per epoch of each concept, with repeats, shares and regularization as in the training.
 
-    num_images: of each concept; those of disabled ones don't count. What is held out of all by
-    data.validation_share is not taken off.
+    num_images: of each concept; those of disabled ones don't count. The validation split by data.validation_share is
+    not subtracted.
     """
     counts = [number if concept.enabled else 0 for concept, number in zip(concepts, num_images, strict=True)]
     index = np.repeat(np.arange(len(concepts), dtype=np.int32), counts)
@@ -93,17 +93,17 @@ def samples_per_epoch(concepts: Sequence[ConceptConfig], num_images: Sequence[in
 
 @dataclass(frozen=True)
 class PreviewLook:
-    """image: as it is trained. title: what it is."""
+    """image: as it is trained. title: which variant it is."""
 
     image: Image.Image
     title: str
 
 
 def preview_looks(config: TrainConfig, number: int, path: str, side: int) -> list[PreviewLook]:
-    """The picture at `path` in each look in which concept `number` trains it, the plain one first.
+    """The image at `path` with each augmentation that concept `number` trains, the original first.
 
-    side: pixels that a preview has to fit in.
-    Raises ImageError if the picture can't be read.
+    side: maximum side of a preview, in pixels.
+    Raises ImageError if the image can't be read.
     """
     concept = config.concepts[number]
     width, height = _trained_size(config, concept, read_size(path))
@@ -111,7 +111,7 @@ def preview_looks(config: TrainConfig, number: int, path: str, side: int) -> lis
     augmentation = concept.augmentation
     looks = [("as it is", NO_AUGMENTATION)]
     if augmentation.is_on and not concept.validation:
-        # those of the training: drawn by the same seed and the file's name
+        # identical to the training's: drawn with the same seed and file name
         name, num_variants = os.path.basename(path), min(config.data.augmentation_variants, MAX_SHOWN)
         looks += [
             (f"variant {n + 1}", draw_augmentation(augmentation, config.seed, name, n)) for n in range(num_variants)
@@ -124,7 +124,7 @@ def preview_looks(config: TrainConfig, number: int, path: str, side: int) -> lis
 
 
 def preview_captions(config: TrainConfig, number: int, path: str) -> list[str]:
-    """The captions with which concept `number` shows the picture at `path` in the first epochs, each once.
+    """The different captions that concept `number` uses for the image at `path` in the first epochs.
 
     Raises UserError if the caption can't be read.
     """
@@ -133,7 +133,7 @@ def preview_captions(config: TrainConfig, number: int, path: str) -> list[str]:
     options = read_captions(path, concept, table) or ("",)
     one = np.ones(1, np.int32)
     dataset = Dataset([concept], [path], np.zeros(1, np.int32), one, one, [], 0)
-    # While a text encoder trains, nothing is cached and each showing has an order of its own.
+    # While a text encoder trains, captions are not cached, so each use has a new order.
     text_trains = facts_of(config).trains_text(config)
     variants = None if text_trains else config.data.caption_variants
     source = CaptionSource(dataset, [options], config.seed, variants)
@@ -142,7 +142,7 @@ def preview_captions(config: TrainConfig, number: int, path: str) -> list[str]:
 
 
 def _trained_size(config: TrainConfig, concept: ConceptConfig, size: tuple[int, int]) -> tuple[int, int]:
-    """Width and height, in pixels, in which a picture of this size is trained, in the concept's first resolution."""
+    """The width and height in pixels at which an image of this size is trained, at the concept's first resolution."""
     data = config.data
     width, height = np.array([size[0]]), np.array([size[1]])
     resolution = resolutions_of(concept, data)[0]

@@ -1,4 +1,4 @@
-"""Pictures in the size in which the window shows them. Pillow only; made for threads."""
+"""Decode images at the size in which the window shows them. Pillow only; for use in threads."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from PIL import Image
 from modules.data.errors import ImageError
 from modules.data.images import load_image
 
-# path, and the width and height in pixels that its picture has to fit in
+# path, and the maximum width and height of the image in pixels
 PictureKey = tuple[str, int, int]
 
-MAX_BATCH = 16  # pictures handed over at once: making a Tk image of 128 x 128 pixels takes some 0.2 ms
-BATCH_SECONDS = 0.1  # of decoding, after which what is ready is shown
-PIXELATED_FROM = 2  # pictures enlarged this much show their pixels as squares
+MAX_BATCH = 16  # images handed over at once: creating a Tk image of 128 x 128 pixels takes about 0.2 ms
+BATCH_SECONDS = 0.1  # of decoding, after which the images ready so far are shown
+PIXELATED_FROM = 2  # images enlarged this much show their pixels as squares
 
 
 def decode_pictures(keys: Sequence[PictureKey]) -> list[tuple[PictureKey, Image.Image | str]]:
-    """As many of `keys` as are decoded in BATCH_SECONDS, at least one; a picture that can't be read as the reason."""
+    """As many of `keys` as can be decoded in BATCH_SECONDS, at least one; for an unreadable image the reason."""
     end = time.monotonic() + BATCH_SECONDS
     decoded: list[tuple[PictureKey, Image.Image | str]] = []
     for key in keys[:MAX_BATCH]:
@@ -33,7 +33,7 @@ def decode_pictures(keys: Sequence[PictureKey]) -> list[tuple[PictureKey, Image.
 
 
 def fit_inside(image: Image.Image, width: int, height: int) -> Image.Image:
-    """`image` as large as fits into width x height pixels; a small one is enlarged to squares for its pixels."""
+    """`image` scaled to fit into width x height pixels; a small one is enlarged with visible square pixels."""
     factor = min(width / image.width, height / image.height)
     if factor >= PIXELATED_FROM:
         return image.resize((image.width * int(factor), image.height * int(factor)), Image.Resampling.NEAREST)

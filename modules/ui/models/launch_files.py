@@ -1,4 +1,4 @@
-"""Writing what a command needs: its settings, and the command itself as a file. For threads; knows nothing of Tk."""
+"""Write the files for a launch command: its settings and the command as a script. For threads; no Tk."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from modules.launch.command_text import (
 
 
 def write_settings(config: TrainConfig, places: Places) -> str:
-    """Writes the settings where the command looks for them; a sentence about it. Raises UserError.
+    """Write the settings where the command expects them. Returns a sentence about it. Raises UserError.
 
-    A file that a person has named is never overwritten, and its folder may be one of other machines only.
+    A file named by the user is never overwritten, and its folder may exist on other machines only.
     """
     default = Path(launch_settings_path(config.workspace_dir))
     path = Path(places.folder, places.config_path)
@@ -44,7 +44,7 @@ def write_settings(config: TrainConfig, places: Places) -> str:
 
 
 def write_script(path: str, commands: Sequence[Command]) -> str:
-    """Writes a file for bash, or for PowerShell if its name ends in .ps1; the path. Raises UserError."""
+    """Write a bash script, or a PowerShell one if the name ends in .ps1. Returns the path. Raises UserError."""
     is_powershell = path.lower().endswith(".ps1")
     if is_powershell:
         data = powershell_script(commands).replace("\n", "\r\n").encode("utf-8-sig")

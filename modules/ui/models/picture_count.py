@@ -1,6 +1,6 @@
-"""How many samples an epoch has, counted on the disk for the run's steps. No Tk.
+"""Count the samples of an epoch on disk, from which the number of steps follows. No Tk.
 
-What reads pictures is imported where it is used: NumPy would hold up the first picture of the window.
+Modules that read images are imported where they are used: NumPy would delay the window's first display.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> int | None:
-    """Samples of an epoch, repeats counted; None where they can't be, which the concepts tab and the check before the
-    start tell. Reads the headers of all pictures; for a thread.
+    """The samples of an epoch, including repeats; None if they can't be counted, which the concepts tab and the check
+    before a start report. Reads the headers of all images, so call it in a thread.
 
     is_wanted: as for `scan`.
     """
@@ -36,15 +36,15 @@ def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> int | 
 
 
 def count_key(config: TrainConfig) -> tuple:
-    """What `count_pictures` depends on: the same key, the same number, unless files have changed."""
+    """Everything that `count_pictures` depends on, except the files: an equal key means the same number."""
     outputs = Outputs.of(config)
     return config.data.validation_share, *(_concept_key(concept, outputs) for concept in config.concepts)
 
 
 def scan_key(concept: ConceptConfig, outputs: Outputs) -> tuple:
-    """What the pictures that are found in a concept's folder depend on, whether it is enabled or not.
+    """Everything that the images found in a concept's folder depend on, whether it is enabled or not.
 
-    outputs: of the run to come, which matter where they lie in the folder.
+    outputs: of the next run, which matter if they are inside the folder.
     """
     return (
         outputs.inside(concept.path),

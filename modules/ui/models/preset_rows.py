@@ -1,4 +1,4 @@
-"""What the list of presets says of each, for GPUs of a size and number. No Tk."""
+"""The rows of the list of presets, for a given memory and number of GPUs. No Tk."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ COLUMNS = {"Preset or file": 190, "What it is for": 420, "Memory": 80, "A step":
 
 
 def preset_rows(memory: int | None, num_gpus: int) -> list[tuple[str, tuple[str, ...]]]:
-    """("preset:NAME", cells) of each preset. memory: of each GPU, in GB; None: any."""
+    """("preset:NAME", cells) for each preset. memory: of each GPU, in GB; None: any."""
     return [_row(preset.name, preset.description, memory, num_gpus) for preset in list_presets()]
 
 
 def file_rows(paths: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """("file:PATH", cells) of the settings files that are there. A disk of another machine may keep it waiting."""
+    """("file:PATH", cells) for the existing settings files. A network disk may make this slow."""
     return [(f"file:{path}", (Path(path).name, path, "", "", "")) for path in paths if os.path.isfile(path)]
 
 
 def suggested(gpus: Sequence[Gpu]) -> tuple[int | None, int]:
-    """The memory in GB and the number of GPUs that presets are shown for on a machine; (None, 1) without a GPU."""
+    """The memory in GB and the number of GPUs to show presets for on a machine; (None, 1) without a GPU."""
     sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes]
     counts = [count for count in (1, *GPU_COUNTS) if count <= len(gpus)]
     return (fitting_memory(min(sizes)) if sizes else None), (max(counts) if counts else 1)
@@ -50,7 +50,7 @@ def _row(name: str, description: str, memory: int | None, num_gpus: int) -> tupl
     if memory is not None and (reason := why_not_offered(name, memory)):
         return f"preset:{variant}", (variant, reason, "too little", "", "")
     if memory is not None:
-        description = description.partition(";")[0]  # what follows is the size that the preset itself is for
+        description = description.partition(";")[0]  # the rest is about the size that the preset itself is for
     config = config_from_values(load_preset(variant), f"preset {variant}")
     pictures = global_batch(config, num_gpus)
     rate = config.optimizer.learning_rate * learning_rate_factor(config, num_gpus)

@@ -1,4 +1,4 @@
-"""The values of a settings file, nested or flat: flat are all settings as path -> value, to be compared."""
+"""The values of a settings file, nested as in the file or flat (path -> value) for comparison."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from modules.config.explain import generic_path
 
 @dataclass(frozen=True)
 class Length:
-    """Among flat values, how many parts a list has."""
+    """The number of parts of a list, among flat values."""
 
     number: int
 
 
 def flatten(values: dict) -> dict[str, Any]:
-    """Flat values; a list of parts gives its length and what is in its parts."""
+    """Flatten nested values; a list of parts becomes its Length and the values of its parts."""
     return dict(_walk(values, ""))
 
 
 def plain(value: Any) -> Any:
-    """A flat value for people: of a list how many parts it has."""
+    """A flat value for display: for a list the number of parts."""
     return value.number if isinstance(value, Length) else value
 
 
 def value_in(values: dict, path: str) -> Any:
-    """The part or the value at `path` of nested values. KeyError or IndexError where there is none."""
+    """The section or value at `path` in nested values. Raises KeyError or IndexError if there is none."""
     value: Any = values
     for name in path.split("."):
         value = value[int(name)] if isinstance(value, list) else value[name]
@@ -37,14 +37,14 @@ def value_in(values: dict, path: str) -> Any:
 
 
 def put_value(values: dict, path: str, value: Any) -> None:
-    """Sets what is at `path` of nested values."""
+    """Set the value at `path` in nested values."""
     parent, _, name = path.rpartition(".")
     place = value_in(values, parent) if parent else values
     place[int(name) if isinstance(place, list) else name] = value
 
 
 def copied(value: Any) -> Any:
-    """A value that shares no list or section with the one given."""
+    """A deep copy of a value."""
     return json.loads(json.dumps(value)) if isinstance(value, (list, dict)) else value
 
 

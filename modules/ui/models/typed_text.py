@@ -1,4 +1,4 @@
-"""What a person types into a field: the value that it means, or the sentence why it is refused."""
+"""Parse what the user types into a field, and explain why it is refused."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from modules.config.explain import SQUARE, explain_one, square_side
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-WRONG_SETTING = "A setting holds what it can't take: mend it first."
+WRONG_SETTING = "A setting is invalid: fix it first."
 NO_GPU = "none"  # in the setting device_indexes, where an empty list means all
 
 
 def read_text(info: SettingInfo, text: str) -> Any:
-    """The value that a typed text means. Raises ValueError, with what is wrong, if it can't mean one."""
+    """Parse typed text. Raises ValueError with the reason if it is invalid."""
     if info.type in ("str", "choice"):
         return text
     text = text.strip()
@@ -38,7 +38,7 @@ def read_text(info: SettingInfo, text: str) -> Any:
 
 
 def refusal_of(path: str, info: SettingInfo, value: Any, error: ValidationError) -> str:
-    """The sentence for a value that its setting refuses, short enough for a place under a field."""
+    """A sentence on why a setting refuses a value, short enough to fit below a field."""
     problem = error.errors(include_url=False)[0]
     limits = range_text(info)
     if limits and problem["type"].startswith(("greater_than", "less_than")):
@@ -57,7 +57,7 @@ def _read_whole(text: str) -> int:
 
 
 def _read_number(text: str) -> float:
-    # A comma for the decimal point, as many countries write it, would be the beginning of a guess: 1,000 is a thousand.
+    # No decimal comma, although many countries use it: 1,000 would be ambiguous.
     if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", text):
         raise ValueError(f"'{text[:30]}' is not a number")
     number = float(text)

@@ -1,4 +1,4 @@
-"""The backup tab: when backups are made, those there are, and going on from one of them."""
+"""The backup tab: when backups are made, the list of backups, and resuming from one of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from modules.ui.cards.Card import Card
 from modules.ui.keyboard import pressed_once
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask
-from modules.ui.widgets.fitting import fit_columns, share_width
+from modules.ui.widgets.fitting import fit_columns, fit_side_column
 from modules.ui.widgets.form import CardSpec, SettingsCard
 from modules.ui.widgets.scrolling import make_scrollbar
 
@@ -33,11 +33,11 @@ SCHEDULE = CardSpec("Schedule", ("backup.every", "backup.unit", "backup.keep", "
 SIDE_WIDTH = 400
 LOOK_SECONDS = 2.0
 COLUMNS = (("step", "Step", 90), ("time", "Made", 130), ("size", "Size", 90), ("state", "State", 260))
-CHECKING, WHOLE = "checking…", "whole"
+CHECKING, COMPLETE = "checking…", "complete"
 
 
 class BackupTab(ctk.CTkFrame):
-    """Shows the backups of the run that the window follows, else those in the run folder of the settings."""
+    """Shows the backups of the run that the window follows or, without one, those in the run folder of the settings."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(parent, fg_color="transparent")
@@ -62,7 +62,7 @@ class BackupTab(ctk.CTkFrame):
     # --- the list -----------------------------------------------------------------------------------------------------
 
     def folder(self) -> RunFolder:
-        """Whose backups are shown. Raises UserError where the settings name none."""
+        """The folder whose backups are shown. Raises UserError if the settings have none."""
         return RunFolder(self.app.run.state.folder or self.app.settings.get("workspace_dir"))
 
     def _on_settings(self, paths: set[str] | None) -> None:
@@ -70,7 +70,7 @@ class BackupTab(ctk.CTkFrame):
             self.look()
 
     def look(self) -> None:
-        """See in a thread which backups there are."""
+        """Read the list of backups in a thread."""
         if self._is_looking:
             return
         try:
@@ -112,12 +112,12 @@ class BackupTab(ctk.CTkFrame):
         self._show_chosen()
 
     def _choose_usable(self) -> None:
-        """The latest that is not known to be damaged."""
+        """Select the latest backup that is not known to be damaged."""
         usable = [i.path.name for i in self.backups if not i.is_aside and not self.is_damaged(i)]
         self.table.selection_set(usable[:1])
 
     def _check_next(self) -> None:
-        """Read the next backup that has not been looked at in full, one at a time: they may be large."""
+        """Verify the next unchecked backup; only one at a time, as they may be large."""
         waiting = [info for info, state in self.states.items() if state == CHECKING]
         if self._is_checking or not waiting:
             return
@@ -125,7 +125,7 @@ class BackupTab(ctk.CTkFrame):
         info = waiting[0]
 
         def fail(error: Exception) -> None:
-            self._checked(info, "it can't be read")  # and the next one
+            self._checked(info, "it can't be read")  # and continue with the next one
             raise error
 
         self.app.in_background(lambda: damage(info.path), lambda problem: self._checked(info, problem), fail)
@@ -135,7 +135,7 @@ class BackupTab(ctk.CTkFrame):
         if not self.winfo_exists():
             return
         if info in self.states:
-            self.states[info] = WHOLE if problem is None else f"damaged: {problem}"
+            self.states[info] = COMPLETE if problem is None else f"damaged: {problem}"
             self.table.item(info.path.name, values=self._cells(info), tags=self._tags(info))
             if problem is not None and info == self.chosen():
                 self._choose_usable()
@@ -144,7 +144,7 @@ class BackupTab(ctk.CTkFrame):
 
     def _cells(self, info: BackupInfo) -> tuple[str, ...]:
         made = time.strftime("%d %b %H:%M:%S", time.localtime(info.time))
-        state = f"{self.states[info]}, put aside" if info.is_aside else self.states[info]
+        state = f"{self.states[info]}, set aside" if info.is_aside else self.states[info]
         return f"{info.step:,}", made, size_text(info.num_bytes), state
 
     def _tags(self, info: BackupInfo) -> tuple[str, ...]:
@@ -159,10 +159,10 @@ class BackupTab(ctk.CTkFrame):
         names = self.table.selection()
         return next((info for info in self.backups if names and info.path.name == names[0]), None)
 
-    # --- what a person does -------------------------------------------------------------------------------------------
+    # --- actions ------------------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Go on from the backup that is chosen; later ones are put aside."""
+        """Resume from the selected backup; later ones are set aside."""
         info, folder = self.chosen(), self._folder
         if info is None or folder is None or self._is_resuming or self.app.run.state.is_running:
             return
@@ -179,7 +179,7 @@ class BackupTab(ctk.CTkFrame):
         )
 
     def _settings_of(self, folder: RunFolder) -> TrainConfig | None:
-        """The settings of the window if they are of this folder, else those the run was started with."""
+        """The window's settings if they belong to this folder, else those the run was started with."""
         try:
             if RunFolder(self.app.settings.get("workspace_dir")).path != folder.path:
                 return load_config(folder.config_path)
@@ -197,10 +197,10 @@ class BackupTab(ctk.CTkFrame):
         later = sum(other.step > info.step and not other.is_aside for other in self.backups)
         if not later and not info.is_aside:
             return True
-        text = f"Go on from step {info.step:,}? " + (
-            f"{later} later {'backups are' if later > 1 else 'backup is'} put aside and can be chosen again."
+        text = f"Resume from step {info.step:,}? " + (
+            f"{later} later {'backups are' if later > 1 else 'backup is'} set aside and can be chosen again."
             if later
-            else "It was put aside before."
+            else "It was set aside before."
         )
         return ask(self.app, "Resume", text, ("Resume", "Cancel")) == "Resume"
 
@@ -232,7 +232,7 @@ class BackupTab(ctk.CTkFrame):
 
     def _show_chosen(self) -> None:
         info = self.chosen()
-        text = "" if info is None else f"Step {info.step:,} is {self.states[info]}" + ", put aside." * info.is_aside
+        text = "" if info is None else f"Step {info.step:,} is {self.states[info]}" + ", set aside." * info.is_aside
         self._detail.configure(text=text if text.endswith(".") or not text else f"{text}.")
         self._on_run(self.app.run.state)
 
@@ -252,13 +252,13 @@ class BackupTab(ctk.CTkFrame):
     # --- widgets ------------------------------------------------------------------------------------------------------
 
     def _build(self) -> Iterator[None]:
-        """In slices, so that opening the tab never stalls the window."""
+        """Build the tab in slices, so that opening it never stalls the window."""
         yield from self._build_list()
         view = self.app.views.add(self, self._on_settings)
         self._ends = [
             self.app.run.subscribe(self._on_run),
             view.end,
-            self.app.every(LOOK_SECONDS, view.invalidate),  # hidden, it looks when it is shown again
+            self.app.every(LOOK_SECONDS, view.invalidate),  # while hidden, it is refreshed when shown again
             self.app.theme.on_change(self._restyle),
         ]
         self._restyle()
@@ -268,13 +268,13 @@ class BackupTab(ctk.CTkFrame):
         side = ctk.CTkFrame(self, fg_color="transparent")
         side.grid(row=0, column=0, sticky="new", padx=(4, 0))
         theme = self.app.theme
-        share_width(
+        fit_side_column(
             self, SIDE_WIDTH, theme, lambda width: side.grid_columnconfigure(0, minsize=theme.scaled(width), weight=1)
         )
         SettingsCard(side, self.app, SCHEDULE, lambda: None).grid(row=0, column=0, sticky="ew", padx=4, pady=4)
         now = Card(side, self.app, "Now")
         now.grid(row=1, column=0, sticky="ew", padx=4, pady=4)
-        now.add_note(1).configure(text="What is asked for is done after the step that is being trained.")
+        now.add_note(1).configure(text="Runs after the current step.")
         self._back_up, self._save = now.add_buttons(
             2,
             ("Back up now", pressed_once(lambda: self._ask_run("backup", "A backup is written after this step."))),
@@ -314,7 +314,7 @@ class BackupTab(ctk.CTkFrame):
 
 
 def shown_path(path: Path) -> str:
-    """As the settings name it: from the folder in which the window runs, where it is in there."""
+    """A path as in the settings: relative to the working folder if it is inside it."""
     try:
         here = working_folder()
     except UserError:
@@ -323,7 +323,7 @@ def shown_path(path: Path) -> str:
 
 
 def size_text(num_bytes: int) -> str:
-    """Such as "4.1 GiB"."""
+    """A size such as "4.1 GiB"."""
     size, unit = float(num_bytes), "B"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1000 or unit == "GiB":

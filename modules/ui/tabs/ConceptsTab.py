@@ -1,4 +1,4 @@
-"""The concepts tab: the folders of pictures, what is in them, and how they share an epoch."""
+"""The concepts tab: the folders of images, their content, and their share of an epoch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.describe import part_paths
 from modules.data.folder_walk import Outputs
 from modules.ui.cards.ConceptCards import ConceptCard, ConceptCards
 from modules.ui.models.concept_preview import ConceptPictures, find_pictures, samples_per_epoch
-from modules.ui.models.part_paths import part_paths
 from modules.ui.models.picture_count import scan_key
 from modules.ui.widgets.dialogs import ask_path, open_window
-from modules.ui.widgets.fitting import lay_in_rows, share_width, wrap_to
+from modules.ui.widgets.fitting import fit_side_column, lay_in_rows, wrap_to
 from modules.ui.widgets.form import SettingsForm
 from modules.ui.widgets.scrolling import quiet_page
 from modules.ui.windows.ConceptWindow import TYPING_MS, ConceptWindow
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 SIDE_WIDTH = 370
-OUTPUTS = ("workspace_dir", "cache_dir")  # the settings that an Outputs is made of
+OUTPUTS = ("workspace_dir", "cache_dir")  # the settings that Outputs depends on
 TYPED = re.compile(rf"concepts\.\d+\.path|{'|'.join(OUTPUTS)}")  # settings whose values are paths
-READ_MS = 150  # by then the tab is laid out: while threads read, each call of Tk may wait a millisecond
+READ_MS = 150  # after which the tab is laid out; while threads read, each call of Tk may wait a millisecond
 
 
 class ConceptsTab(ctk.CTkFrame):
-    """Cards of the concepts, and the settings of the chosen one."""
+    """The concepts as cards, and the settings of the selected one."""
 
     def __init__(self, parent: tk.Misc, app: App):
         super().__init__(parent, fg_color="transparent")
         self.app = app
-        self._found: dict[tuple, ConceptPictures] = {}  # by what the search depends on
-        self._reading: tuple[tuple, threading.Event] | None = None  # what the search depends on, and what ends it
+        self._found: dict[tuple, ConceptPictures] = {}  # by scan_key
+        self._reading: tuple[tuple, threading.Event] | None = None  # current scan_key, and what cancels it
         self._form: SettingsForm | None = None
         self._form_number: int | None = None
         self._window: ConceptWindow | None = None
@@ -58,17 +58,17 @@ class ConceptsTab(ctk.CTkFrame):
         self._steps = self._build()
         app.in_slices(self._steps)
 
-    # --- what a person does ------------------------------------------------------------------------------------------
+    # --- actions -----------------------------------------------------------------------------------------------------
 
     def add_folder(self, path: str | None = None) -> None:
-        """A new concept of a folder, which is asked for unless it is given."""
+        """Add a concept for a folder; ask for one unless it is given."""
         options = {"title": "A folder of pictures", "mustexist": True}
         path = path or ask_path(self.app, filedialog.askdirectory, parent=self, **options)
         if path:
             self.cards.choose(self.app.settings.add("concepts", {"path": path}))
 
     def edit(self, number: int) -> None:
-        """Open the window of a concept, with its pictures."""
+        """Open the window of a concept, with its images."""
         if not self._is_there(number):
             return
         if self._window is None:
@@ -80,9 +80,9 @@ class ConceptsTab(ctk.CTkFrame):
         return self._form_number
 
     def show_setting(self, path: str) -> None:
-        """Choose the concept that the setting at `path`, "concepts.2.repeats", belongs to: its field is made. For
-        "concepts" itself the button that adds one gets the focus."""
-        for _ in self._steps:  # to the end of the tab
+        """Select the concept of the setting at `path`, such as "concepts.2.repeats", so that its field exists. For
+        "concepts" itself, focus the button that adds one."""
+        for _ in self._steps:  # finish building the tab
             pass
         if path == "concepts":
             self._add._canvas.focus_set()
@@ -104,13 +104,13 @@ class ConceptsTab(ctk.CTkFrame):
             self.app.settings.set(path, not self.app.settings.get(path))
 
     def refresh(self) -> None:
-        """Look into the folders again."""
+        """Read the folders again."""
         self._found = {}
         self.cards.forget_pictures()
         self.show_concepts()
 
     def move(self, number: int, by: int) -> None:
-        """Change the order; nothing at its ends."""
+        """Move a concept in the list; nothing happens at its ends."""
         target = number + by
         if self._is_there(number) and self._is_there(target):
             self.app.settings.move("concepts", number, target)
@@ -119,10 +119,10 @@ class ConceptsTab(ctk.CTkFrame):
     def check_data(self) -> None:
         open_window(self.app, HealthWindow).check()
 
-    # --- what is shown -----------------------------------------------------------------------------------------------
+    # --- display -----------------------------------------------------------------------------------------------------
 
     def show_concepts(self) -> None:
-        """Bring the cards to the settings, and look into folders that are not known yet."""
+        """Update the cards from the settings, and read folders that are not known yet."""
         concepts, outputs = self.app.settings.get("concepts"), self._outputs()
         found = [self._found.get(scan_key(concept, outputs)) for concept in concepts]
         samples = samples_per_epoch(concepts, [len(one.paths) if one else 0 for one in found])
@@ -142,17 +142,17 @@ class ConceptsTab(ctk.CTkFrame):
             self._read_in(READ_MS)
 
     def _is_there(self, number: int) -> bool:
-        """Whether there is a concept of this number: a card is drawn a little longer."""
+        """Whether this concept still exists: its card is drawn a little longer."""
         return 0 <= number < len(self.app.settings.get("concepts"))
 
     def _read_in(self, milliseconds: int | None) -> None:
-        """Look into the folders then; None: not for now."""
+        """Read the folders after a delay; None: not for now."""
         if self._read_job is not None:
             self.after_cancel(self._read_job)
         self._read_job = None if milliseconds is None else self.after(milliseconds, self._read_next)
 
     def _read_next(self) -> None:
-        """Look into one folder after the other; no further into one that no concept has any more."""
+        """Read one folder after the other; cancel one that no concept uses any more."""
         self._read_in(None)
         concepts, outputs = copy.deepcopy(self.app.settings.get("concepts")), self._outputs()
         keys = [scan_key(concept, outputs) for concept in concepts]
@@ -163,20 +163,20 @@ class ConceptsTab(ctk.CTkFrame):
             return
         number, concept = todo[0], concepts[todo[0]]
         key, given_up = self._reading = keys[number], threading.Event()
-        known = self._found  # another one after a refresh, which what was read before is not for
+        known = self._found  # replaced by a refresh, which makes the result obsolete
 
         def take(found: ConceptPictures) -> None:
             if given_up.is_set():
                 return
             self._reading = None
             known[key] = found
-            is_to_be_read = self._read_job is not None  # when the typing has stopped
+            is_to_be_read = self._read_job is not None  # once typing has stopped
             self.show_concepts()
             if not is_to_be_read:
-                self._read_next()  # at once: by now the tab is laid out
+                self._read_next()  # without delay: the tab is laid out by now
 
         def fail(error: Exception) -> None:
-            take(ConceptPictures(error=f"concepts.{number}.path can't be read."))  # and the next folder
+            take(ConceptPictures(error=f"concepts.{number}.path can't be read."))  # and continue with the next folder
             raise error
 
         self.app.in_background(
@@ -192,7 +192,8 @@ class ConceptsTab(ctk.CTkFrame):
             self._reading = None
 
     def _drop_form_of_no_concept(self, paths: set[str]) -> None:
-        """At once, also on a hidden tab: the form may still be built, and would not find its settings."""
+        """Remove the form of a removed concept at once, even on a hidden tab: it may still be being built and would not
+        find its settings."""
         if self._form_number is not None and self._form_number >= len(self.app.settings.get("concepts")):
             self._drop_form()
 
@@ -229,7 +230,7 @@ class ConceptsTab(ctk.CTkFrame):
     # --- widgets -----------------------------------------------------------------------------------------------------
 
     def _build(self) -> Iterator[None]:
-        """In slices, so that opening the tab never stalls the window."""
+        """Build the tab in slices, so that opening it never stalls the window."""
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=0, column=0, columnspan=2, sticky="ew", padx=8, pady=8)
         font = self.app.theme.font()
@@ -257,7 +258,7 @@ class ConceptsTab(ctk.CTkFrame):
         self._side.grid(row=1, column=1, sticky="nsew", padx=(4, 8), pady=(0, 8))
         self._side.grid_columnconfigure(0, weight=1)
         quiet_page(self._side)
-        share_width(self, SIDE_WIDTH, self.app.theme, lambda width: self._side.configure(width=width))
+        fit_side_column(self, SIDE_WIDTH, self.app.theme, lambda width: self._side.configure(width=width))
         hint = "Choose a concept to see its settings."
         self._hint = ctk.CTkLabel(self._side, text=hint, font=font, text_color=self.app.theme.muted)
         wrap_to(self._side, self._hint, self.app.theme)

@@ -1,4 +1,4 @@
-"""How pictures and captions are prepared; the folders themselves are on the tab of the concepts."""
+"""The data tab: how images and captions are prepared. The folders themselves are on the concepts tab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folders of a run, the runs there are, and how the window looks."""
+"""The general tab: the folders of a run, the existing runs, and the window's appearance."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GeneralTab(ctk.CTkFrame):
 
 
 class LookCard(ctk.CTkFrame):
-    """Dark or light, and how large."""
+    """The window's colours and scale."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(parent, fg_color=Theme.card, corner_radius=8)
@@ -52,7 +52,7 @@ class LookCard(ctk.CTkFrame):
         hint.grid(row=3, column=0, columnspan=2, sticky="w", padx=26, pady=(4, 12))
 
     def weight(self) -> float:
-        """Its length in rows."""
+        """Its height in rows."""
         return 5
 
     def _set_appearance(self, label: str) -> None:
@@ -62,7 +62,7 @@ class LookCard(ctk.CTkFrame):
     def _set_scale(self, label: str) -> None:
         scale = None if label == SCALES[0] else int(label.removesuffix(" %")) / 100
         self.app.preferences.scale = scale
-        self.app.after_idle(lambda: self.app.theme.set_scale(scale))  # not while the menu that was used is redrawn
+        self.app.after_idle(lambda: self.app.theme.set_scale(scale))  # after the menu in use has been redrawn
 
 
 def _scale_text(scale: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Which model is trained, its parts and precisions, and how the result is written."""
+"""The model tab: the base model, its parts and precision, and how the result is saved."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ModelTab(ctk.CTkFrame):
         super().destroy()
 
     def _changed(self, paths: set[str]) -> None:
-        if "family" in paths and self.page.cards:  # the labels are made with the first card
+        if "family" in paths and self.page.cards:  # the labels are created with the first card
             self.parts.configure(text=describe_parts(load_families()[self.app.settings.get("family")]))
 
     def _show_base(self) -> None:
@@ -83,7 +83,7 @@ class ModelTab(ctk.CTkFrame):
 
 
 def describe_parts(family: FamilyInfo) -> str:
-    """What a model of the family is made of, and about how large it is."""
+    """The components of the family's models, and their approximate size."""
     encoders = f"{len(family.text_encoders)} text encoder" + ("s" if len(family.text_encoders) > 1 else "")
     size = family.typical_bytes / 2**30
     return f"{family.label}: {', '.join(family.denoisers)}, {encoders}, autoencoder; about {size:.0f} GiB in float32."

@@ -1,4 +1,4 @@
-"""The multi-GPU tab: devices, links, the shape of the run and what it gives, the command, and the ranks, live."""
+"""The multi-GPU tab: devices, links, parallelism and its effects, the launch command, and the live ranks."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 USAGE_SECONDS = 1.0
-TWO_COLUMNS = 1100  # from this width on, before scaling: a table of GPUs takes half of it
+TWO_COLUMNS = 1100  # minimum width, unscaled: the table of GPUs takes half of it
 
-# what the card is about, also where only the settings that most runs need are shown
+# shown even with advanced settings hidden
 ALWAYS = ("use_torchrun", "distributed_backend", "distributed_data_loading", "gradient_reduce_precision", "lr_scaling")
 BATCH_PATHS = ("batch_size", "batch_size_mode", "gradient_accumulation_steps")
 
 
 class MultiGpuTab(ctk.CTkFrame):
-    """The cards in two columns, in one where the window is narrow."""
+    """Cards in two columns, or in one if the window is narrow."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(parent, fg_color="transparent")
@@ -50,7 +50,7 @@ class MultiGpuTab(ctk.CTkFrame):
         self._page = ctk.CTkScrollableFrame(self, fg_color="transparent")
         self._page.pack(fill="both", expand=True)
         quiet_page(self._page)
-        # Made before the cards: what is packed into a frame has to be above it.
+        # Created before the cards, so that cards packed into them are stacked above.
         self._columns = [ctk.CTkFrame(self._page, fg_color="transparent") for _ in range(2)]
         self._view = app.views.add(self, lambda paths: self._show_all())
         self._ends = [
@@ -78,13 +78,13 @@ class MultiGpuTab(ctk.CTkFrame):
         super().destroy()
 
     def refresh_machine(self) -> None:
-        """Ask the driver again which GPUs there are."""
+        """Query the driver for the GPUs again."""
         self.app.in_background(read_machine, self._if_there(self.devices.take_machine))
 
     def choose(self, indexes: set[int]) -> None:
         """Train on these GPUs."""
         self.app.settings.set("device_indexes", self.devices.setting_for(indexes))
-        self._show_choice()  # also if that changed nothing: the click has changed a box
+        self._show_choice()  # even if nothing changed, because the click has toggled a box
 
     def choose_idle(self) -> None:
         idle = self.devices.idle()
@@ -98,7 +98,7 @@ class MultiGpuTab(ctk.CTkFrame):
         open_window(self.app, MultiNodeWindow)
 
     def show(self) -> None:
-        """Bring all cards to the settings and the machine as they are now."""
+        """Update all cards from the settings and the machine."""
         config = self._config()
         shape = self.devices.shape(config) if self._is_chosen() else None
         self._backend_note.configure(text=self._launch_text(config))
@@ -107,7 +107,7 @@ class MultiGpuTab(ctk.CTkFrame):
         self.app.checks.report_devices()
         self._show_command(self.app.settings.config(), shape)
 
-    # --- what happens ------------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------------
 
     def _on_devices(self, what: str) -> None:
         if not self.is_built:
@@ -132,7 +132,7 @@ class MultiGpuTab(ctk.CTkFrame):
             button.configure(state="normal" if self.devices.gpus else "disabled")
             yield
         if seen is not None and seen.winfo_exists():
-            scroll_to(seen)  # a long table has pushed it down
+            scroll_to(seen)  # a long table may have pushed it out of view
 
     def _show_all(self) -> None:
         if self.is_built:
@@ -148,7 +148,7 @@ class MultiGpuTab(ctk.CTkFrame):
             self.choice_note.grid() if note else self.choice_note.grid_remove()
 
     def _is_chosen(self) -> bool:
-        """Whether the setting holds GPUs to train on: not where none are chosen, or what was typed is refused."""
+        """Whether the setting contains GPUs to train on, rather than none or invalid input."""
         return "device_indexes" not in self.app.settings.typed
 
     def _poll_usage(self) -> None:
@@ -171,15 +171,15 @@ class MultiGpuTab(ctk.CTkFrame):
         self._rank_card.show_title(f"Ranks: {summary(state.ranks)}")
 
     def _on_rank(self, rank: int | None) -> None:
-        """The log shows what this rank says, once it is opened."""
+        """Make the log show this rank, once it is opened."""
         self.app.log_rank = rank
 
     def _if_there(self, then):
-        """Results of threads may come after the tab has gone."""
+        """Wrap a callback for a thread's result, which may arrive after the tab is destroyed."""
         return lambda result: then(result) if self.winfo_exists() else None
 
     def _config(self) -> TrainConfig:
-        """The settings in force, also while some field holds what is refused."""
+        """The settings in effect, even while some field contains invalid input."""
         return self.app.settings.config() or config_from_values(self.app.settings.values)
 
     def _show_command(self, config: TrainConfig | None, shape: RunShape | None) -> None:
@@ -207,7 +207,7 @@ class MultiGpuTab(ctk.CTkFrame):
     # --- widgets -----------------------------------------------------------------------------------------------------
 
     def _build(self) -> Iterator[None]:
-        """Each card is laid out before the next one is made: all together would stall the window."""
+        """Create the cards one at a time, laying each out before the next, so that the window never stalls."""
         builders = (self._build_devices, self._build_links, self._build_shape, self._build_command, self._build_ranks)
         for build in builders:
             yield
@@ -249,7 +249,7 @@ class MultiGpuTab(ctk.CTkFrame):
         )
 
     def _build_shape_card(self) -> None:
-        """At once, so that a search for a setting finds its field; the form builds itself in slices."""
+        """Create this card at once, so that the search finds its fields; the form itself is built in slices."""
         self._run_card = Card(self._page, self.app, "Run shape")
         others = [path for path, info in settings_by_path().items() if info.group == "multi_gpu"]
         first = ["enable_multi_gpu", *ALWAYS, *BATCH_PATHS]
@@ -268,7 +268,7 @@ class MultiGpuTab(ctk.CTkFrame):
         make_scrollbar(frame, self.rank_table, row=0, column=1)
 
     def _arrange(self) -> None:
-        """Put the cards that are made into one or two columns."""
+        """Put the existing cards into one or two columns."""
         width = self._page._parent_canvas.winfo_width()
         count = 2 if width <= 1 or width >= self.app.theme.scaled(TWO_COLUMNS) else 1
         left, right = [self._device_card, self.links_card], [self._run_card, self.shape_card, self.command_card]
@@ -288,7 +288,7 @@ class MultiGpuTab(ctk.CTkFrame):
             self._rank_card.grid(row=1, column=0, columnspan=count, sticky="new", padx=6, pady=6)
 
     def _fill(self, number: int, cards: list[Card]) -> None:
-        """Cards that stand in the column already stay; the first one always does."""
+        """Add cards to a column, leaving those that are already there in place."""
         above: dict[str, Card] = {}
         for card in cards:
             if card not in self._stacks[number]:

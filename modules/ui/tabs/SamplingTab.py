@@ -1,4 +1,4 @@
-"""The sampling tab: when samples are made, of which prompts, and the gallery of the run."""
+"""The sampling tab: when samples are made, the prompts, and the gallery of the run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.config.describe import settings_by_path
+from modules.config.describe import part_paths, settings_by_path
 from modules.config.errors import UserError
 from modules.ui.keyboard import pressed_once
-from modules.ui.models.part_paths import part_paths
-from modules.ui.widgets.fitting import share_width
+from modules.ui.widgets.fitting import fit_side_column
 from modules.ui.widgets.form import CardSpec, SettingsCard
 from modules.ui.widgets.Gallery import Gallery
 from modules.ui.widgets.PromptList import PATH, PromptList
@@ -26,7 +25,7 @@ SIDE_WIDTH = 440
 
 
 class SamplingTab(ctk.CTkFrame):
-    """Settings on the left, what they gave on the right."""
+    """Settings on the left, the run's samples on the right."""
 
     def __init__(self, parent: tk.Misc, app: App):
         super().__init__(parent, fg_color="transparent")
@@ -45,9 +44,9 @@ class SamplingTab(ctk.CTkFrame):
         return self._edited_number
 
     def show_setting(self, path: str) -> None:
-        """Choose the prompt that the setting at `path`, such as "sampling.samples.2.seed", belongs to: its field is
-        made. For "sampling.samples" itself the button that adds one gets the focus."""
-        for _ in self._steps:  # to the end of the tab
+        """Select the prompt of the setting at `path`, such as "sampling.samples.2.seed", so that its field exists. For
+        "sampling.samples" itself, focus the button that adds one."""
+        for _ in self._steps:  # finish building the tab
             pass
         if path == PATH:
             self.prompts.focus_add()
@@ -83,11 +82,11 @@ class SamplingTab(ctk.CTkFrame):
         self.sample_now.configure(state="normal" if can_sample else "disabled")
 
     def _build(self) -> Iterator[None]:
-        """In slices, so that opening the tab never stalls the window."""
+        """Build the tab in slices, so that opening it never stalls the window."""
         self._side = ctk.CTkScrollableFrame(self, width=SIDE_WIDTH, fg_color="transparent")
         self._side.grid(row=0, column=0, sticky="nsew", padx=(4, 0), pady=(0, 4))
         quiet_page(self._side)
-        share_width(self, SIDE_WIDTH, self.app.theme, lambda width: self._side.configure(width=width))
+        fit_side_column(self, SIDE_WIDTH, self.app.theme, lambda width: self._side.configure(width=width))
         yield
         paths = [path for path in settings_by_path() if path.startswith("sampling.") and not path.startswith(PATH)]
         when = SettingsCard(self._side, self.app, CardSpec("When", paths), lambda: None)

@@ -1,4 +1,4 @@
-"""The tools tab: the log of the run, TensorBoard, the checks of the data and the machine, and the crash report."""
+"""The tools tab: the run's log, TensorBoard, the dataset check, the doctor and the crash report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ToolsTab(ctk.CTkFrame):
-    """TensorBoard ends with the window."""
+    """The log and buttons for the tools. TensorBoard ends with the window."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(parent, fg_color="transparent")
@@ -45,7 +45,7 @@ class ToolsTab(ctk.CTkFrame):
         super().destroy()
 
     def open_tensorboard(self) -> None:
-        """Show the curves of the run, or of the run folder of the settings, in the browser."""
+        """Open TensorBoard in the browser for the current run, or for the run folder of the settings."""
         try:
             folder = RunFolder(self.app.run.state.folder or self.app.settings.get("workspace_dir"))
         except UserError as error:
@@ -58,19 +58,19 @@ class ToolsTab(ctk.CTkFrame):
         )
 
     def check_data(self) -> None:
-        """Look for what is wrong with the pictures and captions of the settings."""
+        """Check the dataset of the settings."""
         from modules.ui.windows.HealthWindow import HealthWindow
 
         open_window(self.app, HealthWindow).check()
 
     def open_doctor(self) -> None:
-        """Look for what would keep this machine from training the settings."""
+        """Check whether this machine can train the settings."""
         from modules.ui.windows.DoctorWindow import DoctorWindow
 
         open_window(self.app, DoctorWindow).check()
 
     def show_report(self) -> CrashReportWindow | None:
-        """The report of the run that is shown; None if there is none."""
+        """Open the report of the current run; None if there is no run."""
         folder = self.app.run.state.folder
         return None if folder is None else open_window(self.app, CrashReportWindow, folder)
 
@@ -93,7 +93,7 @@ class ToolsTab(ctk.CTkFrame):
             self._report.configure(state=wanted)
 
     def _build(self) -> Iterator[None]:
-        """In slices, so that opening the tab never stalls the window."""
+        """Build the tab in slices, so that opening it never stalls the window."""
         curves = self._add_card(0, "Curves", "Loss, learning rate and speed of this run in the browser.")
         (self._open,) = curves.add_buttons(2, ("Open TensorBoard", self.open_tensorboard))
         yield

@@ -1,4 +1,4 @@
-"""What is trained and how: method, loop, optimizer, noise and loss, and the switch for several GPUs."""
+"""The training tab: method, loop, optimizer, noise and loss, and the multi-GPU switch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def paths_below(prefix: str) -> tuple[str, ...]:
-    """The settings of a section, in the order they are declared."""
+    """The settings of a section, in the order of declaration."""
     return tuple(path for path in settings_by_path() if path.startswith(f"{prefix}.") and "[]" not in path)
 
 
@@ -46,13 +46,13 @@ class TrainingTab(ctk.CTkFrame):
         self.page.add_card(self._make_embeddings)
 
     def show_setting(self, path: str) -> None:
-        """For "embeddings" the button that adds one gets the focus; all other settings of the tab have a field."""
+        """For "embeddings", focus the button that adds one; all other settings of the tab have a field."""
         if path == "embeddings":
             self.page.finish()
             self.embeddings.focus_add()
 
     def _make_embeddings(self) -> PartList:
-        self.embeddings = PartList(self.page, self.app, "embeddings", "Embeddings", "embedding")
+        self.embeddings = PartList(self.page, self.app, "embeddings")
         return self.embeddings
 
     def _add_buttons(self, footer: ctk.CTkFrame) -> None:
@@ -71,7 +71,7 @@ class TrainingTab(ctk.CTkFrame):
 
 
 def cards() -> list[CardSpec]:
-    """The cards of the tab, the most used ones first."""
+    """The cards of the tab, most frequently used first."""
     of_methods = [part for method in METHODS.values() for part in method.settings]
     return [
         CardSpec("Method", ("method", *(path for name in of_methods for path in paths_below(name)))),

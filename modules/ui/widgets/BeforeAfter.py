@@ -1,4 +1,4 @@
-"""Two pictures in one place, with a border between them that is moved to compare them."""
+"""Compare two images by moving a border between them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from modules.ui.models.decoding import fit_inside
 if TYPE_CHECKING:
     from modules.ui.App import App
 
-KEY_SHARE = 0.05  # of the width, for each press of an arrow
+KEY_SHARE = 0.05  # of the width, per key press
 
 
 class BeforeAfter(ctk.CTkFrame):
-    """`before` left of the border, `after` right of it. The pointer, Left, Right, Home and End move the border."""
+    """`before` is left of the border, `after` right of it. The pointer, Left, Right, Home and End move the border."""
 
     def __init__(self, parent: tk.Misc, app: App):
         super().__init__(parent, fg_color="transparent")
         self.app = app
-        self.share = 0.5  # of the width, that shows `before`
-        self._pictures: tuple[Image.Image, Image.Image] | None = None  # as they are
-        self._fitted: tuple[Image.Image, Image.Image] | None = None  # as large as there is room
+        self.share = 0.5  # of the width that shows `before`
+        self._pictures: tuple[Image.Image, Image.Image] | None = None  # in their original size
+        self._fitted: tuple[Image.Image, Image.Image] | None = None  # scaled to the available space
         self._photo: ImageTk.PhotoImage | None = None
         self._titles = "", ""
         self._message = ""
@@ -40,18 +40,18 @@ class BeforeAfter(ctk.CTkFrame):
         self._stop_listening = app.theme.on_change(self._paint)
 
     def show(self, before: Image.Image, after: Image.Image, titles: tuple[str, str]) -> None:
-        """Compare two pictures; `after` is brought to the size of `before`."""
+        """Compare two images; `after` is resized to the size of `before`."""
         self._pictures, self._titles, self._message = (before, after), titles, ""
         self._fit()
 
     def show_message(self, text: str) -> None:
-        """Show a sentence in place of pictures."""
+        """Show a sentence instead of images."""
         self._pictures = self._fitted = self._photo = None
         self._message = text
         self._paint()
 
     def move_to(self, share: float) -> None:
-        """Move the border; share: of the width, that shows `before`."""
+        """Move the border. share: of the width that shows `before`."""
         self.share = min(max(share, 0.0), 1.0)
         self._paint()
 
@@ -83,7 +83,7 @@ class BeforeAfter(ctk.CTkFrame):
         border = round(self.share * before.width)
         shown = after.copy()
         shown.paste(before.crop((0, 0, border, before.height)), (0, 0))
-        self._photo.paste(shown)  # the same Tk image for all places of the border
+        self._photo.paste(shown)  # reuses one Tk image while the border moves
         canvas.create_image(*middle, image=self._photo)
         left, top = middle[0] - before.width // 2, middle[1] - before.height // 2
         x = left + border
@@ -93,7 +93,7 @@ class BeforeAfter(ctk.CTkFrame):
         self._draw_title(self._titles[1], left + before.width, top, "ne")
 
     def _draw_title(self, text: str, x: int, y: int, anchor: str) -> None:
-        """On a dark plate, since a picture may have any colour."""
+        """Draw a title on a dark background, as the image may have any colour."""
         canvas, theme = self.canvas, self.app.theme
         item = canvas.create_text(x, y, text=f" {text} ", anchor=anchor, fill="#ffffff", font=theme.plain_font(11))
         plate = canvas.create_rectangle(*canvas.bbox(item), fill="#202020", width=0)
@@ -113,4 +113,4 @@ class BeforeAfter(ctk.CTkFrame):
     def destroy(self) -> None:
         self._stop_listening()
         super().destroy()
-        self._photo = None  # here, on the Tk thread
+        self._photo = None  # freed here, on the Tk thread

@@ -1,4 +1,4 @@
-"""The samples of the run: a row for each prompt and seed, a column for each step, and two steps of a row compared."""
+"""The samples of the run, with a row for each prompt and seed and a column for each step, and their comparison."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ SIDES = {"Small": 80, "Medium": 128, "Large": 224}
 GAP = 6
 NAMES_WIDTH, STEPS_HEIGHT = 150, 24
 MAX_TITLE = 160
-COMPARED = 1024  # pixels of the longer side that are enough to compare two pictures on a screen
+COMPARED = 1024  # maximum side in pixels of compared images, which is enough for a screen
 
 
 class Gallery(ctk.CTkFrame):
-    """The samples of the app's run, as they come. Choosing a picture compares it with the first one of its row."""
+    """The samples of the app's run. Selecting an image compares it with the first one in its row."""
 
     def __init__(self, parent: tk.Misc, app: App):
         super().__init__(parent)
         self.app = app
         self.table = SampleTable((), (), {})
         self._known: tuple | None = None
-        self._row: SampleRow | None = None  # that is compared
-        self._compared: tuple[str, str] | None = None  # the pictures that were asked for last
+        self._row: SampleRow | None = None  # being compared
+        self._compared: tuple[str, str] | None = None  # the images requested last
         self.grid_columnconfigure(0, weight=3, uniform="gallery")
         self.grid_columnconfigure(1, weight=2, uniform="gallery")
         self.grid_rowconfigure(1, weight=1)
@@ -49,7 +49,7 @@ class Gallery(ctk.CTkFrame):
         app.in_slices(self._steps)
 
     def update_samples(self) -> None:
-        """Show what the run has made since the last time."""
+        """Show new samples."""
         samples = self.app.run.state.samples
         known = (self.app.run.state.folder, len(samples), samples[-1] if samples else None)
         if known == self._known:
@@ -69,7 +69,7 @@ class Gallery(ctk.CTkFrame):
             self._offer_steps(self._row)
 
     def compare(self, row: SampleRow, before: int, after: int) -> None:
-        """Show the pictures of two steps of a row, one over the other."""
+        """Compare the images of two steps of a row."""
         self._row = row
         self._offer_steps(row)
         self._before.set(f"{before:,}")
@@ -79,7 +79,7 @@ class Gallery(ctk.CTkFrame):
         titles = f"step {before:,}", f"step {after:,}"
 
         def show(pictures: tuple[Image.Image, Image.Image]) -> None:
-            if self.winfo_exists() and paths == self._compared:  # else others were asked for meanwhile
+            if self.winfo_exists() and paths == self._compared:  # no others have been requested since
                 self._comparison.show(*pictures, titles)
 
         self.app.in_background(lambda: _load_both(paths), show, lambda error: self._tell_failure(paths, error))
@@ -113,7 +113,7 @@ class Gallery(ctk.CTkFrame):
     # --- widgets -----------------------------------------------------------------------------------------------------
 
     def _build(self) -> Iterator[None]:
-        """In slices, so that opening it never stalls the window."""
+        """Build the gallery in slices, so that opening it never stalls the window."""
         theme = self.app.theme
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=0, column=0, columnspan=2, sticky="ew", padx=10, pady=(8, 4))
@@ -165,7 +165,7 @@ class Gallery(ctk.CTkFrame):
 
 
 class SampleGrid(PictureCanvas):
-    """The table of samples; the prompts on the left and the steps above stay in sight."""
+    """The table of samples; the prompts on the left and the steps at the top stay visible."""
 
     def __init__(self, parent: tk.Misc, app: App, on_choose: Callable[[int], None]):
         self.table = SampleTable((), (), {})
@@ -173,7 +173,7 @@ class SampleGrid(PictureCanvas):
         super().__init__(parent, app, on_choose)
 
     def show(self, table: SampleTable) -> None:
-        """Show a table; who looked at the newest step goes on with the newest."""
+        """Show a table; if the newest step was visible, scroll to the new one."""
         content, shown = self._content()
         is_at_end = self._offset[0] + shown[0] >= content[0]
         chosen = self._cell(self.chosen)
@@ -220,12 +220,12 @@ class SampleGrid(PictureCanvas):
                 self.draw_text(x, theme.scaled(4), f"step {self.table.steps[column]:,}", size, 11, theme.muted)
         for row in sorted({number // columns for number in numbers}):
             _, y = self.corner_of(row * columns)
-            y = min(max(y, top), y + size - theme.scaled(40))  # in sight as long as the row is
+            y = min(max(y, top), y + size - theme.scaled(40))  # visible as long as the row is
             self._draw_name(self.table.rows[row], y, left, size)
         canvas.create_rectangle(0, 0, left, top, fill=background, width=0)
 
     def _draw_name(self, row: SampleRow, y: int, width: int, height: int) -> None:
-        """A prompt in the lines that its row has room for, and the seed."""
+        """Draw the prompt, in as many lines as fit, and the seed."""
         theme = self.app.theme
         num_letters = max(1, height // theme.scaled(16) - 1) * (width // theme.scaled(8))
         title = visible_line(row.title)
@@ -243,13 +243,13 @@ class SampleGrid(PictureCanvas):
         return self.table.rows[row], self.table.steps[column]
 
     def _number(self, row: SampleRow, step: int) -> int | None:
-        """Where a cell is now; None if it is gone."""
+        """The current number of a cell; None if it no longer exists."""
         if row not in self.table.rows or step not in self.table.steps:
             return None
         return self.table.rows.index(row) * len(self.table.steps) + self.table.steps.index(step)
 
 
 def _load_both(paths: tuple[str, str]) -> tuple[Image.Image, Image.Image]:
-    """Raises ImageError."""
+    """Load two images. Raises ImageError."""
     before, after = (load_image(path, at_least=(COMPARED, COMPARED)) for path in paths)
     return before, after

@@ -1,4 +1,4 @@
-"""What the ranks of the run have told, as it comes."""
+"""The live log of the run."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 MAX_LINES = 5000
-BATCH_LINES = 500  # inserted at once, in a millisecond
+BATCH_LINES = 500  # inserted at a time, which takes a millisecond
 LOOK_SECONDS = 0.2
 ALL, SUPERVISOR = "All ranks", "Supervisor"
 COLOURS = {"warning": Theme.warning, "failed": Theme.error, "traceback": Theme.error, "step": Theme.muted}
 
 
 class LogPane(ctk.CTkFrame):
-    """The last lines of the log, those of one rank if a person wants that. It follows the end unless scrolled away.
-    Of all ranks together it shows the steps of rank 0 only.
+    """The last lines of the log, of all ranks or of one. Follows the end unless the user scrolls away from it.
+    For all ranks together it shows only the steps of rank 0.
 
-    The rank chosen on the multi-GPU tab is taken over.
+    The rank selected on the multi-GPU tab is selected here too.
     """
 
     def __init__(self, parent: tkinter.Misc, app: App):
@@ -59,7 +59,7 @@ class LogPane(ctk.CTkFrame):
         super().destroy()
 
     def look(self) -> None:
-        """Show what is new, a portion at a time."""
+        """Show new lines, a portion at a time."""
         if not self.winfo_viewable():
             return
         run = self.app.run
@@ -78,12 +78,12 @@ class LogPane(ctk.CTkFrame):
             self._insert(portion)
 
     def choose(self, rank: int | None) -> None:
-        """Show the lines of one rank; None: of all."""
+        """Show the lines of one rank; None: all ranks."""
         self.filter.set(ALL if rank is None else f"Rank {rank}")
         self.refill()
 
     def refill(self) -> None:
-        """Begin anew with what is chosen now."""
+        """Rebuild the text for the selected rank."""
         self._read, self._waiting, self._num_shown = 0, [], 0
         self.text.configure(state="normal")
         self.text.delete("1.0", "end")

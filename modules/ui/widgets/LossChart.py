@@ -1,7 +1,7 @@
-"""The loss of a run as a chart: every step, smoothed, and the validation loss.
+"""A chart of a run's loss: of every step, smoothed, and of the validation.
 
-A Canvas whose items are made once and only get new coordinates: 2,000 points take some ms, where a plotting library
-takes 30 to 45 ms, a second for the first drawing, and 50 MiB.
+Drawn on a Canvas whose items are created once and then only get new coordinates: 2,000 points take a few ms, while a
+plotting library takes 30 to 45 ms, a second for the first drawing, and 50 MiB.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from modules.ui.App import App
     from modules.ui.models.LossHistory import LossHistory
 
-MAX_POINTS = 1000  # of a line: more than one for each pixel of a usual window can't be seen
-NUM_TICKS = 8  # at most, on each axis
+MAX_POINTS = 1000  # of a line: more than one per pixel would not be visible
+NUM_TICKS = 8  # maximum on each axis
 REDRAW_SECONDS = 0.25
 SMALLEST_LOG = 1e-8
 RANGES = {"All steps": None, "Last 10,000 steps": 10_000, "Last 1,000 steps": 1_000, "Last 100 steps": 100}
-DASH = 8  # unscaled pixels: a single step
-SPREAD = 0.05  # of the height that stays free above and below
+DASH = 8  # length of the dash that marks a single step, in unscaled pixels
+SPREAD = 0.05  # of the height left free above and below
 
-# unscaled pixels around the plot: left for the numbers, below for the steps
+# unscaled pixels around the plot, for the axis labels
 LEFT, TOP, RIGHT, BOTTOM = 64, 10, 16, 26
 
 
 class Plot(NamedTuple):
-    """Where on the canvas what is drawn: pixels of the plot's edges, the steps and the (log) losses at them."""
+    """The coordinate system of the plot: its edges in pixels, and the steps and (log) losses there."""
 
     left: int
     top: int
@@ -55,7 +55,7 @@ class Plot(NamedTuple):
 
 
 class LossChart(ctk.CTkFrame):
-    """The chart of the app's run, redrawn when it has new steps. Hovering, or Left and Right, tells a step's loss."""
+    """The chart of the app's run, redrawn for new steps. Hovering, or Left and Right, shows a step's loss."""
 
     def __init__(self, parent: tk.Misc, app: App):
         super().__init__(parent)
@@ -63,7 +63,7 @@ class LossChart(ctk.CTkFrame):
         self.is_log = tk.BooleanVar(self, False)
         self.shows_raw = tk.BooleanVar(self, True)
         self.plot: Plot | None = None
-        self._drawn: tuple | None = None  # what the last drawing showed
+        self._drawn: tuple | None = None  # what the last drawing depended on
         self._hovered: int | None = None
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(1, weight=1)
@@ -74,7 +74,7 @@ class LossChart(ctk.CTkFrame):
         self._restyle()
 
     def redraw(self) -> None:
-        """Bring the chart to the history of this moment."""
+        """Update the chart from the history."""
         history = self.app.run.history
         self._drawn = self._state_of(history)
         first, last = self._range(history)
@@ -109,7 +109,7 @@ class LossChart(ctk.CTkFrame):
         return max(2, min(MAX_POINTS, self.canvas.winfo_width()))
 
     def _place(self, first: int, last: int, raw, smooth, validation) -> Plot:
-        """The scales with which everything that is shown fits in."""
+        """The coordinate system in which everything shown fits."""
         scaled, is_log = self.app.theme.scaled, self.is_log.get()
         losses = [loss for _, loss in (*smooth, *validation)]
         losses += [loss for _, low, high, _ in raw for loss in (low, high)]
@@ -123,7 +123,7 @@ class LossChart(ctk.CTkFrame):
         return Plot(left, top, right, bottom, first, max(last, first + 1), low - spread, high + spread, is_log)
 
     def _draw_line(self, item: int, coordinates: Sequence[float]) -> None:
-        if len(coordinates) == 2:  # a line of one point is none to Tk: a dash
+        if len(coordinates) == 2:  # Tk can't draw a line of one point: draw a dash
             (x, y), half = coordinates, self.app.theme.scaled(DASH) // 2
             coordinates = (x - half, y, x + half, y)
         shown = bool(coordinates)
@@ -162,7 +162,7 @@ class LossChart(ctk.CTkFrame):
         canvas.coords(self._hint, (plot.left + plot.right) / 2, (plot.top + plot.bottom) / 2)
         canvas.itemconfigure(self._hint, text="" if len(history) else "No step yet")
 
-    # --- what is under the pointer -----------------------------------------------------------------------------------
+    # --- hovering ----------------------------------------------------------------------------------------------------
 
     def _on_motion(self, event: tk.Event) -> None:
         plot = self.plot
@@ -182,7 +182,7 @@ class LossChart(ctk.CTkFrame):
         self._draw_hover()
 
     def _draw_hover(self) -> None:
-        """The step's line, and what its loss is."""
+        """Draw a line at the step and its values."""
         text = None if self._hovered is None or self.plot is None else self.describe(self._hovered)
         for item in (self._hover_line, self._hover_box, self._hover_text):
             self.canvas.itemconfigure(item, state="hidden" if text is None else "normal")
@@ -198,7 +198,7 @@ class LossChart(ctk.CTkFrame):
         self.canvas.coords(self._hover_box, left - gap // 2, top - gap // 2, right + gap // 2, bottom + gap // 2)
 
     def describe(self, step: int) -> str | None:
-        """What is known of the step nearest to `step`; None where there is none."""
+        """The values of the step nearest to `step`, in words; None if there is none."""
         history = self.app.run.history
         found = history.at(step)
         if found is None:
@@ -275,7 +275,7 @@ class LossChart(ctk.CTkFrame):
 
 
 def _zigzag(plot: Plot, points: Sequence[tuple[int, float, float, float]]) -> list[float]:
-    """A line from the lowest to the highest loss of each point, so that no outlier is lost between two."""
+    """A zigzag through the lowest and highest loss of each point, so that no outlier is lost."""
     coordinates: list[float] = []
     for step, low, high, _ in points:
         x = plot.x(step)
@@ -284,7 +284,7 @@ def _zigzag(plot: Plot, points: Sequence[tuple[int, float, float, float]]) -> li
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """At most NUM_TICKS round numbers from `low` to `high`: multiples of 1, 2 or 5 times a power of ten."""
+    """At most NUM_TICKS round numbers between `low` and `high`: multiples of 1, 2 or 5 times a power of ten."""
     rough = (high - low) / (NUM_TICKS - 1)
     power = 10.0 ** math.floor(math.log10(rough))
     size = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
@@ -292,7 +292,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Round losses whose logarithm (base 10) is from `low` to `high`; at most NUM_TICKS."""
+    """At most NUM_TICKS round losses whose logarithm (base 10) is between `low` and `high`."""
     for factors in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         powers = range(math.floor(low), math.ceil(high) + 1)
         ticks = [factor * 10.0**power for power in powers for factor in factors]

@@ -1,4 +1,4 @@
-"""A list of parts, such as the embeddings to train: a form for each, and buttons to add and remove."""
+"""A list of parts, such as embeddings: a form for each, and buttons to add and remove parts."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ if TYPE_CHECKING:
 
 
 class PartList(ctk.CTkFrame):
-    """The parts of the list at `path`. noun: what one is called, in lower case. It is a card of a SettingsPage."""
+    """The parts of the list of settings at `path`, as a card of a SettingsPage."""
 
-    def __init__(self, parent: tkinter.Misc, app: App, path: str, title: str, noun: str):
+    def __init__(self, parent: tkinter.Misc, app: App, path: str):
         super().__init__(parent, fg_color=Theme.card, corner_radius=8)
-        self.app, self._path, self._noun = app, path, noun
+        info = app.settings.info(path)
+        self.app, self._path, self._noun = app, path, info.part_name
         self._names = [one.removeprefix(f"{path}[].") for one in settings_by_path() if one.startswith(f"{path}[].")]
         self._parts: list[ctk.CTkFrame] = []
         self.grid_columnconfigure(0, weight=1)
-        label = ctk.CTkLabel(self, text=title, font=app.theme.font(15, "bold"), anchor="w")
+        label = ctk.CTkLabel(self, text=info.label, font=app.theme.font(15, "bold"), anchor="w")
         label.grid(row=0, column=0, sticky="ew", padx=12, pady=(8, 2))
         self._problem = ctk.CTkLabel(self, text="", font=app.theme.font(12), text_color=Theme.error, justify="left")
         wrap_to(self, self._problem, app.theme)
-        self._add = ctk.CTkButton(self, text=f"Add {noun}", command=lambda: app.settings.add(path))
+        self._add = ctk.CTkButton(self, text=f"Add {info.part_name}", command=lambda: app.settings.add(path))
         self._unsubscribe = app.settings.subscribe(self._changed)
         self._rebuild()
 
     def weight(self) -> float:
-        """Its length in rows; 0 while the list does not matter."""
+        """Its height in rows; 0 if the list has no effect."""
         if not self.app.settings.is_visible(self._path):
             return 0
         return 2.5 + len(self._parts) * (len(self._names) + 1)
 
     def focus_add(self) -> None:
-        """Bring the button that adds a part into sight and give it the focus."""
+        """Scroll to the button that adds a part and focus it."""
         bring_into_sight(self.app, self._add)
         self._add._canvas.focus_set()
 

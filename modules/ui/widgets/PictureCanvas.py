@@ -1,7 +1,7 @@
-"""A scrolled canvas of equal cells with pictures in them, however many there are.
+"""A scrollable canvas of cells of equal size with images in them, for any number of cells.
 
-Only cells in sight are drawn, and only their pictures are decoded: by Pillow in a thread, a few at a time and always
-those that are in sight by then. Tk images are made and dropped on the Tk thread alone.
+Only visible cells are drawn, and only their images are decoded: by Pillow in a thread, a few at a time and always those
+visible at that moment. Tk images are created and freed only on the Tk thread.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ WHEEL_PIXELS = 60
 
 
 class PictureCanvas(ctk.CTkFrame):
-    """Base of the window's galleries: a subclass says how large a cell is and draws it.
+    """Base class of the window's galleries: a subclass defines the size of a cell and draws it.
 
-    Keys: arrows, Page up and down, Home and End move the choice; Return or a double click opens; Tab goes on.
+    Keys: arrows, Page Up and Down, Home and End move the selection; Return or a double click opens; Tab moves on.
     on_choose, on_open: called with the number of a cell.
     """
 
@@ -50,49 +50,49 @@ class PictureCanvas(ctk.CTkFrame):
         self.count = 0
         self.chosen: int | None = None
         self._offset = [0, 0]  # pixels scrolled to the right and down
-        self._photos: OrderedDict[PictureKey, ImageTk.PhotoImage | str] = OrderedDict()  # str: why there is none
+        self._photos: OrderedDict[PictureKey, ImageTk.PhotoImage | str] = OrderedDict()  # str: why it can't be shown
         self._in_sight: dict[PictureKey, None] = {}
         self._is_loading = False
         self._draw_job: str | None = None
         self._fonts: dict[tuple, tkfont.Font] = {}
         self._build()
 
-    # --- what a subclass says ----------------------------------------------------------------------------------------
+    # --- for subclasses to override ----------------------------------------------------------------------------------
 
     def cell_size(self) -> tuple[int, int]:
-        """Width and height of a cell, in pixels of the screen."""
+        """The width and height of a cell, in screen pixels."""
         raise NotImplementedError
 
     def draw_cell(self, number: int, x: int, y: int) -> None:
-        """Draw cell `number`, whose upper left corner is at x, y."""
+        """Draw cell `number` with its upper left corner at x, y."""
         raise NotImplementedError
 
     def num_columns(self) -> int:
-        """As many as fit beside each other, unless a subclass has columns of its own."""
+        """The number of columns, by default as many as fit."""
         return max(1, (self.canvas.winfo_width() - self.margins()[0]) // self.cell_size()[0])
 
     def margins(self) -> tuple[int, int]:
-        """Pixels left of and above the cells, which are not scrolled away."""
+        """The size in pixels of fixed areas left of and above the cells."""
         return 0, 0
 
     def draw_headers(self) -> None:
-        """Draw what stands in the margins, over the cells."""
+        """Draw the content of the margins, over the cells."""
 
     def empty_text(self) -> str:
-        """What is said where there is no cell."""
+        """The text shown if there are no cells."""
         return "No pictures"
 
-    # --- for others --------------------------------------------------------------------------------------------------
+    # --- public methods ----------------------------------------------------------------------------------------------
 
     def show_count(self, count: int) -> None:
-        """Show `count` cells; the scrolled place stays, as far as it exists."""
+        """Show `count` cells, keeping the scroll position as far as possible."""
         self.count = count
         if self.chosen is not None and self.chosen >= count:
             self.chosen = None
         self.redraw()
 
     def choose(self, number: int | None) -> None:
-        """Mark a cell, bring it into sight and tell of it."""
+        """Select a cell, scroll to it and call on_choose."""
         self.chosen = number
         if number is not None:
             self._bring_into_sight(number)
@@ -101,18 +101,18 @@ class PictureCanvas(ctk.CTkFrame):
         self.redraw()
 
     def forget_pictures(self) -> None:
-        """Read the pictures from their files again."""
-        self._photos.clear()  # here: the thread that decodes must not be the last to hold a picture of Tk
-        self._photos = OrderedDict()  # another one: what is being decoded now is not for it
+        """Read the images from their files again."""
+        self._photos.clear()  # freed here: the decoding thread must not hold the last reference to a Tk image
+        self._photos = OrderedDict()  # a new object, so that images being decoded now are not added
         self.redraw()
 
     def redraw(self) -> None:
-        """Draw once, when other events are done."""
+        """Draw once, after all pending events."""
         if self._draw_job is None:
             self._draw_job = self.canvas.after_idle(self._paint)
 
     def draw_picture(self, path: str, x: int, y: int, width: int, height: int) -> None:
-        """The picture at `path` in the middle of this place, a plain one until it is decoded."""
+        """Draw the image at `path` centred in a rectangle, or a placeholder until it is decoded."""
         key = (path, width, height)
         self._in_sight[key] = None
         theme = self.app.theme
@@ -122,7 +122,7 @@ class PictureCanvas(ctk.CTkFrame):
             self.canvas.create_image(*middle, image=photo)
             left, top = middle[0] - photo.width() // 2, middle[1] - photo.height() // 2
             edge = left - 1, top - 1, left + photo.width(), top + photo.height()
-            self.canvas.create_rectangle(*edge, outline=theme.now(theme.line))  # a white picture shows where it ends
+            self.canvas.create_rectangle(*edge, outline=theme.now(theme.line))  # the edge of a white image
             return
         self.canvas.create_rectangle(x, y, x + width, y + height, fill=theme.now(theme.control), width=0)
         if photo is not None:
@@ -133,27 +133,27 @@ class PictureCanvas(ctk.CTkFrame):
     def draw_text(
         self, x: int, y: int, text: str, width: int, size: int = 12, colour: Pair | None = None, weight: str = "normal"
     ) -> None:
-        """One line of text, cut to `width` pixels, below and right of x, y."""
+        """Draw one line of text, cut to `width` pixels, with its upper left corner at x, y."""
         theme = self.app.theme
         fill, font = theme.now(colour or theme.text), theme.plain_font(size, weight)
         text = self._cut(visible_line(text), width, font)
         self.canvas.create_text(x, y, text=text, anchor="nw", fill=fill, font=font)
 
     def draw_lines(self, x: int, y: int, text: str, width: int, size: int, colour: Pair) -> int:
-        """A text in as many lines as it needs, below and right of x, y. Returns where it ends."""
+        """Draw a text in as many lines as it needs, with its upper left corner at x, y. Returns its lower edge."""
         fill, font = self.app.theme.now(colour), self.app.theme.plain_font(size)
         item = self.canvas.create_text(x, y, text=text, width=width, anchor="nw", fill=fill, font=font)
         return self.canvas.bbox(item)[3]
 
     def draw_choice(self, number: int, x: int, y: int, width: int, height: int) -> None:
-        """The frame around the chosen cell."""
+        """Draw the frame around the selected cell."""
         if number == self.chosen:
             line = max(2, self.app.theme.scaled(2))
             colour = self.app.theme.now(self.app.theme.focus)
             self.canvas.create_rectangle(x, y, x + width, y + height, outline=colour, width=line)
 
     def cell_at(self, x: int, y: int) -> int | None:
-        """The number of the cell under a point of the canvas."""
+        """The number of the cell at a point of the canvas."""
         left, top = self.margins()
         width, height = self.cell_size()
         if x < left or y < top:
@@ -163,7 +163,7 @@ class PictureCanvas(ctk.CTkFrame):
         return number if column < self.num_columns() and number < self.count else None
 
     def corner_of(self, number: int) -> tuple[int, int]:
-        """Where the upper left corner of a cell is on the canvas."""
+        """The upper left corner of a cell on the canvas."""
         width, height = self.cell_size()
         row, column = divmod(number, self.num_columns())
         left, top = self.margins()
@@ -204,7 +204,7 @@ class PictureCanvas(ctk.CTkFrame):
         return [number for number in numbers if number < self.count]
 
     def _load(self) -> None:
-        """Have a thread decode what is in sight and missing; one at a time, so that scrolling never makes a queue."""
+        """Decode missing visible images in a thread; a single one, so that scrolling never builds up a queue."""
         wanted = [key for key in self._in_sight if key not in self._photos]
         if wanted and not self._is_loading:
             self._is_loading = True
@@ -229,7 +229,7 @@ class PictureCanvas(ctk.CTkFrame):
         self.app.show_message(f"The pictures can't be shown: {error}", "error")
 
     def _drop_old(self) -> None:
-        """Never more than CACHE_BYTES of pictures that are out of sight."""
+        """Limit the cache of invisible images to CACHE_BYTES."""
         for key in self._in_sight:
             if key in self._photos:
                 self._photos.move_to_end(key)
@@ -241,7 +241,7 @@ class PictureCanvas(ctk.CTkFrame):
             spare += key[1] * key[2] * 4
 
     def font_of(self, font: tuple) -> tkfont.Font:
-        """To measure texts with. font: as Theme.plain_font gives it."""
+        """A font for measuring text. font: from Theme.plain_font."""
         if font not in self._fonts:
             self._fonts[font] = tkfont.Font(self.canvas, font=font)
         return self._fonts[font]
@@ -252,7 +252,7 @@ class PictureCanvas(ctk.CTkFrame):
     # --- scrolling ---------------------------------------------------------------------------------------------------
 
     def _content(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """(width, height) of all cells, and of the part of the canvas that shows them."""
+        """(width, height) of all cells, and of the visible area."""
         width, height = self.cell_size()
         columns = self.num_columns()
         left, top = self.margins()
@@ -273,11 +273,11 @@ class PictureCanvas(ctk.CTkFrame):
             scrollbar.grid()
             start = self._offset[axis] / content[axis]
             place = start, start + shown[axis] / content[axis]
-            if scrollbar.get() != place:  # drawing one takes some ms
+            if scrollbar.get() != place:  # drawing a scrollbar takes a few ms
                 scrollbar.set(*place)
 
     def _scroll(self, axis: int, *how: str) -> None:
-        """how: what a scrollbar hands to its command."""
+        """how: the arguments that a scrollbar passes to its command."""
         content, shown = self._content()
         if how[0] == "moveto":
             self._offset[axis] = int(float(how[1]) * content[axis])
@@ -359,6 +359,6 @@ class PictureCanvas(ctk.CTkFrame):
         if self._draw_job is not None:
             self.canvas.after_cancel(self._draw_job)
         super().destroy()
-        # A widget is part of cycles that Python's collector may free in any thread, and a Tk image that is freed in
-        # another than Tk's raises there.
+        # A widget is part of reference cycles, which Python's collector may free in any thread, and a Tk image raises
+        # if it is freed in any thread but Tk's.
         self._photos.clear()

@@ -1,4 +1,4 @@
-"""The prompts that samples are made of, as a list to choose from."""
+"""The list of prompts to sample."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ NUM_ROWS = 8
 
 
 class PromptList(ctk.CTkFrame):
-    """Space or a click on the first column enables a prompt, Delete removes it.
+    """Space or a click on the first column enables or disables a prompt, Delete removes it.
 
-    on_choose: called with the number of the chosen prompt, or None.
+    on_choose: called with the number of the selected prompt, or None.
     """
 
     def __init__(self, parent: tk.Misc, app: App, on_choose: Callable[[int | None], None]):
@@ -47,22 +47,22 @@ class PromptList(ctk.CTkFrame):
         return int(selection[0]) if selection else None
 
     def choose(self, number: int) -> None:
-        """Mark a prompt and tell of it; none that does not exist."""
+        """Select a prompt, if it exists, and call on_choose."""
         if self.tree.exists(str(number)):
             self.tree.selection_set(str(number))
             self.tree.focus(str(number))
             self.tree.see(str(number))
 
     def focus_add(self) -> None:
-        """Bring the button that adds a prompt into sight and give it the focus."""
+        """Scroll to the button that adds a prompt and focus it."""
         bring_into_sight(self.app, self._add)
         self._add._canvas.focus_set()
 
     def refresh(self) -> None:
-        """Bring the list to the settings."""
+        """Update the list from the settings."""
         samples = self.app.settings.get(PATH)
         if self.chosen is not None and self.chosen >= len(samples):
-            self._on_choose(None)  # at once: whoever edits the prompt would look for its settings
+            self._on_choose(None)  # at once, because an editor of the prompt would look for its settings
         for number, sample in enumerate(samples):
             tags = () if sample.enabled else ("off",)
             if self.tree.exists(str(number)):
@@ -73,10 +73,10 @@ class PromptList(ctk.CTkFrame):
             self.tree.delete(item)
         self._enable_buttons()
 
-    # --- what a person does ------------------------------------------------------------------------------------------
+    # --- actions -----------------------------------------------------------------------------------------------------
 
     def add(self) -> None:
-        """A new prompt in the size, steps and guidance of the chosen or the last one: those suit the model."""
+        """Add a prompt with the size, steps and guidance of the selected or last one, which suit the model."""
         samples = self.app.settings.get(PATH)
         values = dataclasses.asdict(samples[-1 if self.chosen is None else self.chosen]) if samples else {}
         self.choose(self.app.settings.add(PATH, {**values, "prompt": "", "enabled": True}))

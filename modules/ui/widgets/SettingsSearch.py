@@ -1,4 +1,4 @@
-"""The search over all settings: an entry, and below it what was found."""
+"""The search over all settings: an entry with a list of results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_FOUND = 12
 
 
 class SettingsSearch(ctk.CTkEntry):
-    """Typing lists the settings found; Return or a click opens the tab of one and flashes its field."""
+    """Lists matching settings while the user types; Return or a click opens a setting's tab and flashes its field."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(
@@ -35,7 +35,7 @@ class SettingsSearch(ctk.CTkEntry):
         self.bind("<FocusOut>", lambda event: app.after(200, self._close_unless_used))
 
     def close(self) -> None:
-        """Put the list away, and empty the entry."""
+        """Close the list and clear the entry."""
         self.delete(0, "end")
         self._hide()
 
@@ -61,7 +61,7 @@ class SettingsSearch(ctk.CTkEntry):
     def _open(self) -> tkinter.Listbox:
         theme = self.app.theme
         if self._list is None:
-            self._frame = ctk.CTkFrame(self.app, border_width=1, border_color=Theme.border, corner_radius=4)
+            self._frame = ctk.CTkFrame(self.app.root, border_width=1, border_color=Theme.border, corner_radius=4)
             self._list = tkinter.Listbox(
                 self._frame, width=46, borderwidth=0, highlightthickness=0, activestyle="none", exportselection=False
             )
@@ -74,9 +74,9 @@ class SettingsSearch(ctk.CTkEntry):
             selectforeground=theme.now(Theme.on_accent),
             font=theme.plain_font(),
         )
-        # CustomTkinter's place would scale pixels that are scaled already.
-        x = self.winfo_rootx() - self.app.winfo_rootx()
-        y = self.winfo_rooty() - self.app.winfo_rooty() + self.winfo_height() + 2
+        # CustomTkinter's place would scale the pixels again.
+        x = self.winfo_rootx() - self.app.root.winfo_rootx()
+        y = self.winfo_rooty() - self.app.root.winfo_rooty() + self.winfo_height() + 2
         tkinter.Frame.place(self._frame, x=x, y=y)
         tkinter.Misc.lift(self._frame)
         return self._list
@@ -86,7 +86,7 @@ class SettingsSearch(ctk.CTkEntry):
             self._frame.place_forget()
 
     def _close_unless_used(self) -> None:
-        if self._list is not None and self._list.winfo_exists() and self.app.focus_get() is not self._list:
+        if self._list is not None and self._list.winfo_exists() and self.app.root.focus_get() is not self._list:
             self._hide()
 
     def _move(self, step: int) -> None:
@@ -107,7 +107,7 @@ class SettingsSearch(ctk.CTkEntry):
 
 
 def find_settings(text: str) -> list[str]:
-    """Paths of the settings in which every word of `text` is found, those with it in their label or name first."""
+    """The paths of the settings that contain every word of `text`, those with matching label or name first."""
     words = text.lower().replace("_", " ").split()
     if not words:
         return []

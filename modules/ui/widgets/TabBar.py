@@ -1,4 +1,4 @@
-"""The row of tabs: a button for each, of which one is selected."""
+"""The row of tab buttons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TabBar(ctk.CTkFrame):
-    """choose: called with the name of a tab that the person wants to see."""
+    """choose: called with the name of the tab that the user selects."""
 
     def __init__(self, parent: tkinter.Misc, app: App, names: Sequence[str], choose: Callable[[str], None]):
         super().__init__(parent, fg_color=Theme.control, corner_radius=8)
@@ -41,7 +41,7 @@ class TabBar(ctk.CTkFrame):
         self.fit(sys.maxsize)
 
     def fit(self, width: int) -> None:
-        """Put the tabs into as many rows as `width` pixels make of them."""
+        """Arrange the tabs in as many rows as they need in `width` pixels."""
         widths = [button.winfo_reqwidth() + self._gap() for button in self.buttons.values()]
         columns = next(
             (count for count in range(len(widths), 1, -1) if _row_width(widths, count) + 2 * self._gap() <= width), 1
@@ -57,7 +57,7 @@ class TabBar(ctk.CTkFrame):
         return self._app.theme.scaled(4)
 
     def select(self, name: str) -> None:
-        """Show a tab as the selected one."""
+        """Highlight a tab as selected."""
         for other, button in self.buttons.items():
             chosen = other == name
             if chosen or other == self.selected:
@@ -69,15 +69,15 @@ class TabBar(ctk.CTkFrame):
         self.selected = name
 
     def focus_on(self, name: str) -> None:
-        """Give the button of a tab the keys."""
+        """Focus the button of a tab."""
         self.buttons[name]._canvas.focus_set()
 
     def choose_neighbour(self, step: int) -> None:
-        """Go to the next tab or the one before, around the ends."""
+        """Go to the next or previous tab, wrapping around."""
         place = self.names.index(self.selected) if self.selected else 0
         self._choose(self.names[(place + step) % len(self.names)])
 
 
 def _row_width(widths: Sequence[int], num_columns: int) -> int:
-    """Of a table with so many columns, filled row by row."""
+    """The width of a table with this many columns, filled row by row."""
     return sum(max(widths[column::num_columns]) for column in range(num_columns))

@@ -1,4 +1,4 @@
-"""CustomTkinter's text box, without the timer that outlives it."""
+"""CustomTkinter's text box without the timer that outlives it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import customtkinter as ctk
 class Textbox(ctk.CTkTextbox):
     """A CTkTextbox that can be destroyed.
 
-    The original looks five times a second whether it needs scrollbars, and goes on doing so when it is gone: Tcl then
-    finds no command of this name, or by chance calls the handler of another widget that has got the same one.
+    The original checks five times a second whether it needs scrollbars, even after it is destroyed: Tcl then finds no
+    command of that name, or calls the handler of another widget that happens to have the same name.
     """
 
     _timer = ""

@@ -1,4 +1,4 @@
-"""Pictures of a folder as a grid of thumbnails; 5,000 scroll like 50."""
+"""A grid of thumbnails, in which 5,000 images scroll as smoothly as 50."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ GAP = 8
 
 
 class Thumbnails(PictureCanvas):
-    """A grid of `paths`, as many columns as the width has room for.
+    """A grid of images with as many columns as fit.
 
-    side: of a thumbnail, in unscaled pixels. with_names: whether the file's name stands below it.
+    side: of a thumbnail, in unscaled pixels. with_names: whether to show the file names.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Thumbnails(PictureCanvas):
         super().__init__(parent, app, on_choose, on_open)
 
     def show(self, paths: Sequence[str]) -> None:
-        """Show these pictures from the start, unless they are the same as before."""
+        """Show these images from the start, unless they are already shown."""
         if list(paths) == list(self.paths):
             return
         self.paths = paths

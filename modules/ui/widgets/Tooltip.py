@@ -1,4 +1,4 @@
-"""The help that appears beside a field when the pointer rests on it."""
+"""The help text that appears when the pointer rests on a widget."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ WIDTH = 420
 
 
 class Tooltip:
-    """Shows the text that `text()` gives beside `widget`. All tooltips share one window of plain Tk: a CTkToplevel
-    would add handlers to all widgets."""
+    """Shows the result of `text()` beside `widget`. All tooltips share one plain Tk window, because a CTkToplevel would
+    add handlers to all widgets."""
 
     _window: tkinter.Toplevel | None = None
 
@@ -22,11 +22,11 @@ class Tooltip:
         self._widget, self._theme, self._text = widget, theme, text
         self._waiting: str | None = None
         widget.bind("<Enter>", self._enter, add="+")
-        for sequence in ("<Leave>", "<Button>", "<Unmap>", "<Destroy>"):  # a key here would make it a stop of Tab
+        for sequence in ("<Leave>", "<Button>", "<Unmap>", "<Destroy>"):  # no keys: else Tab would stop here
             widget.bind(sequence, self._leave, add="+")
 
     def show(self) -> None:
-        """Show it now."""
+        """Show the tooltip now."""
         self._waiting = None
         text = self._text()
         if not text or not self._widget.winfo_exists():
@@ -61,7 +61,7 @@ class Tooltip:
         return window, window.winfo_children()[0]
 
     def _place(self, window: tkinter.Toplevel) -> tuple[int, int]:
-        """Below the widget, or above it where the screens end."""
+        """Its position: below the widget, or above it at the bottom of the screen."""
         widget, gap = self._widget, self._theme.scaled(6)
         size = window.winfo_reqwidth(), window.winfo_reqheight()
         x, y = widget.winfo_rootx(), widget.winfo_rooty() + widget.winfo_height() + gap

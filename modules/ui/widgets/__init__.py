@@ -1,1 +1,1 @@
-"""What pages are made of: fields and forms, lists, charts and pictures, questions."""
+"""The building blocks of pages: fields and forms, lists, charts, images and dialogs."""

@@ -1,4 +1,4 @@
-"""Questions that the window asks before it does something."""
+"""Dialogs, and the opening and placing of windows."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ANSWER_MS = 300  # before that a key is the second press of the one that led to the question
+ANSWER_MS = 300  # until keys are accepted, so that a double press of the key that led here does not answer
 
 
 class Question(ctk.CTkToplevel):
-    """A question with an answer on each button. `answer` is the one chosen, None if the window was closed.
+    """A question with a button for each answer. `answer` is the chosen one, None if the window was closed.
 
-    answers: the first one is the safe one: it has the focus. danger: the one that is shown in red.
+    answers: the first one is the safe one and has the focus. danger: the one shown in red.
     """
 
     def __init__(self, app: App, title: str, text: str, answers: Sequence[str], danger: str = ""):
-        super().__init__(app)
+        super().__init__(app.root)
         self.answer: str | None = None
         self.title(title)
         self.resizable(False, False)
-        self.transient(app)
+        self.transient(app.root)
         width = min(440, self.winfo_screenwidth() / app.theme.scaled(100) * 100 - 80)
         font = app.theme.font(14)
         label = ctk.CTkLabel(self, text=visible_text(text), font=font, justify="left", wraplength=width)
@@ -62,13 +62,12 @@ class Question(ctk.CTkToplevel):
 
 
 def ask(app: App, title: str, text: str, answers: Sequence[str], danger: str = "") -> str | None:
-    """Ask and wait for the answer, with the rest of the window held; None if the question was closed, or another one
-    is open."""
+    """Ask a modal question and wait for the answer; None if it was closed, or if another question is already open."""
 
     def answer() -> str | None:
         question = Question(app, title, text, answers, danger)
-        place_over(app, question)
-        with contextlib.suppress(tkinter.TclError):  # closed before it was seen
+        show_over(app, question)
+        with contextlib.suppress(tkinter.TclError):  # closed before it was visible
             question.wait_visibility()
             question.grab_set()
         with contextlib.suppress(tkinter.TclError):  # the same
@@ -79,16 +78,16 @@ def ask(app: App, title: str, text: str, answers: Sequence[str], danger: str = "
 
 
 def ask_path(app: App, dialog: Callable[..., str], **options: Any) -> str:
-    """Ask for a file or folder with a dialog of tkinter.filedialog; "" if it was closed, or a question is open."""
+    """Ask for a path with a dialog of tkinter.filedialog; "" if it was closed, or if another question is open."""
     return _one_at_a_time(app, lambda: dialog(**options)) or ""
 
 
 def open_window(app: App, kind: Callable[..., tkinter.Toplevel], *arguments: Any) -> tkinter.Toplevel:
-    """The window `kind(app, *arguments)`; where it is open already, that one is brought to the front.
+    """Open the window `kind(app, *arguments)`; if it is already open, bring it to the front.
 
-    There is one of a kind: one that was opened with other arguments is closed.
+    There is only one window of a kind: one with other arguments is closed.
     """
-    for window in app.winfo_children():
+    for window in app.root.winfo_children():
         if type(window) is kind:
             if window.opened_with == arguments:
                 app.views.resume(window)
@@ -103,13 +102,12 @@ def open_window(app: App, kind: Callable[..., tkinter.Toplevel], *arguments: Any
 
 
 def set_size(window: tkinter.Toplevel | tkinter.Tk, size: str, min_size: tuple[int, int]) -> None:
-    """Give the window a size such as 1280x800 and one that it has at least, in unscaled pixels; where the screen is
-    smaller, its size."""
+    """Set the window's size, such as 1280x800, and its minimum size, in unscaled pixels, limited to the screen."""
     scale = ctk.ScalingTracker.get_window_scaling(window)
     screen = int(window.winfo_screenwidth() / scale), int(window.winfo_screenheight() / scale)
     try:
         width, height = (int(part) for part in size.split("x"))
-    except ValueError:  # of a file
+    except ValueError:  # invalid text from a file
         width, height = screen
     least = min(min_size[0], screen[0]), min(min_size[1], screen[1])
     window.minsize(*least)
@@ -117,31 +115,32 @@ def set_size(window: tkinter.Toplevel | tkinter.Tk, size: str, min_size: tuple[i
 
 
 def focus_soon(app: App, widget: tkinter.Misc, milliseconds: int = 60) -> None:
-    """Give a widget of a new window the focus, when the window is there."""
+    """Focus a widget of a new window, once the window is visible."""
     app.after(milliseconds, lambda: widget.focus_set() if widget.winfo_exists() else None)
 
 
-def place_over(app: tkinter.Misc, window: tkinter.Toplevel) -> None:
-    """Show a new window over the middle of the main one."""
-    # Until it has a place it would stand in a corner, where it may get the mouse and the keys. CustomTkinter's own
-    # withdraw would keep it hidden on Windows.
+def show_over(app: App, window: tkinter.Toplevel) -> None:
+    """Show a new window centred over the main one."""
+    # Hidden until it is placed: it would first appear in a corner and might take the mouse and the keyboard focus
+    # there. CustomTkinter's own withdraw would keep it hidden on Windows.
     tkinter.Toplevel.withdraw(window)
     window.update_idletasks()
-    tkinter.Toplevel.geometry(window, "+0+0")  # only from here on a hidden window takes the size that was set
+    tkinter.Toplevel.geometry(window, "+0+0")  # a hidden window only takes its set size after this
     window.update_idletasks()
-    # What the window asks for is not its size where that was set.
+    # The requested size differs from the actual one if a size was set.
     width, height = (int(part) for part in tkinter.Toplevel.geometry(window).partition("+")[0].split("x"))
     width, height = (width, height) if width > 1 else (window.winfo_reqwidth(), window.winfo_reqheight())
-    x = app.winfo_rootx() + (app.winfo_width() - width) // 2
-    y = app.winfo_rooty() + (app.winfo_height() - height) // 3
-    x, y = on_screens(app, x, y, (width, height))
-    tkinter.Toplevel.geometry(window, f"+{x}+{y}")  # CustomTkinter's would scale the place
+    root = app.root
+    x = root.winfo_rootx() + (root.winfo_width() - width) // 2
+    y = root.winfo_rooty() + (root.winfo_height() - height) // 3
+    x, y = on_screens(root, x, y, (width, height))
+    tkinter.Toplevel.geometry(window, f"+{x}+{y}")  # CustomTkinter's would scale the position
     tkinter.Toplevel.deiconify(window)
 
 
 def _one_at_a_time(app: App, question: Callable[[], T]) -> T | None:
-    """The answer; None while another question waits for its own: what was pressed twice is asked once, though the
-    window is held only when the question is seen."""
+    """Ask a question; None if another one is open. Prevents a double press from asking twice, as the window is not yet
+    blocked before the question is visible."""
     if app.is_asking:
         return None
     app.is_asking = True

@@ -1,6 +1,6 @@
-"""One setting in a form: its label, a widget to edit it, and what is wrong with it.
+"""One setting in a form: its label, a widget to edit it, and its problem.
 
-A field knows its setting's declaration and the model of the settings, and nothing of the form around it.
+A field knows its setting's declaration and the settings model, but not the form around it.
 """
 
 from __future__ import annotations
@@ -30,30 +30,22 @@ WRAP = 250
 FLASHES, FLASH_MS = 6, 220
 MENU_NAME = "field_menu"
 
-FOLDERS = ("workspace_dir", "cache_dir", "model.config_folder", "concepts[].path", "output.fallback_dir")
-FILES = ("lora.start_from", "concepts[].caption_table")
-FILES_OR_FOLDERS = ("model.base",)
-EMPTY_MEANS = {"device_indexes": "all", "output.fallback_dir": "temporary folder"}  # path -> what an empty field says
-LONG_TEXTS = ("concepts[].prompt", "sampling.samples[].prompt", "sampling.samples[].negative_prompt")
-
 
 def make_field(parent: tkinter.Misc, app: App, path: str, row: int, label: str = "") -> Field:
-    """The field for the setting at `path`, in rows `row` and `row + 1` of the parent's grid. label: in place of the
-    setting's own. Raises KeyError for a path that names no setting, ValueError for a list of parts."""
+    """Create the field for the setting at `path` in rows `row` and `row + 1` of the parent's grid. label: replaces the
+    setting's own. Raises KeyError if the path is not a setting, ValueError for a list of parts."""
     info = app.settings.info(path)
     if info.type == "list":
         raise ValueError(f"{path} is a list of parts, which has no field of its own")
     kinds: dict[str, type[Field]] = {"bool": SwitchField, "choice": ChoiceField}
     kind = kinds.get(info.type, EntryField)
-    if info.path in LONG_TEXTS:
-        kind = TextField
-    elif info.path in FOLDERS + FILES + FILES_OR_FOLDERS:
-        kind = PathField
+    if info.format:
+        kind = TextField if info.format == "long" else PathField
     return kind(parent, app, path, row, label)
 
 
 class Field:
-    """Base of all fields. Subclasses make `editor` and show values in it."""
+    """Base class of all fields. Subclasses create `editor` and show values in it."""
 
     def __init__(self, parent: tkinter.Misc, app: App, path: str, row: int, label: str = ""):
         self.app, self.path, self.row = app, path, row
@@ -84,24 +76,24 @@ class Field:
         raise NotImplementedError
 
     def pointed_at(self) -> tuple[tkinter.Misc, ...]:
-        """The widgets beside the label that have the help and the menu."""
+        """The widgets, other than the label, that have the tooltip and the menu."""
         return (self.editor,)
 
     def show_value(self, value: Any) -> None:
         raise NotImplementedError
 
     def show_border(self, colour: Any) -> None:
-        """Colour the editor's border, where it has one."""
+        """Set the colour of the editor's border, if it has one."""
 
     def focus_widget(self) -> tkinter.Misc:
-        """The widget that takes the keys."""
+        """The widget that gets the keyboard focus."""
         return self.editor._canvas
 
     def focus(self) -> None:
         self.focus_widget().focus_set()
 
     def commit(self, value: Any) -> None:
-        """Give the setting what the person has chosen or typed."""
+        """Set the setting to what the user has chosen or typed."""
         self._is_setting = True
         try:
             self.app.settings.set(self.path, value)
@@ -110,7 +102,7 @@ class Field:
         self.refresh(with_value=False)
 
     def refresh(self, with_value: bool = True) -> None:
-        """Show the setting as it is now: value, problem, and whether it differs from the preset and the default."""
+        """Show the setting's value and problem, and whether it differs from the preset and the default."""
         settings = self.app.settings
         if with_value and not self._is_setting:
             self.show_value(settings.shown(self.path))
@@ -142,13 +134,13 @@ class Field:
             self._use.grid_remove()
 
     def flash(self) -> None:
-        """Scroll to the field, give it the focus and let its label blink."""
+        """Scroll to the field, focus it and flash its label."""
         bring_into_sight(self.app, self.label)
         self.focus()
         self._blink(FLASHES)
 
     def help_text(self) -> str:
-        """What the tooltip says: what the setting does, its unit, range, default, preset value and name."""
+        """The tooltip: what the setting does, its unit, range, default, preset value and name."""
         info, settings = self.info, self.app.settings
         facts = []
         if info.unit:
@@ -181,13 +173,13 @@ class Field:
             self._problem.grid_remove()
 
     def _wrap_problem(self, event: tkinter.Event) -> None:
-        """Sentences are as wide as the editor, whose width the window decides."""
+        """Wrap the problem's text to the width of the editor, which depends on the window."""
         width = event.width * 100 // self.app.theme.scaled(100) - 2
         if width > 50 and abs(width - self._problem.cget("wraplength")) > 2:
             self._problem.configure(wraplength=width)
 
     def _show_offer(self, value: str) -> None:
-        """Beside the sentence of what is wrong, a button that gives the setting the value without it."""
+        """Show a button beside the problem that sets a value which solves it."""
         if self._use is None:
             if not value:
                 return
@@ -200,7 +192,7 @@ class Field:
             self._use.grid_remove()
 
     def _show_mark(self, mark: str) -> None:
-        """A full dot: differs from the preset; a ring: the preset differs from the default."""
+        """Show a dot if the value differs from the preset, a ring if the preset's differs from the default."""
         if self._dot is None:
             if not mark:
                 return
@@ -220,7 +212,8 @@ class Field:
 
     def _open_menu(self, event: tkinter.Event) -> str:
         settings, path = self.app.settings, self.path
-        menu = tkinter.Menu(self.app, name=MENU_NAME)  # in the place of the last one: only X11 tells when a menu goes
+        # The name replaces the last menu: only X11 reports when a menu is closed.
+        menu = tkinter.Menu(self.app.root, name=MENU_NAME)
         self.app.theme.style_menu(menu)
         menu.add_command(
             label=f"Reset to the default ({self.in_words(self.info.default)[:40]})",
@@ -239,8 +232,8 @@ class Field:
         return "break"
 
     def _copy_name(self) -> None:
-        self.app.clipboard_clear()
-        self.app.clipboard_append(self.path)
+        self.app.root.clipboard_clear()
+        self.app.root.clipboard_append(self.path)
 
     def _blink(self, left: int) -> None:
         if not self.label.winfo_exists():
@@ -287,12 +280,12 @@ class ChoiceField(Field):
 
 
 class TypedField(Field):
-    """A field that is typed into. Keys may come faster than the window follows: what is typed on meanwhile is not taken
-    away, and what an undo has just changed is not taken for typed because the key goes up."""
+    """A text field. Keys may arrive faster than the window updates: text typed meanwhile is not overwritten, and a
+    change by undo is not mistaken for typing when its key is released."""
 
-    _text = ""  # in the editor, when it was last shown or typed
-    _is_typed = False  # by the person, who has not left the field yet
-    _typed_value: Any = None  # what that means: 1e-4, which is 0.0001, is not rewritten under the person's hands
+    _text = ""  # of the editor, when it was last set or typed
+    _is_typed = False  # the user has typed and not yet left the field
+    _typed_value: Any = None  # its value, so that 1e-4 is not rewritten as 0.0001 while the user types
 
     def read(self) -> str:
         raise NotImplementedError
@@ -335,7 +328,7 @@ class EntryField(TypedField):
 
     def write(self, text: str) -> None:
         self.entry.delete(0, "end")
-        if text:  # an insertion, even of nothing, would keep the placeholder away
+        if text:  # inserting even an empty text would hide the placeholder
             self.entry.insert(0, text)
 
     def show_border(self, colour: Any) -> None:
@@ -357,7 +350,7 @@ class EntryField(TypedField):
     def _placeholder(self) -> str:
         if self.info.unit:
             return self.info.unit
-        return EMPTY_MEANS.get(self.path, "empty" if self.info.optional else "")
+        return self.info.empty_means or ("empty" if self.info.optional else "")
 
     def _bind_entry(self) -> None:
         self._border: Any = Theme.border
@@ -368,24 +361,24 @@ class EntryField(TypedField):
         self.entry.bind("<FocusOut>", lambda event: self._leave(), add="+")
 
     def _leave(self) -> None:
-        """What was typed is shown as the value it has become: 1e-4 as 0.0001."""
+        """On leaving the field, show the typed text as the resulting value: 1e-4 as 0.0001."""
         self._typed()
         self._is_typed = False
         self.refresh()
         self.show_border(self._border)
 
     def _has_focus(self) -> bool:
-        return self.app.tk.call("focus") == str(self.entry._entry)
+        return self.app.root.tk.call("focus") == str(self.entry._entry)
 
 
 class PathField(EntryField):
-    """An entry with a button that opens the system's dialog; where that may be a file or a folder, two below it."""
+    """An entry with a button that opens the system's dialog; two buttons if it may be a file or a folder."""
 
     def make_editor(self) -> tkinter.Misc:
         frame = ctk.CTkFrame(self.parent, fg_color="transparent")
         frame.grid_columnconfigure(0, weight=1)
         self.entry = ctk.CTkEntry(frame, width=EDITOR_WIDTH - 36, height=EDITOR_HEIGHT, font=self.app.theme.font())
-        if self.info.path in FILES_OR_FOLDERS:
+        if self.info.format == "file_or_folder":
             self.entry.grid(row=0, column=0, columnspan=2, sticky="ew")
             for column, (text, is_file) in enumerate((("Folder…", False), ("File…", True))):
                 button = ctk.CTkButton(frame, text=text, width=64, height=EDITOR_HEIGHT)
@@ -399,21 +392,21 @@ class PathField(EntryField):
         return frame
 
     def pointed_at(self) -> tuple[tkinter.Misc, ...]:
-        return (self.editor, self.entry)  # the frame does not hear what its entry does
+        return (self.editor, self.entry)  # the frame does not get the entry's events
 
     def _browse(self, file: bool = False) -> None:
         title = f"Choose: {self.info.label}"
-        if file or self.info.path in FILES:
-            chosen = ask_path(self.app, filedialog.askopenfilename, parent=self.app, title=title)
+        if file or self.info.format == "file":
+            chosen = ask_path(self.app, filedialog.askopenfilename, parent=self.app.root, title=title)
         else:
-            chosen = ask_path(self.app, filedialog.askdirectory, parent=self.app, title=title, mustexist=False)
+            chosen = ask_path(self.app, filedialog.askdirectory, parent=self.app.root, title=title, mustexist=False)
         if chosen:
             self.commit(chosen)
             self.refresh()
 
 
 class TextField(TypedField):
-    """Text of several lines. Tab leaves it, as in the other fields."""
+    """A text of several lines. Tab leaves the field, as in all others."""
 
     def make_editor(self) -> tkinter.Misc:
         box = Textbox(self.parent, width=EDITOR_WIDTH, height=72, font=self.app.theme.font(), wrap="word")
@@ -445,7 +438,7 @@ class TextField(TypedField):
 
 
 def value_text(value: Any) -> str:
-    """A value as an entry shows it."""
+    """A value as shown in an entry."""
     if value is None:
         return ""
     if isinstance(value, list):

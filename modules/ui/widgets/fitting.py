@@ -1,4 +1,4 @@
-"""Texts in the room there is: of one line, cut with an ellipsis, or of as many lines as they need."""
+"""Fit texts and tables into the available width."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIN_WRAP = 80  # unscaled pixels: narrower lines would break words
 
 
 def cut_text(text: str, width: int, measure: Callable[[str], int]) -> str:
-    """The start of `text` that fits into `width` pixels, with an ellipsis if that is not all."""
+    """As much of `text` as fits into `width` pixels, with an ellipsis if it is cut."""
     if measure(text) <= width:
         return text
     low, high = 0, len(text)
@@ -28,7 +28,7 @@ def cut_text(text: str, width: int, measure: Callable[[str], int]) -> str:
 
 
 def wrap_to(holder: tkinter.Misc, label: ctk.CTkLabel, theme: Theme, taken: int = 24) -> None:
-    """Break the label's lines at the width of `holder`. taken: by what stands beside it, before scaling."""
+    """Wrap the label's text to the width of `holder`. taken: unscaled width used by other widgets."""
 
     def fit(width: int) -> None:
         width = max(MIN_WRAP, round(width / theme.scaled(100) * 100) - taken)
@@ -36,7 +36,7 @@ def wrap_to(holder: tkinter.Misc, label: ctk.CTkLabel, theme: Theme, taken: int 
             label.configure(wraplength=width)
 
     def hear(event: tkinter.Event) -> None:
-        if event.widget in (holder, getattr(holder, "_canvas", holder)):  # a window hears its children too
+        if event.widget in (holder, getattr(holder, "_canvas", holder)):  # a window also gets events of its children
             fit(event.width)
 
     holder.bind("<Configure>", hear, add="+")
@@ -44,8 +44,8 @@ def wrap_to(holder: tkinter.Misc, label: ctk.CTkLabel, theme: Theme, taken: int 
         fit(holder.winfo_width())
 
 
-def share_width(tab: ctk.CTkFrame, width: int, theme: Theme, give: Callable[[int], None]) -> None:
-    """Call `give` with the unscaled width of a tab's side column: `width`, and less than half of a narrow window."""
+def fit_side_column(tab: ctk.CTkFrame, width: int, theme: Theme, give: Callable[[int], None]) -> None:
+    """Call `give` with the unscaled width for a tab's side column: `width`, or less in a narrow window."""
     given = [0]
 
     def fit(event: tkinter.Event) -> None:
@@ -60,10 +60,10 @@ def share_width(tab: ctk.CTkFrame, width: int, theme: Theme, give: Callable[[int
 def fit_columns(
     table: ttk.Treeview, widths: Mapping[str, int], theme: Theme, stretched: str = ""
 ) -> Callable[[], None]:
-    """Keep the columns of a table as wide as the table is.
+    """Keep the columns of a table as wide as the table.
 
-    widths: of the columns, unscaled; in a narrower table all shrink. stretched: the one that takes the rest of a wider
-    one; "": all do. Returns what does it, to be called when the scale has changed.
+    widths: of the columns, unscaled; in a narrower table all shrink. stretched: the column that takes the surplus of a
+    wider table; "": all do. Returns a function that updates the columns, to be called when the scale has changed.
     """
 
     def fit() -> None:
@@ -80,9 +80,9 @@ def fit_columns(
 
 
 def lay_in_rows(frame: ctk.CTkFrame, widgets: Sequence[tkinter.Misc], theme: Theme, gap: int = 6) -> None:
-    """Put children of `frame` side by side, in as many rows as its width makes of them; it has no other children.
+    """Arrange the children of `frame` side by side, in as many rows as needed; it must have no other children.
 
-    The frame has to be given its width from outside (sticky="ew", fill="x").
+    The frame's width has to be set from outside (sticky="ew", fill="x").
     """
     shown: list[tuple] = []
 
@@ -96,7 +96,7 @@ def lay_in_rows(frame: ctk.CTkFrame, widgets: Sequence[tkinter.Misc], theme: The
         for widget, (own_width, own_height) in zip(widgets, sizes, strict=True):
             if x and x + own_width > width:
                 x, y, row_height = 0, y + row_height + space, 0
-            # CustomTkinter's own would scale pixels that are scaled already.
+            # CustomTkinter's own would scale the pixels again.
             tkinter.Place.place_configure(widget, x=x, y=y)
             x, row_height = x + own_width + space, max(row_height, own_height)
         frame.configure(height=(y + row_height) / theme.scaled(100) * 100)
@@ -110,11 +110,11 @@ def lay_in_rows(frame: ctk.CTkFrame, widgets: Sequence[tkinter.Misc], theme: The
 
 
 class _Fitted:
-    """A widget of CustomTkinter that shows as much of its text as it has room for; `is_cut` says whether that is not
-    all. `cget` still gives the whole."""
+    """A CustomTkinter widget that shows as much of its text as fits; `is_cut` says whether it is cut off. `cget` still
+    returns the full text."""
 
     is_cut = False
-    _text_padding = 0  # unscaled pixels beside the text
+    _text_padding = 0  # unscaled pixels around the text
 
     def fit(self) -> None:
         label, text = self._inner_label(), self._whole_text()
@@ -139,7 +139,7 @@ class _Fitted:
 
 
 class _FittedText(_Fitted):
-    """One whose text is an option."""
+    """A fitted widget whose text is the option "text"."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -152,13 +152,13 @@ class _FittedText(_Fitted):
 
 
 class FittedButton(_FittedText, ctk.CTkButton):
-    """Give it its width from outside (sticky="ew")."""
+    """Its width has to be set from outside (sticky="ew")."""
 
     _text_padding = 14
 
 
 class FittedLabel(_FittedText, ctk.CTkLabel):
-    """Give it its width from outside (sticky="ew")."""
+    """Its width has to be set from outside (sticky="ew")."""
 
     _text_padding = 4
 
@@ -167,11 +167,11 @@ class FittedLabel(_FittedText, ctk.CTkLabel):
 
 
 class FittedMenu(_Fitted, ctk.CTkOptionMenu):
-    """An option menu as wide as it is told to be."""
+    """An option menu of fixed width."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, dynamic_resizing=False, **options)
-        self._text_padding = 16 + self.cget("height")  # the arrow's part is a square
+        self._text_padding = 16 + self.cget("height")  # the area of the arrow is a square
         self._watch_width()
 
     def set(self, value: str) -> None:

@@ -1,7 +1,7 @@
-"""Forms made out of the settings' own declarations.
+"""Forms generated from the declarations of the settings.
 
-A form is built in slices, follows the model of the settings, and shows only what matters: what the family and the
-method use, and advanced settings only where the person asked for all, or where they differ from the default.
+A form is built in slices, follows the settings model and shows only relevant settings: those used by the family and
+method, and advanced ones only if the user wants to see all, or if they differ from the default.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MAX_COLUMNS = 3
 
 
 class SettingsForm(ctk.CTkFrame):
-    """Fields for settings, one below the other.
+    """A column of fields.
 
     paths: of settings, such as "optimizer.beta1" or "sampling.samples.0.seed"; lists of parts have no field.
-    labels: path -> label, where the form needs another one than the setting's own.
-    all_importances: show advanced settings too, whatever the person asked for in general. always: only these of them.
-    on_change: called with the number of fields shown, whenever it changes.
+    labels: path -> label that replaces the setting's own.
+    all_importances: always show advanced settings. always: the advanced settings to show always, if not all.
+    on_change: called with the number of visible fields, whenever it changes.
     """
 
     def __init__(
@@ -60,30 +60,30 @@ class SettingsForm(ctk.CTkFrame):
         app.in_slices(self._steps)
 
     def finish(self) -> None:
-        """Build the rest of the form at once."""
+        """Build the rest of the form now."""
         for _ in self._steps:
             pass
 
     def refresh(self, paths: set[str] | None = None) -> None:
-        """Show the settings as they are now. paths: whose values have changed; None: all may have."""
+        """Update the fields. paths: of settings whose values have changed; None: all may have."""
         for path, one in self.fields.items():
             one.set_shown(self.is_field_shown(path))
             one.refresh(with_value=paths is None or path in paths)
         self._count()
 
     def is_field_shown(self, path: str) -> bool:
-        """Whether the field of a setting is to be seen now."""
+        """Whether the field of a setting should be visible."""
         settings = self.app.settings
         if not settings.is_visible(path):
             return False
         if path in self._always or self.app.preferences.show_all or settings.info(path).importance == "basic":
             return True
-        if path in self.app.sought:
+        if path in self.app.revealed:
             return True
         return settings.differs_from_default(path) or settings.error(path) is not None or bool(settings.offer(path))
 
     def num_shown(self) -> int:
-        """How many fields are to be seen now, built or not."""
+        """The number of fields that should be visible, including those not built yet."""
         return sum(self.is_field_shown(path) for path in self.paths)
 
     def destroy(self) -> None:
@@ -113,7 +113,7 @@ class SettingsForm(ctk.CTkFrame):
 
 @dataclass(frozen=True)
 class CardSpec:
-    """A card of a page: its title and settings; labels and all_importances as in SettingsForm."""
+    """A card of a page: its title and settings. labels, all_importances: as in SettingsForm."""
 
     title: str
     paths: Sequence[str]
@@ -122,7 +122,7 @@ class CardSpec:
 
 
 class SettingsCard(ctk.CTkFrame):
-    """A titled form on a card. Below it there is room for more: `footer`."""
+    """A titled form on a card, with an optional `footer`."""
 
     def __init__(self, parent: tkinter.Misc, app: App, spec: CardSpec, on_change: Callable[[], None]):
         super().__init__(parent, fg_color=Theme.card, corner_radius=8)
@@ -139,16 +139,16 @@ class SettingsCard(ctk.CTkFrame):
         self.footer.grid_remove()
 
     def weight(self) -> float:
-        """How long the card is, in rows; 0: there is nothing to see on it."""
+        """The height of the card in rows; 0 if it has no visible content."""
         footer = len(self.footer.winfo_children())
         shown = self.form.num_shown()
         return shown + footer + 1.5 if shown or footer else 0
 
 
 class SettingsPage(ctk.CTkScrollableFrame):
-    """Cards in as many columns as there is room for, built in slices.
+    """Cards in as many columns as fit, built in slices.
 
-    footers: title of a card -> what puts more below its form, into the frame that it gets.
+    footers: title of a card -> function that fills the footer frame below its form.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class SettingsPage(ctk.CTkScrollableFrame):
         self._layout: list[tuple[SettingsCard, ...]] = []
         self._further: list[Callable[[], ctk.CTkFrame]] = []
         self._is_due = False
-        # Made before the cards: what is packed into a frame has to be above it.
+        # Created before the cards, so that cards packed into them are stacked above.
         self._columns = [ctk.CTkFrame(self, fg_color="transparent") for _ in range(MAX_COLUMNS)]
         self.cards: dict[str, SettingsCard] = {}
         self._parent_canvas.bind("<Configure>", lambda event: self.arrange_soon(), add="+")
@@ -173,13 +173,13 @@ class SettingsPage(ctk.CTkScrollableFrame):
         app.in_slices(self._steps)
 
     def finish(self) -> None:
-        """Build the rest of the cards at once; their forms are built on in slices."""
+        """Build the remaining cards now; their forms are still built in slices."""
         for _ in self._steps:
             pass
 
     def add_card(self, make: Callable[[], ctk.CTkFrame]) -> None:
-        """Put a card of another kind behind the others, made by `make`: it has `weight()`, its length in rows, and is
-        this page's child."""
+        """Append a custom card created by `make`. It has to be a child of this page and have `weight()`, its height in
+        rows."""
         self._further.append(make)
 
     def destroy(self) -> None:
@@ -208,7 +208,7 @@ class SettingsPage(ctk.CTkScrollableFrame):
             self.app.after_idle(self.arrange)
 
     def arrange(self) -> None:
-        """Share the cards out among the columns: each to the shortest one."""
+        """Distribute the cards, each to the shortest column."""
         self._is_due = False
         if not self.winfo_exists():
             return
@@ -216,7 +216,7 @@ class SettingsPage(ctk.CTkScrollableFrame):
         count = max(1, min(MAX_COLUMNS, width // self.app.theme.scaled(COLUMN_WIDTH))) if width > 1 else MAX_COLUMNS
         shown = [card for card in self.cards.values() if card.weight() > 0]
         if count == self._num_columns and set(shown) == {card for column in self._layout for card in column}:
-            return  # cards that grow or shrink a little stay where the person has found them
+            return  # cards whose height changes a little stay in place
         self._num_columns = count
         columns: list[list[SettingsCard]] = [[] for _ in range(count)]
         lengths = [0.0] * count
@@ -242,7 +242,7 @@ class SettingsPage(ctk.CTkScrollableFrame):
 
 
 def find_field(widget: tkinter.Misc, path: str) -> Field | None:
-    """The field of a setting somewhere inside a widget; the form that holds it is built to its end."""
+    """Find the field of a setting inside a widget; the form that contains it is completely built."""
     if isinstance(widget, SettingsPage):
         widget.finish()
     for child in widget.winfo_children():

@@ -1,5 +1,4 @@
-"""Scrolling a page so that a widget on it is seen, and scrollbars that are seen only where there is something to
-scroll."""
+"""Scroll to widgets, and hide scrollbars that are not needed."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def scroll_to(widget: tkinter.Misc, margin: int = 40) -> None:
-    """Scroll the scrollable frame around `widget` so far that it is seen; without one there is nothing to do."""
+    """Scroll the scrollable frame around `widget`, if there is one, so that the widget is visible."""
     frame = widget
     while frame is not None and not isinstance(frame, ctk.CTkScrollableFrame):
         frame = frame.master
@@ -33,13 +32,13 @@ def scroll_to(widget: tkinter.Misc, margin: int = 40) -> None:
 
 
 def bring_into_sight(app: App, widget: tkinter.Misc) -> None:
-    """Scroll to a widget, and again behind what is being built above it on a tab that has just been opened."""
+    """Scroll to a widget, and again once everything above it is built on a tab that has just been opened."""
     scroll_to(widget)
     app.in_slices(_scroll_again(widget))
 
 
 def focus_in_sight(page: ctk.CTkScrollableFrame) -> tkinter.Misc | None:
-    """What has the keys, where that is on the page and seen; else None."""
+    """The focused widget if it is visible on the page, else None."""
     widget = page.winfo_toplevel().focus_lastfor()
     if widget is None or not str(widget).startswith(f"{page}."):
         return None
@@ -49,22 +48,22 @@ def focus_in_sight(page: ctk.CTkScrollableFrame) -> tkinter.Misc | None:
 
 
 def make_scrollbar(parent: tkinter.Misc, widget: tkinter.XView | tkinter.YView, row: int, column: int) -> None:
-    """A vertical scrollbar for `widget` in the parent's grid, which is away while all of the widget is in sight."""
-    # Of no height: when it goes and comes, the rows must stay as they are, or it would have to go and come again.
+    """Add a vertical scrollbar for `widget` to the parent's grid, hidden while it is not needed."""
+    # With minimal height, so that showing and hiding it never changes the rows, which would toggle it again.
     scrollbar = ctk.CTkScrollbar(parent, height=10, command=widget.yview)
     scrollbar.grid(row=row, column=column, sticky="ns")
     widget.configure(yscrollcommand=quiet(scrollbar))
 
 
 def quiet_page(page: ctk.CTkScrollableFrame) -> None:
-    """Take the page's scrollbar away while all of the page is in sight."""
+    """Hide the page's scrollbar while it is not needed."""
     page._parent_canvas.configure(yscrollcommand=quiet(page._scrollbar))
 
 
 def quiet(scrollbar: ctk.CTkScrollbar):
-    """What sets the scrollbar, and hides it where there is nothing to scroll.
+    """A scroll command that updates the scrollbar and hides it if there is nothing to scroll.
 
-    Its room stays: a page that grew wider then could need it again, and so on.
+    Its space stays reserved: a page that becomes wider could need the scrollbar again, and so on.
     """
 
     def show(first: str, last: str) -> None:
@@ -75,7 +74,7 @@ def quiet(scrollbar: ctk.CTkScrollbar):
             else:
                 _keep_room(scrollbar)
                 scrollbar.grid_remove()
-        if scrollbar.get() != (float(first), float(last)):  # drawing one takes some ms
+        if scrollbar.get() != (float(first), float(last)):  # drawing takes a few ms
             scrollbar.set(float(first), float(last))
 
     return show
@@ -90,5 +89,5 @@ def _scroll_again(widget: tkinter.Misc) -> Iterator[None]:
 def _keep_room(scrollbar: ctk.CTkScrollbar) -> None:
     place = scrollbar.grid_info()
     beside = place["padx"] if isinstance(place["padx"], tuple) else (place["padx"], place["padx"])
-    width = scrollbar._apply_widget_scaling(scrollbar.cget("width"))  # what it asks for is not known before it is seen
+    width = scrollbar._apply_widget_scaling(scrollbar.cget("width"))  # its requested width is unknown until shown
     scrollbar.master.grid_columnconfigure(place["column"], minsize=round(width) + sum(beside))

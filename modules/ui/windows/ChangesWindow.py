@@ -1,5 +1,5 @@
-"""The window that lists settings with two values each: those of the preset and those of now, or those of now and of
-another preset."""
+"""The window that lists settings with two values each: the preset's and the current one, or the current one and
+another preset's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = {"Setting": 270, "First": 210, "Second": 210}
 
 @dataclass(frozen=True)
 class Changes:
-    """What the window shows. headings: of the two columns of values."""
+    """The content of the window. headings: of the two columns of values."""
 
     title: str
     headings: tuple[str, str]
@@ -26,8 +26,8 @@ class Changes:
 
 
 class ChangesWindow(TableWindow):
-    """find: gives what is listed, again after each change of the settings. If it raises ConfigError then, the window
-    closes with that message."""
+    """find: returns the content, and is called again after each change of the settings. If it then raises ConfigError,
+    the window closes with that message."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ChangesWindow(TableWindow):
         many: bool = False,
     ):
         self._find, changes = find, find()
-        self._end_view: Callable[[], None] = lambda: None  # before what may fail: `destroy` wants it
+        self._end_view: Callable[[], None] = lambda: None  # set before anything that may fail, as `destroy` uses it
         super().__init__(app, changes.title, COLUMNS, (), actions, many)
         self._show(changes)
         self._end_view = app.views.add(self, lambda paths: self._follow()).end

@@ -1,4 +1,4 @@
-"""The window of one concept: its settings, its pictures, and live what the training will see of a picture."""
+"""The window of one concept: its settings, its images, and a live preview of an image as trained."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 from PIL import ImageTk
 
+from modules.config.describe import part_paths
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.visible_text import visible_line
@@ -22,7 +23,6 @@ from modules.ui.models.concept_preview import (
     preview_captions,
     preview_looks,
 )
-from modules.ui.models.part_paths import part_paths
 from modules.ui.models.picture_count import scan_key
 from modules.ui.widgets.dialogs import set_size
 from modules.ui.widgets.fitting import wrap_to
@@ -46,26 +46,26 @@ CARDS = {
 }  # fmt: skip
 WIDTH, HEIGHT = 1160, 760
 LOOK_SIDE = 132
-TYPING_MS = 600  # after the last letter of a path, so that no folder is walked whose name is half typed
-PREVIEW_DELAY_MS = 150  # after the last change, so that typing a number makes one preview
+TYPING_MS = 600  # after the last keystroke in a path, so that no half-typed folder is scanned
+PREVIEW_DELAY_MS = 150  # after the last change, so that typing a number creates only one preview
 
 
 class ConceptWindow(ctk.CTkToplevel):
-    """The settings and pictures of one concept. It is hidden when it is closed, and when concepts come, go or move.
+    """The settings and images of one concept. Hidden when it is closed, and when concepts are added, removed or moved.
 
-    It is made once: CustomTkinter never frees all of a window or of a frame that scrolls.
+    It is created once and reused, because CustomTkinter never completely frees a window or a scrollable frame.
     """
 
     def __init__(self, parent: tk.Misc, app: App):
         super().__init__(parent, fg_color=app.theme.page)
         self.app = app
-        self.number: int | None = None  # of the concept that is shown
+        self.number: int | None = None  # of the concept shown
         self._cards: list[SettingsCard] = []
         self._scan_key: tuple | None = None
         self._scan_job: str | None = None
-        self._given_up = threading.Event()  # ends the search for pictures that goes on
+        self._given_up = threading.Event()  # cancels the current search for images
         self._preview_job: str | None = None
-        self._version = 0  # of the preview: an older one that is ready late is not shown
+        self._version = 0  # of the preview, so that an outdated one that finishes late is not shown
         self._unsubscribe = app.settings.subscribe(self._on_settings)
         set_size(self, f"{WIDTH}x{HEIGHT}", (640, 480))
         self.grid_rowconfigure(0, weight=1)
@@ -76,7 +76,7 @@ class ConceptWindow(ctk.CTkToplevel):
         quiet_page(self._settings)
         self._build_pictures()
         self.bind("<Escape>", lambda event: self.hide())
-        app.serve_settings_keys(self)
+        app.bind_settings_keys(self)
         self.protocol("WM_DELETE_WINDOW", self.hide)
         self.withdraw()
 
@@ -117,7 +117,7 @@ class ConceptWindow(ctk.CTkToplevel):
             self._show_concept()
 
     def _show_concept(self) -> None:
-        """Bring everything to the settings of this moment."""
+        """Update everything from the settings."""
         number = self.number
         config = config_from_values(self.app.settings.values)
         concept, outputs = config.concepts[number], Outputs.of(config)
@@ -133,7 +133,7 @@ class ConceptWindow(ctk.CTkToplevel):
         self._preview_job = self.after(PREVIEW_DELAY_MS, self._make_preview)
 
     def _scan(self, concept: ConceptConfig, number: int, outputs: Outputs) -> None:
-        """Have a thread look for the pictures."""
+        """Search for images in a thread."""
         self._scan_job = None
         given_up = self._given_up = threading.Event()
         self.app.in_background(
@@ -162,7 +162,7 @@ class ConceptWindow(ctk.CTkToplevel):
             self._preview_job = None
 
     def _make_preview(self) -> None:
-        """Have a thread make the looks and captions of the chosen picture."""
+        """Create the preview of the selected image in a thread."""
         self._cancel_preview()
         path = self.thumbnails.chosen_path
         if path is None:
@@ -229,7 +229,7 @@ class ConceptWindow(ctk.CTkToplevel):
 
 
 def card_names(names: Sequence[str]) -> dict[str, list[str]]:
-    """The title of each card -> the names of a concept's settings on it; every name is on one."""
+    """Card title -> names of the concept settings on it; every name is on one card."""
     cards: dict[str, list[str]] = {title: [] for title in CARDS}
     for name in names:
         section = "Augmentation" if name.startswith("augmentation.") else "Use"
@@ -238,7 +238,7 @@ def card_names(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 class LooksView(ctk.CTkFrame):
-    """A few images beside each other with their titles, in as many rows as they need; the wheel scrolls."""
+    """A few images side by side with titles, in as many rows as needed; scrollable."""
 
     def __init__(self, parent: tk.Misc, app: App):
         super().__init__(parent, fg_color="transparent")
@@ -281,4 +281,4 @@ class LooksView(ctk.CTkFrame):
     def destroy(self) -> None:
         self._stop_listening()
         super().destroy()
-        self._photos = []  # here, on the Tk thread
+        self._photos = []  # freed here, on the Tk thread

@@ -1,4 +1,4 @@
-"""Why a run has failed, and what to do: to read, and to pass on."""
+"""The window with a run's crash report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CrashReportWindow(TextWindow):
-    """The report of the run in `folder`. Names, addresses and secrets are left out, so that it can be passed on."""
+    """The report of the run in `folder`, without names, addresses and secrets, so that it can be passed on."""
 
     def __init__(self, app: App, folder: Path):
         super().__init__(app, "Crash report", "Reading what the run has left …", "", size="860x600")
@@ -37,11 +37,11 @@ class CrashReportWindow(TextWindow):
 
 
 def read_report(folder: Path) -> tuple[str, str]:
-    """What happened and what to do, in sentences; and the whole report."""
+    """A summary of what happened and what to do, and the full report."""
     run = RunFolder(folder)
     record = run.read_exit() or {}
-    happened = visible_line(str(record.get("text") or "The run has left no record of its end.").split("\n")[0])
+    happened = visible_line(str(record.get("text") or "There is no record of how the run ended.").split("\n")[0])
     if record.get("status") in ("finished", "stopped"):
-        happened = f"The run is {record['status']}; there is nothing to mend."
+        happened = f"The run is {record['status']}; there is nothing to fix."
     advice = suggestion(record, run) if record.get("status") == "failed" else ""
     return f"{happened}\n{advice}".strip(), crash_report(folder)

@@ -1,4 +1,4 @@
-"""What the doctor finds: whether this machine can train the settings, and what to do if not."""
+"""The window with the doctor's findings: whether this machine can train the settings, and what to do if not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HINT = "Looking at packages, GPUs, disks and the network, and measuring how fast
 
 
 class DoctorWindow(TextWindow):
-    """`check` looks at the settings as they are; closing the window ends it. results: of the last one."""
+    """`check` examines the current settings; closing the window cancels it. results: of the last check."""
 
     def __init__(self, app: App):
         super().__init__(app, "Doctor", "", "", size="900x640")
@@ -40,7 +40,7 @@ class DoctorWindow(TextWindow):
         super().destroy()
 
     def check(self) -> None:
-        """Start a check, unless one is going on."""
+        """Start a check, unless one is running."""
         if self._script is not None:
             return
         config = self.app.settings.config()
@@ -53,7 +53,7 @@ class DoctorWindow(TextWindow):
         self.app.in_background(self._script.run, self._show, self._fail)
 
     def _show(self, output: bytes | None) -> None:
-        if output is None or not self.winfo_exists():  # closed meanwhile
+        if output is None or not self.winfo_exists():  # the window was closed
             return
         self._end()
         self.results = [CheckResult(**check) for check in json.loads(output)["checks"]]

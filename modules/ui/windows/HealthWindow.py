@@ -1,4 +1,4 @@
-"""The health check of the data: what is wrong or unusual about the pictures and captions, with the pictures."""
+"""The dataset check: problems and oddities of images and captions, with the images concerned."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from modules.ui.widgets.Thumbnails import Thumbnails
 if TYPE_CHECKING:
     from modules.ui.App import App
 
-LEVELS = {"error": "must be mended", "warning": "worth a look", "note": "good to know"}
+LEVELS = {"error": "must be fixed", "warning": "worth a look", "note": "good to know"}
 
 
 class HealthWindow(ctk.CTkToplevel):
-    """`check` makes a check; it can be made again, with every picture read to its end, or cancelled.
+    """`check` checks the dataset; the check can be repeated with every image fully decoded, or cancelled.
 
-    Closing hides the window: CustomTkinter never frees all of one.
+    Closing only hides the window, because CustomTkinter never frees one completely.
     """
 
     def __init__(self, app: App):
-        super().__init__(app, fg_color=app.theme.page)
+        super().__init__(app.root, fg_color=app.theme.page)
         self.app = app
         self.report: DataReport | None = None
         self._check: DataCheck | None = None
@@ -48,7 +48,7 @@ class HealthWindow(ctk.CTkToplevel):
         self.protocol("WM_DELETE_WINDOW", self.hide)
 
     def check(self) -> None:
-        """Make a check, unless one is going on."""
+        """Start a check, unless one is running."""
         if self._check is None:
             self.start()
 
@@ -57,13 +57,13 @@ class HealthWindow(ctk.CTkToplevel):
         self.withdraw()
 
     def start(self) -> None:
-        """Check the settings as they are now."""
+        """Check the current settings."""
         config = self.app.settings.config()
         if config is None:
             self._state.configure(text=WRONG_SETTING)
             return
         shape = self.app.devices.shape(config)
-        num_ranks = shape.num_ranks if shape else 1  # unknown while the GPUs are, or where they can't train this
+        num_ranks = shape.num_ranks if shape else 1  # unknown while the GPUs are unknown or can't train these settings
         self._check = check = DataCheck(config, num_ranks, bool(self._decode.get()))
         self._state.configure(text="Looking at the pictures and captions …")
         self._button.configure(text="Cancel")
@@ -78,13 +78,13 @@ class HealthWindow(ctk.CTkToplevel):
             self._cancel()
 
     def _cancel(self) -> None:
-        """At once: the check may take a while to end, and nobody waits for it."""
+        """Cancel the check at once, without waiting for its process to end."""
         if self._check is not None:
             self._check.cancel()
             self._end_check("The check was cancelled.")
 
     def _show(self, check: DataCheck, report: DataReport | None) -> None:
-        if check is not self._check:  # it was cancelled
+        if check is not self._check:  # cancelled
             return
         self.report = report
         found = len(report.findings)
@@ -113,7 +113,7 @@ class HealthWindow(ctk.CTkToplevel):
         self._button.configure(text="Check again")
 
     def _show_finding(self, finding: DataFinding) -> None:
-        """Its pictures below, and all it says above."""
+        """Show a finding's full text, and its images below."""
         self._detail.configure(text=finding.message)
         self.thumbnails.show([path for path in finding.paths if os.path.splitext(path)[1].lower() in EXTENSIONS])
 

@@ -1,4 +1,4 @@
-"""The curve of the loss in a window of its own."""
+"""The window with the loss curve."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.ui.widgets.dialogs import place_over, set_size
+from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.LossChart import LossChart
 
 if TYPE_CHECKING:
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 class LossWindow(ctk.CTkToplevel):
     def __init__(self, app: App):
-        super().__init__(app)
+        super().__init__(app.root)
         self.title("Loss")
         set_size(self, "760x420", (400, 240))
         self.bind("<Escape>", lambda event: self.destroy())
         LossChart(self, app).pack(fill="both", expand=True, padx=10, pady=10)
-        place_over(app, self)
+        show_over(app, self)

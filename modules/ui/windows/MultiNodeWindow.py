@@ -1,4 +1,4 @@
-"""The window for several machines: their number, addresses and folders, a command for each, and a check of them all."""
+"""The window for several machines: number, addresses and folders, a command for each, and a check of all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SETTINGS = ("enable_multi_gpu", "num_nodes", "world_size", "node_rank", "master_addr", "initial_port", "use_torchrun")
 LABELS = {"world_size": "Processes on each", "node_rank": "This machine's number", "initial_port": "Port"}
-# names of Places
+# field of Places -> label
 PLACES = {
     "interface": "Network interface",
     "config_path": "Settings file on each",
@@ -35,15 +35,15 @@ PLACES = {
 
 
 class MultiNodeWindow(ctk.CTkToplevel):
-    """The settings are those of the tabs; the folders go into `app.launch`, and so into the multi-GPU tab's command.
+    """Edits the same settings as the tabs; the folders go to `app.launch` and thus into the multi-GPU tab's command.
 
-    Closing hides the window: CustomTkinter never frees all of one.
+    Closing only hides the window, because CustomTkinter never frees one completely.
     """
 
     def __init__(self, app: App):
-        super().__init__(app, fg_color=Theme.page)
+        super().__init__(app.root, fg_color=Theme.page)
         self.app, self._devices, self._launch = app, app.devices, app.launch
-        self._ends: list[Callable[[], None]] = []  # before what may fail: `destroy` wants it
+        self._ends: list[Callable[[], None]] = []  # set before anything that may fail, as `destroy` uses it
         self.title("Several machines")
         set_size(self, "880x780", (480, 400))
         self.page = ctk.CTkScrollableFrame(self, fg_color="transparent")
@@ -60,7 +60,7 @@ class MultiNodeWindow(ctk.CTkToplevel):
         self._ends += [view.end, app.devices.subscribe(lambda what: view.invalidate())]
         self.bind("<Escape>", lambda event: self.hide())
         self.protocol("WM_DELETE_WINDOW", self.hide)
-        app.serve_settings_keys(self)
+        app.bind_settings_keys(self)
         self.show()
         if app.devices.machine is None:
             app.in_background(read_machine, app.devices.take_machine)
@@ -77,7 +77,7 @@ class MultiNodeWindow(ctk.CTkToplevel):
         super().destroy()
 
     def show(self) -> None:
-        """Bring the commands to the settings and folders as they are now."""
+        """Update the commands from the settings and folders."""
         config = self.app.settings.config()
         shape = self._devices.shape(config) if config else None
         try:
@@ -94,9 +94,9 @@ class MultiNodeWindow(ctk.CTkToplevel):
         self.commands.show(config, commands, places, note)
 
     def _show_default_file(self) -> None:
-        """The settings file follows the run folder until a person names another one.
+        """Show the default settings file, which follows the run folder until the user enters another one.
 
-        Raises UserError where there is no run folder, and no other file is named.
+        Raises UserError if there is neither a run folder nor another file.
         """
         entry = self.entries["config_path"]
         try:
@@ -114,7 +114,7 @@ class MultiNodeWindow(ctk.CTkToplevel):
     def _default_places(self) -> Places:
         try:
             return Places("run.yaml")
-        except UserError:  # the working folder is gone, of which `show` tells
+        except UserError:  # the working folder is gone, which `show` reports
             return Places("run.yaml", folder=str(ROOT))
 
     def _build_settings(self) -> None:
@@ -129,7 +129,7 @@ class MultiNodeWindow(ctk.CTkToplevel):
         table = ctk.CTkFrame(card, fg_color="transparent")
         table.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 10))
         table.grid_columnconfigure(1, weight=1)
-        self._shown_file = ""  # `show` puts it in
+        self._shown_file = ""  # filled in by `show`
         places = self._launch.places or self._default_places()
         self.entries: dict[str, ctk.CTkEntry] = {}
         for row, (name, label) in enumerate(PLACES.items()):

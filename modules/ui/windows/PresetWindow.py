@@ -1,4 +1,4 @@
-"""The window that a run's settings are started from: presets for the GPUs at hand, and the files used last."""
+"""The window for choosing settings to start from: presets for the available GPUs, and recent files."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ GPU_CHOICES = {"1 GPU": 1, **{f"{count} GPUs": count for count in GPU_COUNTS}}
 
 
 class PresetWindow(TableWindow):
-    """use, compare: get the chosen row, "preset:NAME" or "file:PATH". recent: paths of files.
+    """use, compare: called with the selected row, "preset:NAME" or "file:PATH". recent: paths of files.
 
-    The memory and the number of GPUs are those of this machine until others are chosen.
+    The memory and number of GPUs are initially those of this machine.
     """
 
     def __init__(
@@ -61,17 +61,17 @@ class PresetWindow(TableWindow):
         return menu
 
     def _choose(self) -> None:
-        """Show the presets for other GPUs."""
+        """Show the presets for the selected memory and number of GPUs."""
         self._memory, self._num_gpus = MEMORY_CHOICES[self.memory.get()], GPU_CHOICES[self.num_gpus.get()]
         self._find_rows()
 
     def _show_detail(self) -> None:
-        """Below the table, the whole of what its column may have no room for."""
+        """Show the description, which may be cut off in the table, in full below it."""
         chosen = set(self.table.selection())
         self.detail.configure(text=next((cells[1] for name, cells in self._rows if name in chosen), ""))
 
     def _find_rows(self) -> None:
-        """In a thread: an estimate for every preset takes longer than a window may stand still."""
+        """Compute the rows in a thread, as estimating every preset would stall the window."""
         wanted = self._memory, self._num_gpus
         self.app.in_background(lambda: preset_rows(*wanted), lambda rows: self._take_rows(wanted, rows))
 
@@ -84,4 +84,4 @@ class PresetWindow(TableWindow):
     def _take_files(self, rows: list[Row]) -> None:
         if self.winfo_exists():
             self._files = rows
-            self.take_rows([*self._presets, *rows])  # where the disk is slow, somebody has chosen meanwhile
+            self.take_rows([*self._presets, *rows])  # keeps what the user may have selected while a slow disk was read

@@ -1,4 +1,4 @@
-"""What a run will do, shown before it starts."""
+"""The window with a summary of what a run will do, shown before it starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RunSummaryWindow(TextWindow):
-    """summary: as scripts/train.py --dry-run gives it. start: what the button Start does; None: there is none."""
+    """summary: the output of scripts/train.py --dry-run. start: the action of the button Start; None: no button."""
 
     def __init__(self, app: App, summary: str, start: Callable[[], None] | None = None):
         heading = "This is what the run will do." if start else "This is what a run of these settings would do."
@@ -28,7 +28,8 @@ class RunSummaryWindow(TextWindow):
 
     def start(self) -> None:
         start = self._start
-        # Not where the keys were before: that may be the button that stops the run, and this one be pressed twice.
-        self.app.focus_set()
+        # Don't return the focus to where it was: that may be the button that stops the run, and a second key press
+        # meant for this button would trigger it.
+        self.app.root.focus_set()
         self.destroy()
         start()

@@ -1,4 +1,4 @@
-"""A window with a list to choose from, and a search above it."""
+"""A window with a table to choose from and a search field."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import customtkinter as ctk
 
 from modules.config.visible_text import visible_line
 from modules.ui.theme import Theme
-from modules.ui.widgets.dialogs import focus_soon, place_over, set_size
+from modules.ui.widgets.dialogs import focus_soon, set_size, show_over
 from modules.ui.widgets.fitting import fit_columns
 from modules.ui.widgets.scrolling import make_scrollbar
 
 if TYPE_CHECKING:
     from modules.ui.App import App
 
-GRID_COLUMNS = 3  # beside the search there is room for what else decides on the rows, and a row below the table
+GRID_COLUMNS = 3  # subclasses may add filters beside the search, and a row below the table
 
 Row = tuple[str, tuple[str, ...]]
-"""Name of a row, which the buttons' functions get, and its cells."""
+"""The name of a row, which is passed to the actions, and its cells."""
 
 
 class TableWindow(ctk.CTkToplevel):
-    """rows: what is listed; those in which every word of the search is found are shown.
+    """rows: shown if they contain every word of the search.
 
-    columns: title -> width in pixels. actions: (text of a button, function), which gets the names of the rows chosen;
-    the first one is also what Return and a double click do. many: whether several rows can be chosen. size,
-    min_size: in unscaled pixels.
+    columns: title -> width in pixels. actions: (button text, function called with the names of the selected rows);
+    Return and a double click run the first one. many: whether several rows can be selected. size, min_size: in unscaled
+    pixels.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class TableWindow(ctk.CTkToplevel):
         size: str = "760x460",
         min_size: tuple[int, int] = (480, 320),
     ):
-        super().__init__(app)
+        super().__init__(app.root)
         self.app, self._rows, self._actions = app, list(rows), list(actions)
         self.title(title)
-        self.transient(app)
+        self.transient(app.root)
         set_size(self, size, min_size)
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(1, weight=1)
@@ -63,11 +63,11 @@ class TableWindow(ctk.CTkToplevel):
         ctk.CTkButton(bar, text="Close", font=app.theme.font(), command=self.destroy).grid(row=0, column=0)
         self._bind_keys()
         self.show_rows()
-        place_over(app, self)
+        show_over(app, self)
         focus_soon(app, self.search)
 
     def show_rows(self, event: object = None) -> None:
-        """List the rows that the search finds."""
+        """Show the rows that match the search."""
         words = self.search.get().lower().split()
         self.table.delete(*self.table.get_children())
         for name, cells in self._rows:
@@ -79,7 +79,7 @@ class TableWindow(ctk.CTkToplevel):
             self.table.focus(found[0])
 
     def take_rows(self, rows: Sequence[Row]) -> None:
-        """List other rows. Those that somebody has chosen stay chosen."""
+        """Replace the rows, keeping the selection."""
         chosen = self.table.selection()
         self._rows = list(rows)
         self.show_rows()

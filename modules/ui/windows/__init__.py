@@ -1,1 +1,1 @@
-"""The windows that open beside the main one."""
+"""The windows other than the main one."""

@@ -1,14 +1,12 @@
 """scripts/train.py with one more method, `biases`, added as docs/contributing.md says: a row of facts and a file."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parents[2]))
 
 import modules.methods  # noqa: E402
-from modules.config.families import load_families  # noqa: E402
 from modules.config.methods import METHODS, MethodFacts  # noqa: E402
 
 METHODS["biases"] = MethodFacts(
@@ -20,8 +18,6 @@ METHODS["biases"] = MethodFacts(
     has_formats=False,
 )
 modules.methods.__path__.append(str(FOLDER))
-for name, info in load_families().items():  # as scripts/generate.py would say of each
-    load_families()[name] = replace(info, methods=(*info.methods, "biases"))
 
 # after the row: the settings offer the methods that are there when they are imported
 from scripts.train import main  # noqa: E402

@@ -1,0 +1,191 @@
+"""The root window's event loop: one timer runs everything that is due, threads do what takes time.
+
+Tk may only be used from the main thread. Slow work runs in a thread and hands its result to a queue, which the timer
+empties at most 50 ms later. Nothing else in the window starts a timer that repeats.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import itertools
+import queue
+import sys
+import threading
+import time
+import tkinter
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import customtkinter as ctk
+from customtkinter.windows.widgets.core_rendering import CTkCanvas
+
+from modules.session.printing import print_text
+from modules.ui import keyboard
+from modules.ui.App import MessageKind
+from modules.ui.models.Preferences import Preferences
+from modules.ui.theme import Theme
+
+T = TypeVar("T")
+
+PUMP_MS = 50
+BUDGET_SECONDS = 0.008  # of one round of the pump; the rest waits for the next round
+SLICE_SECONDS = 0.012  # of building forms before events are handled again
+SWITCH_SECONDS = 0.001  # how soon a computing thread yields to the window, which needs the GIL for each call of Tk
+COLLECT_SECONDS = 2.0
+COLLECT_ALL_MS = 60_000
+END = object()
+
+
+class RootWindow(ctk.CTk):
+    """An empty root window with the application's theme, keyboard handling and scheduling. TrainUI fills it.
+
+    preferences: read for the appearance, the scale and the tab in front; not written.
+    """
+
+    def __init__(self, preferences: Preferences):
+        super().__init__(className="Chorus")
+        self.preferences = preferences
+        self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._due: list[tuple[float, int, float, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._steps: list[tuple[str, Iterator[object]]] = []
+        self.theme = Theme(self, preferences.appearance, preferences.scale)
+        self.configure(fg_color=Theme.page)
+        self.bind_class("Toplevel", "<Destroy>", _forget_scaling, add="+")
+        keyboard.install(self)
+        _lay_out_when_idle()
+        _draw_to_the_pixel()
+        self._collect_garbage_here()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        self._pump()
+
+    def in_background(
+        self,
+        work: Callable[[], T],
+        then: Callable[[T], None],
+        failed: Callable[[Exception], None] | None = None,
+    ) -> None:
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:
+                self._results.put(lambda error=error: self._fail(error, failed))
+            else:
+                self._results.put(lambda: then(result))
+
+        try:
+            threading.Thread(target=run, daemon=True).start()
+        except RuntimeError as error:  # the system refuses to start another thread
+            self._results.put(lambda error=error: self._fail(error, failed))
+
+    def every(self, seconds: float, job: Callable[[], None]) -> Callable[[], None]:
+        number = next(self._numbers)
+        heapq.heappush(self._due, (time.monotonic(), number, seconds, job))
+
+        def cancel() -> None:
+            self._due = [entry for entry in self._due if entry[1] != number]
+            heapq.heapify(self._due)
+
+        return cancel
+
+    def in_slices(self, steps: Iterator[object]) -> None:
+        self._steps.append((self.preferences.tab, steps))
+        if len(self._steps) == 1:
+            self.after(1, self._run_slice)
+
+    @property
+    def is_building(self) -> bool:
+        """Whether forms are still being built in slices."""
+        return bool(self._steps)
+
+    def show_message(self, text: str, kind: MessageKind = "info") -> None:
+        raise NotImplementedError
+
+    def report_callback_exception(self, kind, error, trace) -> None:
+        """Called by Tk for an exception in a callback: a bug of Chorus, which the user is asked to report."""
+        print_text("".join(traceback.format_exception(kind, error, trace)), sys.stderr)
+        self.show_message(f"Something went wrong in the window ({kind.__name__}: {error}). Please report it.", "error")
+
+    def winfo_children(self) -> list[tkinter.Misc]:
+        """All children but the windows that Tk itself creates, such as its file dialog: tkinter cannot name those."""
+        return list(self.children.values())
+
+    def focus_get(self) -> tkinter.Misc | None:
+        try:
+            return super().focus_get()
+        except KeyError:  # the focus is in a window that Tk itself created
+            return None
+
+    def destroy(self) -> None:
+        for timer in self.tk.splitlist(self.tk.call("after", "info")):
+            self.tk.call("after", "cancel", timer)  # it would fire after the window is gone and fail
+        self.theme.close()
+        super().destroy()
+        gc.enable()
+
+    def _pump(self) -> None:
+        self.after(PUMP_MS, self._pump)
+        end = time.perf_counter() + BUDGET_SECONDS
+        while time.perf_counter() < end:
+            try:
+                task = self._results.get_nowait()
+            except queue.Empty:
+                break
+            self._call(task)
+        while self._due and time.perf_counter() < end and self._due[0][0] <= time.monotonic():
+            _, number, seconds, job = self._due[0]
+            heapq.heapreplace(self._due, (time.monotonic() + seconds, number, seconds, job))
+            self._call(job)
+
+    def _run_slice(self) -> None:
+        end = time.perf_counter() + SLICE_SECONDS
+        while self._steps and time.perf_counter() < end:
+            in_front = [entry for entry in self._steps if entry[0] == self.preferences.tab]
+            entry = (in_front or self._steps)[0]
+            try:
+                if next(entry[1], END) is END:
+                    self._steps.remove(entry)
+            except Exception:
+                self._steps.remove(entry)
+                self.report_callback_exception(*sys.exc_info())
+        if self._steps:
+            self.after(1, self._run_slice)
+
+    def _call(self, task: Callable[[], None]) -> None:
+        """Run a task; an exception in it must not keep the others from running."""
+        try:
+            task()
+        except Exception:
+            self.report_callback_exception(*sys.exc_info())
+
+    def _fail(self, error: Exception, failed: Callable[[Exception], None] | None) -> None:
+        if failed is None:
+            raise error
+        failed(error)
+
+    def _collect_garbage_here(self) -> None:
+        """Collect garbage in the main thread only. Python collects in whichever thread is running, but Tk's images and
+        variables have a `__del__` that fails elsewhere ("main thread is not in main loop")."""
+        gc.disable()
+        self.every(COLLECT_SECONDS, lambda: gc.collect(1))
+        self.after(COLLECT_ALL_MS, lambda: self.every(COLLECT_ALL_MS / 1000, gc.collect))
+
+
+def _forget_scaling(event: tkinter.Event) -> None:
+    """Drop CustomTkinter's references to a destroyed window: it never frees one that it has scaled."""
+    for kept in (ctk.ScalingTracker.window_dpi_scaling_dict, ctk.ScalingTracker.window_widgets_dict):
+        kept.pop(event.widget, None)
+
+
+def _lay_out_when_idle() -> None:
+    """Leave layout to Tk, which does it when idle. CustomTkinter's scrollbars and option menus lay out the whole window
+    each time one of them is drawn: opening a tab then stalls for 125 ms instead of 20."""
+    CTkCanvas.update_idletasks = lambda canvas: None
+
+
+def _draw_to_the_pixel() -> None:
+    """Keep CustomTkinter from rounding the unscaled sizes of widgets down: at scale 0.8 it would draw an entry of 22
+    pixels with 20, and its text would cover the bottom border."""
+    ctk.CTkBaseClass._reverse_widget_scaling = lambda widget, pixels: pixels / widget._get_widget_scaling()
