@@ -91,7 +91,7 @@ def range_text(info: SettingInfo) -> str:
 
 
 def _walk_part(
-    cls: type, instance: Any, prefix: str, section_label: str, conditions: dict[str, list[Any]]
+    cls: Any, instance: Any, prefix: str, section_label: str, conditions: dict[str, list[Any]]
 ) -> Iterator[SettingInfo]:
     for name, declared in cls.__pydantic_fields__.items():
         path = prefix + name

@@ -156,6 +156,7 @@ def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> floa
     published_bytes = 4 * (model.denoiser + sum(model.text_encoders) + model.vae)
     share = min(1.0, base_bytes / published_bytes)
     memory = estimate_memory(config)
+    assert memory is not None  # it is of a family of unknown size alone
     weights = memory.gradients  # as many, of the same type
     return _LIBRARY_BYTES + share * (weights + memory.gradients + memory.optimizer)
 

@@ -45,7 +45,8 @@ def crash_report(path: str | os.PathLike) -> str:
         record = folder.read_exit() or {}
     except OSError as error:
         record = {"text": f"exit.json can't be read ({error.strerror})"}
-    rank = record.get("rank") if isinstance(record.get("rank"), int) else 0
+    rank = record.get("rank")
+    rank = rank if isinstance(rank, int) else 0
     parts = [
         _section("What happened", _facts(record)),
         _section("What to do", [suggestion(record, folder)]),
@@ -61,7 +62,7 @@ def crash_report(path: str | os.PathLike) -> str:
 
 def suggestion(record: Mapping[str, Any], folder: RunFolder) -> str:
     """One sentence on what to try after the run in `folder` has ended as `record` (exit.json) says."""
-    kind, text = record.get("kind"), str(record.get("text") or "")
+    kind, text = str(record.get("kind") or ""), str(record.get("text") or "")
     if kind == "user_error":
         return "Change what the message names, then start again."
     advice = resume_advice(folder)
