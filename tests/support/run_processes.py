@@ -26,5 +26,10 @@ def pid_that_has_open(file: Path, pids: Iterable[int]) -> int:
     raise LookupError(f"no process has {file} open")
 
 
+def descendants(pid: int) -> list[int]:
+    """Its children, theirs, and so on."""
+    return [one for child in children(pid) for one in (child, *descendants(child))]
+
+
 def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
