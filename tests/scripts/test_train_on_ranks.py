@@ -26,7 +26,7 @@ SIZES = ((32, 32),) * 5 + ((48, 32),) * 3 + ((32, 48),) * 3
 STEPS = 6
 SHOWN_SECONDS = 5.0  # from a rank's end to the record that names it
 GONE_SECONDS = 5.0
-LIMIT = {"CHORUS_HEARTBEAT_SECONDS": "training=12"}  # a step takes a hundredth of that
+LIMIT = {"CHORUS_HEARTBEAT_SECONDS": "training=6"}  # a step takes a fiftieth of that
 
 # Where the claim is about what ranks and those above them do, not about how they come to be.
 FORKED = ("alone", "slurm", "forked spawn", "forked own torchrun", "forked torchrun")
