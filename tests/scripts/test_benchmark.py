@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import os
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +16,10 @@ from scripts.benchmarks import compare
 from scripts.benchmarks.medians import median_with_interval
 from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.worker import WorkerArguments
+from tests.support.fork_server import ForkedScript
+from tests.support.waiting import PATIENCE_SECONDS
 
+ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = 2
 
 
@@ -86,7 +91,10 @@ def test_every_option_is_a_setting_that_a_run_takes(material):
 def test_two_ranks_of_each_side_take_turns(material, tmp_path):
     figures = tmp_path / "figures.json"
     options = ["--method", "lora", "--blocks", str(BLOCKS), "--steps-per-block", "2", "--folder", str(material)]
-    assert benchmark.main(["ranks", "--ranks", "2", *options, "--json", str(figures)]) == 0
+    script = str(ROOT / "scripts" / "benchmark.py")
+    output = tmp_path / "output.txt"
+    process = ForkedScript([script, "ranks", "--ranks", "2", *options, "--json", str(figures)], os.environ, output)
+    assert process.wait(PATIENCE_SECONDS) == 0, output.read_text()
     comparisons = json.loads(figures.read_text())["comparisons"]
     assert [comparison["what"] for comparison in comparisons] == [
         "step, lora, cpu, 2 ranks",

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from multiprocessing import resource_tracker
+from multiprocessing import resource_tracker, util
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,8 @@ def _end_as_python(arguments: list[str], environment: dict[str, str]) -> None:
             signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - to the end of the process
+    util._close_stdin = lambda: None  # it is this process's own, not that of the one it was forked from
     process = multiprocessing.get_context("fork").Process(target=_run_as_python, args=(arguments, environment))
     os._exit(process._bootstrap())
 

@@ -68,15 +68,15 @@ import json, signal, subprocess, sys
 signal.signal(signal.SIGTERM, lambda *_: None)
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 kept = open(sys.argv[1])
-options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, "start_new_session": True}
+options = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
 done = subprocess.Popen([sys.executable, "-u", *sys.argv[1:]], env={"GIVEN": "another"}, **options)
-_, error = done.communicate()
+_, error = done.communicate(b"what it is told")
 sys.exit(100 + done.returncode if error == b"an error\\n" else 1)
 """
 STARTED = """
 import os, signal, sys
 print(*sys.argv[1:], *os.environ, "torch" in sys.modules, os.getsid(0) == os.getpid(), flush=True)
-print(*(signal.getsignal(n).name for n in (signal.SIGTERM, signal.SIGHUP)), flush=True)
+print(sys.stdin.read(), *(signal.getsignal(n).name for n in (signal.SIGTERM, signal.SIGHUP)), flush=True)
 print([fd for fd in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{fd}") == __file__], flush=True)
 print("an error", file=sys.stderr)
 sys.exit(7)
@@ -91,4 +91,4 @@ def test_what_a_script_starts_by_python_is_forked_and_begins_as_a_new_process(is
     output = tmp_path / "output.txt"
     process = ForkedScript([*arguments, str(tmp_path / "started.py"), "x"], {"GIVEN": "a value"}, output, cwd=tmp_path)
     assert process.wait(PATIENCE_SECONDS) == 107, output.read_text()
-    assert output.read_text().splitlines() == ["x GIVEN True True", "SIG_DFL SIG_IGN", "[]"]
+    assert output.read_text().splitlines() == ["x GIVEN True True", "what it is told SIG_DFL SIG_IGN", "[]"]
