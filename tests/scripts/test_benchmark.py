@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,22 @@ BLOCKS = 2
 
 
 @pytest.fixture
+def run(tmp_path) -> Callable[..., list[str]]:
+    """A function that runs the script with arguments to its end, and gives the lines that it prints; its programs are
+    forked."""
+
+    def run(*arguments: str) -> list[str]:
+        output = tmp_path / "output.txt"
+        process = ForkedScript([str(ROOT / "scripts" / "benchmark.py"), *arguments], os.environ, output)
+        code = process.wait(PATIENCE_SECONDS)
+        printed = output.read_text(encoding="utf-8")
+        assert code == 0, printed
+        return printed.splitlines()
+
+    return run
+
+
+@pytest.fixture
 def material(tmp_path, tiny_sd15, picture_folder):
     """A benchmark folder whose model and pictures are there already, and are tiny."""
     folder = tmp_path / "benchmark"
@@ -32,12 +49,11 @@ def material(tmp_path, tiny_sd15, picture_folder):
     return folder
 
 
-def test_the_step_comparison_reports_every_pair_and_an_interval_around_the_median(material, tmp_path, capsys):
+def test_the_step_comparison_reports_every_pair_and_an_interval_around_the_median(material, tmp_path, run):
     figures = tmp_path / "figures.json"
     options = ["--method", "lora", "--blocks", str(BLOCKS), "--steps-per-block", "1", "--folder", str(material)]
-    assert benchmark.main(["step", *options, "--json", str(figures)]) == 0
+    printed = run("step", *options, "--json", str(figures))
     results = json.loads(figures.read_text())
-    printed = capsys.readouterr().out.splitlines()
     assert [comparison["what"] for comparison in results["comparisons"]] == [
         "step, lora, cpu",
         "step, lora, cpu, processor time",
@@ -88,13 +104,10 @@ def test_every_option_is_a_setting_that_a_run_takes(material):
         assert [problem for problem in find_problems(config) if problem.blocking] == [], name
 
 
-def test_two_ranks_of_each_side_take_turns(material, tmp_path):
+def test_two_ranks_of_each_side_take_turns(material, tmp_path, run):
     figures = tmp_path / "figures.json"
     options = ["--method", "lora", "--blocks", str(BLOCKS), "--steps-per-block", "2", "--folder", str(material)]
-    script = str(ROOT / "scripts" / "benchmark.py")
-    output = tmp_path / "output.txt"
-    process = ForkedScript([script, "ranks", "--ranks", "2", *options, "--json", str(figures)], os.environ, output)
-    assert process.wait(PATIENCE_SECONDS) == 0, output.read_text()
+    run("ranks", "--ranks", "2", *options, "--json", str(figures))
     comparisons = json.loads(figures.read_text())["comparisons"]
     assert [comparison["what"] for comparison in comparisons] == [
         "step, lora, cpu, 2 ranks",
