@@ -1,6 +1,7 @@
 import io
 import json
 import os
+import select
 import struct
 from dataclasses import FrozenInstanceError, replace
 
@@ -11,6 +12,7 @@ from modules.session.events import EVENT_TYPES, EventWriter
 from modules.session.StepInfo import StepInfo
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
+from tests.support.waiting import PATIENCE_SECONDS
 
 INFO = StepInfo(
     epoch=1, step=2, steps_total=10, loss=0.5, smooth_loss=0.25, lr=1e-4, samples=8, seconds=2.0, grad_norm=0.1
@@ -167,7 +169,10 @@ def test_a_terminal_shows_progress_whatever_size_it_says_it_has(columns):
         callbacks = TerminalCallbacks(terminal)
         callbacks.on_step(replace(INFO, step=10))
         callbacks.close()
-        assert "10/10" in os.read(ours, 10_000).decode()
+        shown = b""
+        while b"10/10" not in shown and select.select([ours], [], [], PATIENCE_SECONDS)[0]:  # it comes in pieces
+            shown += os.read(ours, 10_000)
+        assert b"10/10" in shown
     os.close(ours)
 
 
