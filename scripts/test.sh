@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up what the checks need, then runs lint, the import contracts and all tests; fails if any of them does.
+# Sets up what the checks need, then runs lint, types, the import contracts and all tests; fails if any of them does.
 #   ./scripts/test.sh                        everything that runs without a GPU
 #   ./scripts/test.sh --gpu                  the tests that need an NVIDIA GPU; writes a report to send back
 #   ./scripts/test.sh tests/config -k x      pytest alone, with these arguments
@@ -28,6 +28,7 @@ check() { # check NAME COMMAND...: runs it, and remembers a failure while the ot
 
 # Modules are started by name: the scripts that pip wrote break when the folder is moved.
 check "ruff" "$python" -m ruff check .
+check "mypy" "$python" -m mypy
 check "lint-imports" "$python" -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 # Two files (of classes, two classes) at a time, in the order of tests/conftest.py: the longest first.
 check "tests" "$python" -m pytest -n 2 --dist loadscope --no-loadscope-reorder

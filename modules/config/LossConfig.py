@@ -1,14 +1,14 @@
 """The loss: error terms, weighting of timesteps, masks and prior preservation."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
 from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, setting
 
-MASKED = {".masked_training": [True]}
-KEEPS_OLD_MODEL = {"method": methods_that(lambda method: method.keeps_old_model)}
+MASKED: dict[str, list[Any]] = {".masked_training": [True]}
+KEEPS_OLD_MODEL: dict[str, list[Any]] = {"method": methods_that(lambda method: method.keeps_old_model)}
 
 
 @dataclass(config=STRICT)

@@ -11,7 +11,7 @@ from modules.config.setting import STRICT, Float, setting
 
 @dataclass(config=STRICT)
 class OptimizerConfig:
-    name: Literal[tuple(OPTIMIZERS)] = setting(
+    name: Literal[tuple(OPTIMIZERS)] = setting(  # type: ignore[valid-type] # the names are those of the table
         next(iter(OPTIMIZERS)),
         label="Optimizer",
         help="AdamW suits most runs. Adafactor, CAME (with a warm-up) and the 8-bit ones need less memory, Prodigy "

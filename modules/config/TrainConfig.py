@@ -46,7 +46,7 @@ class TrainConfig:
         le=CURRENT_VERSION,
         importance="advanced",
     )
-    family: Literal[tuple(load_families())] = setting(
+    family: Literal[tuple(load_families())] = setting(  # type: ignore[valid-type] # the names are those of the table
         default_family(),
         label="Model family",
         help="The kind of model to train; the base model has to be of it.",
@@ -54,7 +54,7 @@ class TrainConfig:
         in_crash_report=True,
         choice_labels={name: info.label for name, info in load_families().items()},
     )
-    method: Literal[tuple(METHODS)] = setting(
+    method: Literal[tuple(METHODS)] = setting(  # type: ignore[valid-type] # the names are those of the table
         next(iter(METHODS)),
         label="Training method",
         help=f"What is trained. {' '.join(f'{method.label}: {method.trains}.' for method in METHODS.values())}",

@@ -44,8 +44,7 @@ def describe_scaling(config: TrainConfig, num_ranks: int) -> str | None:
 
 def scientific(value: float) -> str:
     """Format a number like 1e-4, not like 0.0001 or 1e-04."""
-    mantissa, exponent = f"{value:.4g}", 0
     if value and not 0.01 <= value < 1000:
         mantissa, exponent = f"{value:.3e}".split("e")
         return f"{float(mantissa):g}e{int(exponent)}"
-    return mantissa
+    return f"{value:.4g}"

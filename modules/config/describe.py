@@ -107,7 +107,7 @@ def range_text(info: SettingInfo) -> str:
 
 
 def _walk_part(
-    cls: type, instance: Any, prefix: str, section_label: str, conditions: dict[str, list[Any]]
+    cls: Any, instance: Any, prefix: str, section_label: str, conditions: dict[str, list[Any]]
 ) -> Iterator[SettingInfo]:
     for name, declared in cls.__pydantic_fields__.items():
         path = prefix + name
@@ -139,7 +139,10 @@ def _describe(path, declared, annotation, optional, default, section_label, visi
         default=default,
         choices=choices,
         choice_labels={choice: shown["choice_labels"].get(choice, choice) for choice in choices},
-        **{limit: _limit(metadata, limit) for limit in ("ge", "gt", "le", "lt")},
+        ge=_limit(metadata, "ge"),
+        gt=_limit(metadata, "gt"),
+        le=_limit(metadata, "le"),
+        lt=_limit(metadata, "lt"),
         label=shown["label"],
         help=shown["help"],
         unit=shown["unit"],

@@ -3,7 +3,7 @@
 import difflib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -66,7 +66,7 @@ def explain(error: ValidationError, source: str = "") -> list[str]:
     return [*sentences, f"... and {hidden} more mistakes{_in(source)}."] if hidden else sentences
 
 
-def explain_one(location: Sequence[Any], problem: dict, source: str) -> str:
+def explain_one(location: Sequence[Any], problem: Mapping[str, Any], source: str) -> str:
     """The sentence for one entry of `ValidationError.errors()`, at the path given by `location`."""
     path = ".".join(_show_name(name) for name in location)
     if problem["type"] in UNKNOWN_KEY_ERRORS:
@@ -164,7 +164,7 @@ def _rule(path: str, info: SettingInfo | None) -> str:
     return f"{rule}, or empty" if info.optional else rule
 
 
-def _remedy(path: str, info: SettingInfo | None, problem: dict) -> str:
+def _remedy(path: str, info: SettingInfo | None, problem: Mapping[str, Any]) -> str:
     value = problem["input"]
     if info is None or generic_path(path) != info.path:
         return ""

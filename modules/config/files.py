@@ -138,7 +138,7 @@ def _read_override(path: str, text: str) -> Any:
 def _problem_with_value(path: str, value: Any) -> str:
     """The error for an invalid value, validated on its own, so that the message does not refer to a file."""
     names = path.split(".")
-    nested = value
+    nested: Any = value
     for name in reversed(names):
         nested = [nested] if name.isdecimal() else {name: nested}
     try:
@@ -156,7 +156,8 @@ def _put(values: dict, path: str, value: Any) -> str:
     for depth, name in enumerate(names):
         here = ".".join(names[:depth])
         key: Any = int(name) if name.isdecimal() else name
-        if not isinstance(place, list if isinstance(key, int) else dict):
+        kind: Any = list if isinstance(key, int) else dict
+        if not isinstance(place, kind):
             return f"{path} can't be set: {here} is no {'list' if isinstance(key, int) else 'section'} in the file."
         if isinstance(key, int) and key > len(place):
             return f"{path} can't be set: {here} has {len(place)} entries; the next free number is {len(place)}."

@@ -21,12 +21,18 @@ class FamilyParts(Protocol):
     encoders that textual inversion can extend.
     """
 
-    denoisers: Collection[str]
-    text_encoders: Collection[str]
-    vae: str
-    can_train_vae: bool
-    lora_targets: Collection[str]
-    embedding_keys: Collection[str]
+    @property
+    def denoisers(self) -> Collection[str]: ...
+    @property
+    def text_encoders(self) -> Collection[str]: ...
+    @property
+    def vae(self) -> str: ...
+    @property
+    def can_train_vae(self) -> bool: ...
+    @property
+    def lora_targets(self) -> Collection[str]: ...
+    @property
+    def embedding_keys(self) -> Collection[str]: ...
 
 
 @dataclass(frozen=True)

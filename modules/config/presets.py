@@ -63,7 +63,9 @@ def load_preset(name: str, folder: Path = PRESETS_DIR) -> dict:
     values = _resolve_shipped(load_values(presets[base]))
     values.pop(OWN_SIZES, None)
     if memory is not None:
-        values = merge_values(values, _at_size(base, memory))
+        entry = _at_size(base, memory)
+        assert isinstance(entry, dict)  # `_check_variant` refuses a size with a reason instead
+        values = merge_values(values, entry)
     return values if num_gpus == 1 else merge_values(values, _on_gpus(values, num_gpus))
 
 
@@ -108,6 +110,7 @@ def merge_values(base: dict, over: dict) -> dict:
 def _split(name: str) -> tuple[str, int | None, int]:
     """Split a variant's name into the preset, the memory in GB and the number of GPUs."""
     match = re.fullmatch(r"(?s)(.*?)(?:-([0-9]{1,4})gb)?(?:-x([0-9]{1,4}))?", name)
+    assert match is not None  # the first group takes whatever is no size
     return match[1], int(match[2]) if match[2] else None, int(match[3] or 1)
 
 

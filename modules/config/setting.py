@@ -66,7 +66,7 @@ def setting(
         raise ValueError("a setting needs a label and a help text")
     if group not in get_args(Group):
         raise ValueError(f"unknown group {group!r} of setting {label!r}")
-    presentation = {
+    presentation: dict[str, Any] = {
         "label": label,
         "help": help,
         "unit": unit,
@@ -82,10 +82,10 @@ def setting(
         "kept_while": tuple(kept_while),
         "in_crash_report": in_crash_report,
     }
-    start = {"default_factory": default_factory} if default_factory is not None else {"default": default}
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt}
-    limits = {name: limit for name, limit in limits.items() if limit is not None}
-    return Field(**start, **limits, title=label, description=help, json_schema_extra=presentation)
+    options: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
+    options |= {"default_factory": default_factory} if default_factory is not None else {"default": default}
+    return Field(**options, title=label, description=help, json_schema_extra=presentation)
 
 
 def section(default_factory: Callable[[], Any], *, label: str, visible_when: VisibleWhen | None = None) -> Any:
@@ -94,7 +94,7 @@ def section(default_factory: Callable[[], Any], *, label: str, visible_when: Vis
     visible_when: applies to every setting of the section, in addition to its own.
     """
     conditions = {path: list(values) for path, values in (visible_when or {}).items()}
-    presentation = {"label": label, "visible_when": conditions}
+    presentation: dict[str, Any] = {"label": label, "visible_when": conditions}
     return Field(default_factory=default_factory, title=label, json_schema_extra=presentation)
 
 

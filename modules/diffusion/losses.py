@@ -32,6 +32,8 @@ class LossMix:
         if self.mae:
             terms.append(_scaled(difference.abs(), self.mae))
         if self.huber:
+            if delta is None:
+                raise ValueError("the Huber error needs a delta")
             terms.append(_scaled(pseudo_huber(difference, per_sample(delta, difference)), self.huber))
         return sum(terms[1:], terms[0])
 

@@ -218,7 +218,8 @@ def _has_gone(connection: socket.socket) -> bool:
 def _differences(own: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """In what another node differs from node 0, in words."""
     found = []
-    theirs = other.get("settings") if isinstance(other.get("settings"), dict) else {}
+    theirs = other.get("settings")
+    theirs = theirs if isinstance(theirs, dict) else {}
     names = [name for name in sorted({*own["settings"], *theirs}) if own["settings"].get(name) != theirs.get(name)]
     if names:
         more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import PureWindowsPath
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -174,13 +175,13 @@ def mixed_gpus_warning(gpus: Sequence[Gpu]) -> str | None:
     names = sorted({gpu.name for gpu in gpus})
     if len(names) < 2:
         return None
-    known = [gpu for gpu in gpus if gpu.memory_bytes]
-    largest, smallest = (pick(known, key=lambda gpu: gpu.memory_bytes, default=None) for pick in (max, min))
-    if known and smallest.memory_bytes < SMALL_SHARE * largest.memory_bytes:
+    known = [(gpu.memory_bytes, gpu.index) for gpu in gpus if gpu.memory_bytes]
+    (most, largest), (least, smallest) = (pick(known, key=itemgetter(0), default=(0, 0)) for pick in (max, min))
+    if least < SMALL_SHARE * most:
         return (
-            f"Different devices ({', '.join(names)}): each holds the whole model, and GPU {smallest.index} has "
-            f"{smallest.memory_bytes / GIB:.0f} GiB of memory where GPU {largest.index} has "
-            f"{largest.memory_bytes / GIB:.0f}; leave the smaller ones out with device_indexes."
+            f"Different devices ({', '.join(names)}): each holds the whole model, and GPU {smallest} has "
+            f"{least / GIB:.0f} GiB of memory where GPU {largest} has "
+            f"{most / GIB:.0f}; leave the smaller ones out with device_indexes."
         )
     return (
         f"Different devices ({', '.join(names)}): the slowest sets the pace; choose GPUs of one kind with "

@@ -35,7 +35,7 @@ def kept_awake(tell: Callable[[str], None]) -> Iterator[None]:
 def _on_windows(stack: contextlib.ExitStack) -> bool:
     import ctypes
 
-    set_state = ctypes.WinDLL("kernel32").SetThreadExecutionState
+    set_state = ctypes.WinDLL("kernel32").SetThreadExecutionState  # type: ignore[attr-defined] # Windows has it
     set_state.argtypes = [ctypes.c_uint32]
     set_state.restype = ctypes.c_uint32
     if not set_state(_ES_CONTINUOUS | _ES_SYSTEM_REQUIRED):  # in effect until this thread ends or resets it
@@ -65,6 +65,7 @@ def _by_helper(command: Sequence[str], stack: contextlib.ExitStack) -> bool:
     except OSError:
         return False
     stack.callback(_end, helper)
+    assert helper.stdout is not None
     answers, _, _ = select.select([helper.stdout], [], [], _ANSWER_SECONDS)
     return bool(answers) and helper.stdout.readline() == b"\n"
 

@@ -56,8 +56,8 @@ def _speed(nvml: Any, a: Any, b: Any, link: Link | None) -> float | None:
     if link == "nvlink":
         return _nvlink_speed(nvml, a, b)
     if link == "pcie":
-        own = [_pcie_speed(nvml, handle) for handle in (a, b)]
-        return None if None in own else min(own)
+        known = [speed for handle in (a, b) if (speed := _pcie_speed(nvml, handle)) is not None]
+        return min(known) if len(known) == 2 else None
     return None
 
 

@@ -18,7 +18,8 @@ def memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgrou
         text = (proc / "meminfo").read_text(encoding="ascii")
     except OSError:
         return None
-    total, swap = (1024 * int(re.search(rf"^{name}:\s+(\d+) kB", text, re.M)[1]) for name in ("MemTotal", "SwapTotal"))
+    kilobytes = dict(re.findall(r"^(\w+):\s+(\d+) kB", text, re.M))
+    total, swap = (1024 * int(kilobytes[name]) for name in ("MemTotal", "SwapTotal"))
     with contextlib.suppress(OSError):  # a sandbox may hide the file
         total = min([total, *_limits(proc, cgroups)])
     return total + swap

@@ -157,6 +157,7 @@ def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> floa
     published_bytes = 4 * (model.denoiser + sum(model.text_encoders) + model.vae)
     share = min(1.0, base_bytes / published_bytes)
     memory = estimate_memory(config)
+    assert memory is not None  # None only for families of unknown size
     weights = memory.gradients  # same number and dtype
     return _LIBRARY_BYTES + share * (weights + memory.gradients + memory.optimizer)
 

@@ -263,6 +263,7 @@ def _tell_refusal(config: TrainConfig, reason: str, tell: Tell) -> None:
         return
     waiting = _Waiting(tell, lambda: False, REFUSING_SECONDS)
     with _reach(place, own, waiting) as connection:
+        assert connection is not None  # nothing stops this waiting
         _follow(connection, own, place, waiting)
 
 

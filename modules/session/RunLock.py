@@ -26,12 +26,11 @@ class RunLock:
 
     def __init__(self, path: str | os.PathLike):
         self.path = os.fspath(path)
-        self._file: BinaryIO | None = None
 
     def __enter__(self) -> RunLock:
         """Raises UserError, naming workspace_dir, if another run holds the lock."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-        self._file = os.fdopen(descriptor, "r+b", buffering=0)
+        self._file: BinaryIO = os.fdopen(descriptor, "r+b", buffering=0)
         try:
             _lock_patiently(self._file)
         except OSError as error:
@@ -126,6 +125,6 @@ def _lock_byte(file: BinaryIO, mode: str) -> None:
 
     file.seek(_LOCKED_BYTE)
     try:
-        msvcrt.locking(file.fileno(), getattr(msvcrt, mode), 1)
+        msvcrt.locking(file.fileno(), getattr(msvcrt, mode), 1)  # type: ignore[attr-defined] # Windows has it
     finally:
         file.seek(0)

@@ -92,7 +92,7 @@ def sweep_temporaries(folder: str | os.PathLike, recursive: bool = True) -> list
     recursive=False searches only `folder` itself. A folder that does not exist has no temporaries.
     """
     removed = []
-    for parent, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(os.fspath(folder)):
         for name in [*folders, *files]:
             path = Path(parent, name)
             if _is_stale(name) and remove(path):
@@ -127,14 +127,14 @@ def _is_alive_on_windows(pid: int) -> bool:
     from ctypes import wintypes
 
     query_limited_information, access_denied, still_active = 0x1000, 5, 259
-    kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
+    kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined] # Windows has it
     kernel32.OpenProcess.restype = wintypes.HANDLE
     kernel32.OpenProcess.argtypes = [wintypes.DWORD, wintypes.BOOL, wintypes.DWORD]
     kernel32.GetExitCodeProcess.argtypes = [wintypes.HANDLE, wintypes.LPDWORD]
     kernel32.CloseHandle.argtypes = [wintypes.HANDLE]
     handle = kernel32.OpenProcess(query_limited_information, False, pid)
     if not handle:
-        return ctypes.get_last_error() == access_denied
+        return ctypes.get_last_error() == access_denied  # type: ignore[attr-defined] # Windows has it
     try:
         code = wintypes.DWORD()
         return bool(kernel32.GetExitCodeProcess(handle, ctypes.byref(code))) and code.value == still_active

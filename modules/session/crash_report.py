@@ -29,7 +29,8 @@ def crash_report(path: str | os.PathLike) -> str:
         record = folder.read_exit() or {}
     except OSError as error:
         record = {"text": f"exit.json can't be read ({error.strerror})"}
-    rank = record.get("rank") if isinstance(record.get("rank"), int) else 0
+    rank = record.get("rank")
+    rank = rank if isinstance(rank, int) else 0
     parts = [
         _section("What happened", _facts(record)),
         _section("What to do", [suggestion(record, folder)]),
@@ -45,7 +46,7 @@ def crash_report(path: str | os.PathLike) -> str:
 
 def suggestion(record: Mapping[str, Any], folder: RunFolder) -> str:
     """One sentence on what to try after a run that ended as `record` (exit.json) says."""
-    kind, text = record.get("kind"), str(record.get("text") or "")
+    kind, text = str(record.get("kind") or ""), str(record.get("text") or "")
     if kind == "user_error":
         return "Fix what the message names and start again."
     advice = resume_advice(folder)

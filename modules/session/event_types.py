@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 
+@dataclass(frozen=True)
 class Event:
     """Something that a run reports: a dataclass whose fields are those of a line in an event file.
 

@@ -72,7 +72,8 @@ class EventRecord:
 def encode(record: EventRecord) -> bytes:
     """The line of an event, including its line end."""
     event = record.event
-    values = {field.name: to_plain(getattr(event, field.name)) for field in _written_fields(type(event))}
+    kind: type = type(event)
+    values = {field.name: to_plain(getattr(event, field.name)) for field in _written_fields(kind)}
     line = {"time": record.time, "type": event.type, "rank": record.rank, **values}
     text = json.dumps(line, ensure_ascii=False, allow_nan=False)
     if find_hidden(text) is not None:  # the file may be read in a terminal, and UTF-8 has no lone surrogates
@@ -274,12 +275,12 @@ def _without_old_steps(lines: list[bytes]) -> list[bytes]:
 
 
 @lru_cache
-def _written_fields(event_type: type[Event]) -> list[Field]:
+def _written_fields(event_type: type) -> list[Field]:
     return [field for field in fields(event_type) if field.metadata != NOT_WRITTEN]
 
 
 @lru_cache
-def _read_fields(event_type: type[Event]) -> list[tuple[str, tuple[type, ...], Any]]:
+def _read_fields(event_type: type) -> list[tuple[str, tuple[type, ...], Any]]:
     """For each field its name, the types it may have in JSON, and the value to use if it is missing."""
     found = []
     for field in _written_fields(event_type):
@@ -291,7 +292,7 @@ def _read_fields(event_type: type[Event]) -> list[tuple[str, tuple[type, ...], A
     return found
 
 
-def _field_values(event_type: type[Event], values: Mapping[str, Any]) -> dict[str, Any]:
+def _field_values(event_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Raises TypeError for a value of the wrong type, ValueError for an implausibly large one."""
     found = {}
     for name, kinds, default in _read_fields(event_type):

@@ -130,7 +130,7 @@ def find_runs(workspace: str | os.PathLike) -> list[RunInfo]:
     Folders that can't be read are skipped.
     """
     try:
-        entries = sorted(entry.path for entry in os.scandir(workspace) if entry.is_dir())
+        entries = sorted(entry.path for entry in os.scandir(os.fspath(workspace)) if entry.is_dir())
     except OSError:
         return []
     found = [info for path in entries if (info := run_info(path)) is not None]

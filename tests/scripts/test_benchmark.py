@@ -2,9 +2,12 @@
 
 import contextlib
 import json
+import os
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,8 +17,27 @@ from scripts.benchmarks import compare
 from scripts.benchmarks.medians import median_with_interval
 from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.worker import WorkerArguments
+from tests.support.fork_server import ForkedScript
+from tests.support.waiting import PATIENCE_SECONDS
 
+ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = 2
+
+
+@pytest.fixture
+def run(tmp_path) -> Callable[..., list[str]]:
+    """A function that runs the script with arguments to its end, and gives the lines that it prints; its programs are
+    forked."""
+
+    def run(*arguments: str) -> list[str]:
+        output = tmp_path / "output.txt"
+        process = ForkedScript([str(ROOT / "scripts" / "benchmark.py"), *arguments], os.environ, output)
+        code = process.wait(PATIENCE_SECONDS)
+        printed = output.read_text(encoding="utf-8")
+        assert code == 0, printed
+        return printed.splitlines()
+
+    return run
 
 
 @pytest.fixture
@@ -27,12 +49,11 @@ def material(tmp_path, tiny_sd15, picture_folder):
     return folder
 
 
-def test_the_step_comparison_reports_every_pair_and_an_interval_around_the_median(material, tmp_path, capsys):
+def test_the_step_comparison_reports_every_pair_and_an_interval_around_the_median(material, tmp_path, run):
     figures = tmp_path / "figures.json"
     options = ["--method", "lora", "--blocks", str(BLOCKS), "--steps-per-block", "1", "--folder", str(material)]
-    assert benchmark.main(["step", *options, "--json", str(figures)]) == 0
+    printed = run("step", *options, "--json", str(figures))
     results = json.loads(figures.read_text())
-    printed = capsys.readouterr().out.splitlines()
     assert [comparison["what"] for comparison in results["comparisons"]] == [
         "step, lora, cpu",
         "step, lora, cpu, processor time",
@@ -83,10 +104,10 @@ def test_every_option_is_a_setting_that_a_run_takes(material):
         assert [problem for problem in find_problems(config) if problem.blocking] == [], name
 
 
-def test_two_ranks_of_each_side_take_turns(material, tmp_path):
+def test_two_ranks_of_each_side_take_turns(material, tmp_path, run):
     figures = tmp_path / "figures.json"
     options = ["--method", "lora", "--blocks", str(BLOCKS), "--steps-per-block", "2", "--folder", str(material)]
-    assert benchmark.main(["ranks", "--ranks", "2", *options, "--json", str(figures)]) == 0
+    run("ranks", "--ranks", "2", *options, "--json", str(figures))
     comparisons = json.loads(figures.read_text())["comparisons"]
     assert [comparison["what"] for comparison in comparisons] == [
         "step, lora, cpu, 2 ranks",

@@ -25,6 +25,7 @@ from modules.session.events import read_events
 from modules.session.manifest import check_manifest
 from scripts import slurm_job
 from tests.support.fork_server import ForkedScript
+from tests.support.run_processes import descendants
 from tests.support.StartedRun import MARK, find_processes
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -328,9 +329,10 @@ def test_one_task_that_starts_its_ranks_itself_has_them_back_up_for_another_turn
     def steps(rank: int) -> list[int]:
         return [event.step for event in events(run, rank, "step")]
 
-    with submitted(script, folder, "--multi_gpu", "--world_size", "2", **ON_CPUS) as (_, env):
+    with submitted(script, folder, "--multi_gpu", "--world_size", "2", **ON_CPUS):
         wait_for(lambda: min(len(steps(rank)) for rank in (0, 1)) >= 3, folder)
-        for pid in find_processes({MARK: env[MARK], "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}):
+        (task,) = json.loads((state / "tasks.json").read_text(encoding="utf-8"))
+        for pid in (task, *descendants(task)):
             os.kill(pid, signal.SIGUSR1)  # the task and all below it, as some clusters do
         wait_for(lambda: (state / "job-4711.txt").read_text() == "2\n", folder)
         (first,) = (run / "backup").glob("step-*")

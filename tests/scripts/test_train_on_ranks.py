@@ -17,6 +17,7 @@ from PIL import Image
 from modules.session.atomic import is_temporary
 from modules.session.manifest import check_manifest
 from tests.support.ports import free_port
+from tests.support.run_processes import pid_that_has_open
 from tests.support.StartedRun import StartedRun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these tests send signals and read /proc")
@@ -25,10 +26,10 @@ SIZES = ((32, 32),) * 5 + ((48, 32),) * 3 + ((32, 48),) * 3
 STEPS = 6
 SHOWN_SECONDS = 5.0  # from a rank's end to the record that names it
 GONE_SECONDS = 5.0
-LIMIT = {"CHORUS_HEARTBEAT_SECONDS": "training=12"}  # a step takes a hundredth of that
+LIMIT = {"CHORUS_HEARTBEAT_SECONDS": "training=6"}  # a step takes a fiftieth of that
 
 # Where the claim is about what ranks and those above them do, not about how they come to be.
-FORKED = ("alone", "slurm", "forked spawn")
+FORKED = ("alone", "slurm", "forked spawn", "forked own torchrun", "forked torchrun")
 
 slow = pytest.mark.slow
 OF_RANKS = ("spawn", "own torchrun", "torchrun", pytest.param("accelerate", marks=slow), "slurm")
@@ -190,7 +191,7 @@ class TestRefusals:
             settings = {"initial_port": str(port), "num_nodes": 2, "master_addr": "192.0.2.1"}
             assert_refused(open_run("forked spawn", **settings), f"initial_port {port} is busy")
 
-    @pytest.mark.parametrize("launcher", ["forked spawn", "own torchrun", "slurm"])
+    @pytest.mark.parametrize("launcher", ["forked spawn", "forked own torchrun", "slurm"])
     def test_a_folder_that_holds_a_run_is_refused_once_and_left_alone(self, launcher, open_run, finished):
         earlier = finished("alone")
         paths = [path for path in sorted(earlier.folder.rglob("*")) if path.is_file()]
@@ -271,15 +272,14 @@ class TestFaultsUnderSlurm(WatchedFaultsOf):
     names_the_signal = False  # that is srun's to say
 
 
-@slow
 class TestFaultsUnderTorchrun(FaultsOf):
     """The watch is that under SLURM; but torchrun ends the other ranks by itself, in the same moment."""
 
-    launcher = "torchrun"
+    launcher = "forked torchrun"
     names_the_signal = False  # that is torchrun's to say, to the terminal
 
 
-@pytest.mark.parametrize("launcher", ["forked spawn", pytest.param("own torchrun", marks=slow)])
+@pytest.mark.parametrize("launcher", ["forked spawn", "forked own torchrun"])
 def test_a_restart_goes_on_from_the_last_backup_as_if_nothing_had_happened(launcher, open_run, finished):
     backup = {"every": 2, "unit": "steps"}
     run = open_run(launcher, fault="kill@1:5", max_restarts=1, backup=backup)
@@ -321,13 +321,14 @@ class TestEnds:
         assert run.wait() == [130], run.output
         assert_stopped(run)
 
-    @pytest.mark.parametrize(("launcher", "number"), [("own torchrun", signal.SIGINT), ("torchrun", signal.SIGHUP)])
-    @slow
+    @pytest.mark.parametrize(
+        ("launcher", "number"), [("forked own torchrun", signal.SIGINT), ("forked torchrun", signal.SIGHUP)]
+    )
     def test_ctrl_c_and_a_closed_terminal_back_up_and_save(self, launcher, number, long_run):
         run = long_run(launcher)
         os.killpg(run.processes[0].pid, number)
         codes = run.wait()
-        if launcher == "own torchrun":  # torchrun itself turns its own end by a signal into a failure
+        if launcher == "forked own torchrun":  # torchrun itself turns its own end by a signal into a failure
             assert codes == [130], run.output
         assert_stopped(run)
 
@@ -348,9 +349,8 @@ class TestEnds:
         run.wait_until_gone(GONE_SECONDS)
 
     def test_sigterm_to_one_rank_stops_all_with_a_backup(self, long_run):
-        run = long_run("torchrun")
-        (pid,) = run.pids(RANK="1")
-        os.kill(pid, signal.SIGTERM)
+        run = long_run("forked torchrun")
+        os.kill(pid_that_has_open(run.folder / "events" / "rank-1.jsonl", run.pids()), signal.SIGTERM)
         assert run.wait() == [0], run.output
         assert_stopped(run)
 
@@ -361,14 +361,12 @@ class TestEnds:
         assert run.wait() == [0, 0], run.output
         assert_stopped(run)
 
-    @pytest.mark.parametrize(
-        "launcher", ["spawn", *(pytest.param(name, marks=slow) for name in ("own torchrun", "torchrun"))]
-    )
+    @pytest.mark.parametrize("launcher", ["spawn", "forked own torchrun", "forked torchrun"])
     def test_no_rank_is_left_behind_by_a_launcher_that_is_killed(self, launcher, long_run):
         run = long_run(launcher)
         run.processes[0].kill()
         run.wait_until_gone(GONE_SECONDS)
-        if launcher == "torchrun":  # where nobody of ours is above the ranks, they say it themselves
+        if launcher == "forked torchrun":  # where nobody of ours is above the ranks, they say it themselves
             assert run.record()["text"] == "The process that started the ranks is gone, so they have ended."
 
 

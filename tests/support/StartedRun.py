@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.fork_server import ForkedScript, pids_of_session
+from tests.support.fork_server import ForkedScript, pids_that_write_to
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -27,8 +27,7 @@ class StartedRun:
     """A run by one of `LAUNCHERS`; all that is left of it ends with the block.
 
     launcher: its name. config_file: the settings. folder: their workspace_dir. arguments: further ones of the script.
-    variables: for the environment. forked: the processes begin with all imports done, which saves seconds; not for
-    torchrun and accelerate, which start the ranks themselves.
+    variables: for the environment. forked: the processes begin with all imports done, which saves seconds.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class StartedRun:
     def pids(self, **variables: str) -> list[int]:
         """The processes of this run that are there; of them those that were started with `variables`, if not forked."""
         if self._forked:  # whose environment the system tells of is that of the process they are forked from
-            return [pid for process in self.processes for pid in pids_of_session(process.pid)]
+            return pids_that_write_to(self._output_path)
         return find_processes({MARK: self._mark, **variables})
 
     def wait_for(self, condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> None:

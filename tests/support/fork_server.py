@@ -1,17 +1,22 @@
 """Processes that have imported torch, diffusers and the trainer when they start: forked from one that did it once.
 
-A start of Python spends five seconds on these imports, most trainings of the tests one.
+A start of Python spends five seconds on these imports, most trainings of the tests one. What such a process starts by
+Python, as torchrun its ranks, is forked from it in turn.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from multiprocessing import resource_tracker, util
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -41,9 +46,9 @@ def start_forked(target: Callable[..., None], *arguments: Any, daemon: bool = Tr
 class ForkedScript:
     """A script of Chorus in a process of its own, in a session of its own; with the methods of subprocess.Popen.
 
-    arguments: the script and its own. environment: all of it. output: the file for stdout and stderr. cwd: the folder
-    that it runs in, by default that of Chorus.
-    Ranks that the script spawns are forked from it too; what else it starts, it starts as ever.
+    arguments: those of Python: the script, or -m and a module, and its own. environment: all of it. output: the file
+    for stdout and stderr. cwd: the folder that it runs in, by default that of Chorus.
+    Ranks that it spawns and scripts that it starts by Python are forked from it; all else is started as ever.
     """
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], output: Path, cwd: Path = ROOT):
@@ -66,25 +71,65 @@ def _run_script(arguments: list[str], environment: dict[str, str], output: Path,
     import torch
 
     os.setsid()
-    os.environ.clear()
-    os.environ.update(environment)
     os.chdir(cwd)
     with output.open("ab") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
     torch.multiprocessing.spawn = partial(torch.multiprocessing.start_processes, start_method="fork")
-    sys.argv = arguments
-    runpy.run_path(arguments[0], run_name="__main__")
+    subprocess.Popen.__init__ = _start_or_fork
+    _run_as_python(arguments, environment)
 
 
-def pids_of_session(session: int) -> list[int]:
-    """The processes of a session on this machine, but for those that have ended and nobody has waited for."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, its_session, *_ = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended just now
-            continue
-        if int(its_session) == session and state != "Z":
-            found.append(int(path.parent.name))
-    return found
+def _run_as_python(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """What `python *arguments` would do: run a script or, behind -m, a module."""
+    os.environ.clear()
+    os.environ.update(environment)
+    if arguments[0] == "-u":
+        arguments = arguments[1:]
+    if arguments[0] == "-m":
+        sys.argv = list(arguments[1:])
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(arguments)
+        sys.path.insert(0, os.path.dirname(arguments[0]))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+_start = subprocess.Popen.__init__
+
+
+def _start_or_fork(process: subprocess.Popen, args: Any, **options: Any) -> None:
+    """In place of subprocess.Popen's: where it would start a script by Python, this process is forked instead."""
+    words = [args] if isinstance(args, str | os.PathLike) else [str(word) for word in args]
+    if words[0] == sys.executable and words[1] != "-c":
+        run = partial(_end_as_python, words[1:], options.get("env") or dict(os.environ))
+        options["preexec_fn"] = run  # called when stdin, stdout, stderr, folder and session are as the options say
+    _start(process, args, **options)
+
+
+def _end_as_python(arguments: list[str], environment: dict[str, str]) -> None:
+    """In the forked process: in place of another program, so with nothing of this one's but its imports."""
+    gc.freeze()  # else files of the other process would be collected, and closed by numbers that are others' here
+    gc.enable()
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    resource_tracker._resource_tracker._fd = None
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - to the end of the process
+    util._close_stdin = lambda: None  # it is this process's own, not that of the one it was forked from
+    process = multiprocessing.get_context("fork").Process(target=_run_as_python, args=(arguments, environment))
+    os._exit(process._bootstrap())
+
+
+def pids_that_write_to(output: Path) -> list[int]:
+    """The processes of this machine whose stdout or stderr is this file."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/fd/[12]"):
+        with contextlib.suppress(OSError):  # it has ended just now, or is somebody else's
+            if os.readlink(path) == str(output):
+                found.add(int(path.parts[2]))
+    return sorted(found)

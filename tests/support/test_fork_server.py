@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from tests.support.fork_server import ForkedScript, pids_of_session, start_forked
+from tests.support.fork_server import ForkedScript, pids_that_write_to, start_forked
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -52,10 +52,43 @@ def test_a_script_gets_its_arguments_environment_and_output_and_its_exit_code_is
 
 def test_a_script_has_a_session_of_its_own_and_a_signal_to_it_is_its_end(start, tmp_path):
     process = start("wait")
-    wait_until(lambda: (tmp_path / "output.txt").exists() and "error" in (tmp_path / "output.txt").read_text())
-    assert pids_of_session(process.pid) == [process.pid]
+    output = tmp_path / "output.txt"
+    wait_until(lambda: output.exists() and "error" in output.read_text())
+    assert os.getsid(process.pid) == process.pid
+    assert pids_that_write_to(output) == [process.pid]
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.01)
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(PATIENCE_SECONDS) == -signal.SIGTERM
-    assert pids_of_session(process.pid) == []
+    assert pids_that_write_to(output) == []
+
+
+STARTER = """
+import json, signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: None)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+kept = open(sys.argv[1])
+options = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+done = subprocess.Popen([sys.executable, "-u", *sys.argv[1:]], env={"GIVEN": "another"}, **options)
+_, error = done.communicate(b"what it is told")
+sys.exit(100 + done.returncode if error == b"an error\\n" else 1)
+"""
+STARTED = """
+import os, signal, sys
+print(*sys.argv[1:], *os.environ, "torch" in sys.modules, os.getsid(0) == os.getpid(), flush=True)
+print(sys.stdin.read(), *(signal.getsignal(n).name for n in (signal.SIGTERM, signal.SIGHUP)), flush=True)
+print([fd for fd in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{fd}") == __file__], flush=True)
+print("an error", file=sys.stderr)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("is_module", [False, True])
+def test_what_a_script_starts_by_python_is_forked_and_begins_as_a_new_process(is_module, tmp_path):
+    (tmp_path / "starter.py").write_text(STARTER)
+    (tmp_path / "started.py").write_text(STARTED)
+    arguments = ["-m", "starter"] if is_module else [str(tmp_path / "starter.py")]
+    output = tmp_path / "output.txt"
+    process = ForkedScript([*arguments, str(tmp_path / "started.py"), "x"], {"GIVEN": "a value"}, output, cwd=tmp_path)
+    assert process.wait(PATIENCE_SECONDS) == 107, output.read_text()
+    assert output.read_text().splitlines() == ["x GIVEN True True", "what it is told SIG_DFL SIG_IGN", "[]"]

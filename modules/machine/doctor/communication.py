@@ -50,7 +50,8 @@ def _judge(measured: Mapping[str, Any], hardware: Hardware) -> CheckResult:
     pairs = list(_pairs(measured, hardware))
     expected = [should for _, _, should in pairs]
     # a ring is as fast as its slowest link
-    of_all = None if None in expected else min(expected)
+    known = [should for should in expected if should is not None]
+    of_all = min(known) if len(known) == len(expected) else None
     what = f"{len(measured['devices'])} {'GPUs' if hardware.gpus else 'CPU ranks'} by {measured['backend']}"
     text = f"{what}: {_figure(measured['all']['gb_per_s'], of_all)}"
     details = tuple(f"{label}: {_figure(speed, should)}" for label, speed, should in pairs) if len(pairs) > 1 else ()

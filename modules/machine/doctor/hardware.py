@@ -22,7 +22,7 @@ from modules.machine.devices import (
     num_cores,
     read_usage,
 )
-from modules.machine.doctor.CheckResult import CheckResult
+from modules.machine.doctor.CheckResult import CheckResult, State
 from modules.machine.doctor.child import ChildAnswer, run_child
 from modules.machine.link_speeds import link_speeds
 
@@ -99,7 +99,7 @@ def check_gpus(hardware: Hardware) -> CheckResult:
     if len(counts) > 1:
         troubles.append("the slowest sets the pace of all")
         remedies.append("Choose GPUs of one kind with device_indexes.")
-    state = "warning" if remedies else "ok"
+    state: State = "warning" if remedies else "ok"
     return CheckResult("GPUs", state, "; ".join(troubles), " ".join(remedies), details, values)
 
 
@@ -111,9 +111,9 @@ def check_links(hardware: Hardware) -> CheckResult:
     values = {"links": [list(row) for row in matrix], "gb_per_s": [list(row) for row in hardware.speeds]}
     words = {"nvlink": "by NVLink", "pcie": "directly over PCIe", "none": "without a direct link", "unknown": "unknown"}
     text = f"of {len(pairs)} pairs " + ", ".join(f"{counts[kind]} {words[kind]}" for kind in SIGNS if counts[kind])
-    state, remedy = "ok", ""
+    state: State = "warning" if counts["none"] else "ok"
+    remedy = ""
     if counts["none"]:
-        state = "warning"
         remedy = (
             "Gradients of these pairs go through the CPU's memory: choose linked GPUs with device_indexes, or set "
             "gradient_reduce_precision to bf16 to halve the traffic."
@@ -123,7 +123,7 @@ def check_links(hardware: Hardware) -> CheckResult:
 
 def check_driver(hardware: Hardware, facts: Mapping[str, Any] | None) -> CheckResult | None:
     """Compare the driver with the CUDA version torch was built for; None without a driver. facts: of torch_facts."""
-    if hardware.driver is None:
+    if hardware.driver is None or hardware.driver_cuda is None:
         return None
     newest = ".".join(map(str, hardware.driver_cuda))
     text = f"{hardware.driver}, for CUDA up to {newest}"
@@ -183,8 +183,9 @@ def check_torch(facts: Mapping[str, Any], hardware: Hardware) -> CheckResult:
 
 def _gpu_line(gpu: Gpu, usage: GpuUsage) -> str:
     memory, used = gpu.memory_bytes, usage.memory_used_bytes
-    is_known = memory is not None and used is not None
-    free = f", {(memory - used) / GIB:.1f} of {memory / GIB:.1f} GiB free" if is_known else ""
+    free = ""
+    if memory is not None and used is not None:
+        free = f", {(memory - used) / GIB:.1f} of {memory / GIB:.1f} GiB free"
     by = ", ".join(f"{process.name or 'process'} {process.pid}" for process in usage.processes[:3])
     return f"GPU {gpu.index}: {gpu.name}{free}{f', used by {by}' if by else ''}"
 

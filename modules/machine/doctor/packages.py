@@ -6,11 +6,12 @@ import importlib.metadata
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from modules.config.optimizers import OPTIMIZERS
-from modules.machine.doctor.CheckResult import CheckResult
+from modules.machine.doctor.CheckResult import CheckResult, State
 from modules.machine.doctor.child import ROOT
 
 REQUIREMENT = re.compile(r'([\w.-]+)==([^\s;]+)(?:\s*;\s*python_version\s*(>=|<)\s*"(\d+)\.(\d+)")?')
@@ -64,12 +65,13 @@ def check_packages(
         text = f"all {len(pins)} as pinned in requirements.txt" + (f"; also {beside}" if beside else "")
         return CheckResult("packages", "ok", text, values=values)
     needed = [name for name in missing if name not in OPTIONAL]
-    state, more = ("fails", " The other checks need them, too.") if needed else ("warning", "")
+    state: State = "fails" if needed else "warning"
+    more = " The other checks need them, too." if needed else ""
     text = f"{len(missing)} missing, {len(other)} of another version than pinned in requirements.txt"
     return CheckResult("packages", state, text, _remedy() + more, tuple(details), values)
 
 
-def read_pins(requirements: Path = ROOT / "requirements.txt", python: tuple[int, ...] = sys.version_info) -> dict:
+def read_pins(requirements: Path = ROOT / "requirements.txt", python: Sequence[Any] = sys.version_info) -> dict:
     """Package -> version, of the lines that apply to this Python."""
     pins = {}
     for line in requirements.read_text(encoding="utf-8").splitlines():
@@ -85,6 +87,7 @@ def read_pins(requirements: Path = ROOT / "requirements.txt", python: tuple[int,
 def oldest_python(pyproject: Path = ROOT / "pyproject.toml") -> tuple[int, int]:
     """The version in `requires-python`, parsed as text: tomllib is newer than the oldest supported Python."""
     found = re.search(r'^requires-python = ">=(\d+)\.(\d+)"', pyproject.read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None, f"{pyproject} does not say requires-python"
     return int(found[1]), int(found[2])
 
 
