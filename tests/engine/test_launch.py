@@ -13,7 +13,7 @@ import pytest
 
 from modules.weights.safe import load_tensors
 from tests.support.engine_data import small_net
-from tests.support.fork_server import ROOT, ForkedScript, pids_of_session
+from tests.support.fork_server import ROOT, ForkedScript, pids_that_write_to
 from tests.support.waiting import wait_until
 
 PATIENCE_SECONDS = 300
@@ -65,6 +65,12 @@ def test_ranks_with_uneven_loaders_of_their_own_end_cleanly(curves):
     assert len(curves[2]["uneven"]["train_loss"]) == 2
 
 
+def test_the_tutorial_on_data_parallelism_gives_the_losses_of_its_own_loop(curves):
+    by_hand, by_engine = curves[2]["tutorial"]
+    assert len(by_engine) == 100
+    assert by_engine == pytest.approx(by_hand, rel=1e-9)
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_checkpoint_loads_in_the_bare_model(ranks, curves):
     (path,) = (curves[ranks]["folder"] / f"norm-{ranks}" / "checkpoints" / "last").iterdir()
@@ -86,7 +92,7 @@ def test_a_first_ctrl_c_ends_after_the_step_with_a_checkpoint_that_a_resume_goes
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(PATIENCE_SECONDS) == 0, (tmp_path / "long.txt").read_text()
     stopped = result("long", tmp_path, 2)
-    assert not pids_of_session(process.pid)
+    assert not pids_that_write_to(tmp_path / "long.txt")
     resumed = launched("long", tmp_path, 2)
     assert len(resumed["train_loss"]) == len(stopped["train_loss"]) + 1
     assert resumed["train_loss"][:-1] == stopped["train_loss"]

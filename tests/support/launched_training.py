@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from modules.config.errors import UserError
+from modules.session.TrainCallbacks import TrainCallbacks
 from modules.trainer import TrainingEngine, distributed_train_worker, launch_distributed_training
 from tests.support.engine_data import Augmented, Stream, accuracy, adamw, points, small_net
 
@@ -51,6 +53,7 @@ def curves(folder: Path, ranks: int) -> dict[str, Any]:
         found["mean"] = engine.reduce_tensor(torch.tensor([float(rank)])).tolist()
         if several:
             found["uneven"] = dict(train_uneven(engine, rank))
+            found["tutorial"] = [train_as_in_the_tutorial(rank, folder, by_engine) for by_engine in (False, True)]
         return found
 
     return launch_distributed_training(train, world_size=ranks)
@@ -61,6 +64,39 @@ def train_uneven(engine: TrainingEngine, rank: int) -> Any:
     data = points(30 if rank else 60)
     loader = DataLoader(data, batch_size=10, sampler=DistributedSampler(data, num_replicas=1, rank=0))
     return engine.train(loader, optimizer=adamw(engine), criterion=nn.CrossEntropyLoss(), num_epochs=2)
+
+
+def train_as_in_the_tutorial(rank: int, folder: Path, by_engine: bool) -> list[float]:
+    """The basic use case of PyTorch's DDP tutorial for 100 steps, in float64: the mean loss over two ranks of each."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 5)).double()
+    batches = [(torch.randn(20, 10).double(), torch.randn(20, 5).double()) for _ in range(200)]  # for each rank in turn
+    if by_engine:
+        told = Losses()
+        engine = TrainingEngine(model, distributed=True, output_dir=folder, experiment_name="tutorial")
+        optimizer = torch.optim.SGD(engine.model.parameters(), lr=0.1)
+        engine.train(batches, optimizer=optimizer, criterion=nn.MSELoss(), num_epochs=1, callbacks=told)
+        return told.losses
+    losses = []
+    ddp_model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp_model.parameters(), lr=0.1)
+    for inputs, labels in batches[rank::2]:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(ddp_model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        total = loss.detach()
+        torch.distributed.all_reduce(total)
+        losses.append(total.item() / 2)
+    return losses
+
+
+class Losses(TrainCallbacks):
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def on_step(self, info: Any) -> None:
+        self.losses.append(info.loss)
 
 
 def failing(folder: Path, ranks: int) -> dict[str, str]:
