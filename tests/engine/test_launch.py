@@ -82,6 +82,8 @@ def test_failures_end_all_ranks_and_name_the_cause(tmp_path):
     assert said["raise"].endswith("RuntimeError: the data are gone")
     assert "Rank 1" in said["die"]
     assert "SIGKILL" in said["die"]
+    assert "has not moved for" in said["hang"]
+    assert "while training (limit 3 s)" in said["hang"]
     assert said["lock"].startswith("lock can't be sent to the ranks (TypeError: cannot pickle '_thread.lock' object)")
 
 

@@ -115,10 +115,21 @@ def failing(folder: Path, ranks: int) -> dict[str, str]:
     def with_lock(rank: int, world_size: int, lock: Any) -> None:
         raise AssertionError("this is never called")
 
+    def hang(rank: int, world_size: int) -> None:
+        def step_fn(model: nn.Module, batch: Any) -> torch.Tensor:
+            if rank == 1:
+                time.sleep(600)
+            return model(batch[0]).square().mean()
+
+        engine = TrainingEngine(small_net(), distributed=True, output_dir=folder, experiment_name="hang")
+        engine.train(DataLoader(points(), batch_size=8), optimizer=adamw(engine), step_fn=step_fn, num_epochs=1)
+
+    os.environ["CHORUS_HEARTBEAT_SECONDS"] = "training=3"
     said = {}
     for name, (function, options) in {
         "raise": (raise_error, {}),
         "die": (die, {}),
+        "hang": (hang, {}),
         "lock": (with_lock, {"lock": threading.Lock()}),
     }.items():
         try:
