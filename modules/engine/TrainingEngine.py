@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from modules.config.EmaConfig import EmaConfig
 from modules.config.errors import UserError
+from modules.config.ModelConfig import ModelConfig
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.setup_distributed import cleanup_distributed, create_runtime, setup_distributed
@@ -114,6 +115,8 @@ class TrainingEngine:
         self.folder = Path(output_dir) / safe_file_name(experiment_name)
         self.history = History()
         self._precision = PRECISIONS[_amp_dtype(use_amp, amp_dtype, self.device)]
+        if distributed:
+            setup_distributed(_settings(backend, self._precision))  # joined already: it says who trains, and how
         self._ema = EmaConfig(enabled=use_ema, decay=ema_decay)
         self._totals = EpochTotals()
         self._last, self._best = (
@@ -145,7 +148,7 @@ class TrainingEngine:
         }.items():
             os.environ.setdefault(name, str(value))
         with rank_context().heartbeat.phase("joining"):
-            _, joined_rank, joined_size = setup_distributed(_settings(backend))
+            _, joined_rank, joined_size = setup_distributed(_settings(backend), tell=None)
         if (joined_rank, joined_size) != (rank, world_size):
             raise UserError(
                 f"setup_distributed({rank}, {world_size}): the launcher has started this process as rank {joined_rank} "
@@ -574,7 +577,7 @@ def _make_runtime(
         return Runtime(torch.device(device) if device is not None else default_device(), heartbeat)
     config = _settings(backend)
     with heartbeat.phase("joining"):
-        joined_local, _, joined_size = setup_distributed(config)
+        joined_local, _, joined_size = setup_distributed(config, tell=None)
     if (world_size > 1 and joined_size != world_size) or (local_rank > 0 and joined_local != local_rank):
         raise UserError(
             f"TrainingEngine(local_rank={local_rank}, world_size={world_size}): this process is local rank "
@@ -587,9 +590,10 @@ def _make_runtime(
     return runtime
 
 
-def _settings(backend: str | None) -> TrainConfig:
+def _settings(backend: str | None, precision: str = "no") -> TrainConfig:
     """The settings by which ranks are joined."""
-    return TrainConfig(enable_multi_gpu=True, distributed_backend=backend or "auto")
+    model = ModelConfig(mixed_precision=precision)
+    return TrainConfig(model=model, enable_multi_gpu=True, distributed_backend=backend or "auto")
 
 
 def _amp_dtype(use_amp: bool, dtype: torch.dtype | None, device: torch.device) -> torch.dtype | None:
