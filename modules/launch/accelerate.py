@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.errors import ConfigError
 from modules.config.files import apply_overrides, config_from_values, to_values
+from modules.distributed.environments import is_by_accelerate
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -88,6 +89,17 @@ def apply_accelerate_options(
     overrides = [f"{path}={value}" for path, value in taken.items()]
     lines = [f"{path} is {value}, as given to accelerate." for path, value in taken.items()]
     return config_from_values(apply_overrides(to_values(config), overrides), source="accelerate"), lines
+
+
+def accelerate_option(name: str, env: Env = os.environ, arguments: Sequence[str] | None = None) -> str:
+    """What `accelerate launch` was given as its option --`name`, or in its file, in lower case.
+
+    Empty where it was given nothing, and in a process that accelerate has not started. arguments: of accelerate's
+    command line; those of `launcher_arguments` by default.
+    """
+    if not is_by_accelerate(env):
+        return ""
+    return _told(env, name.upper()) or _option(launcher_arguments() if arguments is None else arguments, name)
 
 
 def launcher_arguments(proc: Path = Path("/proc")) -> list[str]:

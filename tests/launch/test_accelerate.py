@@ -10,7 +10,7 @@ import pytest
 from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError
 from modules.config.files import config_from_values, save_config
-from modules.launch.accelerate import apply_accelerate_options, launcher_arguments
+from modules.launch.accelerate import accelerate_option, apply_accelerate_options, launcher_arguments
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -148,6 +148,15 @@ def test_accumulation_that_accelerate_keeps_to_itself_is_read_from_its_words(wor
         apply_accelerate_options(config_from_values(SETTINGS), ALL, False, SILENT, words)
     config = config_from_values({"gradient_accumulation_steps": int(told)})
     assert apply_accelerate_options(config, ALL, False, SILENT, words) == (config, [])
+
+
+def test_a_program_of_ones_own_can_read_the_options_of_accelerate():
+    env = SILENT | {"ACCELERATE_MIXED_PRECISION": "BF16"}
+    arguments = ["accelerate", "launch", "--gradient-accumulation-steps=2", "train.py"]
+    assert accelerate_option("mixed_precision", env, arguments) == "bf16"
+    assert accelerate_option("gradient_accumulation_steps", env, arguments) == "2"
+    assert accelerate_option("gradient_accumulation_steps", env, []) == ""
+    assert accelerate_option("gradient_accumulation_steps", {}, arguments) == ""  # not started by it
 
 
 def test_the_words_of_the_launcher_end_where_those_of_the_script_begin(tmp_path, monkeypatch):
