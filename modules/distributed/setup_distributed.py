@@ -99,6 +99,15 @@ def cleanup_distributed() -> None:
     _membership = None
 
 
+def abandon_distributed() -> None:
+    """Leaves the ranks after an error, without waiting for them: the end of this process tells them.
+
+    For an error that the program may catch, and then end as if nothing had happened.
+    """
+    global _membership
+    _membership = None
+
+
 def is_main_process() -> bool:
     """Whether this is rank 0, or the only one."""
     return _membership is None or _membership.environment is None or _membership.environment.rank == 0

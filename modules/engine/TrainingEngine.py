@@ -456,14 +456,14 @@ class TrainingEngine:
         return loaded
 
     def _begin_anew(self) -> None:
-        """Raises UserError where another training's checkpoints would be mixed with this one's."""
-        paths = [path for store in (self._last, self._best) for path in store.paths()]
-        if paths and not self._has_saved and self.is_main_process:
+        """Raises UserError, on every rank, where another training's checkpoints would be mixed with this one's."""
+        paths = [path for store in (self._last, self._best) for path in store.paths()] if self.is_main_process else []
+        if self.runtime.broadcast(bool(paths) and not self._has_saved, "looking for checkpoints"):
             raise UserError(
                 f"{self.folder} holds checkpoints of an earlier training: pass resume=True to continue it, or another "
                 "experiment_name."
             )
-        for path in paths if self.is_main_process else ():
+        for path in paths:
             remove_folder(path)
         self.history = History()
 

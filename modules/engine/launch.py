@@ -151,11 +151,16 @@ def run_rank(
 
 def _train_as(rank: int, world_size: int, backend: str | None, train_fn: Callable[..., Any], kwargs: dict) -> Any:
     """Joins the ranks first: that this failed, and not the training, shows where it fails."""
+    from modules.distributed.setup_distributed import abandon_distributed
     from modules.engine.TrainingEngine import TrainingEngine
 
     if world_size > 1:
         TrainingEngine.setup_distributed(rank, world_size, backend)
-    result = train_fn(rank, world_size, **kwargs)
+    try:
+        result = train_fn(rank, world_size, **kwargs)
+    except BaseException:
+        abandon_distributed()  # the caller may catch it and end in peace, for which rank 0 would wait for the others
+        raise
     TrainingEngine.cleanup_distributed()
     return result
 

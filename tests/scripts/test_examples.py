@@ -89,11 +89,38 @@ def test_every_option_reaches_the_training_and_an_earlier_one_is_resumed(example
     assert {"model", "training", "ema"} <= {path.stem for path in checkpoint.glob("*.safetensors")}
 
 
-def test_ranks_that_torchrun_has_started_train_together(examples):
+def test_ranks_that_torchrun_has_started_train_together_and_are_refused_together(examples):
     options = ["--epochs=1", "--batch-size=256"]
     assert [rank.wait(PATIENCE_SECONDS) for rank in examples.start_pair(RESNET, options, options)] == [0, 0]
     assert "Number of processes: 2" in examples.outputs[0]
     assert [output.count("Test accuracy") for output in examples.outputs] == [1, 0]
+    codes = [rank.wait(PATIENCE_SECONDS) for rank in examples.start_pair(RESNET, options, options)]
+    assert codes[0] == 2
+    assert codes[1] != 0  # 1 where rank 0, which holds the store, has ended before rank 1 has read why
+    assert "holds checkpoints of an earlier training" in examples.outputs[2]
+
+
+def test_a_rank_that_is_refused_alone_takes_the_other_along(tmp_path):
+    """Processes of their own: a forked one ends without what an interpreter does at its end, where rank 0 waited."""
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, str(ROOT / "scripts" / "examples" / f"{RESNET}.py"), f"--output-dir={tmp_path}"]
+    refused, other = (
+        subprocess.Popen(
+            [*command, f"--epochs={rank}"],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "RANK": str(rank), "LOCAL_RANK": str(rank), **shared},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    )
+    try:
+        assert refused.communicate(timeout=PATIENCE_SECONDS)[1].endswith("num_epochs 0: it must be at least 1.\n")
+        assert refused.returncode == 2
+        other.communicate(timeout=PATIENCE_SECONDS)
+        assert other.returncode != 0
+    finally:
+        refused.kill()
+        other.kill()
 
 
 def write_cifar10(folder: Path, num_images: int) -> np.ndarray:
