@@ -1,0 +1,55 @@
+"""The programs of docs/training_engine.md run as they are printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from modules.weights.safe import load_tensors
+from tests.support.fork_server import ROOT, ForkedScript
+
+PATIENCE_SECONDS = 300
+MAX_LINES = 40
+PROGRAMS = {
+    re.match(r"# (\w+)\.py\n", block)[1]: block
+    for page in ("docs/training_engine.md", "README.md")
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    if block.startswith("# ")
+}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.parametrize(("name", "figure"), [("direct", "accuracy"), ("launched", "loss"), ("readme", "loss")])
+def test_a_program_runs_as_printed(name, figure, tmp_path):
+    program, output = tmp_path / f"{name}.py", tmp_path / "output.txt"
+    program.write_text(PROGRAMS[name], encoding="utf-8")
+    code = ForkedScript([str(program)], ENVIRONMENT, output, cwd=tmp_path).wait(PATIENCE_SECONDS)
+    said = output.read_text(encoding="utf-8")
+    assert code == 0, said
+    (value,) = re.findall(rf"^{figure} ([\d.]+)", said, re.MULTILINE)
+    assert float(value) > 0.9 if figure == "accuracy" else float(value) < 0.4
+    assert ("Number of processes: 2" in said) == (name != "direct")
+    (checkpoint,) = (tmp_path / "runs" / name / "checkpoints" / "last").iterdir()
+    assert "0.weight" in load_tensors(checkpoint / "model.safetensors")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="torchrun does not work on Windows")
+def test_the_program_for_torchrun_runs_as_printed(tmp_path):
+    (tmp_path / "ranks.py").write_text(PROGRAMS["ranks"], encoding="utf-8")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "ranks.py"]
+    done = subprocess.run(
+        torchrun, env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Number of processes: 2" in done.stdout
+    (loss,) = re.findall(r"^loss ([\d.]+)", done.stdout, re.MULTILINE)
+    assert float(loss) < 0.4
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_short(name):
+    assert PROGRAMS[name].count("\n") <= MAX_LINES
