@@ -46,6 +46,7 @@ LONG_FILES = (
     "ui/test_train_ui.py",
     "trainer/test_generic_trainer.py",
     "trainer/test_presets.py",
+    "scripts/test_examples.py",
     "weights/test_lora_files.py",
     "scripts/test_benchmark.py",
     "trainer/test_resume.py",
