@@ -71,7 +71,7 @@ class DataParallelRuntime(Runtime):
         self.gradient_scale = float(self.world_size)  # DDP averages over ranks
         self._settings = settings or DataParallelSettings()
         self._store = store
-        self._exchange = StoreExchange(store, self.rank, self.world_size, self._wait_a_moment)
+        self._exchange = StoreExchange(store, self.rank, self.world_size, self._on_wait_step)
         self._wrapped: list[DistributedDataParallel] = []
         self._buffers: list[SharedBuffers] = []
         self._batch_norms: list[_BatchNorm] = []
@@ -182,12 +182,12 @@ class DataParallelRuntime(Runtime):
             yield
             return
         name, limit = f"loading/{self.node_rank}", PHASE_LIMITS["loading"]
-        with turn(self._store, name, RANKS_LOADING, limit, self._wait_a_moment):
+        with turn(self._store, name, RANKS_LOADING, limit, self._on_wait_step):
             yield
 
-    def _wait_a_moment(self) -> None:
+    def _on_wait_step(self) -> None:
         self.heartbeat.beat()
-        self.while_waiting()
+        self.on_wait()
 
     def announce_stop(self) -> None:
         if not self._stop_announced:

@@ -46,7 +46,7 @@ class Runtime:
             take_device(device)
         self.device = device
         self.heartbeat = heartbeat or Heartbeat()
-        self.while_waiting: Callable[[], None] = lambda: None  # called while this rank waits; may raise
+        self.on_wait: Callable[[], None] = lambda: None  # called while this rank waits; may raise
         self._stop_announced = False
         self.start_decision = ""  # of all ranks, once this one knows it: GO, STOP or REQUEUE
 

@@ -26,16 +26,16 @@ SILENT_SECONDS = 60.0  # without one a rank counts as lost, on whatever machine 
 class StoreExchange:
     """Exchanges JSON between the ranks; every rank calls `gather` in the same order.
 
-    while_waiting: called at every look; what it raises ends the wait.
+    on_wait: called at every look; what it raises ends the wait.
     A wait has no limit of its own: what a rank may take for its phase is for its watch to say. It ends with
     RankLostError where a rank that is waited for shows no life for SILENT_SECONDS, as when its machine is gone.
     """
 
-    def __init__(self, store: Store, rank: int, world_size: int, while_waiting: Callable[[], None] = lambda: None):
+    def __init__(self, store: Store, rank: int, world_size: int, on_wait: Callable[[], None] = lambda: None):
         self._store = store
         self._rank = rank
         self._ranks = range(world_size)
-        self._while_waiting = while_waiting
+        self._on_wait = on_wait
         self._number = 0
         self._has_left = False
         self._store.set(f"alive/{rank}", "0")
@@ -88,7 +88,7 @@ class StoreExchange:
         pause = FIRST_POLL_SECONDS
         seen: dict[int, tuple[bytes, float]] = {}
         while ranks := [rank for rank in ranks if not self._store.check([self._key(rank)])]:
-            self._while_waiting()
+            self._on_wait()
             if pause >= SLOWEST_POLL_SECONDS:
                 self._check_alive(ranks, seen, why)
             time.sleep(pause)

@@ -112,14 +112,14 @@ class GenericTrainer:
     def start(self) -> None:
         """Everything up to the first step: checks, model, caches, plan, optimizer; or a backup's state."""
         progress = StartProgress(self.runtime, self.callbacks, self.commands)
-        self.runtime.while_waiting = progress.end_if_asked
+        self.runtime.on_wait = progress.end_if_asked
         # CUDA's alone, unlike `torch.set_float32_matmul_precision`, which CPUs heed as well; not by the newer
         # `fp32_precision`, after which torch 2.13's compiler can't read these any more
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.config.model.tf32
         run = prepare_run(self.config, self.runtime, self.callbacks, progress, self.backups, self.resume)
         if not self.runtime.begin():  # before the first collective, in which a rank that has left would be missed
             progress.end()
-        self.runtime.while_waiting = lambda: None  # from here on the steps tell of a stop
+        self.runtime.on_wait = lambda: None  # from here on the steps tell of a stop
         for text in run.step_warnings:
             progress.warn(text)
         self._prepared, self._loop = run, self._make_loop(run)
@@ -263,7 +263,7 @@ class GenericTrainer:
         def is_over() -> bool:
             return not self.stopped and (self.commands.stopping or self.runtime.stop_announced)
 
-        self.runtime.while_waiting = announce_stop  # of the other ranks, which have nothing to save
+        self.runtime.on_wait = announce_stop  # of the other ranks, which have nothing to save
         if not self.runtime.is_main:
             return
         if waits:

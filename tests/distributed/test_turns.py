@@ -45,7 +45,7 @@ def test_who_was_called_away_keeps_nobody_from_coming(store):
         raise KeyError("a stop")
 
     first = turn(store, "loading", 1, PATIENCE_SECONDS)
-    with first, pytest.raises(KeyError), turn(store, "loading", 1, PATIENCE_SECONDS, while_waiting=leave):
+    with first, pytest.raises(KeyError), turn(store, "loading", 1, PATIENCE_SECONDS, on_wait=leave):
         pass
     with turn(store, "loading", 1, PATIENCE_SECONDS):
         pass

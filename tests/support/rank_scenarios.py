@@ -323,7 +323,7 @@ def begin_or_end(make_runtime: MakeRuntime, trials: int, stopper: int) -> list[s
             if runtime.start_vetoed:
                 raise StopRequested
 
-        runtime.while_waiting = end_where_vetoed
+        runtime.on_wait = end_where_vetoed
         timer = threading.Timer({0: 0.0, 1: 3600.0}.get(trial, moments.uniform(0, 0.04)), runtime.veto_start)
         if runtime.rank == stopper:
             timer.start()
@@ -512,7 +512,7 @@ def interrupt_a_wait(make_runtime: MakeRuntime) -> str:
         if len(beats) > 5:
             raise StopRequested
 
-    runtime.while_waiting = leave
+    runtime.on_wait = leave
     end = caught(lambda: runtime.barrier("a test"))
     runtime.announce_stop()
     return end
