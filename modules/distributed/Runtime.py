@@ -55,7 +55,7 @@ class Runtime:
         return self.rank == 0
 
     @property
-    def place(self) -> str:
+    def device_label(self) -> str:
         """The device's name; on several machines behind this one's number: "cuda:0", "1:cuda:0"."""
         return str(self.device) if self.num_nodes == 1 else f"{self.node_rank}:{self.device}"
 

@@ -369,7 +369,7 @@ class TrainingLoop:
                 grad_norm=figures.grad_norm,
                 metrics={**figures.metrics, **{f"lr/{name}": lr for name, lr in report.learning_rates.items()}},
                 data_seconds=report.data_seconds,
-                device=self.runtime.place,
+                device=self.runtime.device_label,
                 memory_bytes=memory_bytes,
                 peak_memory_bytes=peak_memory_bytes,
             )

@@ -24,9 +24,9 @@ def test_on_one_rank_every_operation_is_the_identity():
 
 def test_of_several_machines_the_place_of_a_rank_names_its_own():
     runtime = Runtime(torch.device("cpu"))
-    assert runtime.place == "cpu"
+    assert runtime.device_label == "cpu"
     runtime.num_nodes, runtime.node_rank = 2, 1
-    assert runtime.place == "1:cpu"
+    assert runtime.device_label == "1:cpu"
 
 
 def test_its_blocks_run_once_and_let_errors_through():
