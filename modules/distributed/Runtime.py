@@ -173,7 +173,7 @@ class Runtime:
         """Leaves the other ranks."""
 
 
-def share(runtime: Runtime, values: Sequence[Any]) -> Sequence[Any]:
+def shard(runtime: Runtime, values: Sequence[Any]) -> Sequence[Any]:
     """This rank's part of `values`; parts differ by at most one."""
     return values[runtime.rank :: runtime.world_size]
 

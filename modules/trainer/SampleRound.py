@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.distributed.Runtime import Runtime, share
+from modules.distributed.Runtime import Runtime, shard
 from modules.session.names import safe_file_name
 from modules.trainer.sampling import PictureRequest, make_pictures, requests_of, save_picture
 from modules.weights.device_memory import fits_in_memory
@@ -36,7 +36,7 @@ class SampleRound:
         Too little memory and a file that can't be written are warnings.
         """
         requests = [r for sample in self.settings.samples if sample.enabled for r in requests_of(sample)]
-        own = share(self.runtime, list(enumerate(requests)))
+        own = shard(self.runtime, list(enumerate(requests)))
         if own:
             self.callbacks.on_status(f"Making {len(own)} samples")
             make = partial(self._make_own, dict(own), folder, step, weights)
