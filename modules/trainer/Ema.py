@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from modules.trainer.stochastic_rounding import split_in_parts
+from modules.trainer.stochastic_rounding import split_into_chunks
 
 
 class Ema:
@@ -83,7 +83,7 @@ def _in_parts(
     names = {param: name for name, param in params.items()}
     is_copied = {param: param.dtype != averages[name].dtype for name, param in params.items()}
     precise = [param for param in names if not is_copied[param]]
-    parts = [precise, *split_in_parts([param for param in names if is_copied[param]])]
+    parts = [precise, *split_into_chunks([param for param in names if is_copied[param]])]
     return [(part, [averages[names[param]] for param in part]) for part in parts if part]
 
 

@@ -14,7 +14,7 @@ from modules.trainer.optimizers import (
     uses_stochastic_rounding,
 )
 from modules.trainer.schedules import learning_rate_share
-from modules.trainer.stochastic_rounding import step_rounded
+from modules.trainer.stochastic_rounding import step_with_stochastic_rounding
 
 if TYPE_CHECKING:
     import torch
@@ -102,7 +102,7 @@ class ScheduledOptimizer(LoopOptimizer):
 
     def step(self, step: int) -> None:
         if self._rounds:
-            step_rounded(self.torch, self._seed, step)
+            step_with_stochastic_rounding(self.torch, self._seed, step)
         else:
             self.torch.step()
 

@@ -11,7 +11,7 @@ import torch
 
 from modules.config.optimizers import OPTIMIZERS, OptimizerFacts
 from modules.trainer.packages import check_packages
-from modules.trainer.stochastic_rounding import split_in_parts
+from modules.trainer.stochastic_rounding import split_into_chunks
 from modules.trainer.TrainingError import TrainingError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning
     """
     check_packages(config)
     if uses_stochastic_rounding(config, groups):
-        groups = [replace(group, params=part) for group in groups for part in split_in_parts(group.params)]
+        groups = [replace(group, params=part) for group in groups for part in split_into_chunks(group.params)]
     param_groups = []
     for group in groups:
         rate = (group.learning_rate or config.learning_rate) * learning_rate_factor

@@ -17,15 +17,15 @@ from modules.data.draws import hash64
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-PART_ELEMENTS = 2**26  # 256 MiB in float32, as much again for their gradients
+CHUNK_ELEMENTS = 2**26  # 256 MiB in float32, as much again for their gradients
 
 
-def split_in_parts(params: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """`params` in order, in parts of one dtype and at most PART_ELEMENTS, or a single larger one."""
+def split_into_chunks(params: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """`params` in order, in parts of one dtype and at most CHUNK_ELEMENTS, or a single larger one."""
     parts: list[list[nn.Parameter]] = []
     size = 0
     for param in params:
-        if not parts or size + param.numel() > PART_ELEMENTS or parts[-1][0].dtype != param.dtype:
+        if not parts or size + param.numel() > CHUNK_ELEMENTS or parts[-1][0].dtype != param.dtype:
             parts.append([])
             size = 0
         parts[-1].append(param)
@@ -34,7 +34,7 @@ def split_in_parts(params: list[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 @torch.no_grad()
-def step_rounded(optimizer: torch.optim.Optimizer, seed: int, step: int) -> None:
+def step_with_stochastic_rounding(optimizer: torch.optim.Optimizer, seed: int, step: int) -> None:
     """`optimizer.step()`, a group at a time, with float32 copies in the place of that group's bfloat16 weights.
 
     Takes the gradients of these weights away. seed, step: decide the roundings, the same on every rank and after a
@@ -58,7 +58,7 @@ def _step_group(optimizer: torch.optim.Optimizer, group: dict, draw: tuple[int, 
     group["params"] = params
     _move_state(optimizer, {copy: param for param, copy in copies.items()})
     for index, (param, copy) in enumerate(copies.items()):
-        param.copy_(round_by_chance(copy, hash64(*draw, index, "rounding")))
+        param.copy_(stochastic_round(copy, hash64(*draw, index, "rounding")))
 
 
 def _is_rounded(param: nn.Parameter) -> bool:
@@ -79,7 +79,7 @@ def _move_state(optimizer: torch.optim.Optimizer, places: dict[nn.Parameter, nn.
             optimizer.state[target] = optimizer.state.pop(source)
 
 
-def round_by_chance(values: Tensor, seed: int) -> Tensor:
+def stochastic_round(values: Tensor, seed: int) -> Tensor:
     """float32 `values` as bfloat16, up or down with the probability that keeps the mean; exact ones stay.
 
     The upper half of a float32's bits is its bfloat16; adding 16 random bits to the lower half carries into it with

@@ -66,7 +66,7 @@ def test_weights_in_half_precision_are_made_precise_a_part_at_a_time(monkeypatch
         lerp(averages, current, *arguments)
 
     sizes = []
-    monkeypatch.setattr(stochastic_rounding, "PART_ELEMENTS", 10)
+    monkeypatch.setattr(stochastic_rounding, "CHUNK_ELEMENTS", 10)
     monkeypatch.setattr(torch, "_foreach_lerp_", recorded)
     halves = {f"half {size}": nn.Parameter(torch.zeros(size, dtype=torch.bfloat16)) for size in (6, 4, 5, 30)}
     params = {**halves, "whole": nn.Parameter(torch.zeros(20))}
