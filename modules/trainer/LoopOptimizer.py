@@ -13,7 +13,7 @@ from modules.trainer.optimizers import (
     optimizer_state,
     uses_stochastic_rounding,
 )
-from modules.trainer.schedules import learning_rate_share
+from modules.trainer.schedules import schedule_factor
 from modules.trainer.stochastic_rounding import step_with_stochastic_rounding
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ class ScheduledOptimizer(LoopOptimizer):
         self._stops = {group.name: group.stops_after for group in groups if group.stops_after is not None}
 
     def set_learning_rates(self, step: int) -> dict[str, float]:
-        share = learning_rate_share(self._schedule, step, self._total_steps)
+        factor = schedule_factor(self._schedule, step, self._total_steps)
         for group in self.torch.param_groups:
-            group["lr"] = 0.0 if self._has_stopped(group, step) else group["initial_lr"] * share
+            group["lr"] = 0.0 if self._has_stopped(group, step) else group["initial_lr"] * factor
         return super().set_learning_rates(step)
 
     def drop_unwanted_gradients(self, step: int) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 INVERSE_SQRT_STEPS = 10_000  # its time scale where there is no warm-up, as in big_vision and transformers
 
 
-def learning_rate_share(config: ScheduleConfig, step: int, total_steps: int) -> float:
+def schedule_factor(config: ScheduleConfig, step: int, total_steps: int) -> float:
     """The share of the base learning rate that optimizer step `step` (from 0) of `total_steps` uses.
 
     The warm-up rises linearly and reaches 1 with its last step; from there the schedules fall towards `final_share`,

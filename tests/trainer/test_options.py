@@ -45,11 +45,11 @@ def test_a_missing_package_is_told_before_anything_is_encoded(make_config, start
 
 @pytest.mark.parametrize("name", get_args(ScheduleName))
 def test_every_schedule_sets_the_rate_of_each_step(name, make_config, train):
-    from modules.trainer.schedules import learning_rate_share
+    from modules.trainer.schedules import schedule_factor
 
     config = make_config(f"schedule.name={name}", "schedule.warmup=2", "schedule.final_share=0.1", "max_steps=5")
     trainer = train(config)
-    shares = [learning_rate_share(config.schedule, step, 5) for step in range(5)]
+    shares = [schedule_factor(config.schedule, step, 5) for step in range(5)]
     assert [info.lr for info in trainer.callbacks.steps] == pytest.approx([1e-3 * share for share in shares])
     assert shares[:3] == [0.5, 1.0, 1.0]
 

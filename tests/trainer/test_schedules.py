@@ -9,13 +9,13 @@ import torch
 import transformers.optimization
 
 from modules.config.ScheduleConfig import ScheduleConfig, ScheduleName
-from modules.trainer.schedules import learning_rate_share, warmup_steps
+from modules.trainer.schedules import schedule_factor, warmup_steps
 
 NAMES = get_args(ScheduleName)
 
 
 def shares(total: int, **settings) -> list[float]:
-    return [learning_rate_share(ScheduleConfig(**settings), step, total) for step in range(total)]
+    return [schedule_factor(ScheduleConfig(**settings), step, total) for step in range(total)]
 
 
 def test_constant_stays_at_the_whole_rate():
@@ -105,7 +105,7 @@ def test_a_warm_up_below_one_is_a_share_of_all_steps():
 @pytest.mark.parametrize("warmup", [0, 0.5, 3, 50])
 def test_the_share_stays_between_zero_and_one_even_beyond_the_end(name, warmup):
     config = ScheduleConfig(name=name, warmup=warmup)
-    assert all(0 <= learning_rate_share(config, step, 10) <= 1 for step in range(60))
+    assert all(0 <= schedule_factor(config, step, 10) <= 1 for step in range(60))
 
 
 def test_a_run_of_one_step_uses_the_whole_rate():
