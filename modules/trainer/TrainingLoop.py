@@ -41,7 +41,7 @@ from modules.trainer.faults import Fault
 from modules.trainer.LateReport import COUNT, LOSS, NOT_FINITE, LateReport, Names
 from modules.trainer.LoopOptimizer import LoopOptimizer
 from modules.trainer.LoopSettings import LoopSettings
-from modules.trainer.LossScale import LossScale
+from modules.trainer.LossScaler import LossScaler
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
 from modules.trainer.Trigger import Trigger
@@ -120,7 +120,7 @@ class TrainingLoop:
         self.optimizer = make_optimizer(self.trainable)
         ema = self.settings.ema
         self.ema = Ema(self.trainable, ema.decay, ema.update_every, ema.start_after) if ema.enabled else None
-        self.loss_scale = LossScale(self.settings.mixed_precision == "fp16", self.runtime.device)
+        self.loss_scaler = LossScaler(self.settings.mixed_precision == "fp16", self.runtime.device)
         # grad_scale is a float32: too coarse for a float64 run
         self._divides_gradients = self.optimizer.takes_grad_scale and all(
             param.dtype != torch.float64 for param in self.trainable.values()
@@ -156,7 +156,7 @@ class TrainingLoop:
         skipped = totals[NOT_FINITE] > 0
         norm = norm.to(torch.promote_types(norm.dtype, torch.float32)) * self._gradient_unit(totals)
         self._apply_gradients(totals, norm, skipped)
-        self.loss_scale.update(skipped)
+        self.loss_scaler.update(skipped)
         self.optimizer.torch.zero_grad(set_to_none=True)
         self.step += 1
         self.step_in_epoch = 0 if step.ends_epoch else step.index + 1
@@ -192,7 +192,7 @@ class TrainingLoop:
             "step_in_epoch": self.step_in_epoch,
             "smooth_loss": self.smooth_loss,
             "optimizer": optimizer_numbers,
-            "loss_scale": self.loss_scale.state_dict(),
+            "loss_scale": self.loss_scaler.state_dict(),
             "ema": self.ema is not None,
         }
 
@@ -214,7 +214,7 @@ class TrainingLoop:
             # an average that is switched on with the resume starts at the weights
             averages = tensors.get("ema") or {name: tensors["model"][name] for name in self.trainable}
             self.ema.load(averages, data["step"])
-        self.loss_scale.load_state_dict(data["loss_scale"])
+        self.loss_scaler.load_state_dict(data["loss_scale"])
         for key in ("step", "epoch", "step_in_epoch", "smooth_loss"):
             setattr(self, key, data[key])
 
@@ -261,7 +261,7 @@ class TrainingLoop:
                     loss_sum = loss_sum * float("nan")
                 if index == last:
                     self._beat()  # here it begins to wait for the other ranks, if they are late
-                self.loss_scale.scale(loss_sum).backward()
+                self.loss_scaler.scale(loss_sum).backward()
             metric_names = tuple(sorted(metrics))
             sums.append(torch.stack([value.detach().double() for value in (loss_sum, *map(metrics.get, metric_names))]))
             count += batch_count
@@ -290,7 +290,7 @@ class TrainingLoop:
 
     def _gradient_unit(self, totals: Tensor) -> Tensor:
         """What `.grad` must be multiplied by to be the gradient of the mean loss."""
-        return self.runtime.gradient_scale / (totals[COUNT] * self.loss_scale.value)
+        return self.runtime.gradient_scale / (totals[COUNT] * self.loss_scaler.value)
 
     def autocast(self) -> AbstractContextManager:
         dtype = AUTOCAST.get(self.settings.mixed_precision)
@@ -419,7 +419,7 @@ class TrainingLoop:
             return
         self._skipped_in_a_row += 1
         # with fp16 a skipped step is how the scale finds its value
-        if self.runtime.is_main and not self.loss_scale.enabled:
+        if self.runtime.is_main and not self.loss_scaler.enabled:
             self.callbacks.on_warning(f"Step {number} was skipped: its loss or gradient is not finite.")
         if self._skipped_in_a_row >= MAX_SKIPPED_STEPS:
             raise TrainingError(

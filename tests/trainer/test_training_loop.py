@@ -241,11 +241,9 @@ def test_the_loss_scale_is_taken_out_of_the_gradient_again(optimizer):
     norms = []
     for precision in ("no", "fp16"):
         recorder = Recorder()
-        loop = loop_over(
-            small_net(), mixed_precision=precision, callbacks=recorder, optimizer=OPTIMIZERS[optimizer]
-        )
+        loop = loop_over(small_net(), mixed_precision=precision, callbacks=recorder, optimizer=OPTIMIZERS[optimizer])
         if precision == "fp16":
-            loop.loss_scale.load_state_dict({"value": 1024.0, "good_steps": 0.0})
+            loop.loss_scaler.load_state_dict({"value": 1024.0, "good_steps": 0.0})
         loop.fit(Step([batch]) for batch in batches(3))
         norms.append([info.grad_norm for info in recorder.steps])
     assert norms[1] == pytest.approx(norms[0], rel=1e-2)
@@ -261,10 +259,10 @@ def overflowing(model, batch):
 def test_fp16_overflow_skips_the_step_and_halves_the_scale():
     recorder = Recorder()
     loop = loop_over(small_net(), overflowing, mixed_precision="fp16", callbacks=recorder)
-    scale = loop.loss_scale.value.item()
+    scale = loop.loss_scaler.value.item()
     before = copied(loop.state())
     loop.train_step(Step([batches(1)[0]]))
-    assert loop.loss_scale.value.item() == scale / 2
+    assert loop.loss_scaler.value.item() == scale / 2
     assert all(torch.equal(value, loop.state()[0]["model"][name]) for name, value in before[0]["model"].items())
     loop.fit(Step([batch]) for batch in batches(15))
     losses = recorder.losses
@@ -275,9 +273,9 @@ def test_fp16_overflow_skips_the_step_and_halves_the_scale():
 
 def test_the_loss_scale_grows_after_enough_good_steps():
     loop = loop_over(small_net(), mixed_precision="fp16")
-    loop.loss_scale.load_state_dict({"value": 16.0, "good_steps": 1999.0})
+    loop.loss_scaler.load_state_dict({"value": 16.0, "good_steps": 1999.0})
     loop.train_step(Step([batches(1)[0]]))
-    assert loop.loss_scale.state_dict() == {"value": 32.0, "good_steps": 0.0}
+    assert loop.loss_scaler.state_dict() == {"value": 32.0, "good_steps": 0.0}
 
 
 # --- what is not finite -----------------------------------------------------------------------------------------------
@@ -764,9 +762,9 @@ def test_a_resume_with_another_precision_starts_with_a_loss_scale_of_its_own(bef
     source = loop_over(small_net(), mixed_precision=before)
     source.fit([Step([batch]) for batch in batches(2)])
     loop = loop_over(small_net(), mixed_precision=after)
-    fresh = loop.loss_scale.value.clone()
+    fresh = loop.loss_scaler.value.clone()
     loop.load_state(*copied(source.state()))
-    assert loop.loss_scale.value == fresh
+    assert loop.loss_scaler.value == fresh
 
 
 def test_the_averages_of_half_precision_weights_keep_small_updates():

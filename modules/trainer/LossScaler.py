@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class LossScale:
+class LossScaler:
     """Dynamic loss scaling (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2), without a sync.
 
     torch's GradScaler does the same with a pass of its own over the gradients and a decision of its own whether to
