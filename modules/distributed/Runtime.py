@@ -76,12 +76,12 @@ class Runtime:
 
         return torch.nn.utils.get_total_norm(gradients, foreach=True)
 
-    def whole_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def full_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """`tensors` whole on rank 0, whatever each rank holds of them; all ranks call it."""
         return tensors
 
     @contextlib.contextmanager
-    def whole_parameters(self, *modules: nn.Module) -> Iterator[None]:
+    def full_parameters(self, *modules: nn.Module) -> Iterator[None]:
         """Inside, the modules' parameters are whole: read them, or make forward passes without gradients.
 
         All ranks enter and leave it; inside, each may do as it likes.

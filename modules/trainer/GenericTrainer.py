@@ -148,7 +148,7 @@ class GenericTrainer:
         goes_on = self.stopped and any(self.runtime.gather(self.commands.requeues, "ending"))
         self.requeues = goes_on and self.runtime.is_main
         # whole until nothing waits to be written any more
-        with self.runtime.whole_parameters(self.loop.model):
+        with self.runtime.full_parameters(self.loop.model):
             if self.config.backup.at_end or self.stopped:
                 self.loop.together("saving", self._save_last_backup)
             if not goes_on:
@@ -179,7 +179,7 @@ class GenericTrainer:
 
         What can't be written is a warning; what could be stays.
         """
-        with self.runtime.whole_parameters(self.loop.model):
+        with self.runtime.full_parameters(self.loop.model):
             if self.runtime.is_main:
                 self.callbacks.on_status("Saving the model")
                 name = self.models.unused_name(f"{safe_file_name(self.config.output.name)}-step{self.step:06d}")
@@ -207,7 +207,7 @@ class GenericTrainer:
     def validate(self, validation: ValidationLoss) -> None:
         """Measures the loss of the held-out samples, each rank its share; nothing that trains changes by it."""
         self.callbacks.on_status("Measuring the validation loss")
-        with self.runtime.whole_parameters(self.loop.model):
+        with self.runtime.full_parameters(self.loop.model):
             loss = self._measure(validation, averaged=False)
             ema_loss = self._measure(validation, averaged=True) if self.loop.ema else None
         if self.runtime.is_main:
@@ -220,7 +220,7 @@ class GenericTrainer:
     def sample(self) -> None:
         """Makes the pictures of the sample settings from the weights as they are; each rank its share."""
         samples = SampleRound(self.config.sampling, self.prepared.base, self.runtime, self.callbacks, self.commands)
-        with self.runtime.whole_parameters(self.loop.model):
+        with self.runtime.full_parameters(self.loop.model):
             samples.make(self.run_folder.samples_dir / f"step-{self.step:09d}", self.step, self._weights_to_sample())
 
     @contextmanager

@@ -185,7 +185,7 @@ class TrainingLoop:
         tensors["optimizer"] = optimizer_tensors
         if self.ema:
             tensors["ema"] = self.ema.averages
-        whole = {file: self.runtime.whole_tensors(group) for file, group in tensors.items()}
+        whole = {file: self.runtime.full_tensors(group) for file, group in tensors.items()}
         return whole, {
             "step": self.step,
             "epoch": self.epoch,

@@ -44,12 +44,12 @@ class RecordingRuntime(Runtime):
     def gather(self, value, why):
         return [value] * 2
 
-    def whole_tensors(self, tensors):
+    def full_tensors(self, tensors):
         self.calls.append("whole tensors")
         return tensors
 
     @contextlib.contextmanager
-    def whole_parameters(self, *modules):
+    def full_parameters(self, *modules):
         self.calls.append("whole parameters")
         yield
         self.calls.append("parted again")
