@@ -144,14 +144,14 @@ class DataParallelRuntime(Runtime):
             buffers.after_step()
 
     @property
-    def wants_warm_up(self) -> bool:
+    def needs_warm_up(self) -> bool:
         # DDP learns a static graph in its first backward pass, which must not be one of no_sync. And after its first
         # pass it sorts gradients into other buckets, in which more than two ranks add them up in another order: a step
         # after a resume would differ from the same step of a run without one.
         return self._settings.static_graph or self.world_size > 2
 
-    def sum(self, values: Tensor, of_main: Tensor) -> tuple[Tensor, Tensor]:
-        own = of_main if self.is_main else torch.zeros_like(of_main)
+    def sum(self, values: Tensor, main_value: Tensor) -> tuple[Tensor, Tensor]:
+        own = main_value if self.is_main else torch.zeros_like(main_value)
         both = torch.cat([values, own.to(values).reshape(1)])  # of no gradients at all, the norm is on the CPU
         dist.all_reduce(both)
         return both[:-1], both[-1]

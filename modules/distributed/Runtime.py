@@ -108,16 +108,16 @@ class Runtime:
         yield
 
     @property
-    def wants_warm_up(self) -> bool:
+    def needs_warm_up(self) -> bool:
         """Whether a whole synchronised forward and backward pass must come before the first step."""
         return False
 
-    def sum(self, values: Tensor, of_main: Tensor) -> tuple[Tensor, Tensor]:
-        """(sum of `values` over ranks, rank 0's `of_main`): the one collective of a step beside the gradients'.
+    def sum(self, values: Tensor, main_value: Tensor) -> tuple[Tensor, Tensor]:
+        """(sum of `values` over ranks, rank 0's `main_value`): the one collective of a step beside the gradients'.
 
-        of_main: a scalar. The same on every rank, on the device; `values` may be changed.
+        main_value: a scalar. The same on every rank, on the device; `values` may be changed.
         """
-        return values, of_main
+        return values, main_value
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean of `values` over the ranks, by a collective."""

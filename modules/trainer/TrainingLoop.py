@@ -115,7 +115,7 @@ class TrainingLoop:
             raise TrainingError("The model has no trainable parameter: set requires_grad on those to train.")
         # before anything holds on to a parameter: sharding puts others in their places
         self._call = self.runtime.prepare(self.model, unused_parameters)
-        self._needs_warm_up = self.runtime.wants_warm_up
+        self._needs_warm_up = self.runtime.needs_warm_up
         self.trainable = {name: param for name, param in self.model.named_parameters() if param.requires_grad}
         self.optimizer = make_optimizer(self.trainable)
         ema = self.settings.ema

@@ -13,8 +13,8 @@ def test_ranks_exchange_plain_data_and_sums(two_ranks):
     first, second = two_ranks.run(rank_scenarios.exchange)
     assert first["gathered"] == second["gathered"] == [{"rank": 0}, {"rank": 1}]
     assert first["told"] == second["told"] == [0, "plain"]
-    of_main = torch.tensor(0.1).item()  # in float32, as it was
-    assert first["total"] == second["total"] == [2.0, 1.0, of_main]
+    main_value = torch.tensor(0.1).item()  # in float32, as it was
+    assert first["total"] == second["total"] == [2.0, 1.0, main_value]
     assert (first["ranks"], second["ranks"]) == ([0, 0, 2, True], [1, 1, 2, False])
 
 

@@ -481,11 +481,11 @@ def exchange(make_runtime: MakeRuntime) -> dict[str, Any]:
     gathered = runtime.gather({"rank": runtime.rank}, "a test")
     told = runtime.broadcast([runtime.rank, "plain"], "a test")
     values, own = torch.tensor([1.0, float(runtime.rank)], dtype=torch.float64), torch.tensor(0.1 + runtime.rank)
-    total, of_main = runtime.sum(values, own)
+    total, main_value = runtime.sum(values, own)
     return {
         "gathered": gathered,
         "told": told,
-        "total": [*total.tolist(), of_main.item()],
+        "total": [*total.tolist(), main_value.item()],
         "ranks": [runtime.rank, runtime.local_rank, runtime.world_size, runtime.is_main],
     }
 

@@ -394,8 +394,8 @@ def test_every_rank_clips_by_the_norm_of_rank_0():
     class OtherRank(Runtime):
         """Its GPU gives half the norm that rank 0's gives."""
 
-        def sum(self, values, of_main):
-            return values, of_main * 2
+        def sum(self, values, main_value):
+            return values, main_value * 2
 
     changes, norms = [], []
     for runtime in (Runtime(CPU), OtherRank(CPU)):
