@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from modules.distributed.Heartbeat import Heartbeat
-from modules.distributed.usable_gpus import check_gpus, take_device
+from modules.distributed.usable_gpus import check_gpus, set_cuda_device
 from modules.machine.devices import check_device_indexes
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Runtime:
 
             # with its number: "cuda" and "cuda:0" compare unequal, and modules are asked where they are
             device = torch.device("cuda", device.index or 0)
-            take_device(device)
+            set_cuda_device(device)
         self.device = device
         self.heartbeat = heartbeat or Heartbeat()
         self.on_wait: Callable[[], None] = lambda: None  # called while this rank waits; may raise

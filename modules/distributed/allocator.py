@@ -17,7 +17,7 @@ VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC
 ON, OFF = "expandable_segments:True", "expandable_segments:False"
 
 
-def grow_segments(device: torch.device) -> None:
+def enable_expandable_segments(device: torch.device) -> None:
     """Lets the allocator extend what it has from the driver, so that buckets of other shapes leave no gaps in it.
 
     Only where it works, which is tried: not on Windows, WSL and ROCm, nor on virtual GPUs that were not given the

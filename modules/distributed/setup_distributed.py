@@ -25,7 +25,7 @@ from modules.distributed.errors import RanksError
 from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.nccl_errors import explain_nccl_error, is_nccl_error
 from modules.distributed.Runtime import Runtime, default_device
-from modules.distributed.usable_gpus import check_gpus, take_device
+from modules.distributed.usable_gpus import check_gpus, set_cuda_device
 from modules.machine.backend import Backend, backend_warning, choose_backend
 from modules.machine.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
 from modules.machine.interfaces import interface_towards
@@ -109,9 +109,7 @@ def run_store() -> dist.Store:
     return _membership.store
 
 
-def create_runtime(
-    config: TrainConfig, heartbeat: Heartbeat | None = None, *, sync_batch_norm: bool = True
-) -> Runtime:
+def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None, *, sync_batch_norm: bool = True) -> Runtime:
     """What the trainer sees of the ranks that `setup_distributed` has joined.
 
     sync_batch_norm: as of DataParallelSettings.
@@ -178,7 +176,7 @@ def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
     backend, _ = choose_backend(config.distributed_backend, torch.cuda.is_available(), dist.is_nccl_available())
     device = rank_device(config.device_indexes, environment, backend)
     if device.type == "cuda":
-        take_device(device)
+        set_cuda_device(device)
     if "OMP_NUM_THREADS" not in os.environ:  # else every rank would take all cores, and they wait for each other
         torch.set_num_threads(threads_of_rank(environment, num_cores()))
     if sys.platform == "linux":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
-from modules.distributed.allocator import grow_segments
+from modules.distributed.allocator import enable_expandable_segments
 from modules.distributed.torch_facts import no_cuda_reason
 from modules.machine.devices import driver_fault, list_gpus, no_gpu_reason
 
@@ -43,7 +43,7 @@ def check_gpus() -> None:
     )
 
 
-def take_device(device: torch.device) -> None:
+def set_cuda_device(device: torch.device) -> None:
     """Makes a GPU the one of this process. Raises UserError for one that this PyTorch has no kernels for."""
     import torch
 
@@ -55,7 +55,7 @@ def take_device(device: torch.device) -> None:
             f"{capability[0]}.{capability[1]}, for which PyTorch {torch.__version__} has no kernels (it has "
             f"{' '.join(built_for)}): leave it out with device_indexes, or install another build of PyTorch."
         )
-    grow_segments(device)
+    enable_expandable_segments(device)
 
 
 def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
@@ -73,7 +73,7 @@ def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
     return not known
 
 
-def device_words(device: torch.device) -> str:
+def describe_device(device: torch.device) -> str:
     """The device for people: its name and the GPU's, or why it is the CPU."""
     import torch
 

@@ -21,7 +21,7 @@ from modules.data.errors import DataError
 from modules.data.prepare import prepare_data
 from modules.data.run_summary import count_texts, disk_needs, picture_warnings
 from modules.data.RunPlan import RunPlan, samples_digest
-from modules.distributed.usable_gpus import device_words
+from modules.distributed.usable_gpus import describe_device
 from modules.families.conditioning import is_unconditional_zero
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
@@ -75,7 +75,7 @@ def prepare_run(
     if compiles(config):
         check_compiler(runtime.device)
     if runtime.world_size == 1:  # on several ranks, setup_distributed says which device each has
-        callbacks.on_status(f"Training on {device_words(runtime.device)}")
+        callbacks.on_status(f"Training on {describe_device(runtime.device)}")
     dataset, buckets = prepare_data(config, family)
     # read before the model is loaded, so that an unreadable caption is found before hours of caching
     texts = captions(dataset) if method.facts.uses_captions else [("",)] * len(dataset)

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from modules.distributed.allocator import OFF, ON, VARIABLES, grow_segments
+from modules.distributed.allocator import OFF, ON, VARIABLES, enable_expandable_segments
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def told(monkeypatch) -> list[str]:
 
 
 def test_segments_grow_on_linux(told):
-    grow_segments(torch.device("cuda", 0))
+    enable_expandable_segments(torch.device("cuda", 0))
     assert told == [ON]
 
 
 @pytest.mark.parametrize("name", VARIABLES)
 def test_what_the_environment_says_of_the_allocator_stays(name, told, monkeypatch):
     monkeypatch.setenv(name, "max_split_size_mb:128")
-    grow_segments(torch.device("cuda", 0))
+    enable_expandable_segments(torch.device("cuda", 0))
     assert told == []
 
 
@@ -40,7 +40,7 @@ def test_what_the_environment_says_of_the_allocator_stays(name, told, monkeypatc
 def test_where_torch_can_not_do_it_nothing_is_tried(system, release, told, monkeypatch):
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(platform, "release", lambda: release)
-    grow_segments(torch.device("cuda", 0))
+    enable_expandable_segments(torch.device("cuda", 0))
     assert told == []
 
 
@@ -56,7 +56,7 @@ def test_on_a_virtual_gpu_that_can_not_do_it_it_is_switched_off(error, settings,
         raise error
 
     monkeypatch.setattr(torch, "empty", fail)
-    grow_segments(torch.device("cuda", 0))
+    enable_expandable_segments(torch.device("cuda", 0))
     assert told == settings
 
 

@@ -9,7 +9,7 @@ import torch
 
 from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime, default_device
-from modules.distributed.usable_gpus import device_words, has_kernels
+from modules.distributed.usable_gpus import describe_device, has_kernels
 from modules.machine import devices
 from tests.support.fake_nvml import FakeNvml, eight_gpus, real
 
@@ -92,8 +92,8 @@ def test_a_gpu_without_kernels_is_refused(monkeypatch):
 
 def test_the_device_is_told_with_the_reason_where_it_is_the_cpu(machine, monkeypatch):
     machine(FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND))
-    assert device_words(torch.device("cpu")) == "the CPU: no NVIDIA driver is installed"
+    assert describe_device(torch.device("cpu")) == "the CPU: no NVIDIA driver is installed"
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert device_words(torch.device("cpu")) == "the CPU; Apple's GPU is not used"
+    assert describe_device(torch.device("cpu")) == "the CPU; Apple's GPU is not used"
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
-    assert device_words(torch.device("cuda", 1)) == "cuda:1 (NVIDIA A100-SXM4-80GB)"
+    assert describe_device(torch.device("cuda", 1)) == "cuda:1 (NVIDIA A100-SXM4-80GB)"
