@@ -394,7 +394,7 @@ class TrainingEngine:
             stack.enter_context(self.runtime.heartbeat.phase("sampling"))
             stack.enter_context(evaluation_mode(self.model))
             if self._loop is not None:
-                stack.enter_context(self._loop.weights_to_use())
+                stack.enter_context(self._loop.inference_weights())
             dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self._precision)
             if dtype is not None:
                 stack.enter_context(torch.autocast(self.device.type, dtype))
@@ -422,7 +422,7 @@ class TrainingEngine:
             return {"tensors": {"model": self.model.state_dict()}, "data": {}}
         tensors, data = self._loop.state()
         data[ENGINE] = {"history": self.history.to_json(), "epoch_totals": self._totals.to_json()}
-        with self._loop.weights_to_use():
+        with self._loop.inference_weights():
             used = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         if self._ema.enabled:
             tensors["training"] = tensors["model"]

@@ -48,7 +48,7 @@ class Ema:
         if self._step < self._start_after:
             yield
             return
-        with weights_replaced({param: self.averages[name] for name, param in self.params.items()}):
+        with swap_weights({param: self.averages[name] for name, param in self.params.items()}):
             yield
 
     def load(self, averages: dict[str, Tensor], step: int) -> None:
@@ -59,7 +59,7 @@ class Ema:
 
 
 @contextlib.contextmanager
-def weights_replaced(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
+def swap_weights(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
     """Inside, each parameter holds the value that `values` has for it; afterwards its own again, bit for bit."""
     own = {param: param.data for param in values}
     _set_data({param: value.to(param.dtype) for param, value in values.items()})

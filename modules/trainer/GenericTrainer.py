@@ -38,7 +38,7 @@ from modules.trainer.prepare_run import compiles, prepare_run
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same
 from modules.trainer.SampleRound import SampleRound
-from modules.trainer.sampling import lower_precision
+from modules.trainer.sampling import autocast_denoiser
 from modules.trainer.StartProgress import StartProgress
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
@@ -137,7 +137,7 @@ class GenericTrainer:
         loop = self.loop
         self.callbacks.on_status(f"Training: {loop.total_steps} steps of {self.prepared.global_batch} samples")
         if self.config.sampling.at_start and loop.step == 0:
-            loop.together("sampling", self.sample)
+            loop.run_on_all_ranks("sampling", self.sample)
         if loop.step < loop.total_steps:
             with closing(prefetch(self._steps(), self.config.data.prefetch_steps)) as steps:
                 loop.fit(steps)
@@ -150,13 +150,13 @@ class GenericTrainer:
         # whole until nothing waits to be written any more
         with self.runtime.full_parameters(self.loop.model):
             if self.config.backup.at_end or self.stopped:
-                self.loop.together("saving", self._save_last_backup)
+                self.loop.run_on_all_ranks("saving", self._save_last_backup)
             if not goes_on:
-                self.loop.together("saving", self._save_last_model)
+                self.loop.run_on_all_ranks("saving", self._save_last_model)
             # after the model: what ends the run while pictures are made must not cost it
             if self.config.sampling.at_end and not self.stopped:
-                self.loop.together("sampling", self.sample)
-            self.loop.together("saving", partial(self._finish_saving, waits=not goes_on))
+                self.loop.run_on_all_ranks("sampling", self.sample)
+            self.loop.run_on_all_ranks("saving", partial(self._finish_saving, waits=not goes_on))
 
     # --- what is done between steps -------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class GenericTrainer:
         }
         paths = []
         for ending, averaged in self._model_versions().items():
-            with self.loop.weights_to_use(averaged):
+            with self.loop.inference_weights(averaged):
                 paths += self.method.save(base, self.config, folder, name + ending, metadata)
         return paths
 
@@ -214,7 +214,7 @@ class GenericTrainer:
             self.callbacks.on_validation(self.step, len(self.prepared.plan.validation_samples), loss, ema_loss)
 
     def _measure(self, validation: ValidationLoss, averaged: bool) -> float:
-        with self.loop.weights_to_use(averaged), self.loop.autocast():
+        with self.loop.inference_weights(averaged), self.loop.autocast():
             return validation.measure(self.prepared.loss)
 
     def sample(self) -> None:
@@ -227,9 +227,9 @@ class GenericTrainer:
     def _weights_to_sample(self) -> Iterator[None]:
         base = self.prepared.base
         with ExitStack() as stack:
-            stack.enter_context(self.loop.weights_to_use(averaged=self.config.ema.sample))
+            stack.enter_context(self.loop.inference_weights(averaged=self.config.ema.sample))
             for name in base.family.denoisers:
-                stack.enter_context(lower_precision(base.module(name), self.loop.autocast))
+                stack.enter_context(autocast_denoiser(base.module(name), self.loop.autocast))
             yield
 
     # --- what stays at the end ------------------------------------------------------------------------------------

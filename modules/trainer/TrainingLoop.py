@@ -35,13 +35,13 @@ from modules.distributed.Runtime import Runtime, default_device
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
-from modules.trainer.buffers_kept import buffers_kept
-from modules.trainer.Ema import Ema, weights_replaced
+from modules.trainer.Ema import Ema, swap_weights
 from modules.trainer.faults import Fault
 from modules.trainer.LateReport import COUNT, LOSS, NOT_FINITE, LateReport, Names
 from modules.trainer.LoopOptimizer import LoopOptimizer
 from modules.trainer.LoopSettings import LoopSettings
 from modules.trainer.LossScaler import LossScaler
+from modules.trainer.preserve_buffers import preserve_buffers
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
 from modules.trainer.Trigger import Trigger
@@ -223,14 +223,14 @@ class TrainingLoop:
         self._read_late()
 
     @contextmanager
-    def weights_to_use(self, averaged: bool = True) -> Iterator[None]:
+    def inference_weights(self, averaged: bool = True) -> Iterator[None]:
         """Inside, the parameters hold the weights to use; afterwards those that train again, bit for bit.
 
         averaged: use the EMA, if there is one. An optimizer that averages by itself always gives its averages.
         """
         own = self.optimizer.averaged_weights()
         if own is not None:
-            with weights_replaced(own):
+            with swap_weights(own):
                 yield
         elif self.ema and averaged:
             with self.ema.applied():
@@ -279,7 +279,7 @@ class TrainingLoop:
     def _warm_up(self, step: Step) -> None:
         """A forward and backward pass that leaves no trace in gradients or buffers."""
         self._needs_warm_up = False
-        with buffers_kept(self.model), self.runtime.accumulate(last=True, counts=not step.padding):
+        with preserve_buffers(self.model), self.runtime.accumulate(last=True, counts=not step.padding):
             with self.autocast():
                 loss_sum, _, _ = self.step_fn(self._call, step.micro_batches[0])
             loss_sum.backward()
@@ -335,10 +335,10 @@ class TrainingLoop:
                 self.flush()
                 self._agreed.discard(name)
                 action.trigger.fired()
-                self.together(action.phase, action.run)
+                self.run_on_all_ranks(action.phase, action.run)
                 self._last_time = time.perf_counter()
 
-    def together(self, phase: Phase, run: Callable[[], None]) -> None:
+    def run_on_all_ranks(self, phase: Phase, run: Callable[[], None]) -> None:
         """Runs what takes long and not equally long on every rank, and waits for all without a collective."""
         with self.runtime.heartbeat.phase(phase):
             run()

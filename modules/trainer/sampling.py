@@ -94,14 +94,14 @@ def make_pictures(
             arguments["negative_prompt"] = negative
         taken = inspect.signature(pipe.__call__).parameters
         modules = (part for part in pipe.components.values() if isinstance(part, nn.Module))
-        with evaluation_mode(*modules), _decoding_each(pipe), torch.no_grad():
+        with evaluation_mode(*modules), _sliced_decoding(pipe), torch.no_grad():
             output = pipe(**{name: value for name, value in arguments.items() if name in taken})
         images = output.images if hasattr(output, "images") else [frames[0] for frames in output.frames]
         yield from zip(batch, images, strict=True)
 
 
 @contextmanager
-def lower_precision(denoiser: nn.Module, autocast: Callable[[], AbstractContextManager]) -> Iterator[None]:
+def autocast_denoiser(denoiser: nn.Module, autocast: Callable[[], AbstractContextManager]) -> Iterator[None]:
     """Inside, `denoiser` computes under what `autocast` makes and gives what it predicts in its input's precision.
 
     For a pipeline around it, all of which would be too much: text encoders and VAEs may overflow in float16, and the
@@ -134,7 +134,7 @@ def save_picture(path: Path, image: Image.Image, request: PictureRequest) -> Non
 
 
 @contextmanager
-def _decoding_each(pipe: DiffusionPipeline) -> Iterator[None]:
+def _sliced_decoding(pipe: DiffusionPipeline) -> Iterator[None]:
     """Inside, the VAE decodes one picture after the other: it is what needs the most memory of a batch."""
     vae = getattr(pipe, "vae", None)
     if not hasattr(vae, "use_slicing"):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from modules.trainer import stochastic_rounding
-from modules.trainer.Ema import Ema, weights_replaced
+from modules.trainer.Ema import Ema, swap_weights
 
 
 def run(ema: Ema, weight: nn.Parameter, first: int, last: int) -> None:
@@ -53,7 +53,7 @@ def test_weights_that_are_replaced_inside_autocast_are_the_ones_that_compute():
     other = layer.weight.detach() + 1.0
     with torch.autocast("cpu", torch.bfloat16):
         before = layer(ones)
-        with weights_replaced({layer.weight: other}):
+        with swap_weights({layer.weight: other}):
             replaced = layer(ones)
         after = layer(ones)
     assert replaced.item() == pytest.approx(before.item() + 4.0, abs=0.1)

@@ -9,7 +9,7 @@ from torch import nn
 
 from modules.config.OptimizerConfig import OptimizerConfig
 from modules.config.optimizers import OPTIMIZERS
-from modules.trainer.Ema import weights_replaced
+from modules.trainer.Ema import swap_weights
 from modules.trainer.optimizers import (
     ParamGroup,
     averaged_weights,
@@ -65,7 +65,7 @@ def descend(model, optimizer, inputs, targets, steps: int) -> float:
 
 
 def loss_to_use(model, optimizer, inputs, targets) -> float:
-    with weights_replaced(averaged_weights(optimizer) or {}), torch.no_grad():
+    with swap_weights(averaged_weights(optimizer) or {}), torch.no_grad():
         return (model(inputs) - targets).square().mean().item()
 
 
@@ -227,7 +227,7 @@ def test_the_schedule_free_average_is_the_one_of_the_package():
     descend(model, optimizer, inputs, targets, 20)
     trained = model.weight.detach().clone()
     average = averaged_weights(optimizer)[model.weight]
-    with weights_replaced(averaged_weights(optimizer)):
+    with swap_weights(averaged_weights(optimizer)):
         assert torch.equal(model.weight, average)
     assert torch.equal(model.weight, trained)
     optimizer.eval()

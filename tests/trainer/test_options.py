@@ -256,7 +256,7 @@ def test_the_weights_that_are_measured_are_those_as_trained_and_the_averages(mak
     assert samples == len(trainer.prepared.plan.validation_samples)
     with torch.autocast("cpu", torch.bfloat16):
         assert loss == trainer._validation_loss().measure(trainer.loop.model)
-    with trainer.loop.weights_to_use(), torch.autocast("cpu", torch.bfloat16):
+    with trainer.loop.inference_weights(), torch.autocast("cpu", torch.bfloat16):
         assert ema_loss == trainer._validation_loss().measure(trainer.loop.model)
     assert loss != ema_loss
 

@@ -9,7 +9,7 @@ from diffusers import AutoencoderKL, StableDiffusionXLPipeline
 from PIL import Image
 from transformers import CLIPTextModel
 
-from modules.trainer.sampling import PictureRequest, lower_precision, make_pictures, requests_of
+from modules.trainer.sampling import PictureRequest, autocast_denoiser, make_pictures, requests_of
 
 REQUEST = PictureRequest("a cat", "", seed=3, width=32, height=32, steps=2, guidance=4.0)
 
@@ -81,7 +81,7 @@ def test_a_denoiser_of_lists_gives_what_it_predicts_in_the_precision_of_its_late
             return ([value.bfloat16() * scale for value in latents],)
 
     denoiser, latents = OfLists(), [torch.ones(2), torch.ones(3)]
-    with lower_precision(denoiser, lambda: torch.autocast("cpu", torch.bfloat16)):
+    with autocast_denoiser(denoiser, lambda: torch.autocast("cpu", torch.bfloat16)):
         (outputs,) = denoiser(latents, scale=2)
     assert [value.dtype for value in outputs] == [torch.float32] * 2
     assert denoiser(latents, scale=2)[0][0].dtype == torch.bfloat16  # as it was

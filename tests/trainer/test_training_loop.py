@@ -619,7 +619,7 @@ def test_a_schedule_free_optimizer_always_gives_its_own_average(ema):
     state = loop.optimizer.torch.state[loop.model[0].weight]
     expected = trained + (1 - 1 / 0.9) * (state["z"] - trained)  # Defazio et al. 2024: y = (1 - beta) z + beta x
     for averaged in (False, True):
-        with loop.weights_to_use(averaged):
+        with loop.inference_weights(averaged):
             torch.testing.assert_close(loop.model[0].weight.detach(), expected, rtol=1e-5, atol=1e-7)
             assert not torch.equal(loop.model[0].weight, trained)
         assert torch.equal(loop.model[0].weight, trained)
@@ -629,9 +629,9 @@ def test_weights_to_use_are_the_averages_only_where_they_are_asked_for():
     loop = loop_over(small_net(), ema=EmaConfig(enabled=True))
     loop.fit(Step([batch]) for batch in batches(5))
     weight, average = loop.model[0].weight.detach().clone(), loop.ema.averages["0.weight"]
-    with loop.weights_to_use():
+    with loop.inference_weights():
         assert torch.equal(loop.model[0].weight, average)
-    with loop.weights_to_use(averaged=False):
+    with loop.inference_weights(averaged=False):
         assert torch.equal(loop.model[0].weight, weight)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 
 @contextmanager
-def buffers_kept(module: nn.Module) -> Iterator[None]:
+def preserve_buffers(module: nn.Module) -> Iterator[None]:
     """Afterwards every buffer has the value from before, whatever forward passes inside have done to it."""
     # on the host: the device's memory may be nearly full
     values = {name: buffer.to("cpu", copy=True) for name, buffer in module.named_buffers()}
