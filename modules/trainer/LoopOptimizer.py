@@ -34,7 +34,7 @@ class LoopOptimizer:
         """Sets the rates of optimizer step `step` (from 0) and returns them by the name of their group."""
         return {group.get("name", f"group {i}"): group["lr"] for i, group in enumerate(self.torch.param_groups)}
 
-    def drop_unwanted_gradients(self, step: int) -> None:
+    def clear_stopped_gradients(self, step: int) -> None:
         """Removes the gradients of what no longer trains in optimizer step `step` (from 0)."""
 
     def step(self, step: int) -> None:
@@ -42,7 +42,7 @@ class LoopOptimizer:
         self.torch.step()
 
     @property
-    def takes_grad_scale(self) -> bool:
+    def supports_grad_scale(self) -> bool:
         """Whether it divides gradients by `grad_scale` and heeds `found_inf` inside its kernel, as fused ones do."""
         return getattr(self.torch, "_step_supports_amp_scaling", False)
 
@@ -93,7 +93,7 @@ class ScheduledOptimizer(LoopOptimizer):
             group["lr"] = 0.0 if self._has_stopped(group, step) else group["initial_lr"] * factor
         return super().set_learning_rates(step)
 
-    def drop_unwanted_gradients(self, step: int) -> None:
+    def clear_stopped_gradients(self, step: int) -> None:
         # without a gradient, no optimizer touches a parameter; a rate of 0 would still let some move it
         for group in self.torch.param_groups if self._stops else ():
             if self._has_stopped(group, step):

@@ -122,7 +122,7 @@ class TrainingLoop:
         self.ema = Ema(self.trainable, ema.decay, ema.update_every, ema.start_after) if ema.enabled else None
         self.loss_scaler = LossScaler(self.settings.mixed_precision == "fp16", self.runtime.device)
         # grad_scale is a float32: too coarse for a float64 run
-        self._divides_gradients = self.optimizer.takes_grad_scale and all(
+        self._divides_gradients = self.optimizer.supports_grad_scale and all(
             param.dtype != torch.float64 for param in self.trainable.values()
         )
 
@@ -147,7 +147,7 @@ class TrainingLoop:
         if self._needs_warm_up:
             self._warm_up(step)
         totals, names = self._accumulate(step)
-        self.optimizer.drop_unwanted_gradients(self.step)
+        self.optimizer.clear_stopped_gradients(self.step)
         norm = self.runtime.gradient_norm(self._gradients())
         totals[NOT_FINITE] = ~(torch.isfinite(norm) & torch.isfinite(totals[LOSS]))
         # Rank 0's norm for all: on another model of GPU the same gradients may give another last bit, by which the

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # Of one kind of block: each width, train or frozen, shapes that don't generalize. Beyond its limit of 8 torch goes on
 # uncompiled with no more than a line in its log.
-MOST_GRAPHS = 64
+MAX_GRAPHS = 64
 
 
 def compile_blocks(denoiser: nn.Module) -> None:
@@ -23,7 +23,7 @@ def compile_blocks(denoiser: nn.Module) -> None:
     """
     import torch._dynamo
 
-    torch._dynamo.config.recompile_limit = max(MOST_GRAPHS, torch._dynamo.config.recompile_limit)
+    torch._dynamo.config.recompile_limit = max(MAX_GRAPHS, torch._dynamo.config.recompile_limit)
     if getattr(denoiser, "_repeated_blocks", None):
         denoiser.compile_repeated_blocks()
     else:

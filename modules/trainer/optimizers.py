@@ -80,7 +80,7 @@ def _make_momentum(optimizer: torch.optim.Optimizer, rounds: bool) -> None:
             optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param, dtype=dtype)
 
 
-def lay_out_parameters(config: OptimizerConfig, params: Iterable[nn.Parameter]) -> None:
+def make_layout_compatible(config: OptimizerConfig, params: Iterable[nn.Parameter]) -> None:
     """Makes `params` contiguous where the optimizer needs it; to be called before they are prepared for the ranks.
 
     bitsandbytes lays channels-last weights out anew in its first step, but not the state it has made for them.

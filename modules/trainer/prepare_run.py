@@ -34,7 +34,7 @@ from modules.session.out_of_memory import must_fit
 from modules.session.RunFolder import RunFolder
 from modules.trainer.checks import check_parts, check_precision, check_shares, check_start
 from modules.trainer.compiling import check_compiler, compile_blocks
-from modules.trainer.optimizers import lay_out_parameters
+from modules.trainer.optimizers import make_layout_compatible
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same, settings_digest, weights_digest
 from modules.trainer.resuming import check_divides, newest_backup
@@ -214,7 +214,7 @@ def attach_method(config: TrainConfig, method: Method, base: BaseModel, parts: d
     torch.manual_seed(torch_seed(config.seed, "initialisation"))
     method.attach(base, config)
     method.check_output(base, config)
-    lay_out_parameters(config.optimizer, (p for name in parts for p in base.module(name).parameters()))
+    make_layout_compatible(config.optimizer, (p for name in parts for p in base.module(name).parameters()))
     for name in set(denoisers).intersection(present) if compiles(config) else ():
         compile_blocks(base.module(name))
 
