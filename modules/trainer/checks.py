@@ -88,7 +88,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     """
     problems = check_settings(config)
     if not resume:
-        check_shares(config, num_ranks)
+        check_batch_divides(config, num_ranks)
     family = FAMILIES[config.family]
     base = check_base(config.model.base, family)
     check_format(family, config.output)
@@ -112,7 +112,7 @@ def check_precision(model: ModelConfig, device: torch.device) -> None:
         raise ConfigError(f"model.mixed_precision 'bf16': {name} can't compute in bf16; use fp16.")
 
 
-def check_shares(config: TrainConfig, num_ranks: int) -> None:
+def check_batch_divides(config: TrainConfig, num_ranks: int) -> None:
     """Raises ConfigError where the ranks can't share a step's batch."""
     accumulation = config.gradient_accumulation_steps
     if problem := check_batch(config.batch_size, config.batch_size_mode, num_ranks, accumulation):

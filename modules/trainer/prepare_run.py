@@ -32,12 +32,12 @@ from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
 from modules.session.out_of_memory import must_fit
 from modules.session.RunFolder import RunFolder
-from modules.trainer.checks import check_parts, check_precision, check_shares, check_start
+from modules.trainer.checks import check_batch_divides, check_parts, check_precision, check_start
 from modules.trainer.compiling import check_compiler, compile_blocks
 from modules.trainer.optimizers import make_layout_compatible
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same, settings_digest, weights_digest
-from modules.trainer.resuming import check_divides, newest_backup
+from modules.trainer.resuming import check_resumed_batch, newest_backup
 from modules.weights.BaseModel import BaseModel
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _earlier_state(
     backup = newest_backup(backups, runtime)
     if backup is None:
         progress.warn(f"There is no backup in {run_folder.backup_dir}: training starts at step 0.")
-        check_shares(config, runtime.world_size)
+        check_batch_divides(config, runtime.world_size)
     return backup
 
 
@@ -225,5 +225,5 @@ def _global_batch(config: TrainConfig, runtime: Runtime, progress: StartProgress
     size = backup.data["run"]["global_batch"] if backup else wanted
     if size != wanted:
         progress.warn(f"batch_size: the run goes on with the {size} samples per step of its backup.")
-    check_divides(size, runtime.world_size)
+    check_resumed_batch(size, runtime.world_size)
     return size

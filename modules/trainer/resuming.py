@@ -43,7 +43,7 @@ def newest_backup(backups: BackupStore, runtime: Runtime) -> Backup | None:
     return backup
 
 
-def check_divides(global_batch: int, num_ranks: int) -> None:
+def check_resumed_batch(global_batch: int, num_ranks: int) -> None:
     """Raises TrainingError where the ranks can't share the batch that a run has from its backup."""
     if global_batch % num_ranks == 0:
         return
