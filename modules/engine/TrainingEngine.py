@@ -27,10 +27,10 @@ from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.setup_distributed import cleanup_distributed, create_runtime, setup_distributed
+from modules.engine.EngineOptimizer import EngineOptimizer
 from modules.engine.History import History
 from modules.engine.loading import LoadedStep, StepSource, batch_size_of, step_source, to_device
 from modules.engine.metrics import MeanFigures, Metric, is_torchmetric, sum_and_count
-from modules.engine.PlainOptimizer import PlainOptimizer
 from modules.engine.RankContext import rank_context
 from modules.session.atomic import remove_folder
 from modules.session.backups import ENGINE
@@ -121,7 +121,7 @@ class TrainingEngine:
             for name in ("last", "best")
         )
         self._loop: TrainingLoop | None = None
-        self._optimizer: PlainOptimizer | None = None
+        self._optimizer: EngineOptimizer | None = None
         self._task: Task | None = None
         self._loaded: Backup | None = None
         self._has_saved = False
@@ -217,7 +217,7 @@ class TrainingEngine:
         task = Task(criterion, step_fn, metrics or {})
         self._check_optimizer(optimizer)
         source = step_source(train_loader, self.runtime, gradient_accumulation_steps, self.seed)
-        self._optimizer = PlainOptimizer(optimizer, scheduler, scheduler_interval)
+        self._optimizer = EngineOptimizer(optimizer, scheduler, scheduler_interval)
         self._task = task
         monitor = monitor or ("train_loss" if val_loader is None else "val_loss")
         loop = self._loop = TrainingLoop(
