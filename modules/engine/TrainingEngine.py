@@ -227,7 +227,7 @@ class TrainingEngine:
             (source.num_steps() or 0) * num_epochs,
             LoopSettings(clip_grad_norm or 0.0, self._ema, self._precision, self.seed),
             self.runtime,
-            CallbackList([self._totals, callbacks or Printed(self.is_main_process)]),
+            CallbackList([self._totals, callbacks or PrintWarnings(self.is_main_process)]),
             rank_context().commands,
             unused_parameters,
         )
@@ -235,19 +235,19 @@ class TrainingEngine:
             loop.actions["save"] = Action(Trigger(save_every_steps, "steps"), lambda: self._save(self._last))
         backup = self._checkpoint(resume)
         if backup is None:
-            self._begin_anew()
+            self._start_fresh()
         else:
             self._resume(backup)
         with ExitStack() as stack:
             for store in (self._last, self._best):
                 stack.callback(store.close)
-            board = stack.enter_context(Curves(self.folder / "tensorboard", self.is_main_process))
+            board = stack.enter_context(TensorBoardCurves(self.folder / "tensorboard", self.is_main_process))
             while loop.epoch < num_epochs and not loop.stopped:
                 self._train_epoch(loop, source)
                 if loop.stopped:
                     break
                 figures = self._end_epoch(loop, task, val_loader, monitor)
-                is_best = self._note(figures, monitor)
+                is_best = self._record_epoch(figures, monitor)
                 board.add(figures, self.history.num_epochs)
                 if save_best and is_best:
                     self._save(self._best)
@@ -264,7 +264,7 @@ class TrainingEngine:
         if first == 0:
             self._totals.clear()
         self.model.train()
-        steps = _with_last(source.steps(epoch, first))
+        steps = _mark_last(source.steps(epoch, first))
         loop.fit(
             Step(step.batches, epoch, first + number, is_last, step.padding)
             for number, (step, is_last) in enumerate(steps)
@@ -288,7 +288,7 @@ class TrainingEngine:
         self._optimizer.end_epoch(figures[monitor])
         return figures
 
-    def _note(self, figures: dict[str, float], monitor: str) -> bool:
+    def _record_epoch(self, figures: dict[str, float], monitor: str) -> bool:
         """Adds an epoch to the history; whether it is the best so far."""
         self.history.append(figures)
         sign = 1.0 if monitor.endswith("loss") else -1.0
@@ -310,10 +310,10 @@ class TrainingEngine:
         def step(model: nn.Module, batch: Any) -> tuple[Tensor, int, dict[str, Tensor]]:
             batch = to_device(batch, self.device)
             if task.step_fn is not None:
-                loss, count, found = _parts(task.step_fn(model, batch), batch)
+                loss, count, found = _split_result(task.step_fn(model, batch), batch)
                 sums = {name: pair for name, value in found.items() for name, pair in _named_sums(name, value, count)}
                 return loss * count, count, sums
-            inputs, target = _pair(batch)
+            inputs, target = _inputs_and_target(batch)
             output = model(inputs)
             loss, count = _mean_loss(task.criterion(output, target)), batch_size_of(batch)
             sums = {}
@@ -350,19 +350,19 @@ class TrainingEngine:
     @torch.no_grad()
     def _measure(self, loader: Iterable[Any], task: Task) -> dict[str, float]:
         figures = MeanFigures(task.metrics, self.device)
-        with self._ready_to_use():
+        with self._inference_mode():
             for step in step_source(loader, self.runtime, 1, self.seed).steps(0):
                 if step.padding:
                     continue
                 self.runtime.heartbeat.beat()
                 batch = to_device(step.batches[0], self.device)
                 if task.step_fn is not None:
-                    loss, count, found = _parts(task.step_fn(self.model, batch), batch)
+                    loss, count, found = _split_result(task.step_fn(self.model, batch), batch)
                     for name, value in found.items():
                         pair = sum_and_count(name, value) if isinstance(value, tuple) else (value * count, count)
                         figures.add(name, *pair)
                 else:
-                    inputs, target = _pair(batch)
+                    inputs, target = _inputs_and_target(batch)
                     output = self.model(inputs)
                     loss, count = _mean_loss(task.criterion(output, target)), batch_size_of(batch)
                     figures.add_outputs(output, target)
@@ -379,7 +379,7 @@ class TrainingEngine:
         Batches are inputs, or tuples that begin with them.
         """
         own: list[Tensor | None] = []
-        with self._ready_to_use():
+        with self._inference_mode():
             for step in step_source(loader, self.runtime, 1, self.seed).steps(0):
                 batch = to_device(step.batches[0], self.device)
                 inputs = batch[0] if isinstance(batch, list | tuple) else batch
@@ -388,7 +388,7 @@ class TrainingEngine:
         ranks = self.runtime.gather_objects(own)
         return torch.cat([part for parts in zip(*ranks, strict=True) for part in parts if part is not None])
 
-    def _ready_to_use(self) -> ExitStack:
+    def _inference_mode(self) -> ExitStack:
         """Inside, the model has the weights to use, is in evaluation mode and computes as in training."""
         with ExitStack() as stack:
             stack.enter_context(self.runtime.heartbeat.phase("sampling"))
@@ -452,7 +452,7 @@ class TrainingEngine:
             return BackupStore(path.parent, 1, lambda path, step: None, self._warn).load(path.name)
         return loaded
 
-    def _begin_anew(self) -> None:
+    def _start_fresh(self) -> None:
         """Raises UserError where another training's checkpoints would be mixed with this one's."""
         paths = [path for store in (self._last, self._best) for path in store.paths()]
         if paths and not self._has_saved and self.is_main_process:
@@ -524,7 +524,7 @@ class EpochTotals(TrainCallbacks):
         self._sums = {name: [float(value) for value in entry] for name, entry in sums.items()}
 
 
-class Printed(TrainCallbacks):
+class PrintWarnings(TrainCallbacks):
     """Prints warnings."""
 
     def __init__(self, is_main: bool):
@@ -535,7 +535,7 @@ class Printed(TrainCallbacks):
             print_line(f"Warning: {text}")
 
 
-class Curves:
+class TensorBoardCurves:
     """Figures of epochs for TensorBoard, below `folder`."""
 
     def __init__(self, folder: Path, is_main: bool):
@@ -543,7 +543,7 @@ class Curves:
         self._is_main = is_main
         self._writer: Any = None
 
-    def __enter__(self) -> Curves:
+    def __enter__(self) -> TensorBoardCurves:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -609,7 +609,7 @@ def _check_counts(num_epochs: int, accumulation: int) -> None:
             raise UserError(f"{name} {value}: it must be at least 1.")
 
 
-def _with_last(steps: Iterator[LoadedStep]) -> Iterator[tuple[LoadedStep, bool]]:
+def _mark_last(steps: Iterator[LoadedStep]) -> Iterator[tuple[LoadedStep, bool]]:
     """Each step with whether it is the last one."""
     step = next(steps, None)
     while step is not None:
@@ -618,7 +618,7 @@ def _with_last(steps: Iterator[LoadedStep]) -> Iterator[tuple[LoadedStep, bool]]
         step = following
 
 
-def _pair(batch: Any) -> tuple[Any, Any]:
+def _inputs_and_target(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, list | tuple) and len(batch) == 2:
         return batch[0], batch[1]
     raise UserError(
@@ -633,7 +633,7 @@ def _mean_loss(loss: Tensor) -> Tensor:
     return loss
 
 
-def _parts(result: Any, batch: Any) -> tuple[Tensor, int, Mapping[str, Any]]:
+def _split_result(result: Any, batch: Any) -> tuple[Tensor, int, Mapping[str, Any]]:
     """What a step_fn gave, as mean loss, samples and metrics."""
     loss, count, metrics = (*result, None, None)[:3] if isinstance(result, tuple) else (result, None, None)
     count = batch_size_of(batch) if count is None else int(count)
