@@ -128,7 +128,7 @@ class EpochPlan:
         return drawn
 
 
-class Randomness:
+class PrivateRandomState:
     """The state of the generators of torch (CPU), NumPy and Python for one purpose, apart from everything else's.
 
     Inside `with`, they go on from where they were in the block before.

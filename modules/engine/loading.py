@@ -18,7 +18,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from modules.data.draws import torch_seed
 from modules.distributed.Runtime import Runtime
-from modules.engine.EpochPlan import EpochPlan, Key, Randomness, StepKeys, seed_generators, seeded
+from modules.engine.EpochPlan import EpochPlan, Key, PrivateRandomState, StepKeys, seed_generators, seeded
 
 
 @dataclass(frozen=True)
@@ -46,21 +46,21 @@ def step_source(loader: Iterable[Any], runtime: Runtime, accumulation: int, seed
     that gives it. Of any other iterable of batches, rank r takes every batch whose number is r modulo the ranks.
     """
     if not isinstance(loader, DataLoader):
-        return BatchSource(loader, runtime, accumulation)
-    if is_distributed(loader):
-        return OwnShareSource(loader, runtime, accumulation, seed)
+        return IterableSource(loader, runtime, accumulation)
+    if has_distributed_sampler(loader):
+        return PreShardedSource(loader, runtime, accumulation, seed)
     if isinstance(loader.dataset, IterableDataset):
-        return StreamSource(loader, runtime, accumulation, seed)
-    return SampleSource(loader, runtime, accumulation, seed)
+        return IterableDatasetSource(loader, runtime, accumulation, seed)
+    return MapDatasetSource(loader, runtime, accumulation, seed)
 
 
-def is_distributed(loader: DataLoader) -> bool:
+def has_distributed_sampler(loader: DataLoader) -> bool:
     """Whether the loader gives each rank a share already."""
     inner = getattr(loader.batch_sampler, "sampler", None)
     return any(isinstance(sampler, DistributedSampler) for sampler in (loader.sampler, loader.batch_sampler, inner))
 
 
-class SampleSource:
+class MapDatasetSource:
     """The steps of a DataLoader over a dataset that is indexed."""
 
     def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
@@ -72,7 +72,7 @@ class SampleSource:
             **(
                 {"batch_sampler": self._keys}
                 if loader.batch_size is not None or loader.batch_sampler is not None
-                else {"batch_size": None, "sampler": _Flat(self._keys)}
+                else {"batch_size": None, "sampler": _FlatKeys(self._keys)}
             ),
         )
         self._seed = seed
@@ -94,15 +94,15 @@ class SampleSource:
         return self._num_steps
 
 
-class StreamSource:
+class IterableDatasetSource:
     """The steps of a DataLoader over an IterableDataset, of which every rank reads all and keeps its share.
 
     With workers, each of them reads what the dataset gives it by `get_worker_info()`.
     """
 
     def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
-        self._stream = _SharedStream(loader, runtime.rank, runtime.world_size, seed)
-        self._loader = _rebuilt(loader, self._stream, batch_size=None, collate_fn=_as_it_is)
+        self._stream = _ShardedStream(loader, runtime.rank, runtime.world_size, seed)
+        self._loader = _rebuilt(loader, self._stream, batch_size=None, collate_fn=_identity)
         self._accumulation = accumulation
         self._seed = seed
 
@@ -120,7 +120,7 @@ class StreamSource:
         return None
 
 
-class OwnShareSource:
+class PreShardedSource:
     """The steps of a loader that gives each rank its share already, perhaps more to some than to others."""
 
     def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
@@ -147,7 +147,7 @@ class OwnShareSource:
         return -(-len(self._loader) // self._accumulation)
 
 
-class BatchSource:
+class IterableSource:
     """The steps of any iterable of batches."""
 
     def __init__(self, batches: Iterable[Any], runtime: Runtime, accumulation: int):
@@ -213,7 +213,7 @@ def _rebuilt(loader: DataLoader, dataset: Dataset, **changes: Any) -> DataLoader
     return DataLoader(dataset, **(options | changes))
 
 
-def _as_it_is(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch
 
 
@@ -228,7 +228,7 @@ class _EpochKeys:
         return (keys for number in range(self.first, len(self.steps)) for keys in self.steps[number].micro_batches)
 
 
-class _Flat:
+class _FlatKeys:
     """The keys one by one, for a dataset whose samples are batches."""
 
     def __init__(self, keys: _EpochKeys):
@@ -263,7 +263,7 @@ class _SeededDataset(Dataset):
             return make()
 
 
-class _SharedStream(IterableDataset):
+class _ShardedStream(IterableDataset):
     """The batches of one rank, each with whether it is only padding."""
 
     def __init__(self, loader: DataLoader, rank: int, world_size: int, seed: int):
@@ -279,7 +279,7 @@ class _SharedStream(IterableDataset):
         worker, epoch = get_worker_info(), int(self.epoch)
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
-        randomness = Randomness(self._seed, epoch, worker.id if worker else 0, "stream")
+        randomness = PrivateRandomState(self._seed, epoch, worker.id if worker else 0, "stream")
         with randomness:
             samples = iter(self._dataset)
         size = (self._batch_size or 1) * self._world_size
