@@ -18,9 +18,9 @@ from modules.distributed.gradient_sync import compress_gradients
 from modules.distributed.Heartbeat import PHASE_LIMITS, Heartbeat
 from modules.distributed.Runtime import GO, REQUEUE, STOP, Runtime, T
 from modules.distributed.SharedBuffers import SharedBuffers
+from modules.distributed.store_semaphore import store_semaphore
 from modules.distributed.StoreExchange import StoreExchange
 from modules.distributed.synchronized_batch_norm import synchronized_batch_norm
-from modules.distributed.turns import turn
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -182,7 +182,7 @@ class DataParallelRuntime(Runtime):
             yield
             return
         name, limit = f"loading/{self.node_rank}", PHASE_LIMITS["loading"]
-        with turn(self._store, name, RANKS_LOADING, limit, self._on_wait_step):
+        with store_semaphore(self._store, name, RANKS_LOADING, limit, self._on_wait_step):
             yield
 
     def _on_wait_step(self) -> None:

@@ -14,10 +14,10 @@ POLL_SECONDS = 0.05
 
 
 @contextlib.contextmanager
-def turn(
-    store: Store, name: str, at_once: int, limit_seconds: float, on_wait: Callable[[], None] = lambda: None
+def store_semaphore(
+    store: Store, name: str, limit: int, limit_seconds: float, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """The body runs on at most `at_once` of those who take turns under `name`, first come, first served.
+    """The body runs on at most `limit` of those who take turns under `name`, first come, first served.
 
     Not every rank need come, nor equally often. Nobody waits longer than `limit_seconds`: then the body runs all the
     same, for turns only save memory. on_wait: called at every look; what it raises ends the wait.
@@ -26,7 +26,7 @@ def turn(
     deadline = time.monotonic() + limit_seconds
     number = store.add(came, 1)
     try:
-        while number - store.add(gone, 0) > at_once and time.monotonic() < deadline:
+        while number - store.add(gone, 0) > limit and time.monotonic() < deadline:
             on_wait()
             time.sleep(POLL_SECONDS)
         yield

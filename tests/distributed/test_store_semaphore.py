@@ -8,7 +8,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from modules.distributed.turns import turn
+from modules.distributed.store_semaphore import store_semaphore
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
@@ -19,7 +19,7 @@ def store():
 
 def test_at_most_so_many_are_inside_at_once_and_all_come_to_their_turn(store):
     def take(number):
-        with turn(store, "loading", 2, PATIENCE_SECONDS):
+        with store_semaphore(store, "loading", 2, PATIENCE_SECONDS):
             inside.add(number)
             most.append(len(inside))
             entered.append(number)
@@ -44,20 +44,23 @@ def test_who_was_called_away_keeps_nobody_from_coming(store):
     def leave():
         raise KeyError("a stop")
 
-    first = turn(store, "loading", 1, PATIENCE_SECONDS)
-    with first, pytest.raises(KeyError), turn(store, "loading", 1, PATIENCE_SECONDS, on_wait=leave):
+    first = store_semaphore(store, "loading", 1, PATIENCE_SECONDS)
+    with first, pytest.raises(KeyError), store_semaphore(store, "loading", 1, PATIENCE_SECONDS, on_wait=leave):
         pass
-    with turn(store, "loading", 1, PATIENCE_SECONDS):
+    with store_semaphore(store, "loading", 1, PATIENCE_SECONDS):
         pass
 
 
 def test_after_the_limit_the_body_runs_without_a_turn(store):
     store.add("loading/came", 1)  # of a rank that is gone
     start = time.monotonic()
-    with turn(store, "loading", 1, limit_seconds=0.2):
+    with store_semaphore(store, "loading", 1, limit_seconds=0.2):
         assert time.monotonic() - start >= 0.2
 
 
 def test_turns_of_another_name_are_others(store):
-    with turn(store, "loading/0", 1, PATIENCE_SECONDS), turn(store, "loading/1", 1, PATIENCE_SECONDS):
+    with (
+        store_semaphore(store, "loading/0", 1, PATIENCE_SECONDS),
+        store_semaphore(store, "loading/1", 1, PATIENCE_SECONDS),
+    ):
         pass
