@@ -75,14 +75,14 @@ def find_environment(env: Env = os.environ) -> RankEnvironment | None:
     return None
 
 
-def is_by_accelerate(env: Env = os.environ) -> bool:
+def is_accelerate_launch(env: Env = os.environ) -> bool:
     """Whether `accelerate launch` started this process, or the one that did."""
     return _ACCELERATE_MARK in env
 
 
-def lone_accelerate(env: Env = os.environ) -> bool:
+def is_single_accelerate_process(env: Env = os.environ) -> bool:
     """Whether `accelerate launch` started one process only, as it silently does for distributed_type MULTI_CPU."""
-    return is_by_accelerate(env) and find_environment(env) is None
+    return is_accelerate_launch(env) and find_environment(env) is None
 
 
 def spawn_variables(
@@ -153,7 +153,7 @@ class AccelerateEnvironment(TorchrunEnvironment):
 
     @staticmethod
     def is_active(env: Env) -> bool:
-        return is_by_accelerate(env) and TorchrunEnvironment.is_active(env)
+        return is_accelerate_launch(env) and TorchrunEnvironment.is_active(env)
 
 
 class SlurmEnvironment(RankEnvironment):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
-from modules.distributed.environments import find_environment, is_by_accelerate
+from modules.distributed.environments import find_environment, is_accelerate_launch
 from modules.distributed.Heartbeat import read_limits
 from modules.launch.accelerate import heed_accelerate, launcher_words
 from modules.launch.join import REFUSED, as_found, join_training
@@ -51,14 +51,12 @@ def start_training(
     environment = None if supervise else find_environment()
     with _refused_once(config, environment):
         machine = read_machine()
-        if is_by_accelerate() and not supervise:
+        if is_accelerate_launch() and not supervise:
             given = settings_by_path() if given is None else given
             config, lines = heed_accelerate(config, given, has_gpu=bool(machine.gpus), words=launcher_words())
             for line in lines if environment is None or environment.local_rank == 0 else ():
                 _say(line)
-        plan = plan_launch(
-            config, os.environ, machine, resume=resume, supervise=supervise, stop_signals=stop_signals()
-        )
+        plan = plan_launch(config, os.environ, machine, resume=resume, supervise=supervise, stop_signals=stop_signals())
         _check(config, plan, machine)
     for warning in plan.warnings:
         _say(f"Warning: {warning}")

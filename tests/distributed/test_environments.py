@@ -10,7 +10,12 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
-from modules.distributed.environments import RankEnvironment, find_environment, lone_accelerate, spawn_variables
+from modules.distributed.environments import (
+    RankEnvironment,
+    find_environment,
+    is_single_accelerate_process,
+    spawn_variables,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,9 +122,9 @@ def test_accelerate_is_torchrun_by_another_name():
 
 def test_accelerate_with_one_process_is_none_but_noticed():
     assert find_environment(ACCELERATE) is None
-    assert lone_accelerate(ACCELERATE | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
-    assert not lone_accelerate(TORCHRUN | ACCELERATE)
-    assert not lone_accelerate({})
+    assert is_single_accelerate_process(ACCELERATE | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
+    assert not is_single_accelerate_process(TORCHRUN | ACCELERATE)
+    assert not is_single_accelerate_process({})
 
 
 def test_slurm():
