@@ -89,7 +89,7 @@ class ProbeRanks:
         """The median over rounds, of the slowest of the ranks in `group`. Raises RankFailed."""
         self._progress.clear()
         self._order(group, {"ranks": list(group)})
-        doing = f"finish the all-reduce of ranks {spoken(group)}"
+        doing = f"finish the all-reduce of ranks {join_words(group)}"
         reports = self._collect(group, "measured", self._timeout_seconds, doing)
         return max(report["seconds"] for report in reports.values())
 
@@ -139,9 +139,11 @@ class ProbeRanks:
             behind = self._silent(behind) or behind
         if len(behind) == 1:
             return Failure(behind[0], f"{self._name(behind[0])} {what}.")
-        devices = spoken([self._tasks[rank].device for rank in behind])
+        devices = join_words([self._tasks[rank].device for rank in behind])
         megabytes = self._tasks[0].num_bytes / 2**20
-        text = f"Ranks {spoken(behind)} (devices {devices}) {what}: their link is stuck, or slow for {megabytes:g} MiB"
+        text = (
+            f"Ranks {join_words(behind)} (devices {devices}) {what}: their link is stuck, or slow for {megabytes:g} MiB"
+        )
         if self._tasks[0].backend == "nccl":
             text += "; if NCCL_P2P_DISABLE=1 mends it, the direct link between the GPUs does not work"
         return Failure(None, text + ".")
@@ -191,7 +193,7 @@ class ProbeRanks:
         self._stack.close()
 
 
-def spoken(values: Sequence[int | str]) -> str:
+def join_words(values: Sequence[int | str]) -> str:
     """0, 1 and 2"""
     words = [str(value) for value in values]
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from modules.config.errors import UserError
-from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, spoken
+from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, join_words
 from modules.machine.backend import Backend, choose_backend
 from modules.session.printing import print_line, print_text
 
@@ -114,13 +114,13 @@ def choose_ranks(
         raise UserError("backend nccl: there is no NVIDIA GPU here; use gloo or auto.")
     missing = [device for device in devices or () if device not in gpus]
     if missing:
-        there = f"only {spoken(gpus)}" if gpus else "no GPU"
-        raise UserError(f"devices {spoken(devices)}: there is {there} here; choose others, or leave devices out.")
+        there = f"only {join_words(gpus)}" if gpus else "no GPU"
+        raise UserError(f"devices {join_words(devices)}: there is {there} here; choose others, or leave devices out.")
     chosen = list(devices or gpus)
     num_ranks = (len(chosen) or DEFAULT_CPU_RANKS) if world_size is None else world_size
     if backend == "nccl" and (num_ranks > len(chosen) or len(set(chosen)) < len(chosen)):
         raise UserError(
-            f"world_size {num_ranks} on devices {spoken(chosen)}: nccl needs a GPU of its own for each rank; "
+            f"world_size {num_ranks} on devices {join_words(chosen)}: nccl needs a GPU of its own for each rank; "
             "use fewer ranks or gloo."
         )
     if num_ranks < 2:
@@ -172,8 +172,8 @@ def _measure(ranks: ProbeRanks, group: tuple[int, ...], num_bytes: int) -> Group
 def _table(result: ProbeResult) -> Iterator[str]:
     yield f"All-reduce of {result.bytes / 2**20:g} MiB by {result.backend}, bus bandwidth:"
     for speed in result.pairs:
-        devices = spoken([result.devices[rank] for rank in speed.ranks])
-        yield f"  ranks {spoken(speed.ranks):12} (devices {devices}) {speed.gb_per_s:10.2f} GB/s"
+        devices = join_words([result.devices[rank] for rank in speed.ranks])
+        yield f"  ranks {join_words(speed.ranks):12} (devices {devices}) {speed.gb_per_s:10.2f} GB/s"
     if result.all:
         yield f"  all {len(result.all.ranks)} ranks {result.all.gb_per_s:10.2f} GB/s"
     if result.failed:

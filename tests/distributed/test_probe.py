@@ -17,7 +17,7 @@ from modules.config.errors import UserError
 from modules.distributed import probe as probe_module
 from modules.distributed.probe import bus_bandwidth, choose_ranks, main, probe
 from modules.distributed.probe_rank import rounds_that_fit
-from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, spoken
+from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, join_words
 from tests.support.waiting import wait_until
 
 SHORT = ["--megabytes", "1", "--seconds", "0.1"]
@@ -178,7 +178,7 @@ def test_the_starting_process_does_without_torch():
 
 
 def test_lists_are_spoken():
-    assert [spoken([1]), spoken([1, 2]), spoken([0, 1, 2])] == ["1", "1 and 2", "0, 1 and 2"]
+    assert [join_words([1]), join_words([1, 2]), join_words([0, 1, 2])] == ["1", "1 and 2", "0, 1 and 2"]
 
 
 def _failure_of_long_rounds(
