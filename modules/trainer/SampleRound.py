@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from modules.distributed.Runtime import Runtime, shard
 from modules.session.names import safe_file_name
-from modules.trainer.sampling import PictureRequest, make_pictures, requests_of, save_picture
+from modules.trainer.sampling import ImageRequest, generate_images, image_requests, save_image
 from modules.weights.device_memory import fits_in_memory
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class SampleRound:
 
         Too little memory and a file that can't be written are warnings.
         """
-        requests = [r for sample in self.settings.samples if sample.enabled for r in requests_of(sample)]
+        requests = [r for sample in self.settings.samples if sample.enabled for r in image_requests(sample)]
         own = shard(self.runtime, list(enumerate(requests)))
         if own:
             self.callbacks.on_status(f"Making {len(own)} samples")
@@ -49,16 +49,16 @@ class SampleRound:
             self.callbacks.on_samples(folder, step)
 
     def _make_own(
-        self, requests: dict[int, PictureRequest], folder: Path, step: int, weights: AbstractContextManager
+        self, requests: dict[int, ImageRequest], folder: Path, step: int, weights: AbstractContextManager
     ) -> None:
         """requests: by their number among those of all ranks, in order."""
         with self.base.using(*self.base.component_names) as pipe, weights:
-            pictures = make_pictures(pipe, list(requests.values()), self.settings.batch_size)
+            pictures = generate_images(pipe, list(requests.values()), self.settings.batch_size)
             for number, (request, image) in zip(requests, pictures, strict=True):
                 self.runtime.heartbeat.beat()
                 path = folder / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
                 try:
-                    save_picture(path, image, request)
+                    save_image(path, image, request)
                 except OSError as error:
                     self.callbacks.on_warning(f"A sample could not be written to {path} ({error.strerror or error}).")
                     continue

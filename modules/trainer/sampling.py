@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PictureRequest:
+class ImageRequest:
     """One picture to make.
 
     seed: decides its noise, whatever is made beside it. width, height: pixels; None is what the model was made for.
@@ -47,9 +47,9 @@ class PictureRequest:
         return self.width, self.height, self.steps, self.guidance, bool(self.negative_prompt)
 
 
-def requests_of(sample: SampleConfig) -> list[PictureRequest]:
+def image_requests(sample: SampleConfig) -> list[ImageRequest]:
     """The pictures that a sample setting asks for."""
-    first = PictureRequest(
+    first = ImageRequest(
         sample.prompt,
         sample.negative_prompt,
         sample.seed,
@@ -61,14 +61,14 @@ def requests_of(sample: SampleConfig) -> list[PictureRequest]:
     return repeated(first, sample.count)
 
 
-def repeated(first: PictureRequest, count: int) -> list[PictureRequest]:
+def repeated(first: ImageRequest, count: int) -> list[ImageRequest]:
     """`count` pictures whose seeds count up from the first one's."""
     return [replace(first, seed=first.seed + number) for number in range(count)]
 
 
-def make_pictures(
-    pipe: DiffusionPipeline, requests: list[PictureRequest], batch_size: int
-) -> Iterator[tuple[PictureRequest, Image.Image]]:
+def generate_images(
+    pipe: DiffusionPipeline, requests: list[ImageRequest], batch_size: int
+) -> Iterator[tuple[ImageRequest, Image.Image]]:
     """The pictures in the order of `requests`, each batch as soon as it is made.
 
     The pipeline's components must all be in memory. Its scheduler is made anew for each batch, because sampling
@@ -123,7 +123,7 @@ def autocast_denoiser(denoiser: nn.Module, autocast: Callable[[], AbstractContex
         del denoiser.forward
 
 
-def save_picture(path: Path, image: Image.Image, request: PictureRequest) -> None:
+def save_image(path: Path, image: Image.Image, request: ImageRequest) -> None:
     """A PNG that says how it was made; whole or not at all."""
     info = PngInfo()
     for name, value in vars(request).items():
@@ -147,8 +147,8 @@ def _sliced_decoding(pipe: DiffusionPipeline) -> Iterator[None]:
         vae.disable_slicing()  # it would encode one after the other, too
 
 
-def _batches(requests: list[PictureRequest], size: int) -> Iterator[list[PictureRequest]]:
-    batch: list[PictureRequest] = []
+def _batches(requests: list[ImageRequest], size: int) -> Iterator[list[ImageRequest]]:
+    batch: list[ImageRequest] = []
     for request in requests:
         if batch and (len(batch) == size or request.shared() != batch[0].shared()):
             yield batch

@@ -12,14 +12,14 @@ from diffusers import DiffusionPipeline
 from modules.families.conditioning import written_out
 from modules.families.registry import FAMILIES
 from modules.methods.registry import METHODS
-from modules.trainer.sampling import PictureRequest
+from modules.trainer.sampling import ImageRequest
 from modules.weights.embedding_files import add_embedding
 from modules.weights.lora_files import load_lora
 from modules.weights.safe import load_tensors
 from tests.support.short_training import our_picture, plain_picture
 
 WORD = "number"  # of the default captions
-REQUEST = PictureRequest("a photo of a cat, number 3", "the sky", seed=7, width=48, height=32, steps=2, guidance=3.0)
+REQUEST = ImageRequest("a photo of a cat, number 3", "the sky", seed=7, width=48, height=32, steps=2, guidance=3.0)
 RUN = ("max_steps=5", "batch_size=2", "backup.at_end=false")
 SETTINGS = {
     "lora": ("text_encoder.train=true", "lora.targets=linear"),

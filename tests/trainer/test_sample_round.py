@@ -27,7 +27,7 @@ def make(tmp_path, monkeypatch):
         def fail(*arguments):
             raise error
 
-        monkeypatch.setattr(module, "make_pictures", fail)
+        monkeypatch.setattr(module, "generate_images", fail)
         base = SimpleNamespace(component_names=(), using=lambda *names: contextlib.nullcontext())
         settings = SamplingConfig(samples=[SampleConfig(prompt="a cat")])
         told = Recorder()

@@ -9,9 +9,9 @@ from diffusers import AutoencoderKL, StableDiffusionXLPipeline
 from PIL import Image
 from transformers import CLIPTextModel
 
-from modules.trainer.sampling import PictureRequest, autocast_denoiser, make_pictures, requests_of
+from modules.trainer.sampling import ImageRequest, autocast_denoiser, generate_images, image_requests
 
-REQUEST = PictureRequest("a cat", "", seed=3, width=32, height=32, steps=2, guidance=4.0)
+REQUEST = ImageRequest("a cat", "", seed=3, width=32, height=32, steps=2, guidance=4.0)
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def pixels(image):
 
 
 def test_without_a_negative_prompt_the_pipeline_takes_what_stands_for_no_caption(pipe):
-    ((_, picture),) = make_pictures(pipe, [REQUEST], 1)
+    ((_, picture),) = generate_images(pipe, [REQUEST], 1)
     options = {"width": 32, "height": 32, "num_inference_steps": 2, "guidance_scale": 4.0, "output_type": "np"}
     zeros = pipe("a cat", generator=torch.Generator().manual_seed(3), **options).images[0]
     encoded = pipe("a cat", negative_prompt="", generator=torch.Generator().manual_seed(3), **options).images[0]
@@ -36,8 +36,8 @@ def test_without_a_negative_prompt_the_pipeline_takes_what_stands_for_no_caption
 
 def test_a_picture_does_not_depend_on_the_negative_prompts_beside_it(pipe):
     other = replace(REQUEST, negative_prompt="a dog")
-    together = [pixels(image) for _, image in make_pictures(pipe, [REQUEST, other, REQUEST], 3)]
-    alone = pixels(next(make_pictures(pipe, [REQUEST], 1))[1])
+    together = [pixels(image) for _, image in generate_images(pipe, [REQUEST, other, REQUEST], 3)]
+    alone = pixels(next(generate_images(pipe, [REQUEST], 1))[1])
     np.testing.assert_allclose(together[0], alone, atol=0.005)
     np.testing.assert_allclose(together[2], alone, atol=0.005)
 
@@ -45,7 +45,7 @@ def test_a_picture_does_not_depend_on_the_negative_prompts_beside_it(pipe):
 def test_pictures_that_are_made_together_are_decoded_one_after_the_other(pipe):
     decoded = []
     pipe.vae.decoder.register_forward_hook(lambda decoder, inputs, output: decoded.append(len(inputs[0])))
-    assert len(list(make_pictures(pipe, [REQUEST] * 3, 3))) == 3
+    assert len(list(generate_images(pipe, [REQUEST] * 3, 3))) == 3
     assert decoded == [1, 1, 1]
     assert not pipe.vae.use_slicing
 
@@ -70,7 +70,7 @@ def test_with_mixed_precision_the_denoiser_alone_computes_in_it(precision, dtype
     trainer.sample()
     assert computed == {"denoiser": dtype, "text encoder": torch.float32, "VAE": torch.float32}
     with Image.open(trainer.callbacks.samples[0]) as picture, base.using(*base.component_names) as pipe:
-        ((_, expected),) = make_pictures(pipe, requests_of(trainer.config.sampling.samples[0]), 1)
+        ((_, expected),) = generate_images(pipe, image_requests(trainer.config.sampling.samples[0]), 1)
         assert np.abs(pixels(picture) - pixels(expected)).max() < 0.1
     assert computed["denoiser"] == torch.float32
 

@@ -17,7 +17,7 @@ MARGIN = 10  # pixels around the grid
 def save_sample_grid(rounds: Mapping[str, Path], path: Path) -> Path:
     """Writes a PNG of several rounds of samples below each other, one column for each prompt, and returns its path.
 
-    rounds: what a round is called -> its folder, with the files that `save_picture` wrote. All are of the same prompts.
+    rounds: what a round is called -> its folder, with the files that `save_image` wrote. All are of the same prompts.
     """
     rows: list[list[Image.Image]] = []
     row_names: list[str] = []
@@ -27,11 +27,11 @@ def save_sample_grid(rounds: Mapping[str, Path], path: Path) -> Path:
         rows += of_round
         row_names += [name] * len(of_round)
     with new_file(path) as temporary:
-        picture_grid(rows, _without_common_start(list(by_prompt)), row_names).save(temporary, format="PNG")
+        image_grid(rows, _without_common_start(list(by_prompt)), row_names).save(temporary, format="PNG")
     return path
 
 
-def picture_grid(
+def image_grid(
     rows: Sequence[Sequence[Image.Image]],
     column_names: Sequence[str] = (),
     row_names: Sequence[str] = (),
