@@ -19,7 +19,7 @@ from torch import Tensor
 from modules.session.atomic import new_folder, remove_folder, write_json
 from modules.session.backups import STATE_NAME, damage, find_backups
 from modules.session.manifest import listed_files, write_manifest
-from modules.trainer.LastSave import LastSave, Written
+from modules.trainer.FinalSave import FinalSave, Written
 from modules.trainer.TrainingError import DamagedBackup, TrainingError
 from modules.weights.errors import WeightsError
 from modules.weights.safe import load_tensors, save_tensors
@@ -85,10 +85,10 @@ class BackupStore:
             self._thread.join()
             self._thread = None
 
-    def last_save(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any], fails_run: bool) -> LastSave:
+    def final_save(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any], fails_run: bool) -> FinalSave:
         """The backup that a run ends with, which may be written elsewhere. The tensors must not change meanwhile."""
         num_bytes = sum(tensor.nbytes for group in tensors.values() for tensor in group.values())
-        return LastSave(
+        return FinalSave(
             f"backup of step {data['step']}",
             self.folder,
             num_bytes,

@@ -14,7 +14,7 @@ from modules.session.atomic import remove_folder
 from modules.session.backups import resume_advice
 from modules.session.byte_sizes import spoken_bytes
 from modules.trainer.FallbackFolders import FallbackFolders
-from modules.trainer.LastSave import LastSave, total_bytes
+from modules.trainer.FinalSave import FinalSave, total_bytes
 from modules.trainer.TrainingError import TrainingError
 from modules.weights.errors import WeightsError
 
@@ -39,14 +39,14 @@ class FallbackSaver:
         self._fallback = FallbackFolders(folder.path.name, output.fallback_dir)
         self._wait_seconds = 60 * output.wait_minutes
         self._callbacks = callbacks
-        self._away: list[LastSave] = []  # what is not where it belongs
+        self._away: list[FinalSave] = []  # what is not where it belongs
 
     @property
     def has_away(self) -> bool:
         """Whether something is not where it belongs."""
         return bool(self._away)
 
-    def save(self, save: LastSave) -> None:
+    def save(self, save: FinalSave) -> None:
         """Saves it where it belongs, else elsewhere. What can't be saved anywhere is left to `wait`.
 
         Raises TrainingError for an error that room on a disk would not mend.
@@ -89,7 +89,7 @@ class FallbackSaver:
 
     # --- attempts -------------------------------------------------------------------------------------------------
 
-    def _save_at_home(self, save: LastSave) -> None:
+    def _save_at_home(self, save: FinalSave) -> None:
         try:
             # a run folder that has gone with its disk must not be made anew where that disk was mounted
             self._folder.config_path.stat()
@@ -105,7 +105,7 @@ class FallbackSaver:
             raise TrainingError(f"{text}: {resume_advice(self._folder)}.") from error
         save.error = error
 
-    def _save_elsewhere(self, save: LastSave) -> None:
+    def _save_elsewhere(self, save: FinalSave) -> None:
         save.problems = []
         for place in self._fallback.places():
             if problem := self._save_in(place, save):
@@ -118,7 +118,7 @@ class FallbackSaver:
             save.link()
             self._put_down()
 
-    def _save_in(self, place: Path, save: LastSave) -> str:
+    def _save_in(self, place: Path, save: FinalSave) -> str:
         """Why it could not be saved there, or ""."""
         try:
             folder = self._fallback.folder_in(place)
@@ -137,7 +137,7 @@ class FallbackSaver:
             remove_folder(path)
         return str(getattr(error, "strerror", None) or error)
 
-    def _try_again(self, save: LastSave) -> None:
+    def _try_again(self, save: FinalSave) -> None:
         started = time.monotonic()
         if started < save.next_try:
             return
@@ -151,7 +151,7 @@ class FallbackSaver:
             self._save_elsewhere(save)
         save.next_try = started + max(RETRY_SECONDS, 3 * (time.monotonic() - started))
 
-    def _come_home(self, save: LastSave) -> None:
+    def _come_home(self, save: FinalSave) -> None:
         self._away.remove(save)
         for path in save.elsewhere:
             remove_folder(path)
@@ -171,7 +171,7 @@ class FallbackSaver:
         )
         return f"Waiting at most {math.ceil(seconds / 60)} min for {homes}; stop the run to wait no longer"
 
-    def _place_words(self, save: LastSave) -> str:
+    def _place_words(self, save: FinalSave) -> str:
         text = f"The {save.name} is in {save.where}, not in {save.home} ({save.obstacle})"
         is_temporary = self._fallback.is_temporary(save.place)
         if not save.is_resumed_from:
@@ -189,5 +189,5 @@ class FallbackSaver:
             self._folder.note_end(" ".join(map(self._place_words, away)), elsewhere=paths)
 
 
-def _nowhere(save: LastSave) -> str:
+def _nowhere(save: FinalSave) -> str:
     return ", nor anywhere else" + (f" ({'; '.join(save.problems)})" if save.problems else "")

@@ -29,7 +29,7 @@ from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.BackupStore import BackupStore
 from modules.trainer.FallbackSaver import FallbackSaver
-from modules.trainer.LastSave import LastSave
+from modules.trainer.FinalSave import FinalSave
 from modules.trainer.LoopOptimizer import ScheduledOptimizer
 from modules.trainer.LoopSettings import SLOWEST_STEP_SECONDS, LoopSettings
 from modules.trainer.ModelStore import AVERAGED_ENDING, ModelStore
@@ -150,9 +150,9 @@ class GenericTrainer:
         # whole until nothing waits to be written any more
         with self.runtime.full_parameters(self.loop.model):
             if self.config.backup.at_end or self.stopped:
-                self.loop.run_on_all_ranks("saving", self._save_last_backup)
+                self.loop.run_on_all_ranks("saving", self._save_final_backup)
             if not goes_on:
-                self.loop.run_on_all_ranks("saving", self._save_last_model)
+                self.loop.run_on_all_ranks("saving", self._save_final_model)
             # after the model: what ends the run while pictures are made must not cost it
             if self.config.sampling.at_end and not self.stopped:
                 self.loop.run_on_all_ranks("sampling", self.sample)
@@ -168,7 +168,7 @@ class GenericTrainer:
         try:
             self.backups.write(*content)
         except TrainingError as error:
-            self.saver.save(self.backups.last_save(*content, fails_run=False))
+            self.saver.save(self.backups.final_save(*content, fails_run=False))
             if self.saver.has_away:
                 self.saver.finish()
                 text = str(error).rstrip(".")
@@ -234,24 +234,24 @@ class GenericTrainer:
 
     # --- what stays at the end ------------------------------------------------------------------------------------
 
-    def _save_last_backup(self) -> None:
+    def _save_final_backup(self) -> None:
         content = self._backup_content()
         # what else could a run that was stopped be resumed from
-        self._save_last(lambda: self.backups.last_save(*content, fails_run=self.stopped))
+        self._save_finally(lambda: self.backups.final_save(*content, fails_run=self.stopped))
 
-    def _save_last_model(self) -> None:
-        self._save_last(self._last_model)
+    def _save_final_model(self) -> None:
+        self._save_finally(self._final_model)
 
-    def _save_last(self, make: Callable[[], LastSave]) -> None:
+    def _save_finally(self, make: Callable[[], FinalSave]) -> None:
         if self.runtime.is_main:
             self.backups.close()
             self.saver.save(make())
 
-    def _last_model(self) -> LastSave:
+    def _final_model(self) -> FinalSave:
         self.callbacks.on_status("Saving the model")
         name = self.models.unused_name(safe_file_name(self.config.output.name))
         num_bytes = len(self._model_versions()) * self.method.saved_bytes(self.prepared.base, self.config)
-        return self.models.last_save(partial(self._write_model, name), self.step, num_bytes)
+        return self.models.final_save(partial(self._write_model, name), self.step, num_bytes)
 
     def _finish_saving(self, waits: bool) -> None:
         """Waits for room for what is not where it belongs. A stop that any rank is asked for meanwhile ends that."""

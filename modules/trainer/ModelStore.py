@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from modules.trainer.LastSave import LastSave, Written
+from modules.trainer.FinalSave import FinalSave, Written
 from modules.weights.errors import WeightsError
 
 AVERAGED_ENDING = "_ema"  # of a model's name, where the weights as trained are saved beside it
@@ -40,9 +40,9 @@ class ModelStore:
             words = str(error).rstrip(".") if isinstance(error, WeightsError) else error.strerror or error
             self._on_warning(f"A model could not be written to {self.folder} ({words}); training goes on.")
 
-    def last_save(self, save: Callable[[Path], list[Path]], step: int, num_bytes: int) -> LastSave:
+    def final_save(self, save: Callable[[Path], list[Path]], step: int, num_bytes: int) -> FinalSave:
         """The model that a run ends with, which may be written elsewhere. num_bytes: about what it takes."""
-        return LastSave(
+        return FinalSave(
             "model", self.folder, num_bytes, partial(_attempt, save), lambda path: self._on_saved(path, step)
         )
 

@@ -15,7 +15,7 @@ from modules.session.backups import damage, newest_usable
 from modules.session.RunFolder import RunFolder
 from modules.trainer import FallbackSaver as module
 from modules.trainer.FallbackSaver import FallbackSaver
-from modules.trainer.LastSave import LastSave
+from modules.trainer.FinalSave import FinalSave
 from modules.trainer.TrainingError import TrainingError
 from modules.weights.errors import WeightsError
 from tests.support.backup_files import write_backup
@@ -118,7 +118,7 @@ def model(folder, disks, told):
             written.append(home / name)
         return written, error
 
-    return lambda: LastSave("model", folder.models_dir, 5 * MB, write, lambda path: told.on_saved(path, 4))
+    return lambda: FinalSave("model", folder.models_dir, 5 * MB, write, lambda path: told.on_saved(path, 4))
 
 
 @pytest.fixture
@@ -134,10 +134,10 @@ def backup(folder, disks, told):
     def tell(path: Path) -> None:
         told.on_backup(path, 4)
 
-    return lambda: LastSave("backup of step 4", folder.backup_dir, 5 * MB, write, tell, is_resumed_from=True)
+    return lambda: FinalSave("backup of step 4", folder.backup_dir, 5 * MB, write, tell, is_resumed_from=True)
 
 
-def save(saver: FallbackSaver, *saves: LastSave, is_over=lambda: False, beat=lambda: None) -> None:
+def save(saver: FallbackSaver, *saves: FinalSave, is_over=lambda: False, beat=lambda: None) -> None:
     for one in saves:
         saver.save(one)
     saver.wait(is_over, beat)
@@ -328,7 +328,7 @@ def test_an_error_that_no_disk_would_mend_is_one_at_once(disks, make_saver, fold
         return [], WeightsError("The layer 'x' has no name; save in diffusers' format instead.")
 
     with pytest.raises(TrainingError, match=r"has no name.*instead: start again, for there is no backup"):
-        make_saver().save(LastSave("model", folder.models_dir, 1, write, print))
+        make_saver().save(FinalSave("model", folder.models_dir, 1, write, print))
 
 
 # --- backups ----------------------------------------------------------------------------------------------------------

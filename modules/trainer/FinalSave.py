@@ -19,7 +19,7 @@ Written = tuple[list[Path], OSError | WeightsError | None]  # what is complete, 
 
 
 @dataclass(eq=False)
-class LastSave:
+class FinalSave:
     """What is saved, and what has come of it.
 
     name: for people, such as "model". home: the folder that it belongs in. num_bytes: about what it takes there.
