@@ -1,4 +1,4 @@
-"""Something that a run leaves at its end: its model, or its last backup."""
+"""A file or folder written when a run ends: the final model or the final backup."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from modules.weights.errors import WeightsError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
-Written = tuple[list[Path], OSError | WeightsError | None]  # what is complete, and what kept it from being all
+Written = tuple[list[Path], OSError | WeightsError | None]  # what is complete, and the error that prevented the rest
 
 
 @dataclass(eq=False)
 class FinalSave:
-    """What is saved, and what has come of it.
+    """What to save, and the state of saving it.
 
-    name: for people, such as "model". home: the folder that it belongs in. num_bytes: about what it takes there.
-    write: writes it into a folder. tell: is called with every file or folder that is complete.
-    fails_run: whether a run that can't save it anywhere has failed. is_resumed_from: whether a resume looks for it in
-    `home`, so that it is linked there from elsewhere.
-    error: why it is not in `home`; None once it is. part: what is complete there nevertheless. place: the folder where
-    it is instead, with `elsewhere` in it; None if it is nowhere. problems: why it is nowhere.
+    name: shown to users, such as "model". destination: the folder it belongs in. num_bytes: its approximate size.
+    write: writes it into the given folder. tell: called with every completed file or folder.
+    fails_run: whether the run fails if it can't be saved anywhere. is_resumed_from: whether a resume looks for it in
+    `destination`; if so, a copy saved elsewhere is linked from there.
+    error: why it is not in `destination`; None once it is. part: files that are complete there despite the error.
+    fallback_folder: the folder it was saved to instead, as `fallback_paths`; None if it is not saved anywhere.
+    problems: why no fallback folder could take it.
     """
 
     name: str
-    home: Path
+    destination: Path
     num_bytes: int
     write: Callable[[Path], Written]
     tell: Callable[[Path], None]
@@ -39,24 +40,24 @@ class FinalSave:
     is_resumed_from: bool = False
     error: OSError | None = None
     part: list[Path] = field(default_factory=list)
-    place: Path | None = None
-    elsewhere: list[Path] = field(default_factory=list)
+    fallback_folder: Path | None = None
+    fallback_paths: list[Path] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     next_try: float = 0.0  # of time.monotonic
 
     @property
     def missing_bytes(self) -> int:
-        """How much room `home` lacks, as far as that can be told; 0 where only another attempt can tell."""
+        """The free space missing at `destination`; 0 if enough seems free and only another attempt can tell."""
         return max(0, self.num_bytes - self._free_bytes())
 
     @property
     def obstacle(self) -> str:
-        """What keeps it from `home`, such as "No space left on device"."""
+        """Why it could not be written to `destination`, such as "No space left on device"."""
         return self.error.strerror or str(self.error)
 
     @property
-    def lack(self) -> str:
-        """The same with the room that it needs and has."""
+    def explanation(self) -> str:
+        """The obstacle; for a full disk with the space needed and the space free."""
         if self.error.errno not in NO_ROOM:
             return self.obstacle
         free = spoken_bytes(self._free_bytes())
@@ -64,29 +65,31 @@ class FinalSave:
 
     def _free_bytes(self) -> float:
         try:
-            return shutil.disk_usage(self.home).free + total_bytes(self.part)
+            return shutil.disk_usage(self.destination).free + total_bytes(self.part)
         except OSError:  # the disk is gone
             return math.inf
 
     def link(self) -> None:
-        """Makes a resume find in `home` what is elsewhere; where no link can be made, it stays as it is."""
-        for path in self.elsewhere if self.is_resumed_from else ():
+        """Links the fallback copy from `destination` so that a resume finds it; does nothing if links are impossible."""
+        for path in self.fallback_paths if self.is_resumed_from else ():
             try:
-                os.symlink(path, self.home / path.name, target_is_directory=True)
-            except OSError:  # there is one, the disk is read-only or gone, or Windows grants no right to it
+                os.symlink(path, self.destination / path.name, target_is_directory=True)
+            except OSError:  # it exists already, the disk is read-only or gone, or Windows denies the privilege
                 continue
 
     @property
     def where(self) -> Path:
-        """The path of what is elsewhere; its folder, if it is several files."""
-        return self.elsewhere[0] if len(self.elsewhere) == 1 else self.place
+        """The path of the fallback copy; its folder if it consists of several files."""
+        return self.fallback_paths[0] if len(self.fallback_paths) == 1 else self.fallback_folder
 
     @property
     def is_linked(self) -> bool:
-        return bool(self.elsewhere) and all((self.home / path.name).is_symlink() for path in self.elsewhere)
+        return bool(self.fallback_paths) and all(
+            (self.destination / path.name).is_symlink() for path in self.fallback_paths
+        )
 
 
 def total_bytes(paths: list[Path]) -> int:
-    """Of the files, and those in the folders."""
+    """Total size of files, and of all files inside folders."""
     files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
     return sum(file.stat().st_size for file in files)

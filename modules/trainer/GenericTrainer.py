@@ -112,13 +112,13 @@ class GenericTrainer:
     def start(self) -> None:
         """Everything up to the first step: checks, model, caches, plan, optimizer; or a backup's state."""
         progress = StartProgress(self.runtime, self.callbacks, self.commands)
-        self.runtime.on_wait = progress.end_if_asked
+        self.runtime.on_wait = progress.raise_if_stop_requested
         # CUDA's alone, unlike `torch.set_float32_matmul_precision`, which CPUs heed as well; not by the newer
         # `fp32_precision`, after which torch 2.13's compiler can't read these any more
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.config.model.tf32
         run = prepare_run(self.config, self.runtime, self.callbacks, progress, self.backups, self.resume)
         if not self.runtime.begin():  # before the first collective, in which a rank that has left would be missed
-            progress.end()
+            progress.raise_stop()
         self.runtime.on_wait = lambda: None  # from here on the steps tell of a stop
         for text in run.step_warnings:
             progress.warn(text)
@@ -169,7 +169,7 @@ class GenericTrainer:
             self.backups.write(*content)
         except TrainingError as error:
             self.saver.save(self.backups.final_save(*content, fails_run=False))
-            if self.saver.has_away:
+            if self.saver.has_misplaced:
                 self.saver.finish()
                 text = str(error).rstrip(".")
                 raise TrainingError(f"{text}: free some space there, then {resume_advice(self.run_folder)}.") from error
@@ -268,7 +268,7 @@ class GenericTrainer:
             return
         if waits:
             self.saver.wait(is_over, self.runtime.heartbeat.beat)
-        elif self.saver.has_away:
+        elif self.saver.has_misplaced:
             raise TrainingError(  # else the job would come back for ever to do the same steps
                 f"The job is not queued again, for its backup could not be written to {self.run_folder.backup_dir}: "
                 "free some space there, then submit its script with --resume."

@@ -23,30 +23,30 @@ class StartProgress:
         self._commands = commands
         self._told_at = 0.0
 
-    def tell(self, text: str) -> None:
+    def status(self, text: str) -> None:
         """A status at most once a second: caching tells of every few images."""
         if time.monotonic() - self._told_at >= 1:
             self._told_at = time.monotonic()
             self._callbacks.on_status(text)
 
-    def tell_or_end(self, text: str) -> None:
+    def status_or_stop(self, text: str) -> None:
         """A status, unless a stop was asked for: that ends the start; what is cached stays."""
-        self.end_if_asked()
-        self.tell(text)
+        self.raise_if_stop_requested()
+        self.status(text)
 
     def warn(self, text: str) -> None:
         """Warns once, on rank 0, of what every rank finds alike."""
         if self._runtime.is_main:
             self._callbacks.on_warning(text)
 
-    def end_if_asked(self) -> None:
+    def raise_if_stop_requested(self) -> None:
         """Raises StopRequested where any rank was asked to stop before the training began."""
         if self._commands.stopping:
             self._runtime.veto_start(self._commands.requeues)
         if self._runtime.start_vetoed:
-            self.end()
+            self.raise_stop()
 
-    def end(self) -> NoReturn:
+    def raise_stop(self) -> NoReturn:
         """Raises StopRequested, with the request for another turn if any rank got one."""
         if self._runtime.start_decision == REQUEUE:  # the signal may have reached another rank only
             self._commands.requeue()

@@ -101,8 +101,8 @@ def prepare_run(
         Path(os.path.expanduser(config.cache_dir)),
         runtime,
         config.distributed_data_loading,
-        progress.tell_or_end,
-        progress.tell,
+        progress.status_or_stop,
+        progress.status,
     )
     takes_latents = method.facts.uses_denoiser
     if not takes_latents:

@@ -329,7 +329,7 @@ def test_a_stop_ends_the_waiting_for_room(full_at_end, monkeypatch):
         os.kill(os.getpid(), signal.SIGTERM)
         return "waiting"
 
-    monkeypatch.setattr(FallbackSaver, "_waiting_words", stop_when_it_waits)
+    monkeypatch.setattr(FallbackSaver, "_waiting_text", stop_when_it_waits)
     code, ended = full_at_end("output.wait_minutes=60")
     assert (code, ended["status"], len(ended["elsewhere"])) == (0, "finished", 2)
     assert len(waiting) == 1
@@ -339,7 +339,7 @@ def test_a_second_interrupt_during_the_waiting_ends_at_once_and_what_was_saved_i
     full_at_end, in_step, monkeypatch
 ):
     in_step(lambda loop: os.kill(os.getpid(), signal.SIGINT) if loop.step == 2 else None)
-    monkeypatch.setattr(FallbackSaver, "_waiting_words", lambda *arguments: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(FallbackSaver, "_waiting_text", lambda *arguments: os.kill(os.getpid(), signal.SIGINT))
     code, ended = full_at_end("output.wait_minutes=60", "max_steps=50")
     assert (code, ended["status"], len(ended["elsewhere"])) == (130, "stopped", 2)
 

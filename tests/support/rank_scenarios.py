@@ -281,10 +281,10 @@ def stop_while_caching(make_runtime: MakeRuntime, config: str, stopper: int) -> 
     trainer = WatchedTrainer(load_config(config), runtime)
 
     class Stopped(StartProgress):
-        def tell_or_end(self, text: str) -> None:
+        def status_or_stop(self, text: str) -> None:
             if runtime.rank == stopper:
                 trainer.commands.stop()
-            super().tell_or_end(text)
+            super().status_or_stop(text)
 
     with patch("modules.trainer.GenericTrainer.StartProgress", Stopped):
         return caught(trainer.start)
