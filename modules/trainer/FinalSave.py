@@ -70,7 +70,7 @@ class FinalSave:
             return math.inf
 
     def link(self) -> None:
-        """Links the fallback copy from `destination` so that a resume finds it; does nothing if links are impossible."""
+        """Links the fallback copy from `destination` so that a resume finds it, where links are possible."""
         for path in self.fallback_paths if self.is_resumed_from else ():
             try:
                 os.symlink(path, self.destination / path.name, target_is_directory=True)

@@ -414,7 +414,7 @@ def test_a_job_whose_time_ends_before_anything_is_trained_is_queued_again(
 
 
 @posix_only
-def test_a_job_whose_backup_can_not_be_written_is_not_queued_again(make_config, slurm_task, monkeypatch):
+def test_a_job_whose_backup_can_not_be_written_is_not_requeued(make_config, slurm_task, monkeypatch):
     def fail(path, tensors, metadata=None):
         raise OSError(28, "No space left on device")
 
@@ -422,4 +422,4 @@ def test_a_job_whose_backup_can_not_be_written_is_not_queued_again(make_config, 
     config = make_config("max_steps=50")
     assert run_training(config) == 1
     assert slurm_task == []
-    assert "not queued again" in record(config)["text"]
+    assert "not requeued" in record(config)["text"]

@@ -265,7 +265,7 @@ def test_a_disk_that_refuses_a_model_is_a_warning_on_the_way_and_an_error_at_the
     trainer.train()
     assert trainer.step == 4
     assert len(trainer.callbacks.warnings) == 2
-    assert "training goes on" in trainer.callbacks.warnings[0]
+    assert "training continues" in trainer.callbacks.warnings[0]
     with pytest.raises(TrainingError, match=r"No space left on device.*resume from the backup of step 4\.$"):
         trainer.end()
     monkeypatch.undo()

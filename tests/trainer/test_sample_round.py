@@ -41,7 +41,7 @@ def make(tmp_path, monkeypatch):
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError(), MemoryError(), RuntimeError(ALLOCATOR)])
 def test_samples_that_the_memory_is_too_small_for_are_a_warning(error, make):
     told = make(error)
-    assert [text.partition(":")[0] for text in told.warnings] == ["There is too little memory for the samples"]
+    assert [text.partition(":")[0] for text in told.warnings] == ["Not enough memory for the samples"]
 
 
 def test_another_error_is_not_taken_for_too_little_memory(make):

@@ -34,4 +34,4 @@ def test_a_disk_that_is_full_at_the_end_ends_the_curves_and_not_the_run(tmp_path
 
     monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.close", refuse)
     write(tmp_path, range(1, 3), loss=1.0)
-    assert "TensorBoard's curves end here: No space left on device." in capsys.readouterr().err
+    assert "TensorBoard logging stops: No space left on device." in capsys.readouterr().err
