@@ -74,7 +74,7 @@ def test_between_steps_a_rank_may_call_the_model_alone(two_ranks):
 def test_batch_norm_that_a_rank_may_leave_out_is_refused_before_the_training(two_ranks):
     assert two_ranks.run(scenarios.set_up_with_unused_parts) == [
         "BatchNorm layers in training mode (such as features.1) must run on every rank in every pass, but a step may "
-        "leave layers of this model unused: put them in evaluation mode, or train on one rank."
+        "leave layers of this model unused: put them into evaluation mode, or train on one rank."
     ] * 2
 
 

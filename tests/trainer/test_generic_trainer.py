@@ -505,7 +505,7 @@ def test_the_run_goes_on_after_pictures_have_been_added(make_config, train):
         shutil.copy(first, first.with_name(f"9{number}.png"))
     trainer = train(make_config("max_steps=8"), resume=True)
     assert trainer.step == 8
-    assert any("planned anew" in text for text in trainer.callbacks.warnings)
+    assert any("planned again" in text for text in trainer.callbacks.warnings)
 
 
 def test_fewer_pictures_than_a_step_warn_and_train(make_config, train):
@@ -643,7 +643,7 @@ def test_a_resume_tells_that_it_keeps_the_batch_of_its_backup(make_config, train
     train(make_config("max_steps=2"))
     trainer = train(make_config("batch_size=2"), resume=True)
     assert trainer.prepared.global_batch == 4
-    assert any(text.startswith("batch_size: the run goes on with the 4") for text in trainer.callbacks.warnings)
+    assert any(text.startswith("batch_size: the run continues with the 4") for text in trainer.callbacks.warnings)
 
 
 def test_repeats_that_leave_no_sample_are_refused(make_config, start):

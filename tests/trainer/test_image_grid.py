@@ -44,7 +44,7 @@ def test_each_pixel_becomes_a_square():
 
 
 def test_a_grid_without_pictures_or_with_too_few_names_is_refused():
-    with pytest.raises(ValueError, match="needs a picture"):
+    with pytest.raises(ValueError, match="needs at least one image"):
         image_grid([[]])
     with pytest.raises(ValueError, match="names"):
         image_grid([[square("red"), square("blue")]], column_names=["one"])

@@ -207,7 +207,7 @@ def test_the_state_of_another_optimizer_is_refused():
     parameter = nn.Parameter(torch.zeros(2))
     adamw, adafactor = (create_optimizer(CONFIGS[n], [ParamGroup("all", [parameter])]) for n in ("adamw", "adafactor"))
     _, numbers = optimizer_state(adafactor, {parameter: "p"})
-    with pytest.raises(TrainingError, match=r"Adafactor and optimizer\.name asks for AdamW"):
+    with pytest.raises(TrainingError, match=r"Adafactor, but optimizer\.name selects AdamW"):
         check_same_optimizer(adamw, numbers)
 
 
@@ -216,7 +216,7 @@ def test_the_state_of_other_groups_is_refused():
     one = create_optimizer(CONFIGS["adamw"], [ParamGroup("all", params)])
     two = create_optimizer(CONFIGS["adamw"], [ParamGroup("a", params[:1]), ParamGroup("b", params[1:])])
     _, numbers = optimizer_state(two, dict.fromkeys(params, "p"))
-    with pytest.raises(TrainingError, match="2 groups of weights, this one 1"):
+    with pytest.raises(TrainingError, match="2 parameter groups, this one has 1"):
         check_same_optimizer(one, numbers)
 
 

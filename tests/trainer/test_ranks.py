@@ -61,7 +61,7 @@ class PretendRuntime(Runtime):
 
 
 @pytest.fixture
-def pretend(make_config, shared_cache) -> Callable[..., GenericTrainer]:
+def trainer_of_ranks(make_config, shared_cache) -> Callable[..., GenericTrainer]:
     """A function that gives the trainer of rank 0 of as many ranks as asked for, not yet started."""
 
     def make(num_ranks: int, *overrides: str, resume: bool = False) -> GenericTrainer:
@@ -255,16 +255,18 @@ def test_a_batch_per_device_is_cut_anew_for_another_number_of_ranks(settings, tw
 @pytest.mark.parametrize(
     ("batch", "num_ranks", "fitting"), [(8, 3, "1, 2, 4 or 8"), (6, 4, "1, 2, 3 or 6"), (3, 2, "1 or 3"), (1, 2, "1")]
 )
-def test_ranks_that_can_not_share_the_batch_of_a_backup_are_refused_with_what_fits(batch, num_ranks, fitting, pretend):
+def test_a_number_of_ranks_that_does_not_divide_the_batch_of_a_backup_is_refused(
+    batch, num_ranks, fitting, trainer_of_ranks
+):
     overrides = (f"batch_size={batch}", "batch_size_mode=global")
-    trainer = pretend(1, *overrides, "max_steps=1")
+    trainer = trainer_of_ranks(1, *overrides, "max_steps=1")
     trainer.start()
     trainer.train()
     trainer.end()
     with pytest.raises(TrainingError) as caught:
-        pretend(num_ranks, *overrides, resume=True).start()
+        trainer_of_ranks(num_ranks, *overrides, resume=True).start()
     assert str(caught.value) == (
-        f"The run has {batch} samples per step, which {num_ranks} GPUs can't share evenly: resume on {fitting}."
+        f"The global batch of the backup is {batch}, which is not divisible by {num_ranks} GPUs: resume on {fitting}."
     )
 
 
@@ -272,9 +274,9 @@ def test_ranks_that_can_not_share_the_batch_of_a_backup_are_refused_with_what_fi
 
 
 @pytest.mark.parametrize(("rule", "rate"), [("sqrt", 2e-4), ("linear", 4e-4), ("none", 1e-4)])
-def test_the_learning_rate_grows_with_the_ranks_by_the_rule(rule, rate, pretend):
+def test_the_learning_rate_grows_with_the_ranks_by_the_rule(rule, rate, trainer_of_ranks):
     parts = ("text_encoder.train=true", "text_encoder.learning_rate=1e-5")
-    trainer = pretend(4, f"lr_scaling={rule}", "optimizer.learning_rate=1e-4", *parts)
+    trainer = trainer_of_ranks(4, f"lr_scaling={rule}", "optimizer.learning_rate=1e-4", *parts)
     trainer.start()
     groups = trainer.loop.optimizer.torch.param_groups
     assert [group["initial_lr"] for group in groups] == pytest.approx([rate, rate / 10])
@@ -283,9 +285,9 @@ def test_the_learning_rate_grows_with_the_ranks_by_the_rule(rule, rate, pretend)
     assert told == [f"Scaling learning rate by {text}" for text in words]
 
 
-def test_the_rate_of_prodigy_and_of_a_global_batch_stays(pretend):
+def test_the_rate_of_prodigy_and_of_a_global_batch_stays(trainer_of_ranks):
     for overrides in (("optimizer.name=prodigy",), ("batch_size_mode=global", "batch_size=4")):
-        trainer = pretend(4, *overrides, "optimizer.learning_rate=1e-4")
+        trainer = trainer_of_ranks(4, *overrides, "optimizer.learning_rate=1e-4")
         trainer.start()
         assert [group["initial_lr"] for group in trainer.loop.optimizer.torch.param_groups] == [1e-4]
         assert not any("Scaling" in text for text in trainer.callbacks.statuses)
@@ -316,14 +318,14 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_all(settings, two_r
 def test_a_rank_that_has_read_another_base_is_named_before_the_first_step(settings, two_ranks):
     errors = two_ranks.run(rank_scenarios.train_on_another_base, config=settings("run"))
     assert errors == [
-        "TrainingError: Rank 1 has other weights than rank 0 (step 0): look at model.base on its machine."
+        "TrainingError: The weights of rank 1 differ from those of rank 0 (step 0): check model.base on its machine."
     ] * 2
 
 
 def test_a_rank_whose_weights_drift_away_is_named_within_the_interval(settings, two_ranks):
     config = settings("run", "check_ranks_every=2", "max_steps=12")
     for rank in two_ranks.run(rank_scenarios.train_with_fault, config=config, fault="perturb@1:3"):
-        assert rank["error"].startswith("TrainingError: Rank 1 has other trained weights than rank 0 (step 4)")
+        assert rank["error"].startswith("TrainingError: The trained weights of rank 1 differ")
         assert rank["step"] == 4
 
 
@@ -400,7 +402,7 @@ def test_ranks_of_which_one_alone_would_resume_are_refused_before_they_exchange_
         GenericTrainer(config, Recorder(), TrainCommands(), runtime, resume=runtime.rank == 0).start()
 
     ranks = ThreadRanks(2)
-    with pytest.raises(TrainingError, match=r"Rank 1 has other options than rank 0.* look at --resume in the command"):
+    with pytest.raises(TrainingError, match=r"The options of rank 1 differ .* check --resume in the command"):
         ranks.run(start)
     assert [len(runtime.meetings) for runtime in ranks.runtimes] == [1, 1]
 
