@@ -1,4 +1,4 @@
-"""Ranks that do something a few at a time, by counters in the store: no collective is open while one waits."""
+"""A semaphore over ranks, made of counters in the store, so that no collective is open while a rank waits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ POLL_SECONDS = 0.05
 def store_semaphore(
     store: Store, name: str, limit: int, limit_seconds: float, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """The body runs on at most `limit` of those who take turns under `name`, first come, first served.
+    """Inside, this is one of at most `limit` holders of the semaphore `name`, first come, first served.
 
-    Not every rank need come, nor equally often. Nobody waits longer than `limit_seconds`: then the body runs all the
-    same, for turns only save memory. on_wait: called at every look; what it raises ends the wait.
+    Ranks may enter it a different number of times, or not at all. After waiting for `limit_seconds`, a rank enters
+    anyway, because the semaphore only saves memory. on_wait: called with every poll; an exception from it ends the
+    wait.
     """
     came, gone = f"{name}/came", f"{name}/gone"
     deadline = time.monotonic() + limit_seconds

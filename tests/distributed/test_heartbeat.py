@@ -33,6 +33,6 @@ def test_a_value_that_means_nothing_is_refused_in_one_sentence(text):
     with pytest.raises(UserError) as refused:
         read_limits({LIMIT_VARIABLE: text})
     assert str(refused.value) == (
-        f"CHORUS_HEARTBEAT_SECONDS is {text!r}: it must be a number of seconds above 0, as in 60, or one for a phase "
-        "(loading, joining, caching, training, sampling, saving, waiting), as in training=60; correct it, or unset it."
+        f"CHORUS_HEARTBEAT_SECONDS is {text!r}: it must be a number of seconds above 0, such as 60, or one for a "
+        "phase (loading, joining, caching, training, sampling, saving, waiting), such as training=60; correct it, or unset it."
     )

@@ -99,14 +99,14 @@ def test_a_rank_that_is_silent_is_named(exchanges, monkeypatch):
     for error in (first, second):
         assert isinstance(error, RankLostError)
         assert str(error) == (
-            "Rank 2 has not been heard of for 0.5 s while the others waited for it (comparing): look at its machine "
+            "Rank 2 has not responded for 0.5 s while the others waited for it (comparing): check its machine "
             "and its log."
         )
 
 
 def test_a_rank_that_is_slow_but_alive_is_waited_for(server, monkeypatch):
     monkeypatch.setattr(module, "SILENT_SECONDS", 1.5)
-    monkeypatch.setattr(module, "ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "KEEPALIVE_SECONDS", 0.05)
     pair = [StoreExchange(client(server), rank, 2) for rank in range(2)]
 
     def body(exchange, rank):
@@ -133,7 +133,7 @@ def test_what_is_called_while_waiting_may_end_the_wait(server):
 
 def test_rank_0_waits_for_a_rank_that_leaves_late_as_long_as_it_lives(server, monkeypatch):
     monkeypatch.setattr(module, "LEAVE_SECONDS", 1.0)
-    monkeypatch.setattr(module, "ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "KEEPALIVE_SECONDS", 0.05)
     pair = [StoreExchange(client(server), rank, 2) for rank in range(2)]
 
     def body(exchange, rank):
@@ -188,7 +188,7 @@ class MortalStore:
 @pytest.fixture
 def mortal(monkeypatch):
     """(store, exchange over it, the thread of its signs of life)"""
-    monkeypatch.setattr(module, "ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr(module, "KEEPALIVE_SECONDS", 0.01)
     before = threading.enumerate()
     store = MortalStore()
     exchange = StoreExchange(store, 1, 2)

@@ -51,7 +51,7 @@ def start(way: str, rank: int, port: int) -> int:
 
 
 def live(way: str, rank: int) -> NoReturn:
-    StoreExchange.ALIVE_SECONDS = 0.0  # its thread is in the store all the time, also when the interpreter ends
+    StoreExchange.KEEPALIVE_SECONDS = 0.0  # its thread is always inside the store, also at interpreter shutdown
     config = TrainConfig(distributed_backend="gloo")
     setup_distributed(config, tell=None)
     runtime = create_runtime(config)
