@@ -1,4 +1,4 @@
-"""Any torch optimizer and scheduler in the training loop."""
+"""Adapts any torch optimizer and learning-rate scheduler to the training loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modules.trainer.optimizers import load_optimizer_state, optimizer_state
 
 
 class EngineOptimizer(LoopOptimizer):
-    """An optimizer with the scheduler that sets its rates, which steps after every optimizer step or every epoch."""
+    """A torch optimizer with an optional scheduler, which steps after every optimizer step or after every epoch."""
 
     def __init__(self, optimizer: Optimizer, scheduler: LRScheduler | None, interval: Literal["epoch", "step"]):
         super().__init__(optimizer)
@@ -27,7 +27,7 @@ class EngineOptimizer(LoopOptimizer):
             self.scheduler.step()
 
     def end_epoch(self, monitored: float) -> None:
-        """monitored: what ReduceLROnPlateau watches."""
+        """Steps an epoch-wise scheduler. monitored: the metric for ReduceLROnPlateau."""
         if self.scheduler is None or self._interval == "step":
             return
         if isinstance(self.scheduler, ReduceLROnPlateau):
@@ -51,7 +51,7 @@ class EngineOptimizer(LoopOptimizer):
 
 
 def _to_json(value: Any) -> Any:
-    """`value` as JSON holds it; infinities as texts. What JSON can't hold, such as a function, is left out."""
+    """Converts `value` for JSON, infinities to strings. Omits what JSON can't represent, such as functions."""
     if isinstance(value, dict):
         pairs = ((str(key), _to_json(part)) for key, part in value.items())
         return {key: part for key, part in pairs if part is not _LEFT_OUT}
@@ -65,7 +65,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _restore_types(saved: Any, own: Any) -> Any:
-    """What `_to_json` made, with the types that `own` has."""
+    """Converts the result of `_to_json` back to the types in `own`."""
     if isinstance(own, dict) and isinstance(saved, dict):
         keys = {str(key): key for key in own}
         return {keys.get(key, key): _restore_types(value, own.get(keys.get(key, key))) for key, value in saved.items()}

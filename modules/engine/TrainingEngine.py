@@ -1,12 +1,12 @@
-"""Trains any PyTorch model, on one device or many, by the loop that Chorus trains diffusion models with.
+"""Trains any PyTorch model on one or many devices, with the same loop that trains diffusion models in Chorus.
 
     engine = TrainingEngine(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     history = engine.train(train_loader, val_loader, optimizer=optimizer, criterion=nn.CrossEntropyLoss(), num_epochs=9)
 
-On several ranks each makes the same calls. Batches are for one rank, so N ranks train on N times as many samples per
-step. Which samples are in a step depends only on the seed and on that number: one rank with batches of 64 and two ranks
-with batches of 32 give the same curve, to rounding.
+With several ranks, every rank makes the same calls. The batch size is per rank, so N ranks train on N times as many
+samples per step. The samples of a step depend only on the seed and the global batch size: one rank with batches of 64
+and two ranks with batches of 32 give the same loss curve, up to rounding.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ DEFAULT_PORT = "12355"
 
 @dataclass
 class Task:
-    """What a batch is trained for. Exactly one of criterion and step_fn is given."""
+    """How to compute loss and metrics of a batch. Exactly one of criterion and step_fn must be given."""
 
     criterion: Criterion | None = None
     step_fn: StepFn | None = None
@@ -71,23 +71,24 @@ class Task:
         if (self.criterion is None) == (self.step_fn is None):
             raise UserError(
                 "train needs either criterion(output, target), for batches of (inputs, target), or step_fn(model, "
-                "batch): give one of the two."
+                "batch): pass exactly one of them."
             )
 
 
 class TrainingEngine:
-    """Trains `model`, which it moves to its device.
+    """Trains `model`, which is moved to the device.
 
-    device: of this process; by default the first GPU, or the one of this rank, else the CPU.
-    distributed: whether this process is one of several ranks, which have been joined by `setup_distributed` or are
-        joined now, as a launcher's variables say. local_rank, world_size: checked against those where they are given.
-    backend: "nccl" or "gloo"; by default "nccl" where there are NVIDIA GPUs.
-    use_amp: autocast to `amp_dtype`; by default bfloat16 where the device has it, else float16 with loss scaling.
-    use_ema: keeps an exponential moving average of the parameters, which validation, `predict` and the saved models
-        use; its decay rises to `ema_decay` during the first steps.
-    sync_batchnorm: BatchNorm normalizes over the batches of all ranks while it trains.
-    Checkpoints, history.json and TensorBoard's curves go to output_dir/experiment_name.
-    Raises UserError, one sentence, for what the caller can fix.
+    device: by default the first GPU, or the GPU of this rank, or the CPU if there is no GPU.
+    distributed: whether this process is one of several ranks. They have been joined by `setup_distributed`, or are
+        joined now according to the launcher's variables. local_rank, world_size: if given, checked against those.
+    backend: "nccl" or "gloo"; by default "nccl" with NVIDIA GPUs.
+    use_amp: use autocast with `amp_dtype`; by default bfloat16 if the device supports it, else float16 with loss
+        scaling.
+    use_ema: keep an exponential moving average of the parameters, which validation, `predict` and the saved models
+        use. Its decay warms up to `ema_decay` during the first steps.
+    sync_batchnorm: BatchNorm layers in training mode normalize over the batches of all ranks.
+    Checkpoints, history.json and TensorBoard logs are written to output_dir/experiment_name.
+    Raises UserError, with a one-sentence message, for mistakes of the caller.
     """
 
     def __init__(
@@ -130,11 +131,11 @@ class TrainingEngine:
 
     @staticmethod
     def setup_distributed(rank: int, world_size: int, backend: str | None = None) -> None:
-        """Joins `world_size` ranks on this machine as `rank`; does nothing more in a process that has joined.
+        """Joins `world_size` ranks on this machine as `rank`; a second call does nothing.
 
-        Where a launcher has set MASTER_ADDR and the other variables of torch, they hold, and say who is who. Otherwise
-        the ranks meet at port 12355 of this machine, or that in MASTER_PORT.
-        Raises UserError where the ranks can't meet.
+        If a launcher has set MASTER_ADDR and torch's other variables, those are used. Otherwise the ranks connect on
+        port 12355 of this machine, or the port in MASTER_PORT.
+        Raises UserError if the ranks can't join.
         """
         for name, value in {
             "RANK": rank,
@@ -162,7 +163,7 @@ class TrainingEngine:
         return self.runtime.is_main
 
     def reduce_tensor(self, tensor: Tensor) -> Tensor:
-        """The mean of `tensor` over the ranks; each calls it with a tensor of the same shape."""
+        """The mean of `tensor` over the ranks; all ranks must call it with a tensor of the same shape."""
         return self.runtime.mean(tensor)
 
     _reduce_tensor = reduce_tensor
@@ -191,27 +192,27 @@ class TrainingEngine:
         unused_parameters: bool = False,
         callbacks: TrainCallbacks | None = None,
     ) -> History:
-        """Trains for `num_epochs` epochs in all and returns the history, the same on every rank.
+        """Trains for `num_epochs` epochs in total and returns the history, which is the same on every rank.
 
-        train_loader, val_loader: DataLoaders, whose batches are for one rank and whose samples are shared out over the
-            ranks, or other iterables of batches. A loader with a DistributedSampler keeps its shares.
-        criterion(output, target): the mean loss of a batch of (inputs, target). step_fn(model, batch), instead, for
-            everything else: the mean loss, or (loss, samples), or (loss, samples, metrics); a metric is the mean over
-            the batch, or a pair (sum, count).
-        optimizer, scheduler: any of torch's, over the parameters of the model. The scheduler steps after every epoch,
-            or optimizer step, as scheduler_interval says; ReduceLROnPlateau gets what `monitor` names.
-        metrics: name -> f(output, target), which gives a value for each sample or (sum, count), or an object of
-            torchmetrics; measured on the validation samples, or where there are none on those that are trained.
-        monitor: the figure by which save_best chooses: lower is better for those whose name ends in "loss", higher for
-            others. "val_loss" by default; without a val_loader "train_loss".
-        gradient_accumulation_steps: batches of a rank in one optimizer step. clip_grad_norm: the gradient is scaled
-            down to this norm.
-        resume: True or "last" continues from the last checkpoint, if there is one; or "best", or a checkpoint's folder.
-        save_last: saves a checkpoint after every epoch, and when the training is stopped. save_every_steps: also every
-            so many optimizer steps.
+        train_loader, val_loader: DataLoaders with the batch size per rank, whose samples are split over the ranks, or
+            other iterables of batches. A loader with a DistributedSampler is used as it is.
+        criterion(output, target): returns the mean loss of a batch of (inputs, target). For all other batches, use
+            step_fn(model, batch): it returns the mean loss, or (loss, samples), or (loss, samples, metrics), where each
+            metric is its mean over the batch or a pair (sum, count).
+        optimizer, scheduler: from torch, for the parameters of the model. The scheduler steps after every epoch or
+            every optimizer step, depending on scheduler_interval; ReduceLROnPlateau gets the metric `monitor`.
+        metrics: name -> f(output, target), which returns one value per sample or (sum, count), or a torchmetrics
+            object. Computed on the validation data, or on the training data if there is no val_loader.
+        monitor: the metric that selects the best epoch. Lower is better if its name ends in "loss", otherwise higher.
+            Default: "val_loss", or "train_loss" without a val_loader.
+        gradient_accumulation_steps: batches per rank in one optimizer step. clip_grad_norm: maximum gradient norm.
+        resume: True or "last" continues from the last checkpoint, if there is one; "best" or the folder of a checkpoint
+            from that one.
+        save_last: save a checkpoint after every epoch, and when training is stopped. save_every_steps: also save one
+            every so many optimizer steps.
         unused_parameters: whether a step may leave parameters without a gradient.
-        callbacks: told of every optimizer step, and of warnings.
-        Raises UserError for what the caller can fix.
+        callbacks: called for every optimizer step and for warnings.
+        Raises UserError for mistakes of the caller.
         """
         _check_counts(num_epochs, gradient_accumulation_steps)
         task = Task(criterion, step_fn, metrics or {})
@@ -270,7 +271,7 @@ class TrainingEngine:
             for number, (step, is_last) in enumerate(steps)
         )
         if loop.epoch == epoch and not loop.stopped:
-            raise UserError("train_loader gives no batches: there is nothing to train on.")
+            raise UserError("train_loader yields no batches: there is nothing to train on.")
 
     def _end_epoch(
         self, loop: TrainingLoop, task: Task, val_loader: Iterable[Any] | None, monitor: str
@@ -282,14 +283,14 @@ class TrainingEngine:
             figures["val_loss"] = measured.pop("loss")
             figures.update(measured)
         elif any(map(is_torchmetric, task.metrics.values())):
-            raise UserError("metrics: an object of torchmetrics is measured on a val_loader; give one.")
+            raise UserError("metrics: torchmetrics objects need a val_loader; pass one.")
         if monitor not in figures:
-            raise UserError(f"monitor {monitor!r} is none of the figures: {', '.join(figures)}.")
+            raise UserError(f"monitor {monitor!r} is not among the metrics: {', '.join(figures)}.")
         self._optimizer.end_epoch(figures[monitor])
         return figures
 
     def _record_epoch(self, figures: dict[str, float], monitor: str) -> bool:
-        """Adds an epoch to the history; whether it is the best so far."""
+        """Adds an epoch to the history and returns whether it is the best so far."""
         self.history.append(figures)
         sign = 1.0 if monitor.endswith("loss") else -1.0
         value, best = figures[monitor], self.history.best_epoch
@@ -299,12 +300,12 @@ class TrainingEngine:
         if self.is_main_process:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.history.save(self.folder / "history.json")
-            words = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-            print_line(f"Epoch {self.history.num_epochs}: {words}{' (best)' if is_best else ''}")
+            text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+            print_line(f"Epoch {self.history.num_epochs}: {text}{' (best)' if is_best else ''}")
         return is_best
 
     def _step_function(self, task: Task, measures: bool) -> Callable[[nn.Module, Any], Any]:
-        """What the loop calls. measures: whether metrics are measured on what is trained."""
+        """The step function for the loop. measures: whether to compute metrics on the training data."""
         metrics = {name: metric for name, metric in task.metrics.items() if measures and not is_torchmetric(metric)}
 
         def step(model: nn.Module, batch: Any) -> tuple[Tensor, int, dict[str, Tensor]]:
@@ -324,7 +325,7 @@ class TrainingEngine:
 
         return step
 
-    # --- measuring ------------------------------------------------------------------------------------------------
+    # --- evaluation -----------------------------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -333,10 +334,10 @@ class TrainingEngine:
         metrics: Mapping[str, Metric] | None = None,
         step_fn: StepFn | None = None,
     ) -> dict[str, float]:
-        """{"loss": mean over all samples, and each metric}, every sample counted once; the same on every rank.
+        """Returns {"loss": mean over all samples, name: value of each metric}, the same on every rank.
 
-        criterion, metrics, step_fn: those of the training by default. The model is used with its averaged weights where
-        it has some, in evaluation mode.
+        Every sample counts exactly once. criterion, metrics, step_fn: by default those of `train`. The model is
+        evaluated in evaluation mode, with its averaged weights if there are any.
         """
         before = self._task or Task(criterion, step_fn)
         given = criterion is not None or step_fn is not None
@@ -369,14 +370,14 @@ class TrainingEngine:
                 figures.add("loss", loss.double() * count, count)
         means = figures.means(self.runtime, "validating")
         if "loss" not in means:
-            raise UserError("val_loader gives no batches: there is nothing to measure.")
+            raise UserError("val_loader yields no batches: there is nothing to evaluate.")
         return means
 
     @torch.no_grad()
     def predict(self, loader: Iterable[Any]) -> Tensor:
-        """The outputs for all samples, in the loader's order, on the CPU: shape (samples, ...); the same on every rank.
+        """The outputs for all samples in the loader's order, on the CPU: shape (samples, ...); the same on every rank.
 
-        Batches are inputs, or tuples that begin with them.
+        A batch is either the inputs, or a tuple whose first element is the inputs.
         """
         own: list[Tensor | None] = []
         with self._inference_mode():
@@ -389,7 +390,7 @@ class TrainingEngine:
         return torch.cat([part for parts in zip(*ranks, strict=True) for part in parts if part is not None])
 
     def _inference_mode(self) -> ExitStack:
-        """Inside, the model has the weights to use, is in evaluation mode and computes as in training."""
+        """Inside, the model has its inference weights, is in evaluation mode and uses the precision of training."""
         with ExitStack() as stack:
             stack.enter_context(self.runtime.heartbeat.phase("sampling"))
             stack.enter_context(evaluation_mode(self.model))
@@ -404,7 +405,7 @@ class TrainingEngine:
 
     @property
     def last_checkpoint(self) -> Path | None:
-        """The folder of the newest checkpoint; its model.safetensors loads into the bare model."""
+        """The folder of the newest checkpoint; its model.safetensors can be loaded into the bare model."""
         return next(iter(self._last.paths()), None)
 
     @property
@@ -413,10 +414,10 @@ class TrainingEngine:
         return next(iter(self._best.paths()), None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything to go on exactly: {"tensors": file -> name -> tensor, "data": plain data}, of live tensors.
+        """Everything needed to resume exactly: {"tensors": file -> name -> tensor, "data": plain data}.
 
-        tensors["model"] is the model's own state_dict, with the averaged weights where there are some. After the first
-        call of `train`. All ranks call it.
+        The tensors are live, not copies. tensors["model"] is the model's state_dict, with the averaged weights if there
+        are any. Complete only after the first call of `train`. All ranks must call it.
         """
         if self._loop is None:
             return {"tensors": {"model": self.model.state_dict()}, "data": {}}
@@ -429,19 +430,21 @@ class TrainingEngine:
         return {"tensors": {**tensors, "model": used}, "data": data}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave; the training then goes on from there with its next call.
+        """Restores what `state_dict` returned; the next call of `train` continues from there.
 
-        Raises UserError where it is of another model.
+        Raises UserError if it belongs to another model.
         """
         backup = Backup(Path("state"), dict(state["tensors"]), dict(state["data"]))
         try:
             self.model.load_state_dict(backup.tensors["model"])
         except RuntimeError as error:
-            raise UserError(f"The checkpoint is of another model: {str(error).splitlines()[-1].strip()}") from error
+            raise UserError(
+                f"The checkpoint belongs to another model: {str(error).splitlines()[-1].strip()}"
+            ) from error
         self._loaded = backup if backup.data else None
 
     def _checkpoint(self, resume: bool | str | os.PathLike | None) -> Backup | None:
-        """What the training continues from."""
+        """The checkpoint to continue from, if any."""
         loaded, self._loaded = self._loaded, None
         if resume is True or resume == "last":
             return newest_backup(self._last, self.runtime)
@@ -453,7 +456,7 @@ class TrainingEngine:
         return loaded
 
     def _start_fresh(self) -> None:
-        """Raises UserError where another training's checkpoints would be mixed with this one's."""
+        """Removes this engine's earlier checkpoints. Raises UserError if they are from another training."""
         paths = [path for store in (self._last, self._best) for path in store.paths()]
         if paths and not self._has_saved and self.is_main_process:
             raise UserError(
@@ -465,7 +468,7 @@ class TrainingEngine:
         self.history = History()
 
     def _resume(self, backup: Backup) -> None:
-        """Sets loop, history and model to where the checkpoint was."""
+        """Restores loop, history and model from the checkpoint."""
         self.model.load_state_dict(backup.tensors["model"])
         names = {*self._loop.trainable, *(name for name, _ in self.model.named_buffers())}
         training = backup.tensors.get("training") or {
@@ -487,17 +490,17 @@ class TrainingEngine:
 
     def _check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise UserError(f"optimizer: {type(optimizer).__name__} is none of torch's; give an instance of one.")
+            raise UserError(f"optimizer: {type(optimizer).__name__} is not a torch optimizer; pass an instance of one.")
         own = set(self.model.parameters())
         if any(param not in own for group in optimizer.param_groups for param in group["params"]):
-            raise UserError("optimizer: it trains parameters that are not the model's; make it of model.parameters().")
+            raise UserError("optimizer: it has parameters that are not the model's; create it with model.parameters().")
 
     def _warn(self, text: str) -> None:
         print_line(f"Warning: {text}")
 
 
 class EpochTotals(TrainCallbacks):
-    """Sums loss and metrics over the samples of an epoch, as the steps tell them."""
+    """Sums loss and metrics over the samples of an epoch."""
 
     def __init__(self) -> None:
         self._sums: dict[str, list[float]] = {}
@@ -518,7 +521,7 @@ class EpochTotals(TrainCallbacks):
         return {name: total / count for name, (total, count) in self._sums.items()} or {"train_loss": float("nan")}
 
     def to_json(self) -> dict[str, list[str]]:
-        return {name: [repr(value) for value in entry] for name, entry in self._sums.items()}  # JSON knows no nan
+        return {name: [repr(value) for value in entry] for name, entry in self._sums.items()}  # JSON has no nan
 
     def from_json(self, sums: dict[str, list[str]]) -> None:
         self._sums = {name: [float(value) for value in entry] for name, entry in sums.items()}
@@ -536,7 +539,7 @@ class PrintWarnings(TrainCallbacks):
 
 
 class TensorBoardCurves:
-    """Figures of epochs for TensorBoard, below `folder`."""
+    """Logs losses and metrics of epochs to TensorBoard, in `folder`."""
 
     def __init__(self, folder: Path, is_main: bool):
         self._folder = folder
@@ -578,17 +581,17 @@ def _make_runtime(
     if (world_size > 1 and joined_size != world_size) or (local_rank > 0 and joined_local != local_rank):
         raise UserError(
             f"TrainingEngine(local_rank={local_rank}, world_size={world_size}): this process is local rank "
-            f"{joined_local} of {joined_size} ranks; call TrainingEngine.setup_distributed first, or start it with "
-            "torchrun."
+            f"{joined_local} of {joined_size} ranks; call TrainingEngine.setup_distributed first, or start the program "
+            "with torchrun."
         )
     runtime = create_runtime(config, heartbeat, sync_batch_norm=sync_batchnorm)
     if device is not None and torch.device(device).type != runtime.device.type:
-        raise UserError(f"device {str(device)!r}: the ranks have joined with {runtime.device}; leave device out.")
+        raise UserError(f"device {str(device)!r}: the ranks have joined with {runtime.device}; omit device.")
     return runtime
 
 
 def _settings(backend: str | None) -> TrainConfig:
-    """The settings by which ranks are joined."""
+    """The settings with which the ranks are joined."""
     return TrainConfig(enable_multi_gpu=True, distributed_backend=backend or "auto")
 
 
@@ -622,7 +625,7 @@ def _inputs_and_target(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, list | tuple) and len(batch) == 2:
         return batch[0], batch[1]
     raise UserError(
-        f"criterion is for batches of (inputs, target), and the loader gives {type(batch).__name__}"
+        f"criterion is for batches of (inputs, target), but the loader yields {type(batch).__name__}"
         f"{f' of {len(batch)}' if isinstance(batch, list | tuple) else ''}: use step_fn(model, batch)."
     )
 
@@ -634,11 +637,11 @@ def _mean_loss(loss: Tensor) -> Tensor:
 
 
 def _split_result(result: Any, batch: Any) -> tuple[Tensor, int, Mapping[str, Any]]:
-    """What a step_fn gave, as mean loss, samples and metrics."""
+    """The result of a step_fn as (mean loss, samples, metrics)."""
     loss, count, metrics = (*result, None, None)[:3] if isinstance(result, tuple) else (result, None, None)
     count = batch_size_of(batch) if count is None else int(count)
     if not count:
-        raise UserError("step_fn: the samples of this batch can't be counted; return (loss, samples).")
+        raise UserError("step_fn: the number of samples in this batch is unknown; return (loss, samples).")
     return _mean_loss(loss), count, metrics or {}
 
 

@@ -1,8 +1,8 @@
-"""Loaders as the ranks of a run use them: each its share, the same samples in the same steps on any number of ranks.
+"""Splits data loaders over ranks, with the same samples in the same steps on any number of ranks.
 
-Random numbers drawn while a sample is made (augmentation) depend on the seed, the epoch and the sample's place in it:
-neither on the rank, nor on the number of workers, nor on where a run was resumed. A dataset that makes whole batches
-(`__getitems__`) draws so by batch; a stream by worker.
+Random numbers drawn while a sample is loaded (augmentation) depend on the seed, the epoch and the sample's position in
+the epoch, but not on the rank, the number of workers or the step of a resume. They are seeded per batch for datasets
+with `__getitems__`, and per worker for iterable datasets.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from modules.engine.EpochPlan import EpochPlan, Key, PrivateRandomState, StepKey
 
 @dataclass(frozen=True)
 class LoadedStep:
-    """What a rank trains on in one optimizer step. padding: only to keep in step with ranks that have samples."""
+    """The batches of a rank in one optimizer step. padding: whether they only serve to take part in the collectives."""
 
     batches: list[Any]
     padding: bool = False
 
 
 class StepSource(Protocol):
-    """Gives the steps of an epoch."""
+    """Yields the steps of an epoch."""
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
-        """This rank's steps of `epoch` (from 0), from step `first` on; as many on each rank."""
+        """This rank's steps of `epoch` (from 0), beginning with step `first`; the same number on each rank."""
 
     def num_steps(self) -> int | None:
-        """Optimizer steps of an epoch; None where only the end tells."""
+        """Optimizer steps per epoch; None if unknown before its end."""
 
 
 def step_source(loader: Iterable[Any], runtime: Runtime, accumulation: int, seed: int) -> StepSource:
-    """The steps of `loader`, whose batches are for one rank.
+    """The steps of `loader`, whose batch size is per rank.
 
-    A DataLoader is shared out over the ranks, unless its sampler is a DistributedSampler: then every rank keeps what
-    that gives it. Of any other iterable of batches, rank r takes every batch whose number is r modulo the ranks.
+    A DataLoader is split over the ranks, unless it has a DistributedSampler, which already does so. From any other
+    iterable of batches, rank r of N takes batches r, r + N, r + 2N ...
     """
     if not isinstance(loader, DataLoader):
         return IterableSource(loader, runtime, accumulation)
@@ -55,13 +55,13 @@ def step_source(loader: Iterable[Any], runtime: Runtime, accumulation: int, seed
 
 
 def has_distributed_sampler(loader: DataLoader) -> bool:
-    """Whether the loader gives each rank a share already."""
+    """Whether the loader has a DistributedSampler and so is already split over the ranks."""
     inner = getattr(loader.batch_sampler, "sampler", None)
     return any(isinstance(sampler, DistributedSampler) for sampler in (loader.sampler, loader.batch_sampler, inner))
 
 
 class MapDatasetSource:
-    """The steps of a DataLoader over a dataset that is indexed."""
+    """The steps of a DataLoader over a map-style dataset."""
 
     def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
         self._plan = EpochPlan(loader, runtime.rank, runtime.world_size, accumulation, seed)
@@ -95,9 +95,9 @@ class MapDatasetSource:
 
 
 class IterableDatasetSource:
-    """The steps of a DataLoader over an IterableDataset, of which every rank reads all and keeps its share.
+    """The steps of a DataLoader over an IterableDataset: every rank reads all samples and keeps its part.
 
-    With workers, each of them reads what the dataset gives it by `get_worker_info()`.
+    With several workers, the dataset must split itself with `get_worker_info()`, as usual.
     """
 
     def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
@@ -109,10 +109,10 @@ class IterableDatasetSource:
     def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
         self._stream.epoch.fill_(epoch)
         self._loader.generator.manual_seed(torch_seed(self._seed, epoch, "workers"))
-        shares = iter(self._loader)
-        for _ in range(first * self._accumulation):  # a stream can only be read from its start
-            next(shares, None)
-        while group := list(islice(shares, self._accumulation)):
+        parts = iter(self._loader)
+        for _ in range(first * self._accumulation):  # an iterable dataset can only be read from its start
+            next(parts, None)
+        while group := list(islice(parts, self._accumulation)):
             own = [batch for batch, is_padding in group if not is_padding]
             yield LoadedStep(own or [group[0][0]], padding=not own)
 
@@ -121,7 +121,7 @@ class IterableDatasetSource:
 
 
 class PreShardedSource:
-    """The steps of a loader that gives each rank its share already, perhaps more to some than to others."""
+    """The steps of a loader that is already split over the ranks, possibly unevenly."""
 
     def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
         self._loader = loader
@@ -134,7 +134,7 @@ class PreShardedSource:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
         with seeded(self._seed, epoch, self._runtime.rank, "workers"):
-            batches = iter(self._loader)  # the seeds of the workers are drawn here
+            batches = iter(self._loader)  # this draws the seeds of the workers
         most = max(self._runtime.gather(len(self._loader), "counting batches"))
         last: Any = None
         for number in range(-(-most // self._accumulation)):
@@ -172,7 +172,7 @@ class IterableSource:
 
 
 def batch_size_of(batch: Any) -> int:
-    """The samples of a batch: the length of its first tensor."""
+    """The number of samples in a batch: the length of its first tensor; 0 if there is none."""
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else 1
     if isinstance(batch, dict):
@@ -185,7 +185,7 @@ def batch_size_of(batch: Any) -> int:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """`batch` with its tensors on `device`; lists, tuples and dictionaries are gone through."""
+    """Moves the tensors in `batch` to `device`, including those in nested lists, tuples and dictionaries."""
     if hasattr(batch, "to"):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):
@@ -198,7 +198,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def _rebuilt(loader: DataLoader, dataset: Dataset, **changes: Any) -> DataLoader:
-    """A loader as `loader` over `dataset`, with another way to choose samples."""
+    """A loader over `dataset` with the options of `loader` and the given changes."""
     options = {
         "num_workers": loader.num_workers,
         "collate_fn": loader.collate_fn,
@@ -208,7 +208,7 @@ def _rebuilt(loader: DataLoader, dataset: Dataset, **changes: Any) -> DataLoader
         "multiprocessing_context": loader.multiprocessing_context,
         "prefetch_factor": loader.prefetch_factor,
         "persistent_workers": loader.persistent_workers,
-        "generator": torch.Generator(),  # by default the program's own would be drawn from
+        "generator": torch.Generator(),  # the default would draw from the program's global generator
     }
     return DataLoader(dataset, **(options | changes))
 
@@ -218,7 +218,7 @@ def _identity(batch: Any) -> Any:
 
 
 class _EpochKeys:
-    """A batch sampler of keys, which an epoch puts there."""
+    """A batch sampler over the keys of the current epoch."""
 
     def __init__(self) -> None:
         self.steps: Sequence[StepKeys] = []
@@ -229,7 +229,7 @@ class _EpochKeys:
 
 
 class _FlatKeys:
-    """The keys one by one, for a dataset whose samples are batches."""
+    """A sampler over single keys, for a loader without batching."""
 
     def __init__(self, keys: _EpochKeys):
         self._keys = keys
@@ -239,7 +239,7 @@ class _FlatKeys:
 
 
 class _SeededDataset(Dataset):
-    """Makes each sample with generators seeded for it."""
+    """Loads each sample with the random generators seeded for it."""
 
     def __init__(self, dataset: Dataset, seed: int):
         self._dataset = dataset
@@ -264,10 +264,10 @@ class _SeededDataset(Dataset):
 
 
 class _ShardedStream(IterableDataset):
-    """The batches of one rank, each with whether it is only padding."""
+    """The batches of one rank, as (batch, whether it is only padding)."""
 
     def __init__(self, loader: DataLoader, rank: int, world_size: int, seed: int):
-        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that stay read it, too
+        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # shared with persistent workers
         self._dataset = loader.dataset
         self._batch_size = loader.batch_size
         self._collate = loader.collate_fn if loader.batch_size is not None else _first
@@ -293,5 +293,5 @@ class _ShardedStream(IterableDataset):
 
 
 def _first(samples: list[Any]) -> Any:
-    """Of a stream of batches."""
+    """The collate function of a dataset that yields batches."""
     return samples[0]
