@@ -24,20 +24,20 @@ def told(monkeypatch) -> list[str]:
     return settings
 
 
-def test_segments_grow_on_linux(told):
+def test_expandable_segments_are_enabled_on_linux(told):
     enable_expandable_segments(torch.device("cuda", 0))
     assert told == [ON]
 
 
 @pytest.mark.parametrize("name", VARIABLES)
-def test_what_the_environment_says_of_the_allocator_stays(name, told, monkeypatch):
+def test_allocator_settings_in_the_environment_are_kept(name, told, monkeypatch):
     monkeypatch.setenv(name, "max_split_size_mb:128")
     enable_expandable_segments(torch.device("cuda", 0))
     assert told == []
 
 
 @pytest.mark.parametrize(("system", "release"), [("win32", "10"), ("linux", "5.15.153.1-microsoft-standard-WSL2")])
-def test_where_torch_can_not_do_it_nothing_is_tried(system, release, told, monkeypatch):
+def test_unsupported_platforms_are_left_alone(system, release, told, monkeypatch):
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(platform, "release", lambda: release)
     enable_expandable_segments(torch.device("cuda", 0))
@@ -51,7 +51,7 @@ def test_where_torch_can_not_do_it_nothing_is_tried(system, release, told, monke
         (torch.OutOfMemoryError("CUDA out of memory."), [ON]),  # of another program's making
     ],
 )
-def test_on_a_virtual_gpu_that_can_not_do_it_it_is_switched_off(error, settings, told, monkeypatch):
+def test_expandable_segments_are_disabled_again_if_the_trial_fails(error, settings, told, monkeypatch):
     def fail(*size, device):
         raise error
 
@@ -60,6 +60,6 @@ def test_on_a_virtual_gpu_that_can_not_do_it_it_is_switched_off(error, settings,
     assert told == settings
 
 
-def test_torch_takes_the_settings():
+def test_torch_accepts_the_settings():
     """In a build without CUDA, too: a name that changes is found on any machine."""
     torch._C._accelerator_setAllocatorSettings(OFF)

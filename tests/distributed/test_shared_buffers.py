@@ -3,7 +3,7 @@ from __future__ import annotations
 from tests.support import buffer_scenarios
 
 
-def test_buffers_that_ranks_change_differently_are_rank_0s_after_every_step(two_ranks):
+def test_buffers_that_ranks_change_differently_get_rank_0s_values_after_every_step(two_ranks):
     (start, *first), (other_start, *second) = two_ranks.run(buffer_scenarios.train_counting, steps=9)
     assert start == other_start  # each rank had drawn its own
     for step, (own, other) in enumerate(zip(first, second, strict=True), start=1):

@@ -57,7 +57,7 @@ def on_all_ranks(body: Callable[[StoreExchange, int], Any], exchanges: list[Stor
     return results
 
 
-def test_every_rank_has_all_values_in_the_order_of_ranks(exchanges):
+def test_every_rank_gets_all_values_in_rank_order(exchanges):
     def body(exchange, rank):
         time.sleep(0.05 * (WORLD_SIZE - rank))  # the last comes first
         return exchange.gather({"rank": rank, "text": "é", "nothing": None}, "a test")
@@ -66,7 +66,7 @@ def test_every_rank_has_all_values_in_the_order_of_ranks(exchanges):
     assert on_all_ranks(body, exchanges) == [expected] * WORLD_SIZE
 
 
-def test_big_values_arrive_whole(exchanges):
+def test_large_values_arrive_complete(exchanges):
     def body(exchange, rank):
         return exchange.gather(str(rank) * 2**20, "a test")
 
@@ -74,7 +74,7 @@ def test_big_values_arrive_whole(exchanges):
     assert on_all_ranks(body, exchanges) == [expected] * WORLD_SIZE
 
 
-def test_rounds_do_not_mix_and_leave_no_keys_behind(exchanges, server):
+def test_exchanges_do_not_mix_and_leave_no_keys_behind(exchanges, server):
     def body(exchange, rank):
         pauses = random.Random(rank)
         for number in range(100):
@@ -88,7 +88,7 @@ def test_rounds_do_not_mix_and_leave_no_keys_behind(exchanges, server):
     assert server.num_keys() <= before + 2 * WORLD_SIZE  # of the last two rounds
 
 
-def test_a_rank_that_is_silent_is_named(exchanges, monkeypatch):
+def test_a_rank_without_keepalives_is_named(exchanges, monkeypatch):
     monkeypatch.setattr(module, "SILENT_SECONDS", 0.5)
     exchanges[2].close()  # gone, with its signs of life
 
@@ -117,7 +117,7 @@ def test_a_rank_that_is_slow_but_alive_is_waited_for(server, monkeypatch):
     on_all_ranks(lambda exchange, rank: exchange.close(), pair)
 
 
-def test_what_is_called_while_waiting_may_end_the_wait(server):
+def test_an_exception_from_on_wait_ends_the_wait(server):
     looks = []
 
     def look():
@@ -131,7 +131,7 @@ def test_what_is_called_while_waiting_may_end_the_wait(server):
     exchange.close()
 
 
-def test_rank_0_waits_for_a_rank_that_leaves_late_as_long_as_it_lives(server, monkeypatch):
+def test_rank_0_waits_for_a_late_rank_as_long_as_it_is_alive(server, monkeypatch):
     monkeypatch.setattr(module, "LEAVE_SECONDS", 1.0)
     monkeypatch.setattr(module, "KEEPALIVE_SECONDS", 0.05)
     pair = [StoreExchange(client(server), rank, 2) for rank in range(2)]
@@ -196,7 +196,7 @@ def mortal(monkeypatch):
     return store, exchange, thread
 
 
-def test_signs_of_life_end_with_the_store_which_nobody_waits_to_leave(mortal):
+def test_keepalives_end_with_the_store_and_closing_does_not_wait(mortal):
     store, exchange, thread = mortal
     store.is_gone = True
     thread.join(PATIENCE_SECONDS)
@@ -204,7 +204,7 @@ def test_signs_of_life_end_with_the_store_which_nobody_waits_to_leave(mortal):
     exchange.close()
 
 
-def test_signs_of_life_end_with_an_exchange_that_nobody_has_any_more():
+def test_keepalives_end_when_the_exchange_is_garbage_collected():
     before = threading.enumerate()
     exchange = StoreExchange(MortalStore(), 1, 2)
     [thread] = [thread for thread in threading.enumerate() if thread not in before]

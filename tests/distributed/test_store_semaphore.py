@@ -17,7 +17,7 @@ def store():
     return dist.HashStore()
 
 
-def test_at_most_so_many_are_inside_at_once_and_all_come_to_their_turn(store):
+def test_at_most_limit_holders_are_inside_and_all_get_in(store):
     def take(number):
         with store_semaphore(store, "loading", 2, PATIENCE_SECONDS):
             inside.add(number)
@@ -40,7 +40,7 @@ def test_at_most_so_many_are_inside_at_once_and_all_come_to_their_turn(store):
     assert max(most) == 2
 
 
-def test_who_was_called_away_keeps_nobody_from_coming(store):
+def test_a_waiter_that_gives_up_does_not_block_others(store):
     def leave():
         raise KeyError("a stop")
 
@@ -51,14 +51,14 @@ def test_who_was_called_away_keeps_nobody_from_coming(store):
         pass
 
 
-def test_after_the_limit_the_body_runs_without_a_turn(store):
+def test_after_the_time_limit_the_body_runs_anyway(store):
     store.add("loading/came", 1)  # of a rank that is gone
     start = time.monotonic()
     with store_semaphore(store, "loading", 1, limit_seconds=0.2):
         assert time.monotonic() - start >= 0.2
 
 
-def test_turns_of_another_name_are_others(store):
+def test_semaphores_with_different_names_are_independent(store):
     with (
         store_semaphore(store, "loading/0", 1, PATIENCE_SECONDS),
         store_semaphore(store, "loading/1", 1, PATIENCE_SECONDS),

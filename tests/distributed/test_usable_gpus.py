@@ -48,9 +48,7 @@ def machine(monkeypatch, tmp_path):
         (MISMATCH, "13.0", r"can't use the GPUs .*: the NVIDIA driver does not answer \(.*mismatch.*\); install"),
     ],
 )
-def test_gpus_that_can_not_be_used_are_refused_with_the_reason_unless_they_are_hidden(
-    nvml, cuda, words, machine, monkeypatch
-):
+def test_unusable_gpus_are_refused_with_the_reason_unless_hidden(nvml, cuda, words, machine, monkeypatch):
     machine(nvml, cuda)
     with pytest.raises(UserError, match=words):
         default_device()
@@ -58,7 +56,7 @@ def test_gpus_that_can_not_be_used_are_refused_with_the_reason_unless_they_are_h
     assert default_device() == torch.device("cpu")
 
 
-def test_without_a_driver_the_cpu_trains(machine):
+def test_without_a_driver_training_uses_the_cpu(machine):
     machine(FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND))
     assert default_device() == torch.device("cpu")
 
@@ -77,7 +75,7 @@ def test_without_a_driver_the_cpu_trains(machine):
         ((9, 0), ["gfx942"], True),
     ],
 )
-def test_kernels_run_on_the_chips_that_they_were_built_for(capability, built_for, runs):
+def test_kernels_run_on_the_architectures_they_were_built_for(capability, built_for, runs):
     assert has_kernels(capability, built_for) is runs
 
 
@@ -90,7 +88,7 @@ def test_a_gpu_without_kernels_is_refused(monkeypatch):
         Runtime(torch.device("cuda", 1))
 
 
-def test_the_device_is_told_with_the_reason_where_it_is_the_cpu(machine, monkeypatch):
+def test_the_device_description_says_why_it_is_the_cpu(machine, monkeypatch):
     machine(FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND))
     assert describe_device(torch.device("cpu")) == "the CPU: no NVIDIA driver is installed"
     monkeypatch.setattr(sys, "platform", "darwin")

@@ -60,7 +60,7 @@ def test_every_width_of_a_block_is_compiled(graphs):
     assert len(graphs) == 12
 
 
-def test_samples_and_validation_compile_nothing_and_the_training_goes_on_compiled(graphs):
+def test_samples_and_validation_run_eagerly_and_training_stays_compiled(graphs):
     denoiser = Denoiser(widths=(2, 3)).train()
     compile_blocks(denoiser)
     expected = denoiser()

@@ -40,7 +40,7 @@ def settings(make_config, tiny_model, tmp_path):
     return write
 
 
-def test_two_ranks_give_the_curve_of_one_though_each_may_need_another_expert(settings, two_ranks, tmp_path):
+def test_two_ranks_equal_one_even_if_they_use_different_experts(settings, two_ranks, tmp_path):
     # eleven pictures by twos: in the last step of an epoch one rank has none
     options = ("batch_size=2", "batch_size_mode=global", "method=full", "max_steps=12")
     alone = run_alone(rank_scenarios.train, **settings("one", *options))
@@ -52,7 +52,7 @@ def test_two_ranks_give_the_curve_of_one_though_each_may_need_another_expert(set
     assert changed(tmp_path / "weights-two") == {"transformer": True, "transformer_2": True}
 
 
-def test_an_expert_that_no_rank_needs_is_not_changed(settings, two_ranks, tmp_path):
+def test_an_unused_expert_does_not_change(settings, two_ranks, tmp_path):
     noisy = ("batch_size=2", "method=full", "diffusion.min_timestep=600", "max_steps=3")
     two_ranks.run(rank_scenarios.train, **settings("noisy", *noisy))
     # neither by its gradient nor by weight decay

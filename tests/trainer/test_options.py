@@ -217,7 +217,7 @@ def validation(picture_folder) -> tuple[str, ...]:
     return (*concept, "validation.every=2", "validation.unit=steps", "max_steps=6")
 
 
-def test_validation_changes_nothing_of_the_training(make_config, train, validation, tmp_path):
+def test_validation_does_not_affect_training(make_config, train, validation, tmp_path):
     settings = (*validation, "ema.enabled=true", "lora.dropout=0.2", "data.caption_dropout=0.5")
     plain = train(make_config(*settings, "validation.unit=never"))
     validated = train(make_config(*settings, f"workspace_dir={tmp_path / 'validated'}"))

@@ -160,7 +160,7 @@ def test_families_train_on_ranks_as_on_one(family, method, text, settings, two_r
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_mixed_precision_keeps_ranks_equal_and_near_one(precision, settings, two_ranks):
+def test_with_mixed_precision_ranks_stay_equal_and_close_to_one(precision, settings, two_ranks):
     common = (f"model.mixed_precision={precision}", "max_steps=8")
     alone = run_alone(rank_scenarios.train, config=settings("one", *common))
     first, second = two_ranks.run(rank_scenarios.train, config=settings("two", *common))
@@ -171,7 +171,7 @@ def test_mixed_precision_keeps_ranks_equal_and_near_one(precision, settings, two
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_gradients_in_fewer_bits_train_nearly_alike_and_keep_ranks_equal(precision, settings, two_ranks):
+def test_with_low_precision_gradients_ranks_stay_equal_and_close_to_one(precision, settings, two_ranks):
     exact = run_alone(rank_scenarios.train, config=settings("one", "max_steps=10"))
     sync = {"reduce_precision": precision}
     first, second = two_ranks.run(rank_scenarios.train, config=settings("two", "max_steps=10"), sync=sync)
@@ -181,7 +181,7 @@ def test_gradients_in_fewer_bits_train_nearly_alike_and_keep_ranks_equal(precisi
     assert first["digest"] == second["digest"]
 
 
-def test_averages_are_the_same_on_every_rank_and_on_one(settings, two_ranks, tmp_path):
+def test_the_ema_is_the_same_on_one_rank_and_on_several(settings, two_ranks, tmp_path):
     common = ("ema.enabled=true", "max_steps=6", "output.dtype=float32")
     alone = run_alone(rank_scenarios.train, config=settings("one", *common))
     first, second = two_ranks.run(rank_scenarios.train, config=settings("two", *common))
@@ -195,7 +195,7 @@ def test_averages_are_the_same_on_every_rank_and_on_one(settings, two_ranks, tmp
 # --- going on from a backup -------------------------------------------------------------------------------------------
 
 
-def test_a_backup_of_two_ranks_goes_on_with_one_two_and_four(settings, two_ranks, four_ranks, tmp_path):
+def test_a_backup_of_two_ranks_resumes_on_one_two_and_four(settings, two_ranks, four_ranks, tmp_path):
     common = ("ema.enabled=true", "optimizer.name=adamw", "schedule.name=cosine")
     straight = two_ranks.run(rank_scenarios.train, config=settings("straight", *common, "max_steps=12"))
     # step 5 is inside the third epoch
@@ -229,7 +229,7 @@ def test_a_backup_of_two_ranks_goes_on_with_one_two_and_four(settings, two_ranks
     ],
     ids=["full", "lora with dropout"],
 )
-def test_four_ranks_go_on_from_their_backup_bit_for_bit(common, settings, four_ranks):
+def test_four_ranks_resume_bit_for_bit(common, settings, four_ranks):
     straight = four_ranks.run(rank_scenarios.train, config=settings("straight", *common, "max_steps=8"))
     half = ("backup.at_end=true", "max_steps=3")
     four_ranks.run(rank_scenarios.train, config=settings("cut", *common, *half))
@@ -239,7 +239,7 @@ def test_four_ranks_go_on_from_their_backup_bit_for_bit(common, settings, four_r
         assert rank["digest"] == straight[0]["digest"]
 
 
-def test_a_batch_per_device_is_cut_anew_for_another_number_of_ranks(settings, two_ranks, tmp_path):
+def test_the_batch_size_per_device_is_recomputed_for_another_number_of_ranks(settings, two_ranks, tmp_path):
     common = ("batch_size_mode=per_device", "batch_size=4", "lr_scaling=sqrt", "backup.at_end=true")
     first, _ = two_ranks.run(rank_scenarios.train, config=settings("run", *common, "max_steps=3"))
     resumed = run_alone(rank_scenarios.train, config=settings("run", *common, "max_steps=6"), resume=True)
@@ -274,7 +274,7 @@ def test_a_number_of_ranks_that_does_not_divide_the_batch_of_a_backup_is_refused
 
 
 @pytest.mark.parametrize(("rule", "rate"), [("sqrt", 2e-4), ("linear", 4e-4), ("none", 1e-4)])
-def test_the_learning_rate_grows_with_the_ranks_by_the_rule(rule, rate, trainer_of_ranks):
+def test_the_learning_rate_is_scaled_with_the_number_of_ranks(rule, rate, trainer_of_ranks):
     parts = ("text_encoder.train=true", "text_encoder.learning_rate=1e-5")
     trainer = trainer_of_ranks(4, f"lr_scaling={rule}", "optimizer.learning_rate=1e-4", *parts)
     trainer.start()
@@ -285,7 +285,7 @@ def test_the_learning_rate_grows_with_the_ranks_by_the_rule(rule, rate, trainer_
     assert told == [f"Scaling learning rate by {text}" for text in words]
 
 
-def test_the_rate_of_prodigy_and_of_a_global_batch_stays(trainer_of_ranks):
+def test_the_learning_rate_of_prodigy_and_of_a_global_batch_is_not_scaled(trainer_of_ranks):
     for overrides in (("optimizer.name=prodigy",), ("batch_size_mode=global", "batch_size=4")):
         trainer = trainer_of_ranks(4, *overrides, "optimizer.learning_rate=1e-4")
         trainer.start()
@@ -294,7 +294,7 @@ def test_the_rate_of_prodigy_and_of_a_global_batch_stays(trainer_of_ranks):
         shutil.rmtree(trainer.run_folder.path)
 
 
-def test_real_ranks_train_at_the_scaled_rate(settings, two_ranks):
+def test_real_ranks_use_the_scaled_learning_rate(settings, two_ranks):
     config = settings("run", "batch_size_mode=per_device", "batch_size=2", "lr_scaling=linear", "max_steps=1")
     for rank in two_ranks.run(rank_scenarios.start, config=config):
         assert rank["rates"] == [2e-3]
@@ -315,14 +315,14 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_all(settings, two_r
     assert [text for text in first["warnings"] if "Step 3 was skipped" in text]
 
 
-def test_a_rank_that_has_read_another_base_is_named_before_the_first_step(settings, two_ranks):
+def test_a_rank_with_another_base_model_is_named_before_the_first_step(settings, two_ranks):
     errors = two_ranks.run(rank_scenarios.train_on_another_base, config=settings("run"))
     assert errors == [
         "TrainingError: The weights of rank 1 differ from those of rank 0 (step 0): check model.base on its machine."
     ] * 2
 
 
-def test_a_rank_whose_weights_drift_away_is_named_within_the_interval(settings, two_ranks):
+def test_a_rank_whose_weights_drift_is_named_within_the_interval(settings, two_ranks):
     config = settings("run", "check_ranks_every=2", "max_steps=12")
     for rank in two_ranks.run(rank_scenarios.train_with_fault, config=config, fault="perturb@1:3"):
         assert rank["error"].startswith("TrainingError: The trained weights of rank 1 differ")
@@ -332,7 +332,7 @@ def test_a_rank_whose_weights_drift_away_is_named_within_the_interval(settings, 
 # --- stops ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_during_the_samples_ends_them_on_all_ranks_and_then_the_run(settings, two_ranks):
+def test_a_stop_during_sampling_ends_it_and_the_run_on_all_ranks(settings, two_ranks):
     config = settings("run", *SAMPLE, "sampling.samples.0.count=6", "sampling.at_start=true", "max_steps=50")
     first, second = two_ranks.run(rank_scenarios.stop_while_sampling, config=config)
     assert first["samples_made"] == ["000_a photo of a cat_seed42.png"]
@@ -342,7 +342,7 @@ def test_a_stop_during_the_samples_ends_them_on_all_ranks_and_then_the_run(setti
     assert first["backups"] == [first["step"]]
 
 
-def test_a_stop_of_any_rank_ends_the_waiting_of_the_first_for_room(settings, two_ranks, tmp_path):
+def test_a_stop_on_any_rank_ends_the_wait_for_disk_space(settings, two_ranks, tmp_path):
     spare = (f"output.fallback_dir={tmp_path / 'spare'}", "output.wait_minutes=60")
     config = settings("run", "max_steps=1", *spare)
     first, second = two_ranks.run(rank_scenarios.stop_while_waiting_for_room, config=config)
@@ -352,14 +352,14 @@ def test_a_stop_of_any_rank_ends_the_waiting_of_the_first_for_room(settings, two
 
 
 @pytest.mark.parametrize("stopper", [0, 1])
-def test_a_stop_during_the_caching_ends_all_ranks(stopper, settings, two_ranks, tmp_path):
+def test_a_stop_during_caching_ends_all_ranks(stopper, settings, two_ranks, tmp_path):
     config = settings("run", f"cache_dir={tmp_path / 'cold'}")
     ends = two_ranks.run(rank_scenarios.stop_while_caching, config=config, stopper=stopper)
     assert ends == ["StopRequested: "] * 2
 
 
 @pytest.mark.parametrize(("stopper", "requeues"), [(0, False), (1, False), (1, True)])
-def test_a_stop_while_another_rank_still_loads_the_model_ends_all_ranks_alike(stopper, requeues, settings, two_ranks):
+def test_a_stop_while_another_rank_loads_the_model_ends_all_ranks(stopper, requeues, settings, two_ranks):
     scenario = {"config": settings("run"), "stopper": stopper, "requeues": requeues}
     ends = two_ranks.run(rank_scenarios.stop_while_loading, **scenario)
     assert [tuple(end) for end in ends] == [("StopRequested: ", requeues)] * 2
@@ -368,7 +368,7 @@ def test_a_stop_while_another_rank_still_loads_the_model_ends_all_ranks_alike(st
 # --- what is shared out -----------------------------------------------------------------------------------------------
 
 
-def test_the_pictures_of_the_samples_are_shared_out_and_numbered_as_one_list(settings, two_ranks, tmp_path):
+def test_samples_are_split_over_ranks_and_numbered_consecutively(settings, two_ranks, tmp_path):
     common = (*SAMPLE, "sampling.samples.0.count=5", "sampling.at_end=true", "max_steps=1")
     alone = run_alone(rank_scenarios.train, config=settings("one", *common))
     first, second = two_ranks.run(rank_scenarios.train, config=settings("two", *common))
@@ -379,7 +379,7 @@ def test_the_pictures_of_the_samples_are_shared_out_and_numbered_as_one_list(set
     assert sorted(path.name for path in folder.iterdir()) == alone["samples_made"]
 
 
-def test_only_the_first_rank_writes_backup_model_and_settings(settings, two_ranks, tmp_path):
+def test_only_rank_0_writes_backup_model_and_settings(settings, two_ranks, tmp_path):
     config = settings("run", "backup.at_end=true", "max_steps=1", "ema.enabled=true")
     first, second = two_ranks.run(rank_scenarios.train, config=config, own_workspace=True)
     assert (first["backups"], first["saved"]) == ([1], ["model.safetensors"])
@@ -388,14 +388,14 @@ def test_only_the_first_rank_writes_backup_model_and_settings(settings, two_rank
     assert not (tmp_path / "run-rank-1").exists()
 
 
-def test_what_concerns_the_whole_run_is_warned_of_once(settings, two_ranks):
+def test_warnings_about_the_run_appear_once(settings, two_ranks):
     config = settings("run", "batch_size=16", "max_steps=2")
     first, second = two_ranks.run(rank_scenarios.train, config=config, fault="nan@1:2")
     assert [text.split(":")[0] for text in first["warnings"]] == ["11 samples < 16 per step", "Step 2 was skipped"]
     assert second["warnings"] == []
 
 
-def test_ranks_of_which_one_alone_would_resume_are_refused_before_they_exchange_anything_else(make_config):
+def test_if_only_some_ranks_resume_they_are_refused_in_the_first_exchange(make_config):
     config = make_config()
 
     def start(runtime: Runtime) -> None:
@@ -411,10 +411,10 @@ def test_ranks_of_which_one_alone_would_resume_are_refused_before_they_exchange_
 
 
 @pytest.mark.parametrize("change", ["optimizer.learning_rate=0.5", "tensorboard=true", "concepts.0.repeats=2"])
-def test_settings_that_decide_what_is_trained_are_compared(change, make_config):
+def test_settings_that_affect_training_are_compared(change, make_config):
     assert settings_digest(make_config(change)) != settings_digest(make_config())
 
 
-def test_places_may_differ_between_machines(make_config, tmp_path):
+def test_paths_may_differ_between_machines(make_config, tmp_path):
     elsewhere = make_config(f"workspace_dir={tmp_path}/b", f"model.base={tmp_path}", f"concepts.0.path={tmp_path}")
     assert settings_digest(elsewhere) == settings_digest(make_config("node_rank=1", "num_nodes=1"))

@@ -69,7 +69,7 @@ def squared(model, inputs):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor", "schedule_free", "lion"])
-def test_the_parameters_that_preparing_leaves_are_those_that_train(optimizer):
+def test_the_parameters_after_prepare_are_trained(optimizer):
     config = OptimizerConfig(name=optimizer, learning_rate=1e-2, max_grad_norm=0.0)
     steps = [Step([torch.randn(4, 4, generator=torch.Generator().manual_seed(i))]) for i in range(4)]
     states, norms = [], []
@@ -97,7 +97,7 @@ CALLS = {  # action -> the calls that every rank makes in it
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_every_rank_calls_what_a_sharded_model_needs_all_ranks_for(rank, make_config):
+def test_every_rank_makes_the_calls_that_sharding_needs(rank, make_config):
     settings = (
         "validation.unit=steps",
         "validation.every=9",

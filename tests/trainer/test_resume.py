@@ -77,7 +77,7 @@ def stop_after(trainer, step: int) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_twenty_steps_equal_ten_and_a_new_process_and_ten(method, make_config, train, start, config_file, tmp_path):
+def test_twenty_steps_equal_ten_steps_and_ten_after_a_resume(method, make_config, train, start, config_file, tmp_path):
     straight = train(make_config(*RUN, *METHODS[method], f"workspace_dir={tmp_path / 'straight'}"))
 
     first = start(make_config(*RUN, *METHODS[method]))
@@ -99,7 +99,7 @@ def test_twenty_steps_equal_ten_and_a_new_process_and_ten(method, make_config, t
     assert resumed_steps == {step: straight_steps[step] for step in range(11, 21)}
 
 
-def test_a_run_killed_inside_accumulation_goes_on_from_its_backup(make_config, train, config_file, tmp_path):
+def test_a_run_killed_during_accumulation_resumes_from_its_backup(make_config, train, config_file, tmp_path):
     settings = (*RUN, *METHODS["lora"], "backup.every=5", "backup.unit=steps")
     straight = train(make_config(*settings, f"workspace_dir={tmp_path / 'straight'}"))
     config = make_config(*settings)
@@ -117,7 +117,7 @@ def test_a_run_killed_inside_accumulation_goes_on_from_its_backup(make_config, t
     assert resumed.callbacks.losses == straight.callbacks.losses[number:]
 
 
-def test_a_backup_that_found_no_room_in_the_run_folder_is_gone_on_from_exactly(make_config, train, start, tmp_path):
+def test_a_run_resumes_exactly_from_a_backup_in_a_fallback_folder(make_config, train, start, tmp_path):
     spare = (f"output.fallback_dir={tmp_path / 'spare'}", "output.wait_minutes=0")
     settings = (*RUN, *METHODS["lora"], "max_steps=6", *spare)
     straight = train(make_config(*settings, f"workspace_dir={tmp_path / 'straight'}"))
@@ -134,7 +134,7 @@ def test_a_backup_that_found_no_room_in_the_run_folder_is_gone_on_from_exactly(m
     assert files(run / "models") == files(tmp_path / "straight" / "models") != {}
 
 
-def test_a_backup_inside_an_epoch_repeats_and_drops_no_sample(make_config, train, start):
+def test_a_resume_within_an_epoch_neither_repeats_nor_drops_samples(make_config, train, start):
     config = make_config(*RUN)
     first = start(config)
     stop_after(first, 10)

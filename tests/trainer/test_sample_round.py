@@ -39,11 +39,11 @@ def make(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError(), MemoryError(), RuntimeError(ALLOCATOR)])
-def test_samples_that_the_memory_is_too_small_for_are_a_warning(error, make):
+def test_running_out_of_memory_while_sampling_is_a_warning(error, make):
     told = make(error)
     assert [text.partition(":")[0] for text in told.warnings] == ["Not enough memory for the samples"]
 
 
-def test_another_error_is_not_taken_for_too_little_memory(make):
+def test_other_errors_are_not_treated_as_out_of_memory(make):
     with pytest.raises(RuntimeError, match="size mismatch"):
         make(RuntimeError("size mismatch"))

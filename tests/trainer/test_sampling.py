@@ -25,7 +25,7 @@ def pixels(image):
     return np.asarray(image, np.float32) / 255
 
 
-def test_without_a_negative_prompt_the_pipeline_takes_what_stands_for_no_caption(pipe):
+def test_without_a_negative_prompt_the_pipeline_uses_its_unconditional_prompt(pipe):
     ((_, picture),) = generate_images(pipe, [REQUEST], 1)
     options = {"width": 32, "height": 32, "num_inference_steps": 2, "guidance_scale": 4.0, "output_type": "np"}
     zeros = pipe("a cat", generator=torch.Generator().manual_seed(3), **options).images[0]
@@ -34,7 +34,7 @@ def test_without_a_negative_prompt_the_pipeline_takes_what_stands_for_no_caption
     np.testing.assert_allclose(pixels(picture), zeros, atol=0.003)
 
 
-def test_a_picture_does_not_depend_on_the_negative_prompts_beside_it(pipe):
+def test_an_image_does_not_depend_on_other_negative_prompts(pipe):
     other = replace(REQUEST, negative_prompt="a dog")
     together = [pixels(image) for _, image in generate_images(pipe, [REQUEST, other, REQUEST], 3)]
     alone = pixels(next(generate_images(pipe, [REQUEST], 1))[1])
@@ -42,7 +42,7 @@ def test_a_picture_does_not_depend_on_the_negative_prompts_beside_it(pipe):
     np.testing.assert_allclose(together[2], alone, atol=0.005)
 
 
-def test_pictures_that_are_made_together_are_decoded_one_after_the_other(pipe):
+def test_images_of_a_batch_are_decoded_one_at_a_time(pipe):
     decoded = []
     pipe.vae.decoder.register_forward_hook(lambda decoder, inputs, output: decoded.append(len(inputs[0])))
     assert len(list(generate_images(pipe, [REQUEST] * 3, 3))) == 3
@@ -51,7 +51,7 @@ def test_pictures_that_are_made_together_are_decoded_one_after_the_other(pipe):
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
-def test_with_mixed_precision_the_denoiser_alone_computes_in_it(precision, dtype, make_config, start, monkeypatch):
+def test_only_the_denoiser_runs_in_mixed_precision(precision, dtype, make_config, start, monkeypatch):
     def record(owner, method, of, original):
         def recorded(*args, **kwargs):
             computed[of] = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
@@ -75,7 +75,7 @@ def test_with_mixed_precision_the_denoiser_alone_computes_in_it(precision, dtype
     assert computed["denoiser"] == torch.float32
 
 
-def test_a_denoiser_of_lists_gives_what_it_predicts_in_the_precision_of_its_latents():
+def test_a_denoiser_with_list_inputs_predicts_in_the_dtype_of_its_latents():
     class OfLists(torch.nn.Module):
         def forward(self, latents, scale):
             return ([value.bfloat16() * scale for value in latents],)

@@ -28,7 +28,7 @@ def test_neighbours_are_rounded_independently():
     assert together == pytest.approx(0.25, abs=0.01)
 
 
-def test_what_bfloat16_can_hold_stays():
+def test_exact_bfloat16_values_are_not_changed():
     values = torch.tensor([0.0, -0.0, 1.0, -1.5, 2.0**-130, 3e38, float("inf"), -float("inf")]).bfloat16()
     for seed in range(20):
         assert torch.equal(stochastic_round(values.float(), seed), values)
@@ -42,7 +42,7 @@ def test_the_same_seed_rounds_the_same_way_in_every_memory_layout():
     assert not torch.equal(stochastic_round(values, 5), stochastic_round(values, 6))
 
 
-def test_parts_hold_one_dtype_and_a_bounded_size(monkeypatch):
+def test_chunks_have_one_dtype_and_a_bounded_size(monkeypatch):
     monkeypatch.setattr(stochastic_rounding, "CHUNK_ELEMENTS", 10)
     sizes = [(4, torch.bfloat16), (6, torch.bfloat16), (1, torch.bfloat16), (3, torch.float32), (30, torch.float32)]
     params = [nn.Parameter(torch.zeros(size, dtype=dtype)) for size, dtype in sizes]
@@ -68,7 +68,7 @@ def slow_descent(name: str, dtype: torch.dtype, rounding: bool, steps: int = 300
 
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "sgd", "adafactor"])
-def test_small_updates_add_up_as_in_float32(name):
+def test_small_updates_accumulate_as_in_float32(name):
     exact = slow_descent(name, torch.float32, rounding=False).mean().item()
     assert 1.05 < exact < 1.3
     assert slow_descent(name, torch.bfloat16, rounding=False).float().mean().item() == 1.0  # all of them are lost
@@ -78,7 +78,7 @@ def test_small_updates_add_up_as_in_float32(name):
 
 
 @pytest.mark.parametrize("name", ROUNDED)
-def test_the_state_is_in_float32_and_the_weights_keep_their_place(name):
+def test_the_state_is_float32_and_the_weights_stay_in_place(name):
     param = nn.Parameter(torch.ones(8, 8, dtype=torch.bfloat16))
     place = param.data_ptr()
     config = OptimizerConfig(name=name, stochastic_rounding=True)
@@ -92,7 +92,7 @@ def test_the_state_is_in_float32_and_the_weights_keep_their_place(name):
     assert all(tensor.dtype == torch.float32 for tensor in tensors)
 
 
-def test_parts_step_as_the_whole(monkeypatch):
+def test_stepping_in_chunks_equals_stepping_at_once(monkeypatch):
     def train(part_elements: int) -> list[torch.Tensor]:
         monkeypatch.setattr(stochastic_rounding, "CHUNK_ELEMENTS", part_elements)
         torch.manual_seed(1)

@@ -45,7 +45,7 @@ def moved(states, name):
     [(STOP, 3), (("text_encoder.stop_after=1.5", "text_encoder.stop_unit=epochs"), 5)],
     ids=["steps", "epochs"],
 )
-def test_a_stopped_part_stays_as_it_is_and_the_other_goes_on(settings, last, make_config, start):
+def test_a_stopped_part_stays_unchanged_and_the_other_trains_on(settings, last, make_config, start):
     trainer = start(make_config(*RUN, *settings))
     states = watch(trainer)
     trainer.train()
@@ -68,7 +68,7 @@ def test_no_optimizer_touches_a_stopped_part(name, make_config, start):
     assert all(moved(states, "unet")[2:])
 
 
-def test_before_its_end_a_part_trains_as_if_it_had_none(make_config, start, tmp_path):
+def test_a_part_trains_normally_before_it_stops(make_config, start, tmp_path):
     ends = []
     for number, settings in enumerate((STOP, ())):
         trainer = start(make_config(*RUN, *settings, f"workspace_dir={tmp_path / str(number)}"))
@@ -80,7 +80,7 @@ def test_before_its_end_a_part_trains_as_if_it_had_none(make_config, start, tmp_
         assert all(torch.equal(tensor, ends[1][0][name][key]) for key, tensor in ends[0][0][name].items())
 
 
-def test_a_resumed_run_knows_that_a_part_has_stopped(make_config, start, train, tmp_path):
+def test_a_stopped_part_stays_stopped_after_a_resume(make_config, start, train, tmp_path):
     settings = (*RUN, *STOP, "backup.every=4", "backup.unit=steps", "backup.keep=9")
     straight = train(make_config(*settings, f"workspace_dir={tmp_path / 'straight'}"))
     config = make_config(*settings)
@@ -105,7 +105,7 @@ def test_a_resumed_run_knows_that_a_part_has_stopped(make_config, start, train, 
         assert all(torch.equal(tensor, part(straight, name)[key]) for key, tensor in part(resumed, name).items())
 
 
-def test_two_ranks_stop_a_part_as_one_does(make_config, two_ranks, tmp_path):
+def test_two_ranks_stop_a_part_at_the_same_step_as_one(make_config, two_ranks, tmp_path):
     outcomes = {}
     for name, run in {"one": run_alone, "two": two_ranks.run}.items():
         settings = ("batch_size=4", "batch_size_mode=global", "model.weight_dtype=float64")

@@ -148,7 +148,7 @@ def wait_for(condition: Callable[[Node], object], nodes: Sequence[Node]) -> None
         time.sleep(0.05)
 
 
-def test_each_mistake_is_one_plain_sentence_on_both_hosts_in_seconds(config, two_hosts, config_file, tmp_path):
+def test_each_mistake_is_one_sentence_on_both_hosts_within_seconds(config, two_hosts, config_file, tmp_path):
     """All at once, each at a port of its own, for a wrong address takes a while to be given up."""
     first, second = two_hosts
     settings, other_settings = Path(config_file(config)), tmp_path / "other.yaml"
