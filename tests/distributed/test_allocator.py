@@ -1,4 +1,4 @@
-"""Segments of GPU memory grow where the driver can do it, and nobody has said otherwise."""
+"""Expandable segments are enabled if the driver supports them and the user has not configured the allocator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from modules.distributed.allocator import OFF, ON, VARIABLES, enable_expandable_
 
 @pytest.fixture
 def told(monkeypatch) -> list[str]:
-    """What the allocator was told, on Linux, with a GPU that works."""
+    """The settings passed to the allocator, on Linux with a working GPU."""
     settings = []
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append)
     monkeypatch.setattr(torch, "empty", lambda *size, device: None)
@@ -48,7 +48,7 @@ def test_unsupported_platforms_are_left_alone(system, release, told, monkeypatch
     ("error", "settings"),
     [
         (RuntimeError("CUDA driver error: operation not supported"), [ON, OFF]),
-        (torch.OutOfMemoryError("CUDA out of memory."), [ON]),  # of another program's making
+        (torch.OutOfMemoryError("CUDA out of memory."), [ON]),  # another program uses the memory
     ],
 )
 def test_expandable_segments_are_disabled_again_if_the_trial_fails(error, settings, told, monkeypatch):
@@ -61,5 +61,5 @@ def test_expandable_segments_are_disabled_again_if_the_trial_fails(error, settin
 
 
 def test_torch_accepts_the_settings():
-    """In a build without CUDA, too: a name that changes is found on any machine."""
+    """Works without CUDA, too, so that a renamed setting is noticed on any machine."""
     torch._C._accelerator_setAllocatorSettings(OFF)

@@ -13,7 +13,7 @@ def test_ranks_exchange_plain_data_and_sums(two_ranks):
     first, second = two_ranks.run(rank_scenarios.exchange)
     assert first["gathered"] == second["gathered"] == [{"rank": 0}, {"rank": 1}]
     assert first["told"] == second["told"] == [0, "plain"]
-    main_value = torch.tensor(0.1).item()  # in float32, as it was
+    main_value = torch.tensor(0.1).item()  # rounded to float32
     assert first["total"] == second["total"] == [2.0, 1.0, main_value]
     assert (first["ranks"], second["ranks"]) == ([0, 0, 2, True], [1, 1, 2, False])
 
@@ -28,7 +28,7 @@ def test_a_wait_beats_and_ends_with_an_exception_from_on_wait(two_ranks):
 
 
 def test_ranks_that_train_different_denoisers_equal_one_process(two_ranks):
-    # all four micro-batches of a step, two for each rank: both the same, one each, one denoiser on no rank, on one rank
+    # the denoisers of a step's four micro-batches, two per rank: both the same, one each, one unused, one on one rank
     patterns = [list(numbers) for numbers in itertools.product((0, 1), repeat=4)]
     chosen = patterns + patterns[::-1]
     alone = run_alone(rank_scenarios.train_two_denoisers, chosen=chosen)
@@ -59,7 +59,7 @@ def test_a_step_has_one_collective_besides_the_gradients_and_no_sync(two_ranks):
 def test_a_stop_at_any_time_ends_all_ranks_at_the_same_step(two_ranks, stopper):
     first, second = two_ranks.run(rank_scenarios.stop_many_times, trials=50, stopper=stopper)
     assert first == second
-    assert len(set(first)) > 5  # at many moments
+    assert len(set(first)) > 5  # at many different steps
 
 
 @pytest.mark.parametrize("stopper", [0, 1])

@@ -19,7 +19,7 @@ from modules.distributed.environments import (
 
 ROOT = Path(__file__).parents[2]
 
-# What torch 2.13's torchrun sets for the second of two ranks, and accelerate 1.15 beside it.
+# The variables that torch 2.13's torchrun sets for the second of two ranks, and those that accelerate 1.15 adds.
 TORCHRUN = {
     "RANK": "1",
     "LOCAL_RANK": "1",
@@ -74,7 +74,7 @@ def test_spawn_reads_what_spawn_variables_wrote():
 
 
 def test_spawn_on_one_node_uses_the_loopback_address():
-    config = TrainConfig(master_addr="10.0.0.7")  # left over from a run on several
+    config = TrainConfig(master_addr="10.0.0.7")  # left over from a run on several nodes
     env = spawn_variables(0, config, num_ranks=2, port=12355, run_id="r")
     assert find_environment(env).master_addr == "127.0.0.1"
 
@@ -151,7 +151,7 @@ def test_slurm_falls_back_to_the_variables_of_the_job():
         {"SLURM_STEP_ID": "batch"},
         {"SLURM_STEP_ID": "4294967291"},  # the batch step
         {"SLURM_STEP_ID": "4294967290"},  # the interactive step
-        {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"},  # a shell got by srun --pty
+        {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"},  # a shell started with srun --pty
     ],
 )
 def test_a_batch_script_or_shell_is_not_a_rank(changes):
@@ -184,7 +184,7 @@ def test_slurm_uses_an_exported_address_and_port():
 
 
 def test_slurm_jobs_and_steps_on_one_node_have_different_ports():
-    # the jobs of an array have consecutive IDs, each its own
+    # the jobs of an array have consecutive IDs
     ports = {
         find_environment(SLURM | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)}).master_port
         for job in range(4711, 4811)
@@ -269,7 +269,7 @@ with open(path, "w") as file:
     ],
 )
 def test_two_ranks_of_the_real_launcher_are_detected(name, launcher, tmp_path):
-    """Takes about 4 s each. accelerate starts a single process, and says nothing, if its file is not quite right."""
+    """Takes about 4 s each. With a slightly wrong config file, accelerate silently starts a single process."""
     (tmp_path / "show.py").write_text(SHOW, encoding="utf-8")
     file = [str(ROOT / "resources" / "accelerate_config.yaml")] if name == "accelerate" else []
     command = [sys.executable, "-m", *launcher, *file, str(tmp_path / "show.py"), str(tmp_path)]

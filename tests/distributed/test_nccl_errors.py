@@ -1,4 +1,4 @@
-"""An error of NCCL is told with its cause and what to do, not with where torch met it."""
+"""NCCL errors are reported with their cause and remedy instead of torch's source location."""
 
 from __future__ import annotations
 

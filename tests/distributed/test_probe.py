@@ -1,4 +1,4 @@
-"""The communication probe with real gloo ranks: what it measures, and whom it blames."""
+"""The communication probe with real gloo ranks: what it measures, and which rank it blames."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_rank_that_hangs_or_dies_is_named_instead_of_those_waiting_for_it(fa
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no signals")
 def test_a_stopped_rank_is_named_if_both_are_in_the_same_collective(monkeypatch):
-    monkeypatch.setattr("modules.distributed.ProbeRanks.CAUSE_SECONDS", 2.0)  # for the other to say that it is alive
+    monkeypatch.setattr("modules.distributed.ProbeRanks.CAUSE_SECONDS", 2.0)  # for the other rank to respond
 
     def stop_rank_1(ranks: ProbeRanks) -> None:
         threading.Timer(0.7, ranks._processes[1].send_signal, [signal.SIGSTOP]).start()
@@ -94,7 +94,7 @@ def test_a_stopped_rank_is_named_if_both_are_in_the_same_collective(monkeypatch)
 
 
 def test_ranks_waiting_for_each_other_are_named_together(monkeypatch):
-    monkeypatch.setattr("modules.distributed.ProbeRanks.CAUSE_SECONDS", 60.0)  # ends with the second answer
+    monkeypatch.setattr("modules.distributed.ProbeRanks.CAUSE_SECONDS", 60.0)  # ends with the second response
     failure = _failure_of_long_rounds(2)
     assert failure.rank is None
     assert failure.text == (
@@ -167,7 +167,7 @@ def test_a_timeout_shorter_than_the_measurement_is_refused(numbers):
 
 
 def test_bus_bandwidth_equals_that_of_nccl_tests():
-    """A ring moves 2 (n - 1) / n of the buffer over each link: on 2 ranks just the buffer, on 4 one and a half."""
+    """A ring moves 2 (n - 1) / n of the buffer over each link: 1 buffer for 2 ranks, 1.5 for 4."""
     assert bus_bandwidth(10**9, 0.5, num_ranks=2) == pytest.approx(2.0)
     assert bus_bandwidth(10**9, 0.5, num_ranks=4) == pytest.approx(3.0)
 
@@ -184,7 +184,7 @@ def test_lists_are_joined():
 def _failure_of_long_rounds(
     timeout_seconds: float, after_joining: Callable[[ProbeRanks], None] = lambda ranks: None
 ) -> Failure:
-    """Of two ranks whose rounds last longer than `timeout_seconds`."""
+    """The failure of two ranks whose rounds take longer than `timeout_seconds`."""
     try:
         with ProbeRanks("gloo", ["cpu", "cpu"], 16 * 2**20, seconds=60, timeout_seconds=timeout_seconds) as ranks:
             ranks.join()
@@ -201,7 +201,7 @@ def _children(pid: int) -> list[int]:
         try:
             fields = status.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has ended since
+            continue  # it has ended meanwhile
         if int(fields[1]) == pid:
             found.append(int(status.parent.name))
     return found

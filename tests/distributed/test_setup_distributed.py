@@ -47,7 +47,7 @@ def environment(rank: int, world_size: int, kind=SpawnEnvironment, local_world_s
     )
 
 
-# --- the meeting ------------------------------------------------------------------------------------------------------
+# --- rendezvous -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def server():
 
 @pytest.fixture
 def meet(server):
-    """Lets ranks meet, each given as (rank, world size), with gloo or their own; gives what each of them says."""
+    """Makes ranks, given as (rank, world size), join with gloo or their own backend; returns the errors."""
 
     def run(*ranks: tuple[int, int], seconds: float = 60.0, backends: dict[int, str] | None = None) -> list[str]:
         says = [""] * len(ranks)
@@ -67,7 +67,7 @@ def meet(server):
             store = dist.PrefixStore("run", dist.TCPStore("127.0.0.1", server.port, is_master=False))
             try:
                 backend = (backends or {}).get(rank, "gloo")
-                module._meet(store, environment(rank, world_size), CPU, backend, seconds)
+                module._rendezvous(store, environment(rank, world_size), CPU, backend, seconds)
             except RanksError as error:
                 says[number] = str(error)
 
@@ -97,7 +97,7 @@ def test_a_rank_that_was_started_twice_is_refused(meet):
 
 def test_different_world_sizes_are_refused_with_both_values(meet):
     first, second = meet((0, 2), (1, 3))
-    assert first == second  # the one that was refused has told the other
+    assert first == second  # the refused rank has told the other
     assert first in (
         "Rank 0 was started for 2 ranks and others for 3: start every machine with the same world_size and num_nodes.",
         "Rank 1 was started for 3 ranks and others for 2: start every machine with the same world_size and num_nodes.",
@@ -125,7 +125,7 @@ def test_missing_ranks_are_named(meet):
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """A function that says how many GPUs there are."""
+    """Returns a function that sets the number of GPUs."""
     return lambda count: monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
 
 
@@ -173,7 +173,7 @@ def test_ranks_without_a_gpu_use_the_cpu(gpus):
         (SpawnEnvironment, 2, None, 1),
         (SlurmEnvironment, 64, None, 16),
         (SlurmEnvironment, 64, "64", 16),
-        (SlurmEnvironment, 16, "64", 16),  # --cpus-per-task 16: they are this task's already
+        (SlurmEnvironment, 16, "64", 16),  # --cpus-per-task 16: the cores belong to this task
     ],
 )
 def test_the_ranks_of_a_machine_share_its_cores(kind, cores, on_node, threads):
@@ -186,7 +186,7 @@ def test_the_ranks_of_a_machine_share_its_cores(kind, cores, on_node, threads):
 
 @pytest.fixture
 def alone(monkeypatch):
-    """This process has not been started as a rank, and has joined nobody."""
+    """This process has no launcher and has not joined any ranks."""
     for name in ("CHORUS_LAUNCH", "RANK", "WORLD_SIZE", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(module, "_membership", None)
@@ -223,14 +223,14 @@ except UserError as error:
     print(type(error).__name__, error, flush=True)
     os._exit(2)
 runtime = ranks.create_runtime(config)
-runtime.barrier("joining")  # one that leaves at once would end the other's joining
+runtime.barrier("joining")  # a rank that leaves at once would interrupt the other's joining
 runtime.close()
 ranks.cleanup_distributed()
 """
 
 
 def join(*ranks: tuple[int, int], port: int, seconds: float = 100) -> list[str]:
-    """What processes that are started as these (local rank, ranks) print."""
+    """The output of processes started as these (local rank, ranks)."""
     variables = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "CHORUS_JOIN_SECONDS": str(seconds)}
     processes = []
     for rank, num_ranks in ranks:
@@ -281,7 +281,7 @@ def test_a_missing_store_is_explained_in_one_sentence():
 def test_ranks_that_do_not_leave_end_cleanly_and_a_failed_one_ends_the_other():
     ways = ("nothing is called", "only cleanup", "rank 0 fails")
     script = str(ROOT / "tests" / "support" / "leaving_ranks.py")
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", script, *ways]  # of forking beside other threads
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", script, *ways]  # forking with threads
     env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.stderr == ""

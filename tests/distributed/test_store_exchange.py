@@ -1,4 +1,4 @@
-"""Each rank is a thread with a client of its own; the store is a real one."""
+"""StoreExchange with a real store; each rank is a thread with its own client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def server():
 
 @pytest.fixture
 def exchanges(server, monkeypatch):
-    """One exchange for each rank; all are closed, together as ranks close them."""
+    """One exchange per rank; all are closed afterwards, as ranks do."""
     monkeypatch.setattr(module, "LEAVE_SECONDS", 2.0)
     made = [StoreExchange(client(server), rank, WORLD_SIZE) for rank in range(WORLD_SIZE)]
     yield made
@@ -39,7 +39,7 @@ def client(server: dist.TCPStore) -> dist.Store:
 
 
 def on_all_ranks(body: Callable[[StoreExchange, int], Any], exchanges: list[StoreExchange]) -> list[Any]:
-    """What `body` gives for each rank, all at the same time; an error is given in its place."""
+    """Runs `body` for all ranks concurrently; returns its results, or the errors."""
     results: list[Any] = [None] * len(exchanges)
 
     def run(rank: int) -> None:
@@ -59,7 +59,7 @@ def on_all_ranks(body: Callable[[StoreExchange, int], Any], exchanges: list[Stor
 
 def test_every_rank_gets_all_values_in_rank_order(exchanges):
     def body(exchange, rank):
-        time.sleep(0.05 * (WORLD_SIZE - rank))  # the last comes first
+        time.sleep(0.05 * (WORLD_SIZE - rank))  # in reverse order
         return exchange.gather({"rank": rank, "text": "é", "nothing": None}, "a test")
 
     expected = [{"rank": rank, "text": "é", "nothing": None} for rank in range(WORLD_SIZE)]
@@ -90,7 +90,7 @@ def test_exchanges_do_not_mix_and_leave_no_keys_behind(exchanges, server):
 
 def test_a_rank_without_keepalives_is_named(exchanges, monkeypatch):
     monkeypatch.setattr(module, "SILENT_SECONDS", 0.5)
-    exchanges[2].close()  # gone, with its signs of life
+    exchanges[2].close()  # sends no more keepalives
 
     def body(exchange, rank):
         return None if rank == 2 else exchange.gather(rank, "comparing")
@@ -137,7 +137,7 @@ def test_rank_0_waits_for_a_late_rank_as_long_as_it_is_alive(server, monkeypatch
     pair = [StoreExchange(client(server), rank, 2) for rank in range(2)]
 
     def body(exchange, rank):
-        time.sleep(2.0 * rank)  # as when it loads a model
+        time.sleep(2.0 * rank)  # as if it were loading a model
         left = time.monotonic()
         exchange.close()
         return left, time.monotonic()
@@ -162,7 +162,7 @@ def test_rank_0_leaves_last_but_does_not_wait_for_ever(server, monkeypatch):
     assert leave == [1, 0]
     monkeypatch.setattr(module, "LEAVE_SECONDS", 0.3)
     alone = StoreExchange(dist.PrefixStore("another", client(server)), 0, 2)
-    alone.close()  # rank 1 never comes
+    alone.close()  # rank 1 never leaves
 
 
 def test_a_second_close_does_nothing(server):
@@ -175,7 +175,7 @@ def test_a_second_close_does_nothing(server):
 
 
 class MortalStore:
-    """Its calls fail once `is_gone` is set."""
+    """A store whose calls fail once `is_gone` is set."""
 
     def __init__(self):
         self.is_gone = False
@@ -187,7 +187,7 @@ class MortalStore:
 
 @pytest.fixture
 def mortal(monkeypatch):
-    """(store, exchange over it, the thread of its signs of life)"""
+    """(store, its exchange, the thread that sends keepalives)"""
     monkeypatch.setattr(module, "KEEPALIVE_SECONDS", 0.01)
     before = threading.enumerate()
     store = MortalStore()

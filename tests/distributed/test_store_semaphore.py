@@ -1,4 +1,4 @@
-"""Turns are taken first come, first served, and nobody waits for ever."""
+"""The semaphore is first come, first served, and no rank waits for ever."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def only_rank():
 
 
 class NormalizedAndSquashed(nn.BatchNorm2d):
-    """A class with a forward of its own."""
+    """A class with its own forward."""
 
     def forward(self, images):
         return torch.tanh(super().forward(images))
@@ -91,7 +91,7 @@ def test_layers_in_evaluation_mode_do_not_communicate(monkeypatch):
     layer = nn.BatchNorm1d(2).eval()
     with synchronized_batch_norm([layer]):
         assert torch.equal(layer(torch.ones(3, 2)), copy.deepcopy(layer)(torch.ones(3, 2)))
-        batch_norm(torch.ones(3, 2), None, None, training=True)  # of no layer
+        batch_norm(torch.ones(3, 2), None, None, training=True)  # not called by a layer
 
 
 def test_the_layers_are_restored_afterwards(monkeypatch):

@@ -1,4 +1,4 @@
-"""GPUs that are here and that PyTorch can't use end a start, and the device of a run on one is always told."""
+"""Unusable GPUs are an error, and a run on one device always reports that device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MISMATCH = FakeNvml(init_error=real.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """A function that gives the machine a driver, for GPUs that PyTorch, built for a version of CUDA, can't use."""
+    """Returns a function that simulates GPUs with a driver that this build of PyTorch can't use."""
 
     def make(nvml: FakeNvml, cuda: str | None = "13.0") -> None:
         def init():
@@ -44,7 +44,7 @@ def machine(monkeypatch, tmp_path):
     ("nvml", "cuda", "words"),
     [
         (eight_gpus(), None, "can't use the 8 GPUs of this machine: PyTorch .* was built without CUDA; install a CUDA"),
-        (eight_gpus(), "13.0", r": The NVIDIA driver .* is too old \(found version 12040\); install a driver"),
+        (eight_gpus(), "13.0", r": The NVIDIA driver .* is too old \(found version 12040\); install a matching driver"),
         (MISMATCH, "13.0", r"can't use the GPUs .*: the NVIDIA driver does not answer \(.*mismatch.*\); install"),
     ],
 )
@@ -67,7 +67,7 @@ def test_without_a_driver_training_uses_the_cpu(machine):
         ((8, 6), ["sm_75", "sm_80"], True),  # the same major version
         ((8, 0), ["sm_75", "sm_86"], False),
         ((6, 1), ["sm_75", "sm_80", "compute_90"], False),
-        ((12, 0), ["sm_90", "compute_90"], True),  # compiled when it is loaded
+        ((12, 0), ["sm_90", "compute_90"], True),  # compiled when loaded
         ((12, 0), ["sm_90", "sm_100"], False),
         ((9, 0), ["sm_90a"], True),
         ((12, 1), ["sm_120a", "compute_120a"], False),

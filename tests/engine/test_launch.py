@@ -1,4 +1,4 @@
-"""Launched trainings: one curve on any number of ranks, failures that end all, stops that keep what was trained."""
+"""Launched trainings: the same curve on any number of ranks, failures that end all ranks, stops with a checkpoint."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def launched(scenario: str, folder: Path, ranks: int) -> dict:
 
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory) -> dict[int, dict]:
-    """What is found on one rank and on two. The folder of their checkpoints is under "folder"."""
+    """The results on one rank and on two; "folder" is the folder of their checkpoints."""
     folder = tmp_path_factory.mktemp("curves")
     return {ranks: {**launched("curves", folder, ranks), "folder": folder} for ranks in (1, 2)}
 

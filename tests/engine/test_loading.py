@@ -1,4 +1,4 @@
-"""Loaders as ranks use them: each sample once, the same samples in a step on any number of ranks, exact resumes."""
+"""Loaders split over ranks: every sample once, the same steps on any number of ranks, exact resume."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NUMBERS = TensorDataset(torch.arange(23))
 
 
 class RankOf(Runtime):
-    """A rank of several, which are asked one after the other: `sizes` is what they gather."""
+    """One of several simulated ranks; `sizes` is the result of their gather."""
 
     def __init__(self, rank: int, world_size: int, sizes: list[int] | None = None):
         super().__init__(torch.device("cpu"))
@@ -44,7 +44,7 @@ def loaded(make_loader, world_size: int, epoch: int = 0, first: int = 0, accumul
 
 
 def samples(steps) -> list[list[float]]:
-    """What is trained in each step, over all ranks, sorted."""
+    """The samples of each step over all ranks, sorted."""
     return [
         sorted(
             value

@@ -1,4 +1,4 @@
-"""TrainingEngine on one device: what it trains, measures, saves and refuses."""
+"""TrainingEngine on one device: training, evaluation, checkpoints and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.engine_data import Augmented, Stream, accuracy, adamw, points
 
 @pytest.fixture
 def make_engine(tmp_path):
-    """A function that makes an engine whose files go to a folder of this test."""
+    """Returns a function that makes an engine which writes to a folder of this test."""
 
     def make(model: nn.Module | None = None, **options) -> TrainingEngine:
         return TrainingEngine(model or small_net(), **{"device": "cpu", "output_dir": tmp_path, **options})
@@ -121,7 +121,7 @@ def test_mixed_precision_is_close_to_full_precision(dtype, make_engine):
     full = train(make_engine(small_net().float(), experiment_name="full"), floats())
     mixed = train(make_engine(small_net().float(), experiment_name="mixed", use_amp=True, amp_dtype=dtype), floats())
     assert mixed["train_loss"] != full["train_loss"]
-    # float16 begins with steps that are skipped until its scale is found
+    # float16 training starts with skipped steps until the loss scale fits
     assert mixed["train_loss"] == pytest.approx(full["train_loss"], rel=0.15)
 
 
@@ -216,7 +216,7 @@ def test_predictions_are_in_the_order_of_the_samples(make_engine):
 
 
 class Mean:
-    """As the objects of torchmetrics are."""
+    """Has the interface of torchmetrics objects."""
 
     def __init__(self):
         self.reset()

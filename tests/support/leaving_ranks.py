@@ -30,7 +30,7 @@ WAYS = {
     "only close": lambda runtime: runtime.close(),
     "everything twice": lambda runtime: [cleanup_distributed(), runtime.close(), cleanup_distributed()],
 }
-FAILURES = {"rank 0 fails": 0, "rank 1 fails": 1}  # while the other is in a collective
+FAILURES = {"rank 0 fails": 0, "rank 1 fails": 1}  # while the other rank is in a collective
 
 
 def main(ways: list[str]) -> None:
@@ -61,7 +61,7 @@ def live(way: str, rank: int) -> NoReturn:
         if rank == FAILURES[way]:
             raise RuntimeError("for a test")
         runtime.sum(torch.ones(1), torch.ones(()))
-    if rank == 1:  # it still needs the store when rank 0, which holds it, is about to end
+    if rank == 1:  # it still needs the store when rank 0, the host, is about to end
         dist.PrefixStore("runtime-0", run_store()).wait(["left/0"])
     WAYS[way](runtime)
     sys.exit()

@@ -137,7 +137,7 @@ def flip(folder: Path) -> None:
 
 
 def say_step_minus_five(folder: Path) -> None:
-    """In a state whose hash is right."""
+    """Corrupts the state, but keeps its hash correct."""
     (folder / "state.json").write_text(json.dumps(state_of(-5)), encoding="utf-8")
     write_manifest(folder)
 
@@ -148,7 +148,7 @@ def lose_the_optimizer(folder: Path) -> None:
 
 
 def write_no_tensors(folder: Path) -> None:
-    """In a file whose hash is right."""
+    """Corrupts a file, but keeps its hash correct."""
     (folder / "model.safetensors").write_bytes(b"x" * 20)
     write_manifest(folder)
 
@@ -227,7 +227,7 @@ def test_a_full_disk_is_a_warning_and_the_previous_backup_stays(store, warnings,
         fill_the_disk(full)
         write(store, 2)
     assert warnings == ["The backup at step 2 could not be written (No space left on device)."]
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]  # not even a temporary is left
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]  # no temporary folder is left
     assert store.newest().data["step"] == 1
     write(store, 3)
     assert store.newest().data["step"] == 3
@@ -264,7 +264,7 @@ def test_a_process_killed_while_writing_leaves_only_complete_backups(tmp_path):
             cwd=ROOT, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         with process:
-            process.stdout.readline()  # the first backup is there: now it is writing the next
+            process.stdout.readline()  # the first backup is complete and the next one is being written
             process.stdout.readline()
             time.sleep(0.007 * attempt)
             process.send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A model with BatchNorm trains on N ranks as on one."""
+"""Training with BatchNorm gives the same results on N ranks as on one."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_a_backup_of_two_ranks_resumes_on_one_and_loads_into_the_bare_module(two
 
     net, saved = scenarios.norm_net(), load_tensors(tmp_path / "model.safetensors")
     missing, unexpected = net.load_state_dict(saved, strict=False)
-    assert (missing, unexpected) == (["frozen.weight", "frozen.bias"], [])  # a backup has no frozen parameters
+    assert (missing, unexpected) == (["frozen.weight", "frozen.bias"], [])  # backups don't contain frozen parameters
     assert net.features[1].num_batches_tracked == 3
     assert net.frozen.num_batches_tracked == 0
 
 
 def test_between_steps_a_rank_may_call_the_model_alone(two_ranks):
     first, second = two_ranks.run(scenarios.call_alone, seconds=60)
-    assert first == second  # rank 0's call moves its statistics, which are then taken by all
+    assert first == second  # rank 0's call changes its statistics, which all ranks then adopt
 
 
 def test_batch_norm_with_unused_parameters_is_refused_before_training(two_ranks):
@@ -86,13 +86,13 @@ def test_frozen_batch_norm_needs_no_collective(two_ranks):
 def test_a_denoiser_with_batch_norm_trains_on_ranks_with_different_shapes_and_empty_batches(
     make_config, two_ranks, tmp_path
 ):
-    # nine samples an epoch in three shapes: steps of eight and of one
+    # nine samples per epoch in three shapes: steps of eight and of one
     options = ("method=full", "batch_size=8", "batch_size_mode=global", "concepts.0.repeats=0.82", "seed=2")
     save_config(make_config(*options), tmp_path / "run.yaml")
     first, second = two_ranks.run(scenarios.train_diffusion, config=str(tmp_path / "run.yaml"))
     assert second.pop("padding") == [False, True] * 2
     assert not any(first.pop("padding"))
     passes = list(zip(first.pop("passes"), second.pop("passes"), strict=True))
-    assert any(own != other for own, other in passes)  # else this would prove little
+    assert any(own != other for own, other in passes)  # otherwise this would prove little
     assert first == second
     assert first["statistics"][2] == sum(map(max, passes))

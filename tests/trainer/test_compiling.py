@@ -1,4 +1,4 @@
-"""What is compiled, counted by a compiler that only passes on what it is given."""
+"""Which blocks are compiled, counted by a compiler that returns its input unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Block(nn.Module):
 
 
 class Denoiser(nn.Module):
-    """A block of each width."""
+    """Has one block of each width."""
 
     _repeated_blocks = ("Block",)
 
@@ -40,7 +40,7 @@ class Denoiser(nn.Module):
 
 @pytest.fixture
 def graphs() -> Iterator[list]:
-    """What was compiled."""
+    """The graphs that were compiled."""
     found = []
 
     def passed_on(graph, inputs):

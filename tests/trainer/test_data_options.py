@@ -1,4 +1,4 @@
-"""Several captions, tags, resolutions, augmentation and held-out pictures in whole runs."""
+"""Several captions, tags, resolutions, augmentation and validation images in complete runs."""
 
 import pytest
 import torch

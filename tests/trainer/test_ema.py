@@ -1,4 +1,4 @@
-"""How often and from when on the average takes the weights in."""
+"""The update interval, the start and the decay of the EMA."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_before_the_ema_starts_the_current_weights_are_used():
 def test_the_decay_accounts_for_the_update_interval():
     rare_weight, weight = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
     rare, exact = Ema({"w": rare_weight}, decay=0.99, update_every=5), Ema({"w": weight}, decay=0.99)
-    # a constant, so that only the weights of the updates count; beyond the steps in which the decay still rises
+    # constant values, so that only the decay matters; after its warm-up
     for ema, param in ((rare, rare_weight), (exact, weight)):
         with torch.no_grad():
             param.fill_(1.0)
@@ -75,7 +75,7 @@ def test_half_precision_weights_are_converted_one_chunk_at_a_time(monkeypatch):
         for param in params.values():
             param.copy_(torch.arange(param.numel()))
     ema.update(10_000)
-    assert sizes == [20, 10, 5, 30]  # of float32 nothing is copied
+    assert sizes == [20, 10, 5, 30]  # float32 weights are not copied
     for name, param in params.items():
         assert torch.equal(ema.averages[name], param.detach().float() / 2)
 

@@ -1,4 +1,4 @@
-"""Whole runs that train new words: resumed, on several ranks, refused."""
+"""Complete runs of textual inversion: resumed, on several ranks, refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.weights.safe import load_tensors
 from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone
 
-# The captions are "a photo of a cat, number 3" and the like.
+# The captions are like "a photo of a cat, number 3".
 WORDS = (
     "method=embedding",
     "embeddings.0.placeholder=number",

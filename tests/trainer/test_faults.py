@@ -13,12 +13,12 @@ from modules.trainer.faults import KINDS, Fault
 
 
 class Ended(Exception):
-    """In place of the end of the process."""
+    """Raised instead of ending the process."""
 
 
 @pytest.fixture
 def deeds(monkeypatch):
-    """What was done to the process, in order; nothing is."""
+    """The recorded effects on the process, in order; they are not carried out."""
     done = []
 
     def end(*what):
@@ -65,7 +65,7 @@ def test_a_fault_can_end_or_hang_the_process(kind, deed, deeds):
 
 @pytest.mark.parametrize(("kind", "error"), [("raise", RuntimeError), ("oom", torch.OutOfMemoryError)])
 def test_a_fault_can_raise_an_error(kind, error):
-    with pytest.raises(error, match="on demand"):
+    with pytest.raises(error, match="injected"):
         Fault(0, f"{kind}@0:1").before(1, engine())
 
 

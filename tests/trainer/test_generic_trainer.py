@@ -49,7 +49,7 @@ def num_cached(config, kind: str) -> int:
 
 
 def spoil(path: Path) -> None:
-    """A picture whose header is good and whose data are not."""
+    """An image with a valid header and corrupt data."""
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
 
@@ -60,7 +60,7 @@ def pictures(config) -> list[Path]:
 
 @pytest.fixture
 def count_encoding(monkeypatch) -> dict[str, int]:
-    """How often the VAE and the text encoder have encoded."""
+    """Counts calls of the VAE and the text encoder."""
     import modules.data.encoding
     import modules.families.conditioning
     import modules.families.latents
@@ -171,9 +171,9 @@ def test_samples_are_made_at_the_start_and_every_few_steps_reproducibly(make_con
     for own, other in zip(first.callbacks.samples, again.callbacks.samples, strict=True):
         assert np.array_equal(pixels(own), pixels(other))
     start, later = first.callbacks.samples[0], first.callbacks.samples[4]
-    assert not np.array_equal(pixels(start), pixels(later))  # the weights have moved
+    assert not np.array_equal(pixels(start), pixels(later))  # the weights have changed
     one, two = first.callbacks.samples[:2]
-    assert not np.array_equal(pixels(one), pixels(two))  # and seeds differ
+    assert not np.array_equal(pixels(one), pixels(two))  # different seeds
 
 
 def test_sampling_does_not_affect_training(make_config, train, tmp_path):
@@ -310,7 +310,7 @@ def test_a_damaged_backup_is_skipped_for_the_previous_one(make_config, train):
 
 def test_a_backup_of_other_parts_is_refused(make_config, train, start):
     train(make_config("max_steps=1"))
-    with pytest.raises(UserError, match="other parameters"):
+    with pytest.raises(UserError, match="trainable parameters of the backup"):
         start(make_config("max_steps=2", "text_encoder.train=true"), resume=True)
 
 
@@ -435,7 +435,7 @@ def test_a_damaged_cache_entry_is_recreated_during_training(damage, make_config,
     count_encoding.update(pictures=0, captions=0)
     again = train(make_config(f"workspace_dir={tmp_path / 'again'}"))
     assert count_encoding == {"pictures": 1, "captions": 1}
-    # encoded alone, not beside others: the last bits may differ
+    # encoded alone instead of in a batch: the last bits may differ
     torch.testing.assert_close(curve(again), curve(good), rtol=1e-6, atol=0)
 
 
@@ -626,7 +626,7 @@ def test_a_base_of_the_hub_that_predicts_something_else_is_refused_before_anythi
     shutil.copytree(tiny_sd15, tmp_path / "base")
     scheduler = tmp_path / "base" / "scheduler" / "scheduler_config.json"
     scheduler.write_text(json.dumps({**json.loads(scheduler.read_text()), "prediction_type": "sample"}))
-    hub = BaseInfo("hub", None, 0, "a model on the Hugging Face Hub")  # which is asked when the model is opened
+    hub = BaseInfo("hub", None, 0, "a model on the Hugging Face Hub")  # the Hub is queried when the model is opened
     monkeypatch.setattr("modules.trainer.checks.check_base", lambda *arguments, **options: hub)
     with pytest.raises(UserError, match="the base predicts 'sample'"):
         start(make_config(f"model.base={tmp_path / 'base'}"))

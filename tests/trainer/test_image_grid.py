@@ -1,4 +1,4 @@
-"""The picture of several rounds of samples."""
+"""The grid of several rounds of samples."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def square(colour: str, side: int = 4) -> Image.Image:
 
 
 def centres(grid: Image.Image, num_rows: int, num_columns: int, cell: int) -> list[list[tuple[int, ...]]]:
-    """The colour in the middle of each cell, counted from the lower right corner, where no names stand."""
+    """The color in the middle of each cell, counted from the lower right corner, which has no labels."""
     return [
         [
             grid.getpixel(

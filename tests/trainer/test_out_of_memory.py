@@ -1,4 +1,4 @@
-"""What becomes of a run where something does not fit into the GPU's memory."""
+"""What happens to a run if something does not fit into GPU memory."""
 
 from __future__ import annotations
 

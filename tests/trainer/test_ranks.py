@@ -1,4 +1,4 @@
-"""N ranks give what one rank gives: whole trainings on a tiny model, by processes that have joined each other."""
+"""N ranks give the same results as one rank: complete runs of a tiny model in real processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.RankPool import run_alone
 from tests.support.Recorder import Recorder
 from tests.support.ThreadRanks import ThreadRanks
 
-# Eleven pictures in three shapes: steps of 8 and 3, so that on four ranks one of them has none of the second.
+# Eleven images in three shapes: steps of 8 and 3, so that with four ranks one has no samples in the second step.
 GLOBAL = ("batch_size=8", "batch_size_mode=global", "data.caption_dropout=0.1", "backup.at_end=false")
 SAMPLE = (
     "sampling.samples.0.prompt=a photo of a cat",
@@ -38,7 +38,7 @@ def shared_cache(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def settings(make_config, shared_cache, tmp_path) -> Callable[..., str]:
-    """A function that writes the settings of a run into the folder `name` and gives their file."""
+    """Returns a function that writes the settings of a run in the folder `name` and returns their file."""
 
     def write(name: str, *overrides: str) -> str:
         config = make_config(*GLOBAL, f"cache_dir={shared_cache}", f"workspace_dir={tmp_path / name}", *overrides)
@@ -50,7 +50,7 @@ def settings(make_config, shared_cache, tmp_path) -> Callable[..., str]:
 
 
 class PretendRuntime(Runtime):
-    """Rank 0 of `num_ranks` that are all like it; for what is decided before the first step."""
+    """Rank 0 of `num_ranks` identical ranks; for decisions before the first step."""
 
     def __init__(self, num_ranks: int):
         super().__init__(torch.device("cpu"))
@@ -62,7 +62,7 @@ class PretendRuntime(Runtime):
 
 @pytest.fixture
 def trainer_of_ranks(make_config, shared_cache) -> Callable[..., GenericTrainer]:
-    """A function that gives the trainer of rank 0 of as many ranks as asked for, not yet started."""
+    """Returns a function that returns the trainer of rank 0 of `num_ranks` simulated ranks, not yet started."""
 
     def make(num_ranks: int, *overrides: str, resume: bool = False) -> GenericTrainer:
         config = make_config(f"cache_dir={shared_cache}", *overrides)
@@ -72,7 +72,7 @@ def trainer_of_ranks(make_config, shared_cache) -> Callable[..., GenericTrainer]
 
 
 def gathered_pictures(ranks: list[dict]) -> list[list[tuple[int, int]]]:
-    """What each step trained on, over all ranks."""
+    """The samples of each step, over all ranks."""
     steps = zip(*(rank["pictures"] for rank in ranks), strict=True)
     return [sorted(tuple(pair) for share in step for pair in share) for step in steps]
 
@@ -91,7 +91,7 @@ def test_one_two_and_four_ranks_give_the_same_curve_of_forty_steps(
 ):
     curves, trained = [], []
     for name, run in {"one": run_alone, "two": two_ranks.run, "four": four_ranks.run}.items():
-        # on one rank the step is never cut: its micro-batches must make no difference either
+        # on one rank there are no micro-batches, which must make no difference either
         cut = 1 if name == "one" else accumulation
         config = settings(
             name,
@@ -130,7 +130,7 @@ def test_one_two_and_four_ranks_give_the_same_curve_of_forty_steps(
     ids=["static graph", "small buckets that are copied"],
 )
 def test_how_gradients_are_exchanged_makes_no_difference(sync, settings, two_ranks):
-    # full training: 2 MB of gradients, so more than one bucket
+    # full fine-tune: 2 MB of gradients, so more than one bucket
     common = ("method=full", "optimizer.learning_rate=1e-4", "model.weight_dtype=float64", "max_steps=6")
     alone = run_alone(rank_scenarios.train, config=settings("one", *common))
     config = settings("two", *common, "gradient_accumulation_steps=2")
@@ -142,7 +142,7 @@ def test_how_gradients_are_exchanged_makes_no_difference(sync, settings, two_ran
 
 @pytest.mark.parametrize(
     ("family", "method", "text"),
-    # no full training of all encoders of sd3: its T5 has dropout of its own, which every rank draws for itself
+    # no full fine-tune of all encoders of sd3: its T5 has dropout, which differs between ranks
     [("sd15", "lora", True), ("sd15", "full", True), ("sd3", "lora", True), ("sd3", "full", False)],
 )
 def test_families_train_on_ranks_as_on_one(family, method, text, settings, two_ranks, tiny_sd15, tiny_sd3):
@@ -177,7 +177,7 @@ def test_with_low_precision_gradients_ranks_stay_equal_and_close_to_one(precisio
     first, second = two_ranks.run(rank_scenarios.train, config=settings("two", "max_steps=10"), sync=sync)
     assert first["losses"] == pytest.approx(exact["losses"], rel=1e-2)
     assert first["norms"] == pytest.approx(exact["norms"], rel=5e-2)
-    assert first["norms"] != pytest.approx(exact["norms"], rel=1e-6)  # else nothing was rounded
+    assert first["norms"] != pytest.approx(exact["norms"], rel=1e-6)  # otherwise nothing was rounded
     assert first["digest"] == second["digest"]
 
 
@@ -192,13 +192,13 @@ def test_the_ema_is_the_same_on_one_rank_and_on_several(settings, two_ranks, tmp
         torch.testing.assert_close(own[name], value, rtol=1e-3, atol=1e-6)
 
 
-# --- going on from a backup -------------------------------------------------------------------------------------------
+# --- resuming from a backup -------------------------------------------------------------------------------------------
 
 
 def test_a_backup_of_two_ranks_resumes_on_one_two_and_four(settings, two_ranks, four_ranks, tmp_path):
     common = ("ema.enabled=true", "optimizer.name=adamw", "schedule.name=cosine")
     straight = two_ranks.run(rank_scenarios.train, config=settings("straight", *common, "max_steps=12"))
-    # step 5 is inside the third epoch
+    # step 5 is within the third epoch
     first_half = ("backup.every=5", "backup.unit=steps", "max_steps=12")
     two_ranks.run(rank_scenarios.train, config=settings("first", *common, *first_half))
     assert [path.name for path in sorted((tmp_path / "first" / "backup").iterdir())] == [
@@ -247,7 +247,7 @@ def test_the_batch_size_per_device_is_recomputed_for_another_number_of_ranks(set
     assert (first["accumulation"], resumed["accumulation"]) == (1, 2)
     assert first["largest_batch"] <= 4
     assert resumed["largest_batch"] <= 4
-    # one rank would train at 1e-3
+    # the learning rate of one rank is 1e-3
     assert resumed["rates"] == first["rates"] == [pytest.approx(1e-3 * 2**0.5)]
     assert not any("Scaling" in text for text in resumed["statuses"])
 
@@ -365,7 +365,7 @@ def test_a_stop_while_another_rank_loads_the_model_ends_all_ranks(stopper, reque
     assert [tuple(end) for end in ends] == [("StopRequested: ", requeues)] * 2
 
 
-# --- what is shared out -----------------------------------------------------------------------------------------------
+# --- work split over ranks --------------------------------------------------------------------------------------------
 
 
 def test_samples_are_split_over_ranks_and_numbered_consecutively(settings, two_ranks, tmp_path):
@@ -407,7 +407,7 @@ def test_if_only_some_ranks_resume_they_are_refused_in_the_first_exchange(make_c
     assert [len(runtime.meetings) for runtime in ranks.runtimes] == [1, 1]
 
 
-# --- settings that every machine has in a file of its own -------------------------------------------------------------
+# --- settings files of several machines -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("change", ["optimizer.learning_rate=0.5", "tensorboard=true", "concepts.0.repeats=2"])

@@ -1,4 +1,4 @@
-"""What a runtime that shards the model relies on: when parameters are taken, and which calls all ranks make."""
+"""What a sharding runtime will rely on: when parameters are referenced, and which calls all ranks make."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 class ReplacingRuntime(Runtime):
-    """Puts new parameters in the places of the model's, as `fully_shard` does, and takes the norm elsewhere."""
+    """Replaces the model's parameters, like `fully_shard`, and computes the norm by itself."""
 
     def prepare(self, module, unused_parameters=False):
         for part in module.modules():
@@ -34,7 +34,7 @@ class ReplacingRuntime(Runtime):
 
 
 class RecordingRuntime(Runtime):
-    """Rank `rank` of two that do the same; notes the calls that all ranks must make."""
+    """Rank `rank` of two identical ranks; records the calls that all ranks must make."""
 
     def __init__(self, rank: int):
         super().__init__(CPU)
@@ -116,5 +116,5 @@ def test_every_rank_makes_the_calls_that_sharding_needs(rank, make_config):
     assert found == CALLS
     runtime.calls.clear()
     trainer.end()
-    # what waits for room is written by rank 0 long after the others have done their part: whole until then
+    # rank 0 may write long after the others, so parameters must stay full until then
     assert runtime.calls == ["whole parameters", *CALLS["backup"], *CALLS["sample"], "parted again"]

@@ -1,4 +1,4 @@
-"""Which backup a run goes on from, as the ranks agree on it."""
+"""The ranks agree on the backup to resume from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.ThreadRanks import ThreadRanks
 
 @pytest.fixture
 def folders(tmp_path):
-    """Of two machines without a shared disk, each with the backups of steps 5 and 10."""
+    """The backup folders of two machines without a shared disk, each with backups of steps 5 and 10."""
     found = [tmp_path / "first", tmp_path / "second"]
     for folder in found:
         store = BackupStore(folder, 2, lambda path, step: None, pytest.fail)
@@ -26,7 +26,7 @@ def folders(tmp_path):
 
 
 def resume(folders) -> list:
-    """What each rank has come to: the step of its backup, or why there is none."""
+    """The result of each rank: the step of its backup, or the error."""
 
     def of_rank(runtime):
         store = BackupStore(folders[runtime.rank], 2, lambda path, step: None, lambda text: None)

@@ -1,4 +1,4 @@
-"""What may go wrong while samples are made, without ending the run."""
+"""Errors during sampling that don't end the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALLOCATOR = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: 
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """A function that makes one sample, which fails with an error, and gives what was told."""
+    """Returns a function that makes one sample, which fails with an error, and returns the recorded callbacks."""
 
     def make(error: Exception) -> Recorder:
         def fail(*arguments):

@@ -1,4 +1,4 @@
-"""Pictures are those of a plain call of the pipeline."""
+"""Generated images equal those of a plain pipeline call."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def test_without_a_negative_prompt_the_pipeline_uses_its_unconditional_prompt(pi
     options = {"width": 32, "height": 32, "num_inference_steps": 2, "guidance_scale": 4.0, "output_type": "np"}
     zeros = pipe("a cat", generator=torch.Generator().manual_seed(3), **options).images[0]
     encoded = pipe("a cat", negative_prompt="", generator=torch.Generator().manual_seed(3), **options).images[0]
-    assert np.abs(zeros - encoded).max() > 0.01  # of zeros and of "" the pictures differ
+    assert np.abs(zeros - encoded).max() > 0.01  # zeros and "" give different images
     np.testing.assert_allclose(pixels(picture), zeros, atol=0.003)
 
 

@@ -83,7 +83,7 @@ def test_factors_after_the_warm_up_equal_those_of_diffusers(settings, function, 
         options = {**options, "num_training_steps": 40}
     scheduler = getattr(library, function)(optimizer, num_warmup_steps=warmup, **options)
     expected = [scheduler.lr_lambdas[0](step) for step in range(40)]
-    # theirs starts at 0, ours with a first step
+    # theirs starts at 0, ours at the first step
     assert shares(40, warmup=warmup, **settings)[warmup:] == pytest.approx(expected[warmup:])
 
 

@@ -13,7 +13,7 @@ ROUNDED = ("adamw", "schedule_free", "lion", "adafactor", "came", "sgd")
 
 
 def test_the_mean_of_many_roundings_is_the_value():
-    # between two bfloat16 neighbours 2^-7 apart, at 3/10 of the way; and the same below zero
+    # 3/10 of the way between two adjacent bfloat16 values 2^-7 apart; the same for negative values
     values = torch.full((200_000,), 1 + 0.3 * 2**-7)
     for signed in (values, -values):
         rounded = stochastic_round(signed, seed=1).double()
@@ -51,7 +51,7 @@ def test_chunks_have_one_dtype_and_a_bounded_size(monkeypatch):
 
 
 def slow_descent(name: str, dtype: torch.dtype, rounding: bool, steps: int = 300) -> nn.Parameter:
-    """Weights of 1 with a target of 2, at a rate so small that no single update is seen by a bfloat16."""
+    """Weights of 1 with a target of 2, at a learning rate so small that bfloat16 loses every single update."""
     param = nn.Parameter(torch.ones(64, 64, dtype=dtype))
     config = OptimizerConfig(
         name=name, learning_rate=5e-4, weight_decay=0.0, beta2=0.99, sgd_momentum=0.0, stochastic_rounding=rounding
@@ -71,7 +71,7 @@ def slow_descent(name: str, dtype: torch.dtype, rounding: bool, steps: int = 300
 def test_small_updates_accumulate_as_in_float32(name):
     exact = slow_descent(name, torch.float32, rounding=False).mean().item()
     assert 1.05 < exact < 1.3
-    assert slow_descent(name, torch.bfloat16, rounding=False).float().mean().item() == 1.0  # all of them are lost
+    assert slow_descent(name, torch.bfloat16, rounding=False).float().mean().item() == 1.0  # all updates are lost
     rounded = slow_descent(name, torch.bfloat16, rounding=True)
     assert rounded.dtype == torch.bfloat16
     assert rounded.float().mean().item() == pytest.approx(exact, rel=0.005)
@@ -98,7 +98,7 @@ def test_stepping_in_chunks_equals_stepping_at_once(monkeypatch):
         torch.manual_seed(1)
         params = [nn.Parameter(torch.randn(4, 4)) for _ in range(3)]  # float32: nothing is rounded
         config = OptimizerConfig(name="schedule_free", learning_rate=0.1, stochastic_rounding=True)
-        # also of weights that are exact, so that they can be compared
+        # rounding applies to float32 weights, too, so that the results can be compared
         monkeypatch.setattr("modules.trainer.optimizers.uses_stochastic_rounding", lambda config, groups: True)
         optimizer = create_optimizer(config, [ParamGroup("all", params)])
         for step in range(4):

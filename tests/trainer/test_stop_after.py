@@ -1,4 +1,4 @@
-"""A part that stops after some steps or epochs: from then on no bit of it changes, and the others go on."""
+"""A part that stops after some steps or epochs no longer changes by a single bit, and the others train on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from modules.config.optimizers import OPTIMIZERS
 from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone
 
-# Eleven pictures in steps of 4, 4 and 3.
+# Eleven images in steps of 4, 4 and 3.
 RUN = ("method=full", "text_encoder.train=true", "max_steps=8", "backup.at_end=false", "schedule.name=cosine")
 STOP = ("text_encoder.stop_after=3", "text_encoder.stop_unit=steps")
 
@@ -23,7 +23,7 @@ def part(trainer, name):
 
 
 def watch(trainer):
-    """The trainer's parts after each step."""
+    """The weights of the trainer's parts after each step."""
     states, step = [], trainer.loop.train_step
 
     def train_step(work):
@@ -35,7 +35,7 @@ def watch(trainer):
 
 
 def moved(states, name):
-    """For each step after the first, whether any bit of a part has changed in it."""
+    """Whether each step after the first changed any bit of a part."""
     pairs = itertools.pairwise(states)
     return [any(not torch.equal(before[name][key], after[name][key]) for key in after[name]) for before, after in pairs]
 

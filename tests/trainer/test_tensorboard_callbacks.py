@@ -1,4 +1,4 @@
-"""What TensorBoard reads of a run, also of one that went on from a backup."""
+"""What TensorBoard reads from a run, also after a resume."""
 
 import errno
 

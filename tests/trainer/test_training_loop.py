@@ -139,7 +139,7 @@ def test_the_fused_float32_step_equals_the_loop_to_rounding():
         optimizer.step()
         optimizer.zero_grad()
 
-    assert loop._divides_gradients  # else this test would say nothing of the fused path
+    assert loop._divides_gradients  # otherwise this would not test the fused path
     for own, expected in zip(loop.model.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(own, expected, rtol=1e-5, atol=1e-6)
 
@@ -250,7 +250,7 @@ def test_the_gradient_is_unscaled(optimizer):
 
 
 def overflowing(model, batch):
-    """Its gradient is beyond fp16 at the first loss scale and within it at a smaller one."""
+    """Its gradient overflows fp16 at the initial loss scale, but not at a smaller one."""
     inputs, targets = batch
     losses = (model(inputs) - targets).square().mean(1)
     return losses.sum() * 8.0, len(inputs), {}
@@ -268,7 +268,7 @@ def test_fp16_overflow_skips_the_step_and_halves_the_scale():
     losses = recorder.losses
     assert losses[0] is None
     assert losses[-1] is not None
-    assert recorder.warnings == []  # searching for the scale is no fault
+    assert recorder.warnings == []  # adapting the scale is not an error
 
 
 def test_the_loss_scale_grows_after_enough_good_steps():
@@ -352,7 +352,7 @@ def test_twenty_four_bad_steps_and_a_good_one_do_not():
 
 
 def drawn_numbers(seed: int) -> list[float]:
-    """What torch's generator gives in each micro-batch of three steps."""
+    """The numbers from torch's generator in each micro-batch of three steps."""
     drawn = []
 
     def step_fn(model, batch):
@@ -392,7 +392,7 @@ def test_loss_and_metrics_are_means_over_the_samples_of_the_step():
 
 def test_every_rank_clips_with_the_norm_of_rank_0():
     class OtherRank(Runtime):
-        """Its GPU gives half the norm that rank 0's gives."""
+        """A rank whose GPU computes half the norm of rank 0."""
 
         def sum(self, values, main_value):
             return values, main_value * 2
@@ -430,7 +430,7 @@ def test_steps_are_reported_in_order_each_once_with_epochs_from_one():
 
 
 class SyncCounter(TorchDispatchMode):
-    """Counts reads of a tensor's value by the host: each would wait for a GPU."""
+    """Counts reads of tensor values by the host, each of which would be a sync on a GPU."""
 
     def __init__(self):
         super().__init__()
@@ -452,11 +452,11 @@ def test_the_counter_detects_syncs():
 def test_a_step_makes_no_sync(precision):
     loop = loop_over(small_net(), mixed_precision=precision, ema=EmaConfig(enabled=True))
     data = batches(4)
-    loop.train_step(Step([data[0]]))  # makes the optimizer's state
+    loop.train_step(Step([data[0]]))  # creates the optimizer's state
     with SyncCounter() as counter:
         for batch in data[1:]:
             loop.train_step(Step([batch, batch]))
-    # the late report itself reads by `tolist`, once a step, of a copy that has long arrived
+    # the late report calls `tolist` once per step, on a copy that has long arrived
     assert counter.count == 0
 
 
@@ -577,7 +577,7 @@ def test_actions_by_the_clock_run_once_each_time(monkeypatch):
             yield Step([batch])
 
     loop.fit(steps())
-    assert len(seen) == 1  # 120 s, and each is noticed one step late
+    assert len(seen) == 1  # 120 s, and each request is read one step late
     assert seen[0] in (6, 7, 8)
 
 
@@ -693,7 +693,7 @@ def test_training_resumes_from_its_state_bit_for_bit(optimizer, precision):
     first.fit(data[:6])
     saved = copied(first.state())
     second = loop_over(conv_net(dropout=0.3), **settings)
-    torch.manual_seed(99)  # a generator in another state must not matter
+    torch.manual_seed(99)  # the state of the generator must not matter
     second.load_state(*saved)
     assert_same_state(copied(second.state()), saved)
     second.fit(data[6:])
@@ -716,7 +716,7 @@ def test_a_state_of_other_parameters_is_refused_and_changes_nothing():
     state = copied(source.state())
     loop = loop_over(small_net())
     before = copied(loop.state())
-    with pytest.raises(TrainingError, match="other parameters"):
+    with pytest.raises(TrainingError, match="trainable parameters of the backup"):
         loop.load_state(*state)
     assert_same_state(copied(loop.state()), before)
 
@@ -726,7 +726,7 @@ def test_a_state_of_other_shapes_is_refused_and_changes_nothing():
     source.fit(Step([batch]) for batch in batches(1))
     loop = loop_over(small_net())
     before = copied(loop.state())
-    with pytest.raises(TrainingError, match="other parameters"):
+    with pytest.raises(TrainingError, match="trainable parameters of the backup"):
         loop.load_state(*copied(source.state()))
     assert_same_state(copied(loop.state()), before)
 
