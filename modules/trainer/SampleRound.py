@@ -53,8 +53,8 @@ class SampleRound:
     ) -> None:
         """requests: number over all ranks -> request, in order."""
         with self.base.using(*self.base.component_names) as pipe, weights:
-            pictures = generate_images(pipe, list(requests.values()), self.settings.batch_size)
-            for number, (request, image) in zip(requests, pictures, strict=True):
+            images = generate_images(pipe, list(requests.values()), self.settings.batch_size)
+            for number, (request, image) in zip(requests, images, strict=True):
                 self.runtime.heartbeat.beat()
                 path = folder / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
                 try:

@@ -44,15 +44,15 @@ def image_grid(
     scale: integer magnification, nearest neighbor.
     Raises ValueError if there is no image, or if the number of names does not match.
     """
-    pictures = [picture for row in rows for picture in row]
+    images = [image for row in rows for image in row]
     num_columns = max((len(row) for row in rows), default=0)
-    if not pictures:
+    if not images:
         raise ValueError("a grid needs at least one image")
     if len(row_names) not in (0, len(rows)) or len(column_names) not in (0, num_columns):
         raise ValueError(f"{len(row_names)} and {len(column_names)} names for {len(rows)} rows of {num_columns}")
     font = ImageFont.load_default()
-    cell_w = max([picture.width * scale for picture in pictures] + [_width(font, name) for name in column_names])
-    cell_h = max(picture.height for picture in pictures) * scale
+    cell_w = max([image.width * scale for image in images] + [_width(font, name) for name in column_names])
+    cell_h = max(image.height for image in images) * scale
     left = MARGIN + max((_width(font, name) + MARGIN for name in row_names), default=0)
     top = MARGIN + (_height(font) + GAP if column_names else 0)
     size = left + num_columns * (cell_w + GAP) - GAP + MARGIN, top + len(rows) * (cell_h + GAP) - GAP + MARGIN
@@ -66,20 +66,20 @@ def image_grid(
             draw.text((MARGIN, y + cell_h // 2), row_names[number], INK, font, anchor="lm")
             if number:
                 draw.line((MARGIN, y - GAP // 2, grid.width - MARGIN, y - GAP // 2), LINE)
-        for column, picture in enumerate(row):
-            large = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
+        for column, image in enumerate(row):
+            large = image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
             grid.paste(large.convert("RGB"), (left + column * (cell_w + GAP) + (cell_w - large.width) // 2, y))
     return grid
 
 
 def _by_prompt(folder: Path) -> dict[str, list[Image.Image]]:
     """The images of a round by prompt, in the order in which they were generated."""
-    pictures: dict[str, list[Image.Image]] = {}
+    images: dict[str, list[Image.Image]] = {}
     for path in sorted(folder.glob("*.png")):
-        with Image.open(path) as picture:
-            picture.load()
-        pictures.setdefault(picture.text["prompt"], []).append(picture)
-    return pictures
+        with Image.open(path) as image:
+            image.load()
+        images.setdefault(image.text["prompt"], []).append(image)
+    return images
 
 
 def _without_common_start(prompts: list[str]) -> list[str]:
