@@ -30,7 +30,7 @@ from modules.config.files import config_from_values
 from modules.config.presets import ROOT
 from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
-from modules.trainer.picture_grid import picture_grid
+from modules.trainer.image_grid import image_grid
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 KNOWN = range(8)  # what the base model learns
@@ -134,7 +134,7 @@ def draw_known_digits(demo: Path, count: int) -> None:
         for number, image in enumerate(draw(pipe, digit, count)):
             write_captioned(demo / "regularisation", f"{NAMES[digit]}_{number:02d}", image.convert("L"), digit)
     columns = [draw(pipe, digit, PREVIEW_ROWS) for digit in range(10)]
-    picture_grid(list(zip(*columns, strict=True)), NAMES).convert("L").save(demo / "before.png", optimize=True)
+    image_grid(list(zip(*columns, strict=True)), NAMES).convert("L").save(demo / "before.png", optimize=True)
 
 
 def draw(pipe, digit: int, count: int) -> list[Image.Image]:

@@ -25,17 +25,17 @@ def main(argv: list[str] | None = None) -> int:
     try:
         from modules.distributed.Runtime import default_device
         from modules.session.names import safe_file_name
-        from modules.trainer.sampling import PictureRequest, make_pictures, repeated, save_picture
+        from modules.trainer.sampling import ImageRequest, generate_images, repeated, save_image
         from modules.weights.load_pipeline import load_pipeline
 
         pipe = load_pipeline(args.base, args.lora, default_device(), args.config, args.embedding, args.dtype)
         options = (args.seed, args.width, args.height, args.steps, args.guidance)
-        first = [PictureRequest(prompt, args.negative_prompt, *options) for prompt in args.prompt]
+        first = [ImageRequest(prompt, args.negative_prompt, *options) for prompt in args.prompt]
         requests = [request for one in first for request in repeated(one, args.count)]
-        pictures = make_pictures(pipe, requests, args.batch_size)
+        pictures = generate_images(pipe, requests, args.batch_size)
         for number, (request, image) in enumerate(pictures, start=next_number(Path(args.out))):
             path = Path(args.out) / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
-            save_picture(path, image, request)
+            save_image(path, image, request)
             show(visible_line(str(path)))
     except UserError as error:
         # the settings' names, as the options here are called

@@ -1,4 +1,4 @@
-"""Many ranks, each with the whole model: gradients by DDP, plain data through the store."""
+"""Data parallelism: every rank has the whole model, gradients are exchanged by DDP and plain data by the store."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from modules.distributed.gradient_sync import compress_gradients
 from modules.distributed.Heartbeat import PHASE_LIMITS, Heartbeat
 from modules.distributed.Runtime import GO, REQUEUE, STOP, Runtime, T
 from modules.distributed.SharedBuffers import SharedBuffers
+from modules.distributed.store_semaphore import store_semaphore
 from modules.distributed.StoreExchange import StoreExchange
 from modules.distributed.synchronized_batch_norm import synchronized_batch_norm
-from modules.distributed.turns import turn
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 STOP_KEY, START_KEY = "stop", "start"
 POLL_SECONDS = 1.0
-RANKS_LOADING = 2  # at a time on one machine: each has up to a whole model in memory that is not shared
+RANKS_LOADING = 2  # concurrently on one machine: each holds up to a whole model in memory
 
 
 @dataclass(frozen=True)
 class DataParallelSettings:
-    """How gradients are exchanged. bucket_size_mb: of one all-reduce, in MiB.
+    """How gradients are exchanged. bucket_size_mb: size of one all-reduce, in MiB.
 
-    static_graph: the same parameters get gradients in every step; DDP then needs no search for unused ones.
+    static_graph: the same parameters get gradients in every step, so DDP need not search for unused ones.
     sync_batch_norm: BatchNorm layers in training mode normalize over the micro-batches of all ranks.
     """
 
@@ -48,9 +48,9 @@ class DataParallelSettings:
 
 
 class DataParallelRuntime(Runtime):
-    """One of the ranks of the default process group, which has been joined.
+    """One rank of the default process group, which must be initialized.
 
-    store: shared by all ranks, for this run alone.
+    store: shared by all ranks of this run only.
     """
 
     def __init__(
@@ -71,17 +71,17 @@ class DataParallelRuntime(Runtime):
         self.gradient_scale = float(self.world_size)  # DDP averages over ranks
         self._settings = settings or DataParallelSettings()
         self._store = store
-        self._exchange = StoreExchange(store, self.rank, self.world_size, self._wait_a_moment)
+        self._exchange = StoreExchange(store, self.rank, self.world_size, self._beat_and_call_on_wait)
         self._wrapped: list[DistributedDataParallel] = []
         self._buffers: list[SharedBuffers] = []
         self._batch_norms: list[_BatchNorm] = []
-        self._host_group: dist.ProcessGroup | None = None  # for numbers that the host must know
+        self._host_group: dist.ProcessGroup | None = None  # for collectives on CPU tensors
         self._next_poll: dict[str, float] = {}
 
     def prepare(self, module: nn.Module, unused_parameters: bool = False) -> nn.Module:
-        """`module` in DDP. Of parameters, only what requires a gradient now is broadcast and reduced.
+        """`module` wrapped in DDP. Only parameters that currently require a gradient are broadcast and reduced.
 
-        A module that was prepared before stays in the wrapper that it has: two would both reduce its gradients.
+        A module that is wrapped already gets the same wrapper, because two would both reduce its gradients.
         """
         for wrapped in self._wrapped:
             if wrapped.module is module:
@@ -89,8 +89,8 @@ class DataParallelRuntime(Runtime):
         if self._settings.sync_batch_norm:
             self._add_batch_norms(module, unused_parameters)
         frozen = [name for name, param in module.named_parameters() if not param.requires_grad]
-        # DDP would broadcast frozen parameters and buffers from rank 0 at the start and all buffers in each forward;
-        # SharedBuffers sends those that need it
+        # DDP would broadcast frozen parameters at the start and all buffers in each forward pass; SharedBuffers sends
+        # only the buffers that differ
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
             module, frozen + [name for name, _ in module.named_buffers()]
         )
@@ -116,7 +116,7 @@ class DataParallelRuntime(Runtime):
         if training and unused_parameters:
             raise RanksError(
                 f"BatchNorm layers in training mode (such as {training[0]}) must run on every rank in every pass, but "
-                "a step may leave layers of this model unused: put them in evaluation mode, or train on one rank."
+                "a step may leave layers of this model unused: put them into evaluation mode, or train on one rank."
             )
         self._batch_norms += layers.values()
 
@@ -127,7 +127,7 @@ class DataParallelRuntime(Runtime):
     def num_passes(self, num_micro_batches: int) -> int:
         if not self._normalizes_together:
             return num_micro_batches
-        if self._host_group is None:  # with NCCL the host would have to wait for the device to learn the number
+        if self._host_group is None:  # with NCCL, reading the number would wait for the device
             self._host_group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
         most = torch.tensor(num_micro_batches)
         dist.all_reduce(most, dist.ReduceOp.MAX, self._host_group)
@@ -144,15 +144,15 @@ class DataParallelRuntime(Runtime):
             buffers.after_step()
 
     @property
-    def wants_warm_up(self) -> bool:
-        # DDP learns a static graph in its first backward pass, which must not be one of no_sync. And after its first
-        # pass it sorts gradients into other buckets, in which more than two ranks add them up in another order: a step
-        # after a resume would differ from the same step of a run without one.
+    def needs_warm_up(self) -> bool:
+        # DDP records a static graph in its first backward pass, which must not be inside no_sync. After the first pass
+        # it also rebuilds its buckets, which changes the order of summation with more than two ranks: the first step
+        # after a resume would differ from the same step of an uninterrupted run.
         return self._settings.static_graph or self.world_size > 2
 
-    def sum(self, values: Tensor, of_main: Tensor) -> tuple[Tensor, Tensor]:
-        own = of_main if self.is_main else torch.zeros_like(of_main)
-        both = torch.cat([values, own.to(values).reshape(1)])  # of no gradients at all, the norm is on the CPU
+    def sum(self, values: Tensor, main_value: Tensor) -> tuple[Tensor, Tensor]:
+        own = main_value if self.is_main else torch.zeros_like(main_value)
+        both = torch.cat([values, own.to(values).reshape(1)])  # without any gradients, the norm is on the CPU
         dist.all_reduce(both)
         return both[:-1], both[-1]
 
@@ -178,16 +178,16 @@ class DataParallelRuntime(Runtime):
 
     @contextlib.contextmanager
     def loading_turn(self) -> Iterator[None]:
-        if self.device.type != "cuda":  # what is loaded stays in the machine's memory then
+        if self.device.type != "cuda":  # the model stays in host memory anyway
             yield
             return
         name, limit = f"loading/{self.node_rank}", PHASE_LIMITS["loading"]
-        with turn(self._store, name, RANKS_LOADING, limit, self._wait_a_moment):
+        with store_semaphore(self._store, name, RANKS_LOADING, limit, self._beat_and_call_on_wait):
             yield
 
-    def _wait_a_moment(self) -> None:
+    def _beat_and_call_on_wait(self) -> None:
         self.heartbeat.beat()
-        self.while_waiting()
+        self.on_wait()
 
     def announce_stop(self) -> None:
         if not self._stop_announced:
@@ -211,12 +211,12 @@ class DataParallelRuntime(Runtime):
         return self.start_decision in (STOP, REQUEUE)
 
     def begin(self) -> bool:
-        self.barrier("beginning to train")
+        self.barrier("starting to train")
         self._decide_start(GO)
         return self.start_decision == GO
 
     def _decide_start(self, decision: str) -> None:
-        """Whoever is first decides for all: so no rank can begin while another one ends."""
+        """The first decision holds for all ranks, so that none begins to train while another one leaves."""
         self.start_decision = self._store.compare_set(START_KEY, "", decision).decode()
 
     def _may_poll(self, key: str) -> bool:

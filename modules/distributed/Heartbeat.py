@@ -1,4 +1,4 @@
-"""What a rank does at the moment, for whoever watches it."""
+"""Reports the current phase of a rank to the process that watches it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from modules.config.errors import UserError
 
 Phase = Literal["loading", "joining", "caching", "training", "sampling", "saving", "waiting"]
 
-# Seconds a rank may be silent in a phase before it counts as hung. Loading reads files of many GB; joining has its own
-# limits; a first training step compiles kernels; a wait is bounded by the phases of the ranks that are waited for.
+# Seconds without a beat before a rank counts as hung, by phase. Loading reads files of many GB; joining has its own
+# limits; a first training step compiles kernels; waiting is bounded by the phases of the other ranks.
 PHASE_LIMITS: dict[Phase, float] = {
     "loading": 1800,
     "joining": 1800,
@@ -23,29 +23,29 @@ PHASE_LIMITS: dict[Phase, float] = {
     "saving": 1800,
     "waiting": 600,
 }
-LIMIT_VARIABLE = "CHORUS_HEARTBEAT_SECONDS"  # another limit: "60" for every phase, "training=60" for one
+LIMIT_VARIABLE = "CHORUS_HEARTBEAT_SECONDS"  # overrides the limits: "60" for every phase, "training=60" for one
 
 
 class Heartbeat:
-    """Does nothing: for a rank that nobody watches. `Lifeline` (lifeline.py) has the one that tells."""
+    """Tracks the phase without reporting it, for a rank that is not watched. `Lifeline` (lifeline.py) reports."""
 
     def __init__(self) -> None:
         self._phase: Phase = "loading"
 
     @contextlib.contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Inside, this rank is in `phase`; afterwards it is again in the one before."""
+        """Inside, this rank is in `phase`; afterwards it is in the previous phase again."""
         before = self._phase
         self._phase = phase
         self.beat()
-        yield  # after an error the phase stays: it is where the rank has failed
+        yield  # after an error the phase stays, because the rank has failed in it
         self._phase = before
         self.beat()
 
     def beat(self, limit_seconds: float | None = None) -> None:
-        """Goes on. Cheap enough for every picture: without a limit a few messages a second are sent.
+        """Shows that this rank is making progress. Cheap enough for every image, because messages are rate-limited.
 
-        limit_seconds: how long the next beat may take to come; the phase's own limit by default.
+        limit_seconds: the time until the next beat is due; by default the limit of the phase.
         """
 
     def _limit(self, limit_seconds: float | None) -> float:
@@ -53,7 +53,7 @@ class Heartbeat:
 
 
 def read_limits(env: Mapping[str, str] = os.environ) -> dict[str, float]:
-    """Seconds for each phase that LIMIT_VARIABLE names. Raises UserError for what it can't mean."""
+    """The limits set in LIMIT_VARIABLE, in seconds by phase. Raises UserError for an invalid value."""
     text = env.get(LIMIT_VARIABLE, "")
     if not text:
         return {}
@@ -64,6 +64,6 @@ def read_limits(env: Mapping[str, str] = os.environ) -> dict[str, float]:
         if 0 < seconds < math.inf and PHASE_LIMITS.keys() >= set(phases):
             return dict.fromkeys(phases, seconds)
     raise UserError(
-        f"{LIMIT_VARIABLE} is {text[:60]!r}: it must be a number of seconds above 0, as in 60, or one for a phase "
-        f"({', '.join(PHASE_LIMITS)}), as in training=60; correct it, or unset it."
+        f"{LIMIT_VARIABLE} is {text[:60]!r}: it must be a number of seconds above 0, such as 60, or one for a phase "
+        f"({', '.join(PHASE_LIMITS)}), such as training=60; correct it, or unset it."
     )

@@ -1,7 +1,7 @@
-"""The processes of a communication probe, as the one that started them sees them: orders out, reports in, time limits.
+"""Starts the rank processes of a communication probe, sends them commands and collects their reports with time limits.
 
-Orders and reports are JSON lines on their stdin and stdout, so that nothing but a pipe has to work. The stdin is also
-what ends a rank when this process dies.
+Commands and reports are JSON lines on stdin and stdout, so that only pipes have to work. When this process dies, the
+end of its stdin ends a rank.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import IO, Any
 
 from modules.distributed.probe_worker import RankTask
 
-START_SECONDS = 180  # importing torch from a cold or a network disk, and a first CUDA context on each GPU
-CAUSE_SECONDS = 1.0  # how long to look for the cause after a symptom: peers notice a death within 0.4 s
+START_SECONDS = 180  # importing torch from a cold or network disk, and creating a CUDA context on each GPU
+CAUSE_SECONDS = 1.0  # how long to look for the cause after a symptom; peers notice a dead rank within 0.4 s
 END_SECONDS = 10
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Failure:
-    """rank: None where ranks that are equally far wait for each other."""
+    """rank: the rank that failed; None if several ranks are waiting for each other."""
 
     rank: int | None
     text: str
@@ -48,7 +48,7 @@ class RankFailed(Exception):
 
 
 class ProbeRanks:
-    """One process per device, from `with` to its end. devices: of each rank, a GPU's index or "cpu"."""
+    """One process per device, for the duration of `with`. devices: for each rank, the index of its GPU or "cpu"."""
 
     def __init__(
         self, backend: str, devices: Sequence[int | str], num_bytes: int, seconds: float, timeout_seconds: float
@@ -58,7 +58,7 @@ class ProbeRanks:
         ]
         self._timeout_seconds = timeout_seconds
         self._reports: queue.SimpleQueue[tuple[int, dict[str, Any]]] = queue.SimpleQueue()
-        self._progress: Counter[int] = Counter()  # reports of each rank on the present order
+        self._progress: Counter[int] = Counter()  # number of reports from each rank for the current command
         self._processes: list[subprocess.Popen] = []
         self._stack = contextlib.ExitStack()
         self._logs: list[IO[str]] = []
@@ -78,7 +78,7 @@ class ProbeRanks:
         self._end(seconds=END_SECONDS if error_type is None else 0)
 
     def join(self) -> None:
-        """All ranks meet. Raises RankFailed."""
+        """Makes all ranks join the process group. Raises RankFailed."""
         everyone = range(len(self._tasks))
         self._progress.clear()
         port = self._collect([0], "store", START_SECONDS, "start")[0]["port"]
@@ -86,23 +86,23 @@ class ProbeRanks:
         self._collect(everyone, "joined", START_SECONDS, "join the others")
 
     def seconds_of_all_reduce(self, group: Sequence[int]) -> float:
-        """The median over rounds, of the slowest of the ranks in `group`. Raises RankFailed."""
+        """The median duration of an all-reduce on the slowest rank of `group`. Raises RankFailed."""
         self._progress.clear()
         self._order(group, {"ranks": list(group)})
-        doing = f"finish the all-reduce of ranks {spoken(group)}"
+        doing = f"finish the all-reduce of ranks {join_words(group)}"
         reports = self._collect(group, "measured", self._timeout_seconds, doing)
         return max(report["seconds"] for report in reports.values())
 
     def _start(self, task: RankTask) -> None:
         log = self._stack.enter_context(_log())
         command = [sys.executable, "-m", "modules.distributed.probe_worker", json.dumps(asdict(task))]
-        env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}  # so that both sides count GPUs alike
+        env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}  # so that both sides count GPUs in the same order
         process = subprocess.Popen(
             command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0
         )
         self._processes.append(process)
         self._logs.append(log)
-        # threads, because pipes can't be waited for together on Windows
+        # threads, because Windows can't wait for several pipes at once
         threading.Thread(target=self._listen, args=(task.rank, process), daemon=True).start()
 
     def _listen(self, rank: int, process: subprocess.Popen) -> None:
@@ -112,11 +112,11 @@ class ProbeRanks:
 
     def _order(self, ranks: Sequence[int], order: dict[str, Any]) -> None:
         for rank in ranks:
-            with contextlib.suppress(OSError):  # it has ended: its reports say so
+            with contextlib.suppress(OSError):  # it has ended, which its reports will show
                 self._processes[rank].stdin.write(json.dumps(order).encode() + b"\n")
 
     def _collect(self, ranks: Sequence[int], event: str, limit: float, doing: str) -> dict[int, dict[str, Any]]:
-        """The report `event` of each of `ranks`. doing: what they must do within `limit` seconds, for the message."""
+        """Waits up to `limit` seconds for the report `event` of each of `ranks`. doing: for the error message."""
         deadline = time.monotonic() + limit
         found: dict[int, dict[str, Any]] = {}
         while len(found) < len(ranks):
@@ -132,22 +132,24 @@ class ProbeRanks:
         return found
 
     def _hung(self, late: set[int], what: str) -> Failure:
-        """The rank that is behind the others, which wait for it."""
+        """Finds the rank that is behind the others, which are waiting for it."""
         least = min(self._progress[rank] for rank in late)
         behind = [rank for rank in sorted(late) if self._progress[rank] == least]
         if len(behind) > 1:
             behind = self._silent(behind) or behind
         if len(behind) == 1:
             return Failure(behind[0], f"{self._name(behind[0])} {what}.")
-        devices = spoken([self._tasks[rank].device for rank in behind])
+        devices = join_words([self._tasks[rank].device for rank in behind])
         megabytes = self._tasks[0].num_bytes / 2**20
-        text = f"Ranks {spoken(behind)} (devices {devices}) {what}: their link is stuck, or slow for {megabytes:g} MiB"
+        text = (
+            f"Ranks {join_words(behind)} (devices {devices}) {what}: their link is stuck, or slow for {megabytes:g} MiB"
+        )
         if self._tasks[0].backend == "nccl":
-            text += "; if NCCL_P2P_DISABLE=1 mends it, the direct link between the GPUs does not work"
+            text += "; if NCCL_P2P_DISABLE=1 fixes it, the direct link between the GPUs does not work"
         return Failure(None, text + ".")
 
     def _silent(self, ranks: Sequence[int]) -> list[int]:
-        """Those of `ranks` whose process answers nothing at all: it was stopped, or a driver holds it."""
+        """Those of `ranks` whose process does not respond at all: it was stopped, or is blocked in a driver."""
         self._order(ranks, {"ping": True})
         silent = set(ranks)
         deadline = time.monotonic() + CAUSE_SECONDS
@@ -159,7 +161,7 @@ class ProbeRanks:
         return sorted(silent)
 
     def _cause(self, rank: int, report: dict[str, Any]) -> Failure:
-        """A death without a word comes before errors: a rank's end makes errors in its peers, which report first."""
+        """Finds the cause of a failure. A dead process takes precedence over errors, which it causes in its peers."""
         reports = [(rank, report)]
         deadline = time.monotonic() + CAUSE_SECONDS
         with contextlib.suppress(queue.Empty):
@@ -178,7 +180,7 @@ class ProbeRanks:
     def _last_line(self, rank: int) -> str:
         self._logs[rank].seek(0)
         lines = self._logs[rank].read().strip().splitlines()
-        return f" It said: {lines[-1]}" if lines else ""
+        return f" Its last output was: {lines[-1]}" if lines else ""
 
     def _end(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -191,8 +193,8 @@ class ProbeRanks:
         self._stack.close()
 
 
-def spoken(values: Sequence[int | str]) -> str:
-    """0, 1 and 2"""
+def join_words(values: Sequence[int | str]) -> str:
+    """Such as "0, 1 and 2"."""
     words = [str(value) for value in values]
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 

@@ -1,4 +1,4 @@
-"""Everything that differs between one rank and many; on one rank each operation is the identity."""
+"""Hides everything that differs between one rank and many; on one rank, each operation is the identity."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from modules.distributed.Heartbeat import Heartbeat
-from modules.distributed.usable_gpus import check_gpus, take_device
+from modules.distributed.usable_gpus import check_gpus, set_cuda_device
 from modules.machine.devices import check_device_indexes
 
 if TYPE_CHECKING:
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-GO, STOP, REQUEUE = "go", "stop", "requeue"  # what the ranks decide about the start
+GO, STOP, REQUEUE = "go", "stop", "requeue"  # the decisions about starting to train
 
 
 class Runtime:
     """One rank on one device.
 
-    rank counts over all nodes, local_rank on this node; local_world_size are the ranks of this node. Losses are summed
-    over samples, not averaged, so what a backward pass leaves must be multiplied by `gradient_scale` to be the gradient
-    of the sum over all ranks.
-    heartbeat: told what this rank does. `gather`, `broadcast` and `barrier` beat while they wait, exchange plain data
-    (what JSON holds) without a collective, and end with UserError where another rank is not heard of any more.
+    rank counts over all nodes, local_rank on this node; local_world_size is the number of ranks on this node. Losses
+    are summed over samples, not averaged; multiplying a gradient after the backward pass by `gradient_scale` gives the
+    gradient of the sum over all ranks.
+    heartbeat: gets the phases of this rank. `gather`, `broadcast` and `barrier` exchange data as JSON without a
+    collective, beat while they wait, and raise UserError if another rank has disappeared.
     """
 
     rank = 0
@@ -41,94 +41,94 @@ class Runtime:
         if device.type == "cuda":
             import torch
 
-            # with its number: "cuda" and "cuda:0" compare unequal, and modules are asked where they are
+            # with an index, because "cuda" and "cuda:0" compare unequal
             device = torch.device("cuda", device.index or 0)
-            take_device(device)
+            set_cuda_device(device)
         self.device = device
         self.heartbeat = heartbeat or Heartbeat()
-        self.while_waiting: Callable[[], None] = lambda: None  # called while this rank waits; may raise
+        self.on_wait: Callable[[], None] = lambda: None  # called while this rank waits; may raise
         self._stop_announced = False
-        self.start_decision = ""  # of all ranks, once this one knows it: GO, STOP or REQUEUE
+        self.start_decision = ""  # GO, STOP or REQUEUE, the same for all ranks; "" until this rank knows it
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
 
     @property
-    def place(self) -> str:
-        """The device's name; on several machines behind this one's number: "cuda:0", "1:cuda:0"."""
+    def device_label(self) -> str:
+        """The device's name, prefixed with the node rank if there are several nodes: "cuda:0", "1:cuda:0"."""
         return str(self.device) if self.num_nodes == 1 else f"{self.node_rank}:{self.device}"
 
     def prepare(self, module: nn.Module, unused_parameters: bool = False) -> nn.Module:
-        """The module as training must call it.
+        """Wraps `module` for training; the training loop must call the wrapper. The module itself is not changed.
 
-        Its buffers are kept equal on all ranks. Its BatchNorm layers, while in training mode, normalize over the
-        micro-batches of all ranks in a pass. The module itself is not changed.
-        unused_parameters: whether a step may leave some of what trains without a gradient on some rank.
-        To be called before anything holds on to parameters: sharding replaces them.
-        Raises RanksError where that may concern BatchNorm layers in training mode.
+        Its buffers are kept equal on all ranks. Its BatchNorm layers in training mode normalize over the micro-batches
+        of all ranks in a pass.
+        unused_parameters: whether a step may leave trainable parameters without a gradient on some rank.
+        Call it before keeping references to parameters, because sharding replaces them.
+        Raises RanksError if BatchNorm layers in training mode may be among the unused ones.
         """
         return module
 
     def gradient_norm(self, gradients: list[Tensor]) -> Tensor:
-        """The 2-norm over all of `gradients` (scalar), which are those of the whole model; all ranks call it."""
+        """The 2-norm (scalar) of the gradients of the whole model; all ranks must call it."""
         import torch
 
         return torch.nn.utils.get_total_norm(gradients, foreach=True)
 
-    def whole_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """`tensors` whole on rank 0, whatever each rank holds of them; all ranks call it."""
+    def full_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The full `tensors` on rank 0, gathered from their shards; all ranks must call it."""
         return tensors
 
     @contextlib.contextmanager
-    def whole_parameters(self, *modules: nn.Module) -> Iterator[None]:
-        """Inside, the modules' parameters are whole: read them, or make forward passes without gradients.
+    def full_parameters(self, *modules: nn.Module) -> Iterator[None]:
+        """Inside, the modules have their full parameters, to read them or to run forward passes without gradients.
 
-        All ranks enter and leave it; inside, each may do as it likes.
+        All ranks must enter and leave it; inside, each rank may do different things.
         """
         yield
 
     def replicated(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Those of `tensors` of which every rank holds the same values: what can be compared between ranks."""
+        """The subset of `tensors` that are replicated on every rank, and so can be compared between ranks."""
         return tensors
 
     def num_passes(self, num_micro_batches: int) -> int:
-        """How many forward and backward passes this rank makes in a step that has `num_micro_batches` for it.
+        """The number of forward and backward passes of this rank in a step with `num_micro_batches` of its own.
 
-        More than those if BatchNorm layers normalize over all ranks and another rank has more micro-batches.
+        It is larger if BatchNorm layers normalize over all ranks and another rank has more micro-batches.
         """
         return num_micro_batches
 
     @contextlib.contextmanager
     def accumulate(self, last: bool, counts: bool = True) -> Iterator[None]:
-        """Around the forward and backward pass of a micro-batch; gradients are exchanged in the last one only.
+        """Wraps the forward and backward pass of a micro-batch; gradients are exchanged only in the last one.
 
-        counts: whether its samples count; the statistics of BatchNorm layers leave out those that do not.
+        counts: whether its samples contribute to the statistics of BatchNorm layers.
         """
         yield
 
     @property
-    def wants_warm_up(self) -> bool:
-        """Whether a whole synchronised forward and backward pass must come before the first step."""
+    def needs_warm_up(self) -> bool:
+        """Whether a synchronized forward and backward pass must run before the first step."""
         return False
 
-    def sum(self, values: Tensor, of_main: Tensor) -> tuple[Tensor, Tensor]:
-        """(sum of `values` over ranks, rank 0's `of_main`): the one collective of a step beside the gradients'.
+    def sum(self, values: Tensor, main_value: Tensor) -> tuple[Tensor, Tensor]:
+        """(sum of `values` over ranks, rank 0's `main_value`), on the device and equal on every rank.
 
-        of_main: a scalar. The same on every rank, on the device; `values` may be changed.
+        main_value: a scalar. `values` may be modified. This is the only collective of a step besides the gradients'.
         """
-        return values, of_main
+        return values, main_value
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean of `values` over the ranks, by a collective."""
+        """The mean of `values` over the ranks. A collective."""
         return values
 
     def gather_objects(self, value: T) -> list[T]:
-        """What each rank gave, such as tensors on the CPU, in the order of ranks, by a collective."""
+        """The values of all ranks, such as tensors on the CPU, in rank order. A collective."""
         return [value]
 
     def gather(self, value: T, why: str) -> list[T]:
-        """The plain data of each rank, in the order of ranks, on every rank. `why` stands in the message of a wait."""
+        """The values (plain data) of all ranks, in rank order, on every rank. why: for the message of a lost rank."""
         return [value]
 
     def broadcast(self, value: T, why: str) -> T:
@@ -136,36 +136,36 @@ class Runtime:
         return value
 
     def barrier(self, why: str) -> None:
-        """Waits for all ranks; `why` stands in the message when one does not come."""
+        """Waits for all ranks. why: for the message of a lost rank."""
 
     @contextlib.contextmanager
     def loading_turn(self) -> Iterator[None]:
-        """Around what takes much of the machine's memory until it is on the GPU: a few ranks do it at a time."""
+        """Limits how many ranks of a node load a model concurrently, to save host memory until it is on the GPU."""
         yield
 
     def announce_stop(self) -> None:
-        """Tells all ranks that this one was asked to stop, where no step carries it: while they sample."""
+        """Tells all ranks of a stop request between steps, such as while sampling."""
         self._stop_announced = True
 
     @property
     def stop_announced(self) -> bool:
-        """Whether a stop was announced. Looks at most once a second."""
+        """Whether a stop was announced. Polls at most once a second."""
         return self._stop_announced
 
     def veto_start(self, requeues: bool = False) -> None:
-        """Lets `begin` give False on all ranks, unless it has been decided already.
+        """Makes `begin` return False on all ranks, unless it was decided already.
 
-        requeues: whether the job is to be run again.
+        requeues: whether the job is to be requeued.
         """
         self.start_decision = self.start_decision or (REQUEUE if requeues else STOP)
 
     @property
     def start_vetoed(self) -> bool:
-        """Whether the training will not begin. Looks at most once a second."""
+        """Whether the start was vetoed. Polls at most once a second."""
         return self.start_decision in (STOP, REQUEUE)
 
     def begin(self) -> bool:
-        """Waits for all ranks; whether the training begins, which all decide the same."""
+        """Waits for all ranks and returns whether training begins, the same on all of them."""
         self.start_decision = self.start_decision or GO
         return self.start_decision == GO
 
@@ -173,15 +173,15 @@ class Runtime:
         """Leaves the other ranks."""
 
 
-def share(runtime: Runtime, values: Sequence[Any]) -> Sequence[Any]:
-    """This rank's part of `values`; parts differ by at most one."""
+def shard(runtime: Runtime, values: Sequence[Any]) -> Sequence[Any]:
+    """This rank's part of `values`; the sizes of the parts differ by at most one."""
     return values[runtime.rank :: runtime.world_size]
 
 
 def default_device(device_indexes: Sequence[int] = ()) -> torch.device:
-    """The first chosen GPU (of all, where none is chosen), else the CPU.
+    """The first GPU, or the first of `device_indexes`; the CPU if there is no GPU.
 
-    Raises UserError for a chosen GPU that does not exist, and where there are GPUs that PyTorch can't use.
+    Raises UserError for a GPU that does not exist, and if there are GPUs but PyTorch can't use them.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Plain data from rank to rank through the store of the process group: no collective is open while a rank waits."""
+"""Exchanges plain data between ranks through the store, so that no collective is open while a rank waits."""
 
 from __future__ import annotations
 
@@ -18,57 +18,57 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FIRST_POLL_SECONDS, SLOWEST_POLL_SECONDS = 0.001, 0.2
-ALIVE_SECONDS = 5.0  # between two signs of life
-LEAVE_SECONDS = 15.0  # without a sign of life while rank 0 waits for the others to leave
-SILENT_SECONDS = 60.0  # without one a rank counts as lost, on whatever machine it is
+KEEPALIVE_SECONDS = 5.0  # between keepalives
+LEAVE_SECONDS = 15.0  # without a keepalive before rank 0 stops waiting for a rank to leave
+SILENT_SECONDS = 60.0  # without a keepalive before a rank counts as lost
 
 
 class StoreExchange:
-    """Exchanges JSON between the ranks; every rank calls `gather` in the same order.
+    """Exchanges JSON between the ranks; every rank must call `gather` in the same order.
 
-    while_waiting: called at every look; what it raises ends the wait.
-    A wait has no limit of its own: what a rank may take for its phase is for its watch to say. It ends with
-    RankLostError where a rank that is waited for shows no life for SILENT_SECONDS, as when its machine is gone.
+    on_wait: called with every poll; an exception from it ends the wait.
+    A wait has no timeout of its own: the heartbeat limits how long a rank may take for its phase. It ends with
+    RankLostError if a rank sends no keepalive for SILENT_SECONDS, for example because its machine is down.
     """
 
-    def __init__(self, store: Store, rank: int, world_size: int, while_waiting: Callable[[], None] = lambda: None):
+    def __init__(self, store: Store, rank: int, world_size: int, on_wait: Callable[[], None] = lambda: None):
         self._store = store
         self._rank = rank
         self._ranks = range(world_size)
-        self._while_waiting = while_waiting
+        self._on_wait = on_wait
         self._number = 0
         self._has_left = False
         self._store.set(f"alive/{rank}", "0")
         closed = threading.Event()
-        # it holds the store, not this object, so that an exchange can be dropped without `close`
-        thread = threading.Thread(target=_show_life, args=(store, rank, closed), name="alive", daemon=True)
+        # the thread references the store, not this object, so that an exchange can be garbage-collected without `close`
+        thread = threading.Thread(target=_send_keepalives, args=(store, rank, closed), name="alive", daemon=True)
         thread.start()
-        # Also runs when the interpreter ends: a thread that is inside the store's C++ code then aborts the process.
-        self._end_signs = weakref.finalize(self, _end_signs, closed, thread)
+        # Also runs at interpreter shutdown, where a thread inside the store's C++ code would abort the process.
+        self._stop_keepalives = weakref.finalize(self, _stop_keepalives, closed, thread)
 
     def gather(self, value: T, why: str) -> list[T]:
-        """The value of each rank, in their order."""
+        """The values of all ranks, in rank order."""
         self._begin()
         self._store.set(self._key(self._rank), json.dumps(value))
         self._wait(list(self._ranks), why)
         return [json.loads(self._store.get(self._key(rank))) for rank in self._ranks]
 
     def close(self) -> None:
-        """Ends the signs of life. Rank 0, whose process may hold the store, waits until the others have left it.
+        """Stops the keepalives. Rank 0, which may host the store, waits until the other ranks have left.
 
-        A second call does nothing. Where the store is gone already, nobody is left to wait for.
+        A second call does nothing. If the store is already gone, there is nobody to wait for.
         """
         if self._has_left:
             return
         self._has_left = True
-        self._end_signs()
+        self._stop_keepalives()
         with contextlib.suppress(RuntimeError):  # torch's DistError
             self._store.set(f"left/{self._rank}", "1")
             if self._rank == 0:
                 self._wait_until_left()
 
     def _wait_until_left(self) -> None:
-        """Until every other rank has left or seems dead: one that still loads a model leaves late."""
+        """Waits until every other rank has left or seems dead. A rank that is still loading a model leaves late."""
         seen: dict[int, tuple[bytes, float]] = {}
         others = list(self._ranks[1:])
         while others := [rank for rank in others if not self._store.check([f"left/{rank}"])]:
@@ -76,7 +76,7 @@ class StoreExchange:
             time.sleep(0.01)
 
     def _begin(self) -> None:
-        """All ranks that have written a number have read the one before it: the second last can go."""
+        """Starts the next exchange and deletes this rank's key of the second last, which all ranks have read."""
         self._number += 1
         if self._number > 2:
             self._store.delete_key(f"exchange/{self._number - 2}/{self._rank}")
@@ -88,7 +88,7 @@ class StoreExchange:
         pause = FIRST_POLL_SECONDS
         seen: dict[int, tuple[bytes, float]] = {}
         while ranks := [rank for rank in ranks if not self._store.check([self._key(rank)])]:
-            self._while_waiting()
+            self._on_wait()
             if pause >= SLOWEST_POLL_SECONDS:
                 self._check_alive(ranks, seen, why)
             time.sleep(pause)
@@ -98,12 +98,12 @@ class StoreExchange:
         for rank in ranks:
             if self._silence(rank, seen) > SILENT_SECONDS:
                 raise RankLostError(
-                    f"Rank {rank} has not been heard of for {SILENT_SECONDS:g} s while the others waited for it "
-                    f"({why}): look at its machine and its log."
+                    f"Rank {rank} has not responded for {SILENT_SECONDS:g} s while the others waited for it "
+                    f"({why}): check its machine and its log."
                 )
 
     def _silence(self, rank: int, seen: dict[int, tuple[bytes, float]]) -> float:
-        """Seconds since the last sign of life of `rank`, as far as it was watched. seen: earlier looks, by rank."""
+        """Seconds since a new keepalive of `rank` was last observed. seen: rank -> (keepalive, time of observation)."""
         now = time.monotonic()
         sign = self._store.get(f"alive/{rank}") if self._store.check([f"alive/{rank}"]) else b""
         if rank not in seen or seen[rank][0] != sign:
@@ -111,17 +111,17 @@ class StoreExchange:
         return now - seen[rank][1]
 
 
-def _show_life(store: Store, rank: int, closed: threading.Event) -> None:
+def _send_keepalives(store: Store, rank: int, closed: threading.Event) -> None:
     number = 0
-    while not closed.wait(ALIVE_SECONDS):
+    while not closed.wait(KEEPALIVE_SECONDS):
         number += 1
         try:
             store.set(f"alive/{rank}", str(number))
-        except RuntimeError:  # torch's DistError: the store is gone, and so is rank 0; a wait will say so
+        except RuntimeError:  # torch's DistError: the store is gone with rank 0; the next wait will report that
             return
 
 
-def _end_signs(closed: threading.Event, thread: threading.Thread) -> None:
+def _stop_keepalives(closed: threading.Event, thread: threading.Thread) -> None:
     closed.set()
     if thread is not threading.current_thread():  # the garbage collector may call this in any thread
         thread.join(LEAVE_SECONDS)

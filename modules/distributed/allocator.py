@@ -1,4 +1,4 @@
-"""torch's allocator of GPU memory, set up for batches of many shapes."""
+"""Configures torch's CUDA memory allocator for batches of many shapes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from modules.session.out_of_memory import is_out_of_memory
 if TYPE_CHECKING:
     import torch
 
-# In each of these people say by themselves how memory is allocated.
+# Users configure the allocator with these.
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 ON, OFF = "expandable_segments:True", "expandable_segments:False"
 
 
-def grow_segments(device: torch.device) -> None:
-    """Lets the allocator extend what it has from the driver, so that buckets of other shapes leave no gaps in it.
+def enable_expandable_segments(device: torch.device) -> None:
+    """Enables expandable segments, which avoid fragmentation by buckets of different shapes.
 
-    Only where it works, which is tried: not on Windows, WSL and ROCm, nor on virtual GPUs that were not given the
-    driver's functions for it. To be called before anything is on the device. What the environment says of the
-    allocator stays.
+    Does nothing on Windows, WSL and ROCm, if the environment configures the allocator, or if a trial allocation fails,
+    as on virtual GPUs without the necessary driver functions. Call it before anything is allocated on the device.
     """
     import torch
 
@@ -30,7 +29,7 @@ def grow_segments(device: torch.device) -> None:
     can_grow = sys.platform == "linux" and not in_wsl and not torch.version.hip
     if not can_grow or any(os.environ.get(name) for name in VARIABLES):
         return
-    # at run time, for by PYTORCH_ALLOC_CONF there is no way back where it does not work
+    # at run time, because a setting in PYTORCH_ALLOC_CONF could not be undone if the trial fails
     torch._C._accelerator_setAllocatorSettings(ON)
     try:
         torch.empty(1, device=device)

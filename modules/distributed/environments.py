@@ -1,7 +1,7 @@
-"""Who started this process as one rank of several: Chorus itself, torchrun, accelerate or SLURM.
+"""Detects which launcher started this process as one of several ranks: Chorus itself, torchrun, accelerate or SLURM.
 
-Each launcher leaves its answers in environment variables of its own; each class here reads those of one.
-`spawn_variables` writes what `SpawnEnvironment` reads.
+Each launcher sets its own environment variables; each class here reads those of one launcher. `spawn_variables` writes
+those that `SpawnEnvironment` reads.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ RUN_ID_VARIABLE = "CHORUS_RUN_ID"
 ATTEMPT_VARIABLE = "CHORUS_ATTEMPT"
 
 _LOOPBACK = "127.0.0.1"
-_ACCELERATE_MARK = "ACCELERATE_MIXED_PRECISION"  # what `accelerate launch` sets whatever it launches with
+_ACCELERATE_MARK = "ACCELERATE_MIXED_PRECISION"  # always set by `accelerate launch`
 _SLURM_PORTS = range(20000, 40000)
 
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """What a launcher says about this process and the others.
+    """What the launcher says about this process and the other ranks.
 
-    rank counts over all nodes, local_rank on this node. master_addr and master_port: where the ranks' store is, or is
-    to be made by rank 0. has_store: the launcher keeps the store there already, every rank is its client.
-    run_id: a prefix for keys in the store, the same on all ranks and another for each run and each restart of it.
+    rank counts over all nodes, local_rank on this node. master_addr and master_port: the address of the store.
+    has_store: whether the launcher hosts the store; otherwise, rank 0 does.
+    run_id: a prefix for keys in the store, the same on all ranks and different for each run and each restart.
     attempt: how often the launcher has restarted the ranks.
     """
 
@@ -60,14 +60,14 @@ class RankEnvironment:
 
     @classmethod
     def read(cls, env: Env) -> RankEnvironment:
-        """Raises UserError for a variable that is missing or can't be right."""
+        """Raises UserError for a variable that is missing or invalid."""
         raise NotImplementedError
 
 
 def find_environment(env: Env = os.environ) -> RankEnvironment | None:
-    """What the launcher of this process says; None for a process that was started alone.
+    """The environment of the launcher that started this process; None for a process that is not a rank.
 
-    Raises UserError for a variable that is missing or can't be right.
+    Raises UserError for a variable that is missing or invalid.
     """
     for launcher in (SpawnEnvironment, AccelerateEnvironment, TorchrunEnvironment, SlurmEnvironment):
         if launcher.is_active(env):
@@ -75,22 +75,22 @@ def find_environment(env: Env = os.environ) -> RankEnvironment | None:
     return None
 
 
-def is_by_accelerate(env: Env = os.environ) -> bool:
-    """Whether `accelerate launch` started this process, or the one that did."""
+def is_accelerate_launch(env: Env = os.environ) -> bool:
+    """Whether `accelerate launch` started this process or its parent."""
     return _ACCELERATE_MARK in env
 
 
-def lone_accelerate(env: Env = os.environ) -> bool:
-    """Whether `accelerate launch` started one process only, as it silently does for distributed_type MULTI_CPU."""
-    return is_by_accelerate(env) and find_environment(env) is None
+def is_single_accelerate_process(env: Env = os.environ) -> bool:
+    """Whether `accelerate launch` started only one process, as it silently does for distributed_type MULTI_CPU."""
+    return is_accelerate_launch(env) and find_environment(env) is None
 
 
 def spawn_variables(
     local_rank: int, config: TrainConfig, num_ranks: int, port: int, run_id: str, attempt: int = 0
 ) -> dict[str, str]:
-    """What a rank that Chorus starts itself needs in its environment.
+    """The environment variables for a rank that Chorus starts itself.
 
-    num_ranks: on this node. run_id: the same on all nodes, another for each run.
+    num_ranks: on this node. run_id: the same on all nodes, different for each run.
     """
     return {
         LAUNCH_VARIABLE: SpawnEnvironment.name,
@@ -102,10 +102,10 @@ def spawn_variables(
         "LOCAL_WORLD_SIZE": str(num_ranks),
         "GROUP_RANK": str(config.node_rank),
         "GROUP_WORLD_SIZE": str(config.num_nodes),
-        # on one node nobody else need reach it, and "localhost" may also be ::1
+        # on one node, the loopback address is enough; "localhost" could also mean ::1
         "MASTER_ADDR": config.master_addr if config.num_nodes > 1 else _LOOPBACK,
         "MASTER_PORT": str(port),
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # device_indexes count as machine/devices.py lists the GPUs
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order in which machine/devices.py lists the GPUs
     }
 
 
@@ -135,8 +135,8 @@ class TorchrunEnvironment(RankEnvironment):
 
     @classmethod
     def read(cls, env: Env) -> TorchrunEnvironment:
-        # Each node's agent counts for itself. With --master-addr the nodes fail together and their counts agree; with
-        # --rdzv-backend=c10d an agent that only follows another's restart does not count it.
+        # Each node's agent has its own count. With --master-addr, nodes fail together and their counts agree; with
+        # --rdzv-backend=c10d, an agent does not count restarts that another agent caused.
         attempt = _number(env, "TORCHELASTIC_RESTART_COUNT", 0, default=0)
         return cls(
             **_read_ranks(env),
@@ -153,13 +153,13 @@ class AccelerateEnvironment(TorchrunEnvironment):
 
     @staticmethod
     def is_active(env: Env) -> bool:
-        return is_by_accelerate(env) and TorchrunEnvironment.is_active(env)
+        return is_accelerate_launch(env) and TorchrunEnvironment.is_active(env)
 
 
 class SlurmEnvironment(RankEnvironment):
-    """The tasks of an srun step, if it has more than one.
+    """The tasks of an srun step with more than one task.
 
-    A step of one task is a process started alone: with several GPUs it starts its ranks itself.
+    With a single task, the process starts its own ranks.
     """
 
     name = "slurm"
@@ -182,7 +182,7 @@ class SlurmEnvironment(RankEnvironment):
             local_world_size=local_world_size,
             node_rank=node_rank,
             num_nodes=num_nodes,
-            # on one node the loopback, whatever address the job's script exports: nobody else need reach it
+            # on one node, the loopback address is enough, whatever the job script exports
             master_addr=_LOOPBACK if num_nodes == 1 else env.get("MASTER_ADDR") or _first_host(env),
             master_port=_number(env, "MASTER_PORT", 1, 65535, default=_slurm_port(env)),
             run_id=f"{_number(env, 'SLURM_JOB_ID', 1)}.{env['SLURM_STEP_ID']}/attempt_{attempt}",
@@ -191,13 +191,13 @@ class SlurmEnvironment(RankEnvironment):
 
 
 def _read_ranks(env: Env) -> dict[str, int | str]:
-    """The variables of torch's `env://` initialization and, where they are set, those that torchrun adds."""
+    """Reads the variables of torch's `env://` initialization and, if set, those that torchrun adds."""
     world_size = _number(env, "WORLD_SIZE", 1)
     master_addr = _text(env, "MASTER_ADDR")
     is_one_node = world_size == 1 or master_addr in ("localhost", _LOOPBACK, "::1")
     local_world_size = _number(env, "LOCAL_WORLD_SIZE", 1, world_size, default=world_size if is_one_node else None)
     rank = _number(env, "RANK", 0, world_size - 1)
-    # without torchrun's two: nodes of the same size, filled one after the other
+    # without torchrun's GROUP_*: assume nodes of equal size, filled one after the other
     num_nodes = _number(env, "GROUP_WORLD_SIZE", 1, world_size, default=-(-world_size // local_world_size))
     return {
         "rank": rank,
@@ -212,7 +212,7 @@ def _read_ranks(env: Env) -> dict[str, int | str]:
 
 
 def _tasks_of_node(env: Env, node_rank: int) -> int:
-    """The step's tasks on a node, of a list such as "2(x3),1": two on each of three nodes, one on a fourth."""
+    """The number of tasks on a node, from a list such as "2(x3),1": two on each of three nodes, one on a fourth."""
     name = _first_set(env, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
     text = _text(env, name)
     first_node = 0
@@ -227,7 +227,7 @@ def _tasks_of_node(env: Env, node_rank: int) -> int:
 
 
 def _first_host(env: Env) -> str:
-    """The host of rank 0: of a list such as "n[03-05,9],m1" it is n03."""
+    """The host of rank 0, the first in a list such as "n[03-05,9],m1" (here n03)."""
     name = _first_set(env, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
     text = _text(env, name)
     first = re.match(r"(?:[^\[\],]|\[[^\[\]]*\])*", text)[0]  # up to the first comma outside brackets
@@ -238,14 +238,14 @@ def _first_host(env: Env) -> str:
 
 
 def _slurm_port(env: Env) -> int:
-    """A port that no other step on the same node is likely to have; each job of an array has an ID of its own, too."""
-    step_stride = 7919  # far from 1: step 1 of a job must not meet step 0 of the next job
+    """A port that other steps on the same node are unlikely to use; jobs of an array have different IDs, too."""
+    step_stride = 7919  # not 1: step 1 of a job must not get the port of step 0 of the next job
     number = _number(env, "SLURM_JOB_ID", 1) + step_stride * int(env["SLURM_STEP_ID"])
     return _SLURM_PORTS[number % len(_SLURM_PORTS)]
 
 
 def _first_set(env: Env, *names: str) -> str:
-    """The first of the variables that is set; the last one if none is."""
+    """The first variable that is set; the last one if none is."""
     return next((name for name in names if env.get(name)), names[-1])
 
 

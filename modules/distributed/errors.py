@@ -1,11 +1,11 @@
-"""What is raised when ranks can't work together."""
+"""Exceptions of distributed training."""
 
 from modules.config.errors import UserError
 
 
 class RanksError(UserError):
-    """Ranks can't meet; `str()` is one sentence with the remedy."""
+    """The ranks can't work together; `str()` is one sentence with the remedy."""
 
 
 class RankLostError(RanksError):
-    """A rank that was there is not heard of any more: something has happened to it that this rank can't know."""
+    """Another rank has disappeared for a reason that this rank can't know."""

@@ -1,6 +1,6 @@
-"""Gradients exchanged in fewer bits, for slow links."""
+"""Exchanges gradients in lower precision, for slow links."""
 
-# no annotations from __future__: DDP compares those of a hook with the types themselves, not with their names
+# no `from __future__ import annotations`: DDP compares the annotations of a hook with the types themselves
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,10 +13,10 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def compress_gradients(module: "DistributedDataParallel", precision: str) -> None:
-    """Lets `module` exchange its gradients in `precision`: "fp32" is as they are, "bf16" or "fp16" half of the bytes.
+    """Makes `module` exchange its gradients in `precision`: "fp32" leaves them unchanged, "bf16" and "fp16" halve them.
 
-    torch has hooks that do the same, but its bf16 one refuses gloo; and both sum what was divided before, as here, so
-    that fp16 does not overflow by the number of ranks.
+    torch has equivalent hooks, but its bf16 hook does not support gloo. Like torch's, this one divides before it sums,
+    so that fp16 does not overflow with many ranks.
     """
     if precision in DTYPES:
         module.register_comm_hook(DTYPES[precision], _reduce_in)

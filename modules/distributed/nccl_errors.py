@@ -1,12 +1,12 @@
-"""Errors of NCCL in words: the cause stands in their last lines, below "Last error:"."""
+"""Explains NCCL errors, whose cause is in their last lines, after "Last error:"."""
 
 from __future__ import annotations
 
-# What NCCL says where the cause is on this machine -> what to do about it.
+# Text of an NCCL error whose cause is on this machine -> its remedy.
 _REMEDIES = {
     "shared memory": "give the container more shared memory with --shm-size=8g or --ipc=host",
     "Duplicate GPU": "give each rank a GPU of its own, or set distributed_backend to gloo",
-    "Cuda failure": "set NCCL_P2P_DISABLE=1, which does without direct links between GPUs, or update the driver",
+    "Cuda failure": "set NCCL_P2P_DISABLE=1 to avoid direct links between GPUs, or update the driver",
 }
 _OTHER_REMEDY = "set NCCL_DEBUG=INFO to see where, try NCCL_P2P_DISABLE=1, or set distributed_backend to gloo"
 
@@ -16,7 +16,7 @@ def is_nccl_error(error: BaseException) -> bool:
 
 
 def has_known_cause(error: BaseException) -> bool:
-    """Whether the cause is on this machine; else an NCCL error may follow from another rank's end."""
+    """Whether the cause is on this machine; otherwise, the error may result from the failure of another rank."""
     return any(sign in _cause(error) for sign in _REMEDIES)
 
 
@@ -28,7 +28,7 @@ def explain_nccl_error(error: BaseException) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """What NCCL said last; where it said nothing, the kind of error."""
+    """NCCL's last error; without one, the kind of error."""
     text, _, last = str(error).partition("Last error:")
     lines = [line.strip() for line in last.splitlines() if line.strip()] or text.strip().splitlines()[-1:]
     return lines[0].rstrip(".")

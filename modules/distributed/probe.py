@@ -1,16 +1,16 @@
-"""How fast ranks exchange gradients: a short all-reduce for each pair of devices, and one for all of them.
+"""Measures how fast ranks exchange gradients, with a short all-reduce on each pair of devices and on all of them.
 
     python -m modules.distributed.probe --devices 0,1,2 --backend auto
 
-A table for people goes to stderr, JSON to stdout. Exit code 0: measured; 1: a rank failed, and the JSON says which;
-2: refused. This process does without torch: it starts one process per rank (probe_worker.py), tells them which ranks
-measure next, and ends them all when one of them fails or does not answer in time.
+A readable table goes to stderr, JSON to stdout. Exit code 0: success; 1: a rank failed, and the JSON says which one;
+2: invalid arguments. This process does not import torch: it starts one process per rank (probe_worker.py), tells them
+which ranks measure next, and ends them all if one fails or does not respond in time.
 
     {"backend": "nccl", "devices": [0, 1, 2], "pairs": [{"ranks": [0, 1], "gb_per_s": 41.7}, ...],
      "all": {"ranks": [0, 1, 2], "gb_per_s": 38.2}, "bytes": 67108864, "seconds": 2.0, "failed": null}
 
-Where a rank failed, `failed` is {"rank": 1, "text": "..."}, `pairs` holds what was measured until then, and `all` is
-null. `rank` is null where ranks that are equally far wait for each other.
+If a rank failed, `failed` is {"rank": 1, "text": "..."}, `pairs` has the measurements before the failure, and `all` is
+null. `rank` is null if several ranks are waiting for each other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from modules.config.errors import UserError
-from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, spoken
+from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, join_words
 from modules.machine.backend import Backend, choose_backend
 from modules.session.printing import print_line, print_text
 
@@ -34,7 +34,7 @@ DEFAULT_CPU_RANKS = 2
 
 @dataclass(frozen=True)
 class GroupSpeed:
-    """gb_per_s: bus bandwidth in 10^9 bytes a second, comparable over numbers of ranks; see `bus_bandwidth`."""
+    """gb_per_s: bus bandwidth in 10^9 bytes per second, independent of the number of ranks; see `bus_bandwidth`."""
 
     ranks: tuple[int, ...]
     gb_per_s: float
@@ -42,7 +42,7 @@ class GroupSpeed:
 
 @dataclass
 class ProbeResult:
-    """devices: of each rank, a GPU's index or "cpu". bytes: of the buffer. seconds: of measuring for each group."""
+    """devices: for each rank, the index of its GPU or "cpu". bytes: buffer size. seconds: duration for each group."""
 
     backend: Backend
     devices: list[int | str]
@@ -64,13 +64,13 @@ def probe(
     seconds: float = 2,
     timeout_seconds: float = 20,
 ) -> ProbeResult:
-    """Measures each pair of ranks and all of them, one group after the other.
+    """Measures each pair of ranks, then all ranks together.
 
-    devices: indexes of GPUs as CUDA counts them; all of them by default, the CPU where there is none.
+    devices: indexes of GPUs in CUDA's order; by default all GPUs, or the CPU if there is none.
     world_size: number of ranks; by default one for each GPU, or 2 on the CPU.
-    megabytes: size of the buffer, in 2^20 bytes. seconds: of measuring for each group.
-    timeout_seconds: how long a group may take, warm-up included, before it counts as hung.
-    A rank that fails stands in the result; UserError is raised for what can't be measured at all.
+    megabytes: size of the buffer, in 2^20 bytes. seconds: duration of the measurement for each group.
+    timeout_seconds: how long a group may take, including warm-up, before it counts as hung.
+    A rank failure is part of the result; UserError is raised for invalid arguments.
     """
     if min(megabytes, seconds) <= 0 or seconds >= timeout_seconds:
         raise UserError(
@@ -95,7 +95,7 @@ def bus_bandwidth(num_bytes: int, seconds: float, num_ranks: int) -> float:
     """GB/s (10^9 bytes) that each link carries in an all-reduce of `num_bytes` over `num_ranks`.
 
     The algorithm bandwidth, bytes / time, falls with the number of ranks even on perfect links, because each rank must
-    send and receive 2 (n - 1) / n times its buffer; multiplied by that, the figure can be held against the hardware's.
+    send and receive 2 (n - 1) / n times its buffer. Multiplied by that factor, it can be compared with the hardware's.
     Source: NVIDIA nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth", AllReduce.
     """
     return num_bytes / seconds / 1e9 * 2 * (num_ranks - 1) / num_ranks
@@ -104,9 +104,9 @@ def bus_bandwidth(num_bytes: int, seconds: float, num_ranks: int) -> float:
 def choose_ranks(
     gpus: Sequence[int], devices: Sequence[int] | None, backend: str, world_size: int | None
 ) -> tuple[Backend, list[int | str]]:
-    """The backend, and the device of each rank. gpus: indexes of those that are there.
+    """The backend, and the device of each rank. gpus: indexes of the available GPUs.
 
-    Raises UserError where they can't work together.
+    Raises UserError if the arguments don't fit together.
     """
     if backend == "auto":
         backend, _ = choose_backend(backend, bool(gpus))
@@ -114,17 +114,17 @@ def choose_ranks(
         raise UserError("backend nccl: there is no NVIDIA GPU here; use gloo or auto.")
     missing = [device for device in devices or () if device not in gpus]
     if missing:
-        there = f"only {spoken(gpus)}" if gpus else "no GPU"
-        raise UserError(f"devices {spoken(devices)}: there is {there} here; choose others, or leave devices out.")
+        available = f"only {join_words(gpus)}" if gpus else "no GPU"
+        raise UserError(f"devices {join_words(devices)}: there is {available} here; choose others, or omit devices.")
     chosen = list(devices or gpus)
     num_ranks = (len(chosen) or DEFAULT_CPU_RANKS) if world_size is None else world_size
     if backend == "nccl" and (num_ranks > len(chosen) or len(set(chosen)) < len(chosen)):
         raise UserError(
-            f"world_size {num_ranks} on devices {spoken(chosen)}: nccl needs a GPU of its own for each rank; "
+            f"world_size {num_ranks} on devices {join_words(chosen)}: nccl needs a GPU of its own for each rank; "
             "use fewer ranks or gloo."
         )
     if num_ranks < 2:
-        raise UserError(f"world_size {num_ranks}: two ranks are the least that can exchange anything; use 2 or more.")
+        raise UserError(f"world_size {num_ranks}: the probe needs at least 2 ranks; use 2 or more.")
     return backend, [chosen[rank % len(chosen)] if chosen else "cpu" for rank in range(num_ranks)]
 
 
@@ -148,11 +148,13 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m modules.distributed.probe", description="Measure how fast ranks exchange gradients."
     )
-    parser.add_argument("--devices", type=_indexes, metavar="0,1,...", help="GPUs; all of them if left out")
+    parser.add_argument("--devices", type=_indexes, metavar="0,1,...", help="GPUs (default: all)")
     parser.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto")
-    parser.add_argument("--world-size", type=int, metavar="N", help="ranks; one for each GPU, or 2 on the CPU")
+    parser.add_argument(
+        "--world-size", type=int, metavar="N", help="number of ranks (default: one for each GPU, or 2 on the CPU)"
+    )
     parser.add_argument("--megabytes", type=float, default=64, help="size of the buffer, in 2^20 bytes")
-    parser.add_argument("--seconds", type=float, default=2, help="of measuring for each group of ranks")
+    parser.add_argument("--seconds", type=float, default=2, help="duration for each group of ranks")
     parser.add_argument("--timeout", type=float, default=20, help="seconds before a group counts as hung")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON to FILE")
     args = parser.parse_args(argv)
@@ -172,8 +174,8 @@ def _measure(ranks: ProbeRanks, group: tuple[int, ...], num_bytes: int) -> Group
 def _table(result: ProbeResult) -> Iterator[str]:
     yield f"All-reduce of {result.bytes / 2**20:g} MiB by {result.backend}, bus bandwidth:"
     for speed in result.pairs:
-        devices = spoken([result.devices[rank] for rank in speed.ranks])
-        yield f"  ranks {spoken(speed.ranks):12} (devices {devices}) {speed.gb_per_s:10.2f} GB/s"
+        devices = join_words([result.devices[rank] for rank in speed.ranks])
+        yield f"  ranks {join_words(speed.ranks):12} (devices {devices}) {speed.gb_per_s:10.2f} GB/s"
     if result.all:
         yield f"  all {len(result.all.ranks)} ranks {result.all.gb_per_s:10.2f} GB/s"
     if result.failed:

@@ -1,9 +1,9 @@
-"""One rank of a communication probe; ProbeRanks starts it, gives it orders and ends it.
+"""One rank of a communication probe; ProbeRanks starts it, sends it commands and ends it.
 
-It ends at once when its stdin does, inside a collective too: so no rank outlives the process that started it.
+It exits as soon as its stdin is closed, even inside a collective, so that no rank outlives its parent process.
 
-CHORUS_PROBE_FAULT=kind@rank, for tests: that rank sleeps, is killed by SIGKILL or exits with code 3 (kinds `sleep`,
-`kill`, `exit`) when its first measurement begins.
+CHORUS_PROBE_FAULT=kind@rank injects a fault for tests: that rank sleeps, is killed by SIGKILL or exits with code 3
+(kinds `sleep`, `kill`, `exit`) when its first measurement begins.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ FAULT_VARIABLE = "CHORUS_PROBE_FAULT"
 FAULT_EXIT_CODE = 3
 WARM_UP_ROUNDS = 2
 MIN_ROUNDS, MAX_ROUNDS = 3, 1000
-PATIENCE = timedelta(hours=1)  # the process that started the ranks decides who hangs, with names
+PATIENCE = timedelta(hours=1)  # never reached: the parent process detects hangs and names the rank
 
 
 @dataclass(frozen=True)
 class RankTask:
-    """device: a GPU's index, or "cpu". num_bytes: of the buffer. seconds: of measuring for each group."""
+    """device: the index of a GPU, or "cpu". num_bytes: buffer size. seconds: duration for each group."""
 
     rank: int
     world_size: int
@@ -55,10 +55,10 @@ def main() -> None:
     starter = _Starter()
     try:
         _run(task, starter)
-    except Exception as error:  # whatever it is, the process that started this one tells it
+    except Exception as error:  # any error is reported to the parent process
         print_text(traceback.format_exc(), sys.stderr)
         starter.report("failed", text=f"{type(error).__name__}: {first_line(error)}")
-        os._exit(1)  # leaving a group whose other ranks are gone may never end
+        os._exit(1)  # destroying a process group whose other ranks are gone may hang
 
 
 def _run(task: RankTask, starter: _Starter) -> None:
@@ -69,7 +69,7 @@ def _run(task: RankTask, starter: _Starter) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are here; a host name may resolve to nowhere
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are local; the host name may not resolve
     store = _open_store(task, starter)
     dist.init_process_group(task.backend, store=store, rank=task.rank, world_size=task.world_size, timeout=PATIENCE)
     values = torch.empty(task.num_bytes // 4, dtype=torch.float32, device=device)
@@ -86,15 +86,15 @@ def _run(task: RankTask, starter: _Starter) -> None:
 
 
 def _open_store(task: RankTask, starter: _Starter) -> TCPStore:
-    """Where the ranks meet; rank 0 holds it, at a free port."""
+    """The ranks' store; rank 0 hosts it on a free port."""
     import torch.distributed as dist
 
     options = {"world_size": task.world_size, "wait_for_workers": False, "timeout": PATIENCE}
-    options["use_libuv"] = os.name == "posix"  # PyTorch's builds for Windows come without
+    options["use_libuv"] = os.name == "posix"  # PyTorch's Windows builds don't include libuv
     if task.rank > 0:
         return dist.TCPStore("127.0.0.1", starter.order()["port"], is_master=False, **options)
     port = 0
-    if os.name == "posix":  # torch's own socket listens on every address of the machine
+    if os.name == "posix":  # torch's own socket would listen on all addresses
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         options["master_listen_fd"] = listener.detach()  # the store closes it
@@ -104,9 +104,9 @@ def _open_store(task: RankTask, starter: _Starter) -> TCPStore:
 
 
 def _measure(values: Tensor, group: ProcessGroup, ranks: Sequence[int], seconds: float) -> float:
-    """Seconds of one all-reduce of `values`: the median over as many rounds as fit into `seconds`.
+    """The median duration of an all-reduce of `values`, over as many rounds as fit into `seconds`.
 
-    Raises RuntimeError for wrong sums.
+    Raises RuntimeError if the sums are wrong.
     """
     import torch
     import torch.distributed as dist
@@ -114,22 +114,22 @@ def _measure(values: Tensor, group: ProcessGroup, ranks: Sequence[int], seconds:
     values.fill_(1)
     dist.all_reduce(values, group=group)
     if not torch.all(values == len(ranks)):
-        # seen by users where an IOMMU redirects what GPUs send to each other
-        raise RuntimeError(f"the all-reduce of ranks {ranks} gave wrong sums; the link between them damages data")
-    values.zero_()  # sums of zeros stay finite over any number of rounds
+        # happens if an IOMMU redirects traffic between GPUs
+        raise RuntimeError(f"the all-reduce of ranks {ranks} gave wrong sums; the link between them corrupts data")
+    values.zero_()  # zeros don't overflow over many rounds
     once = _time_rounds(values, group, WARM_UP_ROUNDS)[-1]
     rounds = torch.tensor(rounds_that_fit(seconds, once), device=values.device)
-    dist.all_reduce(rounds, dist.ReduceOp.MIN, group=group)  # each rank must make as many
+    dist.all_reduce(rounds, dist.ReduceOp.MIN, group=group)  # the same on all ranks
     return median(_time_rounds(values, group, int(rounds)))
 
 
 def rounds_that_fit(seconds: float, once: float) -> float:
-    """Rounds of `once` seconds; always a float, for ranks that send each other tensors of different types fail."""
+    """The number of rounds of `once` seconds; always a float, because the dtype must be the same on all ranks."""
     return float(min(max(seconds / once, MIN_ROUNDS), MAX_ROUNDS))
 
 
 def _time_rounds(values: Tensor, group: ProcessGroup, count: int) -> list[float]:
-    """Seconds of each of `count` all-reduces; on a GPU by its own clock, without waiting between them."""
+    """The duration of each of `count` all-reduces in seconds; on a GPU measured by events, without syncs in between."""
     import torch
     import torch.distributed as dist
 
@@ -149,14 +149,14 @@ def _time_rounds(values: Tensor, group: ProcessGroup, count: int) -> list[float]
 
 
 class _Starter:
-    """The process that started this one: orders come on stdin, reports go to stdout.
+    """The parent process: commands come from stdin, reports go to stdout.
 
-    A thread of its own reads, so that a ping is answered, and an end of the other process seen, inside a collective.
+    A separate thread reads, to answer pings and to notice the end of the parent process even inside a collective.
     """
 
     def __init__(self) -> None:
         self._reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not look like a report
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of libraries must not mix with reports
         self._orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -167,7 +167,7 @@ class _Starter:
         print(json.dumps({"event": event, **details}), file=self._reports, flush=True)
 
     def _listen(self) -> None:
-        # unbuffered: the interpreter can't end while another thread holds the lock of a buffered stdin
+        # unbuffered: the interpreter can't exit while a thread holds the lock of a buffered stdin
         with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as lines:
             for line in lines:
                 order = json.loads(line)

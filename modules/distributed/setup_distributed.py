@@ -1,4 +1,4 @@
-"""Joins the ranks of a run: device, backend, store, process group; and leaves them."""
+"""Joins and leaves the ranks of a run: device, backend, store and process group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from modules.distributed.errors import RanksError
 from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.nccl_errors import explain_nccl_error, is_nccl_error
 from modules.distributed.Runtime import Runtime, default_device
-from modules.distributed.usable_gpus import check_gpus, take_device
+from modules.distributed.usable_gpus import check_gpus, set_cuda_device
 from modules.machine.backend import Backend, backend_warning, choose_backend
 from modules.machine.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
 from modules.machine.interfaces import interface_towards
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
 LOOPBACK = "127.0.0.1"
-JOIN_SECONDS = 300.0  # for all ranks to come: each imports its libraries first
-COLLECTIVE_SECONDS = 1800.0  # of one collective; hung ranks are found by their heartbeats long before
-REFUSAL_SECONDS = 0.5  # for the others to hear why there will be no meeting
-JOIN_VARIABLE = "CHORUS_JOIN_SECONDS"  # another limit than JOIN_SECONDS
+JOIN_SECONDS = 300.0  # for all ranks to join, which includes their imports
+COLLECTIVE_SECONDS = 1800.0  # timeout of a collective; heartbeats detect hung ranks much earlier
+REFUSAL_SECONDS = 0.5  # for the other ranks to read why joining failed
+JOIN_VARIABLE = "CHORUS_JOIN_SECONDS"  # overrides JOIN_SECONDS
 
 Tell = Callable[[str], None]
 
 
 @dataclass
 class Membership:
-    """This process among the ranks. environment, store, backend: None where it trains alone.
+    """The membership of this process in the ranks. environment, store, backend: None for a single process.
 
-    runtimes: those that `create_runtime` has made of it.
+    runtimes: those created by `create_runtime`.
     """
 
     device: torch.device
@@ -60,17 +60,18 @@ class Membership:
     runtimes: list[Runtime] = field(default_factory=list)
 
 
-# one for a process, as torch's default process group is
+# one per process, like torch's default process group
 _membership: Membership | None = None
 
 
 def setup_distributed(config: TrainConfig, tell: Tell | None = print, warn: Tell = print) -> tuple[int, int, int]:
-    """Joins the ranks that the launcher of this process has started: (local rank, rank, world size).
+    """Joins the ranks that the launcher has started, and returns (local rank, rank, world size).
 
-    Alone, where nothing has started ranks or started one: (0, 0, 1) and no process group. A second call joins nothing.
-    tell: given the lines that say who trains, once, by rank 0; None leaves them for a later call. warn: given what
-    makes the training slow.
-    Raises UserError, one sentence: for devices or a backend that are not there, and where the ranks can't meet.
+    Without a launcher, or with a single rank, returns (0, 0, 1) and creates no process group. A second call does not
+    join again.
+    tell: called on rank 0, once, with the lines that describe the ranks; None defers them to a later call. warn: called
+    with warnings, such as about slow links.
+    Raises UserError, with a one-sentence message, for unavailable devices or backends, and if the ranks can't join.
     """
     global _membership
     if _membership is None:
@@ -87,10 +88,10 @@ def setup_distributed(config: TrainConfig, tell: Tell | None = print, warn: Tell
 
 
 def cleanup_distributed() -> None:
-    """Leaves the ranks after a clean end and closes the runtimes that are still open. A second call does nothing.
+    """Leaves the ranks after a clean end and closes all open runtimes. A second call does nothing.
 
-    A program that forgets it leaves the ranks when the interpreter ends. After an error the process should end by
-    os._exit: others may hang.
+    Without this call, the process leaves the ranks at interpreter shutdown. After an error, exit with os._exit, because
+    other ranks may hang.
     """
     global _membership
     if _membership is not None and _membership.environment is not None:
@@ -114,16 +115,14 @@ def is_main_process() -> bool:
 
 
 def run_store() -> dist.Store:
-    """What the ranks that have been joined share, for keys of this run alone."""
+    """The store shared by all ranks, for keys of this run only."""
     return _membership.store
 
 
-def create_runtime(
-    config: TrainConfig, heartbeat: Heartbeat | None = None, *, sync_batch_norm: bool = True
-) -> Runtime:
-    """What the trainer sees of the ranks that `setup_distributed` has joined.
+def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None, *, sync_batch_norm: bool = True) -> Runtime:
+    """The runtime for the ranks joined by `setup_distributed`.
 
-    sync_batch_norm: as of DataParallelSettings.
+    sync_batch_norm: see DataParallelSettings.
     """
     membership = _membership or Membership(default_device(config.device_indexes))
     if membership.environment is None:
@@ -135,7 +134,7 @@ def create_runtime(
         config.ddp_static_graph,
         sync_batch_norm,
     )
-    # keys of its own: every runtime counts its exchanges from 0, and all ranks make them in the same order
+    # a separate prefix, because every runtime counts its exchanges from 0; all ranks create runtimes in the same order
     store = dist.PrefixStore(f"runtime-{len(membership.runtimes)}", membership.store)
     runtime = DataParallelRuntime(membership.device, membership.environment, store, settings, heartbeat)
     membership.runtimes.append(runtime)
@@ -143,28 +142,28 @@ def create_runtime(
 
 
 def gloo_problem() -> str:
-    """Why gloo can't be used on this machine, as with some of PyTorch's builds for Windows; "" if it can."""
+    """Why gloo can't be used on this machine, as with some Windows builds of PyTorch; "" if it can."""
     try:
         dist.ProcessGroupGloo.create_default_device()
     except RuntimeError as error:
-        return f"gloo, by which ranks exchange gradients, does not work with this PyTorch here ({first_line(error)})"
+        return f"the gloo backend does not work with this PyTorch on this machine ({first_line(error)})"
     return ""
 
 
 def rank_device(
     device_indexes: list[int], environment: RankEnvironment, backend: Backend, env: Mapping[str, str] = os.environ
 ) -> torch.device:
-    """The device of this rank: the chosen GPUs, or all, in the order of local ranks. Only gloo ranks may share one.
+    """The device of this rank: GPUs are assigned in the order of local ranks. Only gloo ranks may share one.
 
-    A launcher may also show each rank its own GPU alone.
+    Some launchers make only its own GPU visible to each rank.
     """
     first = default_device(device_indexes)
     if first.type == "cpu":
         return first
     indexes = device_indexes or list(range(torch.cuda.device_count()))
-    if len(indexes) == 1 and environment.name == "slurm":  # by --gpus-per-task, and then by cgroups perhaps
+    if len(indexes) == 1 and environment.name == "slurm":  # --gpus-per-task, possibly by cgroups
         return first
-    if torch.cuda.device_count() == 1 and env.get("CUDA_VISIBLE_DEVICES"):  # as wrappers of mpirun set it
+    if torch.cuda.device_count() == 1 and env.get("CUDA_VISIBLE_DEVICES"):  # set by wrappers of mpirun
         return first
     if environment.local_world_size > len(indexes) and backend == "nccl":
         raise ConfigError(
@@ -187,18 +186,18 @@ def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
     backend, _ = choose_backend(config.distributed_backend, torch.cuda.is_available(), dist.is_nccl_available())
     device = rank_device(config.device_indexes, environment, backend)
     if device.type == "cuda":
-        take_device(device)
+        set_cuda_device(device)
     if "OMP_NUM_THREADS" not in os.environ:  # else every rank would take all cores, and they wait for each other
         torch.set_num_threads(threads_of_rank(environment, num_cores()))
     if sys.platform == "linux":
-        # gloo would go by the host's name, which need not lead to an address that works
+        # gloo would use the host name, which may not resolve to a working address
         interface = "lo" if environment.num_nodes == 1 else interface_towards(environment.master_addr)
         if interface:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     seconds = float(os.environ.get(JOIN_VARIABLE, JOIN_SECONDS))
     with _bounded(seconds), _explained(environment):
         store = dist.PrefixStore(environment.run_id, _open_store(environment, seconds))
-        _meet(store, environment, device, backend, seconds)
+        _rendezvous(store, environment, device, backend, seconds)
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("process_group", store),
@@ -214,9 +213,9 @@ def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
 def _leave_at_exit() -> None:
     """Closes the runtimes of a program that ends without `cleanup_distributed`.
 
-    The store ends with the process of rank 0, and others may still read from it: rank 0 waits for them. After an
-    uncaught error it does not, so that the others notice at once. The process group is not destroyed here, because with
-    NCCL that can wait for a collective that never completes.
+    The store ends with the process of rank 0, which therefore waits for ranks that still read from it. After an
+    uncaught error it does not wait, so that the others notice at once. The process group is not destroyed here, because
+    with NCCL that can block on a collective that never completes.
     """
     if _membership is not None and not hasattr(sys, "last_type"):
         _close_runtimes(_membership)
@@ -228,12 +227,12 @@ def _close_runtimes(membership: Membership) -> None:
 
 
 def _open_store(environment: RankEnvironment, seconds: float) -> dist.Store:
-    """Held by rank 0, or by the agent of torchrun."""
+    """The ranks' store, hosted by rank 0 or by torchrun's agent."""
     hosts = environment.rank == 0 and not environment.has_store
     is_local = environment.num_nodes == 1 and not environment.has_store
     listening = None
     if hosts and is_local and os.name == "posix":
-        # torch's own socket listens on every address of the machine, whatever master_addr says
+        # torch's own socket would listen on all addresses, whatever master_addr is
         listening = socket.create_server((LOOPBACK, environment.master_port)).detach()
     return dist.TCPStore(
         LOOPBACK if is_local else environment.master_addr,
@@ -242,14 +241,14 @@ def _open_store(environment: RankEnvironment, seconds: float) -> dist.Store:
         timeout=timedelta(seconds=seconds),
         wait_for_workers=False,
         master_listen_fd=listening,
-        use_libuv=os.name == "posix",  # PyTorch's builds for Windows come without
+        use_libuv=os.name == "posix",  # PyTorch's Windows builds don't include libuv
     )
 
 
-def _meet(
+def _rendezvous(
     store: dist.Store, environment: RankEnvironment, device: torch.device, backend: Backend, seconds: float
 ) -> None:
-    """Waits for every rank, having made sure that they are of one run. Raises RanksError."""
+    """Checks that all ranks agree on the run and waits for them. Raises RanksError."""
     rank, world_size = environment.rank, environment.world_size
     agreed = store.compare_set("world_size", "", str(world_size)).decode()
     if agreed != str(world_size):
@@ -262,12 +261,12 @@ def _meet(
     if agreed != backend:
         _refuse(
             store,
-            f"Rank {rank} would use {backend} and others {agreed}: set distributed_backend to gloo, or see why its "
-            "machine has other devices.",
+            f"Rank {rank} would use {backend} and others {agreed}: set distributed_backend to gloo, or check why its "
+            "machine has different devices.",
         )
     if store.add(f"claimed/{rank}", 1) > 1:
         raise RanksError(
-            f"Rank {rank} was started twice: give every machine its own node_rank, and end what is left of an "
+            f"Rank {rank} was started twice: give every machine its own node_rank, and end the processes of any "
             "earlier run."
         )
     store.set(f"rank/{rank}", json.dumps({"host": socket.gethostname(), "device": str(device), "torch": _version()}))
@@ -279,21 +278,21 @@ def _meet(
         if time.monotonic() > deadline:
             names = ", ".join(map(str, missing))
             raise RanksError(
-                f"Of {world_size} ranks, {names} did not come within {seconds:g} s: look at their logs, and at "
-                "num_nodes, node_rank and master_addr."
+                f"Of {world_size} ranks, {names} did not join within {seconds:g} s: check their logs, and num_nodes, "
+                "node_rank and master_addr."
             )
         time.sleep(0.02)
 
 
 def _refuse(store: dist.Store, text: str) -> NoReturn:
-    """Ends the meeting for all: the others would wait for this rank in silence."""
+    """Makes joining fail on all ranks, which would otherwise wait for this one."""
     store.set("unfit", text)
-    time.sleep(REFUSAL_SECONDS)  # with this process the store may end, which the others have to read before
+    time.sleep(REFUSAL_SECONDS)  # the store may end with this process, and the others must read it first
     raise RanksError(text)
 
 
 def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Tell) -> None:
-    """Rank 0 says who trains, and what is slow about it."""
+    """On rank 0, describes the ranks and warns of problems such as slow links."""
     environment = membership.environment
     ranks = [_read_rank(membership, rank) for rank in range(environment.world_size)]
     if environment.rank != 0:
@@ -307,12 +306,12 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
         tell(f"Process {rank} using device: {facts['device']}" + (f" on {facts['host']}" if several else ""))
     if warning := backend_warning(config.distributed_backend, torch.cuda.is_available(), dist.is_nccl_available()):
         warn(warning)
-    has_own_cores = environment.name == "slurm"  # which gives each of its tasks some
+    has_own_cores = environment.name == "slurm"  # SLURM assigns cores to each task
     if kind == "CPU" and not has_own_cores and (warning := crowded_warning(environment.local_world_size, num_cores())):
         warn(warning)
     others = sorted({facts["torch"] for facts in ranks} - {_version()})
     if others:
-        warn(f"PyTorch {_version()} trains together with {', '.join(others)}: install the same everywhere.")
+        warn(f"PyTorch {_version()} trains together with {', '.join(others)}: install the same version everywhere.")
     if kind == "GPU":
         gpus = {gpu.index: gpu for gpu in list_gpus()}
         own = [int(facts["device"].split(":")[1]) for facts in ranks[: environment.local_world_size]]
@@ -322,7 +321,7 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
         for warning in filter(None, (mixed_gpus_warning(chosen), slow_links_warning(chosen))):
             warn(warning)
     if several:
-        warn("Several machines train together: what they send each other is neither authenticated nor encrypted.")
+        warn("Several machines train together: their traffic is neither authenticated nor encrypted.")
 
 
 def _read_rank(membership: Membership, rank: int) -> dict[str, Any]:
@@ -335,9 +334,9 @@ def _version() -> str:
 
 @contextlib.contextmanager
 def _bounded(seconds: float) -> Iterator[None]:
-    """Ends the process, its stacks on stderr, where joining takes longer.
+    """Ends the process, with its stacks on stderr, if joining takes longer.
 
-    Needed beside the limits of torch: a rank that meets a server of another program at the port waits for ever.
+    torch's timeouts are not enough: a rank that connects to a different server at that port would wait for ever.
     """
     faulthandler.dump_traceback_later(seconds + 15, exit=True)
     try:
@@ -357,6 +356,6 @@ def _explained(environment: RankEnvironment) -> Iterator[None]:
         if is_nccl_error(error):
             raise RanksError(f"Rank {environment.rank}: {explain_nccl_error(error)}") from error
         raise RanksError(
-            f"Rank {environment.rank} can't meet the others at {where} ({first_line(error)}): check master_addr and "
-            "initial_port, and that no firewall and no other program is in the way."
+            f"Rank {environment.rank} can't join the others at {where} ({first_line(error)}): check master_addr and "
+            "initial_port, and that no firewall blocks the port and no other program uses it."
         ) from error

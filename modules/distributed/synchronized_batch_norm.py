@@ -1,4 +1,4 @@
-"""Batch normalization by the statistics of what all ranks run together."""
+"""Batch normalization with the statistics of all ranks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from torch.overrides import TorchFunctionMode
 
 @contextlib.contextmanager
 def synchronized_batch_norm(layers: Iterable[nn.Module], counts: bool = True) -> Iterator[None]:
-    """Inside, those of the BatchNorm layers that are in training mode normalize by the statistics of all ranks.
+    """Inside, BatchNorm layers in training mode normalize with the statistics of all ranks.
 
-    N ranks then normalize as one rank does with the batches of all of them, whatever their sizes; a batch may be empty.
-    Running statistics move by the same values on every rank. All ranks must run the same layers in the same order;
-    backward passes belong inside, too, since they may run layers again (gradient checkpointing).
-    counts: whether this rank's batch is part of the statistics; if not, it is only normalized by them.
+    N ranks then give the same results as one rank with the concatenated batch, even if batch sizes differ or a batch is
+    empty. Running statistics get the same updates on every rank. All ranks must run the same layers in the same order.
+    Run backward passes inside, too, because they may run layers again (gradient checkpointing).
+    counts: whether this rank's batch contributes to the statistics; if not, it is only normalized with them.
 
-    The layers' calls of `torch.nn.functional.batch_norm` are redirected, no layer is replaced: the model keeps its
-    classes, keys and hooks, a BatchNorm class with a forward of its own is synchronized too, and outside, where a rank
-    may call the model alone, nothing communicates. torch.nn.SyncBatchNorm computes the same, but is another class,
-    refuses CPU tensors, makes the host wait for the GPU in every layer and cannot leave out a batch.
+    The layers' calls of `torch.nn.functional.batch_norm` are redirected instead of replacing layers. The model keeps
+    its classes, keys and hooks, BatchNorm classes with their own forward are synchronized, too, and outside of this
+    context a rank may call the model alone. torch.nn.SyncBatchNorm computes the same, but is a different class, does
+    not support CPU tensors, makes the host wait for the GPU in every layer and can't exclude a batch.
     Source: Ioffe & Szegedy 2015, arXiv 1502.03167.
     """
-    own = {layer: vars(layer).get("forward") for layer in layers if layer.training}  # None: that of its class
+    own = {layer: vars(layer).get("forward") for layer in layers if layer.training}  # None: the class's forward
     for layer in own:
         layer.forward = partial(_forward, counts, layer.forward)
     try:
@@ -49,7 +49,7 @@ def _forward(counts: bool, forward: Callable[..., Any], *args: Any, **kwargs: An
 
 
 class _AllRanks(TorchFunctionMode):
-    """Inside, `torch.nn.functional.batch_norm` takes the statistics of all ranks where it would take the batch's."""
+    """Inside, `torch.nn.functional.batch_norm` uses the statistics of all ranks instead of the batch's."""
 
     def __init__(self, counts: bool):
         super().__init__()
@@ -87,18 +87,18 @@ class _AllRanks(TorchFunctionMode):
 
 
 def _statistics(x: Tensor, counts: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean [C], variance [C] and number of values for each channel [1] over all ranks. One collective.
+    """Mean [C], variance [C] and number of values per channel [1] over all ranks. One collective.
 
-    x: [N, C, ...]. Each rank's mean and sum of squared deviations are merged, since sums of squares would cancel.
+    x: [N, C, ...]. Merges each rank's mean and sum of squared deviations; sums of squares would suffer cancellation.
     Source: Chan, Golub & LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
     """
-    exact = _exact(x)
+    precise = _at_least_float32(x)
     channels = x.shape[1]
-    own = exact.new_zeros(2 * channels + 1)
+    own = precise.new_zeros(2 * channels + 1)
     if counts and x.numel():
-        variance, mean = torch.var_mean(exact, _axes(x), correction=0)
+        variance, mean = torch.var_mean(precise, _axes(x), correction=0)
         count = x.numel() // channels
-        own = torch.cat([mean, variance * count, exact.new_full((1,), count)])
+        own = torch.cat([mean, variance * count, precise.new_full((1,), count)])
     rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, own)
     means, deviations, counts_of_ranks = torch.stack(rows).split((channels, channels, 1), dim=1)
@@ -109,7 +109,7 @@ def _statistics(x: Tensor, counts: bool) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Normalize(torch.autograd.Function):
-    """(x - mean) * scale * weight + bias, where mean and scale come from x on all ranks, or on those that count."""
+    """(x - mean) * scale * weight + bias, where mean and scale are computed from x on all ranks that count."""
 
     @staticmethod
     def forward(
@@ -124,38 +124,44 @@ class _Normalize(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight, mean, scale, count)
         ctx.counts = counts
-        normalized = (_exact(x) - _spread(mean, x)) * _spread(scale if weight is None else scale * weight, x)
-        return (normalized if bias is None else normalized + _spread(bias, x)).to(x.dtype)
+        normalized = (_at_least_float32(x) - _per_channel(mean, x)) * _per_channel(
+            scale if weight is None else scale * weight, x
+        )
+        return (normalized if bias is None else normalized + _per_channel(bias, x)).to(x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, scale, count = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        gradient, centered = _exact(gradient), _exact(x) - _spread(mean, x)
+        gradient, centered = _at_least_float32(gradient), _at_least_float32(x) - _per_channel(mean, x)
         sums = torch.stack([gradient.sum(_axes(x)), (gradient * centered).sum(_axes(x)) * scale])
-        # of this rank alone, as of every other parameter: data parallelism adds the ranks up
-        of_bias = sums[0] if needs_bias else None
-        of_weight = sums[1] if needs_weight else None
-        of_x = None
+        # local gradients, as for every other parameter: DDP sums them over the ranks
+        bias_gradient = sums[0] if needs_bias else None
+        weight_gradient = sums[1] if needs_weight else None
+        x_gradient = None
         if needs_x:
             totals = sums.clone()
-            dist.all_reduce(totals)  # x has moved mean and scale for all ranks
+            dist.all_reduce(totals)  # x affects mean and scale on all ranks
             if ctx.counts:
-                gradient = gradient - _spread(totals[0] / count, x) - centered * _spread(scale * totals[1] / count, x)
-            of_x = gradient * _spread(scale if weight is None else scale * weight, x)
-        return of_x, of_weight, of_bias, None, None, None, None
+                gradient = (
+                    gradient
+                    - _per_channel(totals[0] / count, x)
+                    - centered * _per_channel(scale * totals[1] / count, x)
+                )
+            x_gradient = gradient * _per_channel(scale if weight is None else scale * weight, x)
+        return x_gradient, weight_gradient, bias_gradient, None, None, None, None
 
 
-def _exact(values: Tensor) -> Tensor:
+def _at_least_float32(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _axes(x: Tensor) -> list[int]:
-    """All but the channels."""
+    """All axes except the channels."""
     return [0, *range(2, x.dim())]
 
 
-def _spread(values: Tensor, x: Tensor) -> Tensor:
-    """[C], so that it meets the channels of x."""
+def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+    """Reshapes [C] to broadcast over the channels of x."""
     return values.view(-1, *[1] * (x.dim() - 2))

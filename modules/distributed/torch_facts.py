@@ -1,4 +1,4 @@
-"""What PyTorch says of itself and of the GPUs, in a process of its own: a broken one harms nobody else.
+"""Reports facts about PyTorch and the GPUs from a separate process, so that a broken installation harms nothing else.
 
     python -m modules.distributed.torch_facts
 
@@ -8,8 +8,8 @@ The last line of stdout is JSON, and the exit code 0:
      "has_nccl": true, "reason": "",
      "devices": [{"name": "NVIDIA A100-SXM4-80GB", "capability": "8.0", "error": ""}, ...]}
 
-cuda: version that it was built for; null of a build without. nccl: null without. reason: why it can't use CUDA; empty
-where it can, or was not built to. devices: as CUDA counts them; error: why a small sum on it failed, or empty.
+cuda: the version that PyTorch was built for, or null. nccl: its version, or null. reason: why PyTorch can't use CUDA;
+empty if it can, or was built without. devices: in CUDA's order; error: why a small sum on the device failed, or empty.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def read_facts() -> dict[str, Any]:
 
 
 def no_cuda_reason() -> str:
-    """Why torch can't use CUDA; "" where it can, or was not built to."""
+    """Why torch can't use CUDA; "" if it can, or was built without."""
     import torch
 
     if torch.version.cuda is None:
         return ""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # `init` raises what `is_available` warns of
+        warnings.simplefilter("ignore")  # `init` raises what `is_available` warns about
         if torch.cuda.is_available():
             return ""
         try:
@@ -64,13 +64,13 @@ def no_cuda_reason() -> str:
 
 
 def _try_device(index: int) -> dict[str, str]:
-    """A sum of a few numbers needs memory, a kernel for this chip, and an answer."""
+    """Computes a small sum, which needs memory, a kernel for this GPU and a correct result."""
     import torch
 
     error = ""
     try:
         if torch.ones(8, device=f"cuda:{index}").sum().item() != 8:
-            error = "it adds wrongly"
+            error = "it computes a wrong sum"
     except RuntimeError as failure:
         error = first_line(failure)
     major, minor = torch.cuda.get_device_capability(index)

@@ -1,4 +1,4 @@
-"""Whether PyTorch can compute on the GPUs that are here: where it can't, nobody is to train on the CPU unawares."""
+"""Checks that PyTorch can use the GPUs of this machine, so that nobody trains on the CPU by accident."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
-from modules.distributed.allocator import grow_segments
+from modules.distributed.allocator import enable_expandable_segments
 from modules.distributed.torch_facts import no_cuda_reason
 from modules.machine.devices import driver_fault, list_gpus, no_gpu_reason
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def check_gpus() -> None:
-    """Raises UserError where there are GPUs for this process and PyTorch can use none of them.
+    """Raises UserError if there are GPUs for this process but PyTorch can use none of them.
 
-    Where CUDA_VISIBLE_DEVICES is set and empty there are none: that is how to train on the CPU beside a GPU.
+    An empty CUDA_VISIBLE_DEVICES hides all GPUs; that is how to train on the CPU of a machine with a GPU.
     """
     import torch
 
@@ -32,10 +32,10 @@ def check_gpus() -> None:
         return
     if torch.version.cuda is None:
         reason = f"PyTorch {torch.__version__} was built without CUDA"
-        remedy = "install a CUDA build by `python scripts/setup_env.py`, with CHORUS_TORCH_INDEX naming its index"
+        remedy = "install a CUDA build with `python scripts/setup_env.py` and CHORUS_TORCH_INDEX set to its index"
     else:
-        reason = fault or reason.split(". ")[0]  # torch goes on with addresses
-        remedy = "install a driver that fits and restart"
+        reason = fault or reason.split(". ")[0]  # torch adds URLs
+        remedy = "install a matching driver and restart"
     which = f"the {gpus[0].name}" if len(gpus) == 1 else f"the {len(gpus)} GPUs" if gpus else "the GPUs"
     raise UserError(
         f"PyTorch can't use {which} of this machine: {reason}; {remedy}, or set CUDA_VISIBLE_DEVICES to an empty value "
@@ -43,8 +43,8 @@ def check_gpus() -> None:
     )
 
 
-def take_device(device: torch.device) -> None:
-    """Makes a GPU the one of this process. Raises UserError for one that this PyTorch has no kernels for."""
+def set_cuda_device(device: torch.device) -> None:
+    """Makes `device` the current GPU of this process. Raises UserError if this PyTorch has no kernels for it."""
     import torch
 
     torch.cuda.set_device(device)
@@ -53,16 +53,16 @@ def take_device(device: torch.device) -> None:
         raise UserError(
             f"GPU {device.index} ({torch.cuda.get_device_name(device)}) has compute capability "
             f"{capability[0]}.{capability[1]}, for which PyTorch {torch.__version__} has no kernels (it has "
-            f"{' '.join(built_for)}): leave it out with device_indexes, or install another build of PyTorch."
+            f"{' '.join(built_for)}): exclude it with device_indexes, or install another build of PyTorch."
         )
-    grow_segments(device)
+    enable_expandable_segments(device)
 
 
 def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
-    """Whether code for one of the architectures runs on a GPU of this compute capability.
+    """Whether code for one of the architectures runs on a GPU of this compute capability; True if that is unknown.
 
-    built_for: as of `torch.cuda.get_arch_list`. "sm_86" runs where the major version is 8 and the minor one at least 6;
-    "compute_90" can be compiled for anything newer; "sm_90a" runs on 9.0 alone. Empty, or not CUDA's: nothing is known.
+    built_for: from `torch.cuda.get_arch_list`. "sm_86" runs on major version 8 with a minor version of at least 6;
+    "compute_90" can be compiled for anything newer; "sm_90a" runs on 9.0 only.
     """
     known = [match for arch in built_for if (match := re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch))]
     for kind, major, minor, feature in (match.groups() for match in known):
@@ -73,8 +73,8 @@ def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
     return not known
 
 
-def device_words(device: torch.device) -> str:
-    """The device for people: its name and the GPU's, or why it is the CPU."""
+def describe_device(device: torch.device) -> str:
+    """Describes the device for users: the name of the GPU, or why it is the CPU."""
     import torch
 
     if device.type == "cuda":

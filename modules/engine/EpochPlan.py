@@ -1,4 +1,4 @@
-"""Which samples of a DataLoader each rank gets in each optimizer step of an epoch."""
+"""Plans which samples of a DataLoader each rank gets in each optimizer step of an epoch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from modules.data.draws import torch_seed
 
-MAX_SAMPLES = 2**31  # of an epoch; a sampler that gives more is taken for endless
+MAX_SAMPLES = 2**31  # per epoch; a sampler that yields more is considered infinite
 
 
 class Key(NamedTuple):
-    """A sample of an epoch. position: in the epoch's order over all ranks, which its random numbers depend on."""
+    """A sample of an epoch. position: its index in the epoch's order over all ranks, which seeds its augmentation."""
 
     epoch: int
     position: int
@@ -28,9 +28,9 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class StepKeys:
-    """What one rank loads for one optimizer step: the keys of each micro-batch, at least one.
+    """What a rank loads for one optimizer step: the keys of each micro-batch, at least one.
 
-    padding: the rank has no sample in this step, and loads another's so that its collectives meet the others'.
+    padding: whether the rank has no samples in this step and loads another rank's only to take part in the collectives.
     """
 
     micro_batches: list[list[Key]]
@@ -38,29 +38,30 @@ class StepKeys:
 
 
 class Epoch(Sequence[StepKeys]):
-    """One rank's part of every step of an epoch; as many steps on each rank.
+    """One rank's part of every step of an epoch. The number of steps is the same on every rank.
 
-    order: the indexes of all ranks. shares: of each round of micro-batches, the positions in `order` of each rank's.
+    order: the dataset indexes of the epoch. shards: for each round of micro-batches, the positions in `order` that each
+    rank gets.
     """
 
-    def __init__(self, number: int, order: list[Any], shares: list[list[range]], rank: int, accumulation: int):
+    def __init__(self, number: int, order: list[Any], shards: list[list[range]], rank: int, accumulation: int):
         self._number = number
         self._order = order
-        self._shares = shares
+        self._shards = shards
         self._rank = rank
         self._accumulation = accumulation
 
     def __len__(self) -> int:
-        return -(-len(self._shares) // self._accumulation)
+        return -(-len(self._shards) // self._accumulation)
 
     def __getitem__(self, step: int) -> StepKeys:
         if step >= len(self):
             raise IndexError(step)
-        shares = self._shares[step * self._accumulation : (step + 1) * self._accumulation]
-        own = [self._keys(share[self._rank]) for share in shares if share[self._rank]]
+        shards = self._shards[step * self._accumulation : (step + 1) * self._accumulation]
+        own = [self._keys(shard[self._rank]) for shard in shards if shard[self._rank]]
         if own:
             return StepKeys(own)
-        other = next(positions for share in shares for positions in share if positions)
+        other = next(positions for shard in shards for positions in shard if positions)
         return StepKeys([self._keys(other[:1])], padding=True)
 
     def _keys(self, positions: range) -> list[Key]:
@@ -68,11 +69,11 @@ class Epoch(Sequence[StepKeys]):
 
 
 class EpochPlan:
-    """The steps of an epoch over `loader`, cut for `world_size` ranks.
+    """Splits the samples of `loader` into steps over `world_size` ranks.
 
-    Each rank loads batches of the loader's own size. So N ranks with batches of b take the samples of one rank with
-    batches of N*b, in the same steps. A batch sampler of the user's own keeps its batches whole: rank r takes every
-    batch whose number is r modulo N.
+    Each rank loads batches of the loader's batch size, so N ranks with batches of b samples take the same samples in
+    each step as one rank with batches of N*b. Batches from a custom batch sampler are not divided: rank r of N takes
+    batches r, r + N, r + 2N ...
     """
 
     def __init__(self, loader: DataLoader, rank: int, world_size: int, accumulation: int, seed: int):
@@ -93,14 +94,14 @@ class EpochPlan:
             ranges = [range(*pair) for pair in pairwise(first)]
             rounds = [ranges[i : i + self._world_size] for i in range(0, len(ranges), self._world_size)]
             order = [index for batch in batches for index in batch]
-            shares = [[*group, *([range(0)] * (self._world_size - len(group)))] for group in rounds]
-            return Epoch(epoch, order, shares, self._rank, self._accumulation)
+            shards = [[*group, *([range(0)] * (self._world_size - len(group)))] for group in rounds]
+            return Epoch(epoch, order, shards, self._rank, self._accumulation)
         batches = loader.batch_sampler
         order = self._drawn(batches.sampler, epoch)
         size = batches.batch_size * self._world_size
         end = len(order) // size * size if batches.drop_last else len(order)
-        shares = [self._cut(range(first, min(first + size, end))) for first in range(0, end, size)]
-        return Epoch(epoch, order, shares, self._rank, self._accumulation)
+        shards = [self._cut(range(first, min(first + size, end))) for first in range(0, end, size)]
+        return Epoch(epoch, order, shards, self._rank, self._accumulation)
 
     @property
     def _has_own_batches(self) -> bool:
@@ -108,12 +109,12 @@ class EpochPlan:
         return sampler is None or type(sampler) is not BatchSampler
 
     def _cut(self, positions: range) -> list[range]:
-        """The part of each rank; parts differ by at most one."""
+        """The part of each rank; their sizes differ by at most one."""
         count, ranks = len(positions), self._world_size
         return [positions[count * rank // ranks : count * (rank + 1) // ranks] for rank in range(ranks)]
 
     def _drawn(self, sampler, epoch: int) -> list:
-        """What `sampler` gives in `epoch`: the same on every rank, and after a resume."""
+        """What `sampler` yields in `epoch`; the same on every rank and after a resume."""
         with seeded(self._seed, epoch, "order"):
             generator = getattr(sampler, "generator", None)
             if isinstance(generator, torch.Generator):
@@ -124,14 +125,14 @@ class EpochPlan:
             for entry in sampler:
                 drawn.append(entry)
                 if len(drawn) > MAX_SAMPLES:
-                    raise ValueError("The sampler of the loader does not end: give it a number of samples per epoch.")
+                    raise ValueError("The sampler of the loader never ends: limit its number of samples per epoch.")
         return drawn
 
 
-class Randomness:
-    """The state of the generators of torch (CPU), NumPy and Python for one purpose, apart from everything else's.
+class PrivateRandomState:
+    """A separate state of the global random generators of torch (CPU), NumPy and Python, seeded from `parts`.
 
-    Inside `with`, they go on from where they were in the block before.
+    Inside `with`, the generators use this state, which persists from one `with` block to the next.
     """
 
     def __init__(self, *parts: int | str):
@@ -150,7 +151,7 @@ class Randomness:
 
 @contextmanager
 def seeded(*parts: int | str) -> Iterator[None]:
-    """Inside, the generators of torch (CPU), NumPy and Python are seeded from `parts`; then they are as before."""
+    """Inside, the generators of torch (CPU), NumPy and Python are seeded from `parts`; restores them afterwards."""
     before = _states()
     try:
         seed_generators(*parts)

@@ -1,4 +1,4 @@
-"""The figures of a training, one value an epoch."""
+"""The losses and metrics of a training, one value per epoch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from modules.session.atomic import write_text
 
 
 class History(Mapping[str, list[float]]):
-    """Name -> one value for each epoch: "train_loss", "lr", and with a validation loader "val_loss"; each metric.
+    """Name -> one value per epoch: "train_loss", "lr", "val_loss" (with a validation loader) and each metric.
 
-    best_epoch: from 1, the one that `save_best` has kept; None before there is one.
+    best_epoch: the best epoch so far (from 1), as `save_best` selects it; None before there is one.
     """
 
     def __init__(self, values: Mapping[str, list[float]] | None = None, best_epoch: int | None = None):
@@ -38,7 +38,7 @@ class History(Mapping[str, list[float]]):
         return max(map(len, self._values.values()), default=0)
 
     def append(self, figures: Mapping[str, float]) -> None:
-        """Adds an epoch. A name that is new has no value (nan) for the epochs before."""
+        """Adds an epoch. A new name gets nan for the previous epochs."""
         epochs = self.num_epochs
         for name in {**self._values, **figures}:
             series = self._values.setdefault(name, [math.nan] * epochs)
@@ -49,7 +49,7 @@ class History(Mapping[str, list[float]]):
         write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
 
     def to_json(self) -> dict:
-        """What `from_json` reads; values that are not finite are null."""
+        """The data for `from_json`; values that are not finite become null."""
         values = {name: [v if math.isfinite(v) else None for v in series] for name, series in self._values.items()}
         return {"epochs": self.num_epochs, "best_epoch": self.best_epoch, "values": values}
 
@@ -59,12 +59,12 @@ class History(Mapping[str, list[float]]):
         return cls(values, data["best_epoch"])
 
     def plot(self, path: str | Path) -> None:
-        """Draws the losses, the metrics and the learning rate over the epochs into an image.
+        """Plots losses, metrics and learning rate over the epochs and saves the figure to `path`.
 
-        Raises UserError where Matplotlib is not installed.
+        Raises UserError if Matplotlib is not installed.
         """
         try:
-            from matplotlib.figure import Figure  # without pyplot, which would keep figures and look for a screen
+            from matplotlib.figure import Figure  # not pyplot, which keeps figures and needs a display
         except ImportError as error:
             raise UserError("history.plot needs Matplotlib: install it with `pip install matplotlib`.") from error
         groups = [[name for name in self if name.endswith("loss")], [n for n in self if not n.endswith("loss")]]

@@ -1,4 +1,4 @@
-"""What a rank that `launch_distributed_training` has started gets from the process above it."""
+"""What a rank gets from its parent process, `launch_distributed_training`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from modules.session.TrainCommands import TrainCommands
 
 @dataclass
 class RankContext:
-    """heartbeat: tells the process above that this rank lives. commands: what that process asks for, such as a stop.
+    """heartbeat: shows the parent process that this rank is alive. commands: from the parent process, such as a stop.
 
-    step: optimizer steps done; stopped: whether the training has ended before its last epoch, as it was asked to.
+    step: optimizer steps done. stopped: whether training was stopped on request before its last epoch.
     """
 
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
@@ -21,15 +21,15 @@ class RankContext:
     stopped: bool = False
 
 
-_context = RankContext()  # one for a process, as torch's default process group is
+_context = RankContext()  # one per process, like torch's default process group
 
 
 def rank_context() -> RankContext:
-    """That of this process; one that nobody watches where it was started otherwise."""
+    """The context of this process; a default one if another launcher started it."""
     return _context
 
 
 def enter_rank(context: RankContext) -> None:
-    """Makes `context` that of this process."""
+    """Sets the context of this process."""
     global _context
     _context = context

@@ -1,12 +1,12 @@
-"""Trains any PyTorch model, on one device or many, by the loop that Chorus trains diffusion models with.
+"""Trains any PyTorch model on one or many devices, with the same loop that trains diffusion models in Chorus.
 
     engine = TrainingEngine(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     history = engine.train(train_loader, val_loader, optimizer=optimizer, criterion=nn.CrossEntropyLoss(), num_epochs=9)
 
-On several ranks each makes the same calls. Batches are for one rank, so N ranks train on N times as many samples per
-step. Which samples are in a step depends only on the seed and on that number: one rank with batches of 64 and two ranks
-with batches of 32 give the same curve, to rounding.
+With several ranks, every rank makes the same calls. The batch size is per rank, so N ranks train on N times as many
+samples per step. The samples of a step depend only on the seed and the global batch size: one rank with batches of 64
+and two ranks with batches of 32 give the same loss curve, up to rounding.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from modules.config.ModelConfig import ModelConfig
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.setup_distributed import cleanup_distributed, create_runtime, setup_distributed
+from modules.engine.EngineOptimizer import EngineOptimizer
 from modules.engine.History import History
 from modules.engine.loading import LoadedStep, StepSource, batch_size_of, step_source, to_device
 from modules.engine.metrics import MeanFigures, Metric, is_torchmetric, sum_and_count
-from modules.engine.PlainOptimizer import PlainOptimizer
 from modules.engine.RankContext import rank_context
 from modules.session.atomic import remove_folder
 from modules.session.backups import ENGINE
@@ -62,7 +62,7 @@ DEFAULT_PORT = "12355"
 
 @dataclass
 class Task:
-    """What a batch is trained for. Exactly one of criterion and step_fn is given."""
+    """How to compute loss and metrics of a batch. Exactly one of criterion and step_fn must be given."""
 
     criterion: Criterion | None = None
     step_fn: StepFn | None = None
@@ -72,23 +72,24 @@ class Task:
         if (self.criterion is None) == (self.step_fn is None):
             raise UserError(
                 "train needs either criterion(output, target), for batches of (inputs, target), or step_fn(model, "
-                "batch): give one of the two."
+                "batch): pass exactly one of them."
             )
 
 
 class TrainingEngine:
-    """Trains `model`, which it moves to its device.
+    """Trains `model`, which is moved to the device.
 
-    device: of this process; by default the first GPU, or the one of this rank, else the CPU.
-    distributed: whether this process is one of several ranks, which have been joined by `setup_distributed` or are
-        joined now, as a launcher's variables say. local_rank, world_size: checked against those where they are given.
-    backend: "nccl" or "gloo"; by default "nccl" where there are NVIDIA GPUs.
-    use_amp: autocast to `amp_dtype`; by default bfloat16 where the device has it, else float16 with loss scaling.
-    use_ema: keeps an exponential moving average of the parameters, which validation, `predict` and the saved models
-        use; its decay rises to `ema_decay` during the first steps.
-    sync_batchnorm: BatchNorm normalizes over the batches of all ranks while it trains.
-    Checkpoints, history.json and TensorBoard's curves go to output_dir/experiment_name.
-    Raises UserError, one sentence, for what the caller can fix.
+    device: by default the first GPU, or the GPU of this rank, or the CPU if there is no GPU.
+    distributed: whether this process is one of several ranks. They have been joined by `setup_distributed`, or are
+        joined now according to the launcher's variables. local_rank, world_size: if given, checked against those.
+    backend: "nccl" or "gloo"; by default "nccl" with NVIDIA GPUs.
+    use_amp: use autocast with `amp_dtype`; by default bfloat16 if the device supports it, else float16 with loss
+        scaling.
+    use_ema: keep an exponential moving average of the parameters, which validation, `predict` and the saved models
+        use. Its decay warms up to `ema_decay` during the first steps.
+    sync_batchnorm: BatchNorm layers in training mode normalize over the batches of all ranks.
+    Checkpoints, history.json and TensorBoard logs are written to output_dir/experiment_name.
+    Raises UserError, with a one-sentence message, for mistakes of the caller.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class TrainingEngine:
             for name in ("last", "best")
         )
         self._loop: TrainingLoop | None = None
-        self._optimizer: PlainOptimizer | None = None
+        self._optimizer: EngineOptimizer | None = None
         self._task: Task | None = None
         self._loaded: Backup | None = None
         self._has_saved = False
@@ -133,11 +134,11 @@ class TrainingEngine:
 
     @staticmethod
     def setup_distributed(rank: int, world_size: int, backend: str | None = None) -> None:
-        """Joins `world_size` ranks on this machine as `rank`; does nothing more in a process that has joined.
+        """Joins `world_size` ranks on this machine as `rank`; a second call does nothing.
 
-        Where a launcher has set MASTER_ADDR and the other variables of torch, they hold, and say who is who. Otherwise
-        the ranks meet at port 12355 of this machine, or that in MASTER_PORT.
-        Raises UserError where the ranks can't meet.
+        If a launcher has set MASTER_ADDR and torch's other variables, those are used. Otherwise the ranks connect on
+        port 12355 of this machine, or the port in MASTER_PORT.
+        Raises UserError if the ranks can't join.
         """
         for name, value in {
             "RANK": rank,
@@ -165,7 +166,7 @@ class TrainingEngine:
         return self.runtime.is_main
 
     def reduce_tensor(self, tensor: Tensor) -> Tensor:
-        """The mean of `tensor` over the ranks; each calls it with a tensor of the same shape."""
+        """The mean of `tensor` over the ranks; all ranks must call it with a tensor of the same shape."""
         return self.runtime.mean(tensor)
 
     _reduce_tensor = reduce_tensor
@@ -194,33 +195,33 @@ class TrainingEngine:
         unused_parameters: bool = False,
         callbacks: TrainCallbacks | None = None,
     ) -> History:
-        """Trains for `num_epochs` epochs in all and returns the history, the same on every rank.
+        """Trains for `num_epochs` epochs in total and returns the history, which is the same on every rank.
 
-        train_loader, val_loader: DataLoaders, whose batches are for one rank and whose samples are shared out over the
-            ranks, or other iterables of batches. A loader with a DistributedSampler keeps its shares.
-        criterion(output, target): the mean loss of a batch of (inputs, target). step_fn(model, batch), instead, for
-            everything else: the mean loss, or (loss, samples), or (loss, samples, metrics); a metric is the mean over
-            the batch, or a pair (sum, count).
-        optimizer, scheduler: any of torch's, over the parameters of the model. The scheduler steps after every epoch,
-            or optimizer step, as scheduler_interval says; ReduceLROnPlateau gets what `monitor` names.
-        metrics: name -> f(output, target), which gives a value for each sample or (sum, count), or an object of
-            torchmetrics; measured on the validation samples, or where there are none on those that are trained.
-        monitor: the figure by which save_best chooses: lower is better for those whose name ends in "loss", higher for
-            others. "val_loss" by default; without a val_loader "train_loss".
-        gradient_accumulation_steps: batches of a rank in one optimizer step. clip_grad_norm: the gradient is scaled
-            down to this norm.
-        resume: True or "last" continues from the last checkpoint, if there is one; or "best", or a checkpoint's folder.
-        save_last: saves a checkpoint after every epoch, and when the training is stopped. save_every_steps: also every
-            so many optimizer steps.
+        train_loader, val_loader: DataLoaders with the batch size per rank, whose samples are split over the ranks, or
+            other iterables of batches. A loader with a DistributedSampler is used as it is.
+        criterion(output, target): returns the mean loss of a batch of (inputs, target). For all other batches, use
+            step_fn(model, batch): it returns the mean loss, or (loss, samples), or (loss, samples, metrics), where each
+            metric is its mean over the batch or a pair (sum, count).
+        optimizer, scheduler: from torch, for the parameters of the model. The scheduler steps after every epoch or
+            every optimizer step, depending on scheduler_interval; ReduceLROnPlateau gets the metric `monitor`.
+        metrics: name -> f(output, target), which returns one value per sample or (sum, count), or a torchmetrics
+            object. Computed on the validation data, or on the training data if there is no val_loader.
+        monitor: the metric that selects the best epoch. Lower is better if its name ends in "loss", otherwise higher.
+            Default: "val_loss", or "train_loss" without a val_loader.
+        gradient_accumulation_steps: batches per rank in one optimizer step. clip_grad_norm: maximum gradient norm.
+        resume: True or "last" continues from the last checkpoint, if there is one; "best" or the folder of a checkpoint
+            from that one.
+        save_last: save a checkpoint after every epoch, and when training is stopped. save_every_steps: also save one
+            every so many optimizer steps.
         unused_parameters: whether a step may leave parameters without a gradient.
-        callbacks: told of every optimizer step, and of warnings.
-        Raises UserError for what the caller can fix.
+        callbacks: called for every optimizer step and for warnings.
+        Raises UserError for mistakes of the caller.
         """
         _check_counts(num_epochs, gradient_accumulation_steps)
         task = Task(criterion, step_fn, metrics or {})
         self._check_optimizer(optimizer)
         source = step_source(train_loader, self.runtime, gradient_accumulation_steps, self.seed)
-        self._optimizer = PlainOptimizer(optimizer, scheduler, scheduler_interval)
+        self._optimizer = EngineOptimizer(optimizer, scheduler, scheduler_interval)
         self._task = task
         monitor = monitor or ("train_loss" if val_loader is None else "val_loss")
         loop = self._loop = TrainingLoop(
@@ -230,7 +231,7 @@ class TrainingEngine:
             (source.num_steps() or 0) * num_epochs,
             LoopSettings(clip_grad_norm or 0.0, self._ema, self._precision, self.seed),
             self.runtime,
-            CallbackList([self._totals, callbacks or Printed(self.is_main_process)]),
+            CallbackList([self._totals, callbacks or PrintWarnings(self.is_main_process)]),
             rank_context().commands,
             unused_parameters,
         )
@@ -238,19 +239,19 @@ class TrainingEngine:
             loop.actions["save"] = Action(Trigger(save_every_steps, "steps"), lambda: self._save(self._last))
         backup = self._checkpoint(resume)
         if backup is None:
-            self._begin_anew()
+            self._start_fresh()
         else:
             self._resume(backup)
         with ExitStack() as stack:
             for store in (self._last, self._best):
                 stack.callback(store.close)
-            board = stack.enter_context(Curves(self.folder / "tensorboard", self.is_main_process))
+            board = stack.enter_context(TensorBoardCurves(self.folder / "tensorboard", self.is_main_process))
             while loop.epoch < num_epochs and not loop.stopped:
                 self._train_epoch(loop, source)
                 if loop.stopped:
                     break
                 figures = self._end_epoch(loop, task, val_loader, monitor)
-                is_best = self._note(figures, monitor)
+                is_best = self._record_epoch(figures, monitor)
                 board.add(figures, self.history.num_epochs)
                 if save_best and is_best:
                     self._save(self._best)
@@ -267,13 +268,13 @@ class TrainingEngine:
         if first == 0:
             self._totals.clear()
         self.model.train()
-        steps = _with_last(source.steps(epoch, first))
+        steps = _mark_last(source.steps(epoch, first))
         loop.fit(
             Step(step.batches, epoch, first + number, is_last, step.padding)
             for number, (step, is_last) in enumerate(steps)
         )
         if loop.epoch == epoch and not loop.stopped:
-            raise UserError("train_loader gives no batches: there is nothing to train on.")
+            raise UserError("train_loader yields no batches: there is nothing to train on.")
 
     def _end_epoch(
         self, loop: TrainingLoop, task: Task, val_loader: Iterable[Any] | None, monitor: str
@@ -285,14 +286,14 @@ class TrainingEngine:
             figures["val_loss"] = measured.pop("loss")
             figures.update(measured)
         elif any(map(is_torchmetric, task.metrics.values())):
-            raise UserError("metrics: an object of torchmetrics is measured on a val_loader; give one.")
+            raise UserError("metrics: torchmetrics objects need a val_loader; pass one.")
         if monitor not in figures:
-            raise UserError(f"monitor {monitor!r} is none of the figures: {', '.join(figures)}.")
+            raise UserError(f"monitor {monitor!r} is not among the metrics: {', '.join(figures)}.")
         self._optimizer.end_epoch(figures[monitor])
         return figures
 
-    def _note(self, figures: dict[str, float], monitor: str) -> bool:
-        """Adds an epoch to the history; whether it is the best so far."""
+    def _record_epoch(self, figures: dict[str, float], monitor: str) -> bool:
+        """Adds an epoch to the history and returns whether it is the best so far."""
         self.history.append(figures)
         sign = 1.0 if monitor.endswith("loss") else -1.0
         value, best = figures[monitor], self.history.best_epoch
@@ -302,21 +303,21 @@ class TrainingEngine:
         if self.is_main_process:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.history.save(self.folder / "history.json")
-            words = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-            print_line(f"Epoch {self.history.num_epochs}: {words}{' (best)' if is_best else ''}")
+            text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+            print_line(f"Epoch {self.history.num_epochs}: {text}{' (best)' if is_best else ''}")
         return is_best
 
     def _step_function(self, task: Task, measures: bool) -> Callable[[nn.Module, Any], Any]:
-        """What the loop calls. measures: whether metrics are measured on what is trained."""
+        """The step function for the loop. measures: whether to compute metrics on the training data."""
         metrics = {name: metric for name, metric in task.metrics.items() if measures and not is_torchmetric(metric)}
 
         def step(model: nn.Module, batch: Any) -> tuple[Tensor, int, dict[str, Tensor]]:
             batch = to_device(batch, self.device)
             if task.step_fn is not None:
-                loss, count, found = _parts(task.step_fn(model, batch), batch)
+                loss, count, found = _split_result(task.step_fn(model, batch), batch)
                 sums = {name: pair for name, value in found.items() for name, pair in _named_sums(name, value, count)}
                 return loss * count, count, sums
-            inputs, target = _pair(batch)
+            inputs, target = _inputs_and_target(batch)
             output = model(inputs)
             loss, count = _mean_loss(task.criterion(output, target)), batch_size_of(batch)
             sums = {}
@@ -327,7 +328,7 @@ class TrainingEngine:
 
         return step
 
-    # --- measuring ------------------------------------------------------------------------------------------------
+    # --- evaluation -----------------------------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -336,10 +337,10 @@ class TrainingEngine:
         metrics: Mapping[str, Metric] | None = None,
         step_fn: StepFn | None = None,
     ) -> dict[str, float]:
-        """{"loss": mean over all samples, and each metric}, every sample counted once; the same on every rank.
+        """Returns {"loss": mean over all samples, name: value of each metric}, the same on every rank.
 
-        criterion, metrics, step_fn: those of the training by default. The model is used with its averaged weights where
-        it has some, in evaluation mode.
+        Every sample counts exactly once. criterion, metrics, step_fn: by default those of `train`. The model is
+        evaluated in evaluation mode, with its averaged weights if there are any.
         """
         before = self._task or Task(criterion, step_fn)
         given = criterion is not None or step_fn is not None
@@ -353,36 +354,36 @@ class TrainingEngine:
     @torch.no_grad()
     def _measure(self, loader: Iterable[Any], task: Task) -> dict[str, float]:
         figures = MeanFigures(task.metrics, self.device)
-        with self._ready_to_use():
+        with self._inference_mode():
             for step in step_source(loader, self.runtime, 1, self.seed).steps(0):
                 if step.padding:
                     continue
                 self.runtime.heartbeat.beat()
                 batch = to_device(step.batches[0], self.device)
                 if task.step_fn is not None:
-                    loss, count, found = _parts(task.step_fn(self.model, batch), batch)
+                    loss, count, found = _split_result(task.step_fn(self.model, batch), batch)
                     for name, value in found.items():
                         pair = sum_and_count(name, value) if isinstance(value, tuple) else (value * count, count)
                         figures.add(name, *pair)
                 else:
-                    inputs, target = _pair(batch)
+                    inputs, target = _inputs_and_target(batch)
                     output = self.model(inputs)
                     loss, count = _mean_loss(task.criterion(output, target)), batch_size_of(batch)
                     figures.add_outputs(output, target)
                 figures.add("loss", loss.double() * count, count)
         means = figures.means(self.runtime, "validating")
         if "loss" not in means:
-            raise UserError("val_loader gives no batches: there is nothing to measure.")
+            raise UserError("val_loader yields no batches: there is nothing to evaluate.")
         return means
 
     @torch.no_grad()
     def predict(self, loader: Iterable[Any]) -> Tensor:
-        """The outputs for all samples, in the loader's order, on the CPU: shape (samples, ...); the same on every rank.
+        """The outputs for all samples in the loader's order, on the CPU: shape (samples, ...); the same on every rank.
 
-        Batches are inputs, or tuples that begin with them.
+        A batch is either the inputs, or a tuple whose first element is the inputs.
         """
         own: list[Tensor | None] = []
-        with self._ready_to_use():
+        with self._inference_mode():
             for step in step_source(loader, self.runtime, 1, self.seed).steps(0):
                 batch = to_device(step.batches[0], self.device)
                 inputs = batch[0] if isinstance(batch, list | tuple) else batch
@@ -391,13 +392,13 @@ class TrainingEngine:
         ranks = self.runtime.gather_objects(own)
         return torch.cat([part for parts in zip(*ranks, strict=True) for part in parts if part is not None])
 
-    def _ready_to_use(self) -> ExitStack:
-        """Inside, the model has the weights to use, is in evaluation mode and computes as in training."""
+    def _inference_mode(self) -> ExitStack:
+        """Inside, the model has its inference weights, is in evaluation mode and uses the precision of training."""
         with ExitStack() as stack:
             stack.enter_context(self.runtime.heartbeat.phase("sampling"))
             stack.enter_context(evaluation_mode(self.model))
             if self._loop is not None:
-                stack.enter_context(self._loop.weights_to_use())
+                stack.enter_context(self._loop.inference_weights())
             dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self._precision)
             if dtype is not None:
                 stack.enter_context(torch.autocast(self.device.type, dtype))
@@ -407,7 +408,7 @@ class TrainingEngine:
 
     @property
     def last_checkpoint(self) -> Path | None:
-        """The folder of the newest checkpoint; its model.safetensors loads into the bare model."""
+        """The folder of the newest checkpoint; its model.safetensors can be loaded into the bare model."""
         return next(iter(self._last.paths()), None)
 
     @property
@@ -416,35 +417,37 @@ class TrainingEngine:
         return next(iter(self._best.paths()), None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything to go on exactly: {"tensors": file -> name -> tensor, "data": plain data}, of live tensors.
+        """Everything needed to resume exactly: {"tensors": file -> name -> tensor, "data": plain data}.
 
-        tensors["model"] is the model's own state_dict, with the averaged weights where there are some. After the first
-        call of `train`. All ranks call it.
+        The tensors are live, not copies. tensors["model"] is the model's state_dict, with the averaged weights if there
+        are any. Complete only after the first call of `train`. All ranks must call it.
         """
         if self._loop is None:
             return {"tensors": {"model": self.model.state_dict()}, "data": {}}
         tensors, data = self._loop.state()
         data[ENGINE] = {"history": self.history.to_json(), "epoch_totals": self._totals.to_json()}
-        with self._loop.weights_to_use():
+        with self._loop.inference_weights():
             used = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         if self._ema.enabled:
             tensors["training"] = tensors["model"]
         return {"tensors": {**tensors, "model": used}, "data": data}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave; the training then goes on from there with its next call.
+        """Restores what `state_dict` returned; the next call of `train` continues from there.
 
-        Raises UserError where it is of another model.
+        Raises UserError if it belongs to another model.
         """
         backup = Backup(Path("state"), dict(state["tensors"]), dict(state["data"]))
         try:
             self.model.load_state_dict(backup.tensors["model"])
         except RuntimeError as error:
-            raise UserError(f"The checkpoint is of another model: {str(error).splitlines()[-1].strip()}") from error
+            raise UserError(
+                f"The checkpoint belongs to another model: {str(error).splitlines()[-1].strip()}"
+            ) from error
         self._loaded = backup if backup.data else None
 
     def _checkpoint(self, resume: bool | str | os.PathLike | None) -> Backup | None:
-        """What the training continues from."""
+        """The checkpoint to continue from, if any."""
         loaded, self._loaded = self._loaded, None
         if resume is True or resume == "last":
             return newest_backup(self._last, self.runtime)
@@ -455,8 +458,8 @@ class TrainingEngine:
             return BackupStore(path.parent, 1, lambda path, step: None, self._warn).load(path.name)
         return loaded
 
-    def _begin_anew(self) -> None:
-        """Raises UserError, on every rank, where another training's checkpoints would be mixed with this one's."""
+    def _start_fresh(self) -> None:
+        """Removes this engine's earlier checkpoints. Raises UserError on every rank if another's are there."""
         paths = [path for store in (self._last, self._best) for path in store.paths()] if self.is_main_process else []
         if self.runtime.broadcast(bool(paths) and not self._has_saved, "looking for checkpoints"):
             raise UserError(
@@ -468,7 +471,7 @@ class TrainingEngine:
         self.history = History()
 
     def _resume(self, backup: Backup) -> None:
-        """Sets loop, history and model to where the checkpoint was."""
+        """Restores loop, history and model from the checkpoint."""
         self.model.load_state_dict(backup.tensors["model"])
         names = {*self._loop.trainable, *(name for name, _ in self.model.named_buffers())}
         training = backup.tensors.get("training") or {
@@ -490,17 +493,17 @@ class TrainingEngine:
 
     def _check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise UserError(f"optimizer: {type(optimizer).__name__} is none of torch's; give an instance of one.")
+            raise UserError(f"optimizer: {type(optimizer).__name__} is not a torch optimizer; pass an instance of one.")
         own = set(self.model.parameters())
         if any(param not in own for group in optimizer.param_groups for param in group["params"]):
-            raise UserError("optimizer: it trains parameters that are not the model's; make it of model.parameters().")
+            raise UserError("optimizer: it has parameters that are not the model's; create it with model.parameters().")
 
     def _warn(self, text: str) -> None:
         print_line(f"Warning: {text}")
 
 
 class EpochTotals(TrainCallbacks):
-    """Sums loss and metrics over the samples of an epoch, as the steps tell them."""
+    """Sums loss and metrics over the samples of an epoch."""
 
     def __init__(self) -> None:
         self._sums: dict[str, list[float]] = {}
@@ -521,13 +524,13 @@ class EpochTotals(TrainCallbacks):
         return {name: total / count for name, (total, count) in self._sums.items()} or {"train_loss": float("nan")}
 
     def to_json(self) -> dict[str, list[str]]:
-        return {name: [repr(value) for value in entry] for name, entry in self._sums.items()}  # JSON knows no nan
+        return {name: [repr(value) for value in entry] for name, entry in self._sums.items()}  # JSON has no nan
 
     def from_json(self, sums: dict[str, list[str]]) -> None:
         self._sums = {name: [float(value) for value in entry] for name, entry in sums.items()}
 
 
-class Printed(TrainCallbacks):
+class PrintWarnings(TrainCallbacks):
     """Prints warnings."""
 
     def __init__(self, is_main: bool):
@@ -538,15 +541,15 @@ class Printed(TrainCallbacks):
             print_line(f"Warning: {text}")
 
 
-class Curves:
-    """Figures of epochs for TensorBoard, below `folder`."""
+class TensorBoardCurves:
+    """Logs losses and metrics of epochs to TensorBoard, in `folder`."""
 
     def __init__(self, folder: Path, is_main: bool):
         self._folder = folder
         self._is_main = is_main
         self._writer: Any = None
 
-    def __enter__(self) -> Curves:
+    def __enter__(self) -> TensorBoardCurves:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -581,17 +584,17 @@ def _make_runtime(
     if (world_size > 1 and joined_size != world_size) or (local_rank > 0 and joined_local != local_rank):
         raise UserError(
             f"TrainingEngine(local_rank={local_rank}, world_size={world_size}): this process is local rank "
-            f"{joined_local} of {joined_size} ranks; call TrainingEngine.setup_distributed first, or start it with "
-            "torchrun."
+            f"{joined_local} of {joined_size} ranks; call TrainingEngine.setup_distributed first, or start the program "
+            "with torchrun."
         )
     runtime = create_runtime(config, heartbeat, sync_batch_norm=sync_batchnorm)
     if device is not None and torch.device(device).type != runtime.device.type:
-        raise UserError(f"device {str(device)!r}: the ranks have joined with {runtime.device}; leave device out.")
+        raise UserError(f"device {str(device)!r}: the ranks have joined with {runtime.device}; omit device.")
     return runtime
 
 
 def _settings(backend: str | None, precision: str = "no") -> TrainConfig:
-    """The settings by which ranks are joined."""
+    """The settings with which the ranks are joined."""
     model = ModelConfig(mixed_precision=precision)
     return TrainConfig(model=model, enable_multi_gpu=True, distributed_backend=backend or "auto")
 
@@ -613,7 +616,7 @@ def _check_counts(num_epochs: int, accumulation: int) -> None:
             raise UserError(f"{name} {value}: it must be at least 1.")
 
 
-def _with_last(steps: Iterator[LoadedStep]) -> Iterator[tuple[LoadedStep, bool]]:
+def _mark_last(steps: Iterator[LoadedStep]) -> Iterator[tuple[LoadedStep, bool]]:
     """Each step with whether it is the last one."""
     step = next(steps, None)
     while step is not None:
@@ -622,11 +625,11 @@ def _with_last(steps: Iterator[LoadedStep]) -> Iterator[tuple[LoadedStep, bool]]
         step = following
 
 
-def _pair(batch: Any) -> tuple[Any, Any]:
+def _inputs_and_target(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, list | tuple) and len(batch) == 2:
         return batch[0], batch[1]
     raise UserError(
-        f"criterion is for batches of (inputs, target), and the loader gives {type(batch).__name__}"
+        f"criterion is for batches of (inputs, target), but the loader yields {type(batch).__name__}"
         f"{f' of {len(batch)}' if isinstance(batch, list | tuple) else ''}: use step_fn(model, batch)."
     )
 
@@ -637,12 +640,12 @@ def _mean_loss(loss: Tensor) -> Tensor:
     return loss
 
 
-def _parts(result: Any, batch: Any) -> tuple[Tensor, int, Mapping[str, Any]]:
-    """What a step_fn gave, as mean loss, samples and metrics."""
+def _split_result(result: Any, batch: Any) -> tuple[Tensor, int, Mapping[str, Any]]:
+    """The result of a step_fn as (mean loss, samples, metrics)."""
     loss, count, metrics = (*result, None, None)[:3] if isinstance(result, tuple) else (result, None, None)
     count = batch_size_of(batch) if count is None else int(count)
     if not count:
-        raise UserError("step_fn: the samples of this batch can't be counted; return (loss, samples).")
+        raise UserError("step_fn: the number of samples in this batch is unknown; return (loss, samples).")
     return _mean_loss(loss), count, metrics or {}
 
 

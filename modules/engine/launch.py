@@ -1,4 +1,4 @@
-"""Starts a function on several ranks of this machine, watched as the ranks of a diffusion training are."""
+"""Launches a function on several ranks of this machine, supervised like the ranks of a diffusion training."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def launch_distributed_training(
     backend: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Calls `train_fn(rank, world_size, **kwargs)` on `world_size` ranks of this machine; returns what rank 0 returned.
+    """Calls `train_fn(rank, world_size, **kwargs)` on `world_size` ranks of this machine; returns rank 0's result.
 
-    world_size: by default as many as there are GPUs, or two on a machine without. backend: "nccl" or "gloo"; by default
-    "nccl" where there are NVIDIA GPUs. In a process that torchrun, accelerate or srun has started as a rank,
-    `train_fn` is called as that rank, and its own result returned.
-    One rank runs in this process, and so it goes on where the ranks can't join. A rank that dies, raises or hangs ends
-    the others. The first Ctrl-C ends a training after its step, with a checkpoint.
-    Call it from the main thread, below `if __name__ == "__main__":`. Functions and data travel to the ranks by
-    cloudpickle, lambdas and closures too.
-    Raises UserError, one sentence, where something can't travel and where the ranks have failed.
+    world_size: by default the number of GPUs, or 2 without a GPU. backend: "nccl" or "gloo"; by default "nccl" with
+    NVIDIA GPUs. In a process that torchrun, accelerate or srun has started as a rank, calls `train_fn` as that rank and
+    returns its result.
+    A single rank runs in this process. If the ranks can't join, one process trains alone. If a rank dies, raises or
+    hangs, the others are ended. The first Ctrl-C stops training after the current step, with a checkpoint.
+    Call it from the main thread, inside `if __name__ == "__main__":`. Functions and data are sent to the ranks with
+    cloudpickle, which supports lambdas and closures.
+    Raises UserError, with a one-sentence message, if something can't be sent or if the ranks have failed.
     """
     environment = find_environment()
     if environment is not None and environment.world_size > 1:
@@ -83,7 +83,7 @@ def launch_distributed_training(
 
 
 def _supervise(folder: RunFolder, num_ranks: int, backend: str | None, packed: bytes) -> int:
-    """The exit code, as of Supervisor."""
+    """Runs the ranks and returns the exit code of Supervisor."""
     folder.create()
     started, callbacks = time.time(), TerminalCallbacks(sys.stderr)
     with contextlib.ExitStack() as claims:
@@ -92,7 +92,9 @@ def _supervise(folder: RunFolder, num_ranks: int, backend: str | None, packed: b
             claims.close()
             claimed = claim_free_port(FIRST_PORT, LOOPBACK)
             if claimed is None:
-                raise UserError(f"Port {FIRST_PORT} and the {PORTS_TO_TRY} after it are busy: end what uses them.")
+                raise UserError(
+                    f"Port {FIRST_PORT} and the {PORTS_TO_TRY} after it are in use: end the programs that use them."
+                )
             port, claim = claimed
             claims.enter_context(claim)
             arguments = (str(folder.path), started, num_ranks, port, secrets.token_hex(8), backend, packed)
@@ -100,7 +102,7 @@ def _supervise(folder: RunFolder, num_ranks: int, backend: str | None, packed: b
 
         def train_alone(failure: Failure) -> bool:
             nonlocal num_ranks
-            callbacks.on_warning(f"{failure.text} One process trains alone instead, with batches of one rank.")
+            callbacks.on_warning(f"{failure.text} One process trains alone instead, with the batch size of one rank.")
             num_ranks = 1
             return True
 
@@ -118,11 +120,12 @@ def run_rank(
     backend: str | None,
     packed: bytes,
 ) -> None:
-    """What each rank that `launch_distributed_training` starts runs.
+    """The main function of each rank that `launch_distributed_training` starts.
 
-    variables: of the supervisor, for the environment. started: Unix time of the launch. packed: function and arguments.
+    variables: environment variables from the supervisor. started: Unix time of the launch. packed: function and
+    arguments.
     """
-    for number in (*STOP_SIGNALS, *HANGUP_SIGNALS):  # they may reach every process; the supervisor answers them
+    for number in (*STOP_SIGNALS, *HANGUP_SIGNALS):  # they may reach every process, but the supervisor handles them
         signal.signal(number, signal.SIG_IGN)
     attempt = int(variables[ATTEMPT_VARIABLE])
     os.environ.update(variables)
@@ -150,7 +153,7 @@ def run_rank(
 
 
 def _train_as(rank: int, world_size: int, backend: str | None, train_fn: Callable[..., Any], kwargs: dict) -> Any:
-    """Joins the ranks first: that this failed, and not the training, shows where it fails."""
+    """Joins the ranks and calls `train_fn`. Joining first tells a failure to join apart from a failed training."""
     from modules.distributed.setup_distributed import abandon_distributed
     from modules.engine.TrainingEngine import TrainingEngine
 
@@ -174,7 +177,7 @@ def _num_ranks(world_size: int | None) -> int:
 
 
 def _packed(train_fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Function and arguments as bytes. Raises UserError that names what can't be taken along."""
+    """Function and arguments as bytes. Raises UserError that names an object which can't be pickled."""
     import cloudpickle
 
     for name, value in {"train_fn": train_fn, **kwargs}.items():
@@ -182,7 +185,7 @@ def _packed(train_fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> bytes:
             cloudpickle.dumps(value)
         except Exception as error:  # whatever the object's own code raises
             raise UserError(
-                f"{name} can't be sent to the ranks ({type(error).__name__}: {error}): make it inside train_fn instead."
+                f"{name} can't be sent to the ranks ({type(error).__name__}: {error}): create it inside train_fn."
             ) from error
     return cloudpickle.dumps((train_fn, dict(kwargs)))
 
@@ -194,12 +197,12 @@ def _packed_result(result: Any) -> bytes:
         return cloudpickle.dumps(result)
     except Exception as error:
         raise UserError(
-            f"train_fn returned what can't be sent back ({type(error).__name__}: {error}): return plain data."
+            f"The result of train_fn can't be sent back ({type(error).__name__}: {error}): return plain data."
         ) from error
 
 
 def _unpacked(data: bytes) -> Any:
-    """What this program itself has packed a moment ago, in memory or in a folder that is this user's alone."""
+    """Unpickles only what this program has just packed, from memory or from a folder that only this user can access."""
     import cloudpickle
 
     return cloudpickle.loads(data)

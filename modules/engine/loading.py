@@ -1,8 +1,8 @@
-"""Loaders as the ranks of a run use them: each its share, the same samples in the same steps on any number of ranks.
+"""Splits data loaders over ranks, with the same samples in the same steps on any number of ranks.
 
-Random numbers drawn while a sample is made (augmentation) depend on the seed, the epoch and the sample's place in it:
-neither on the rank, nor on the number of workers, nor on where a run was resumed. A dataset that makes whole batches
-(`__getitems__`) draws so by batch; a stream by worker.
+Random numbers drawn while a sample is loaded (augmentation) depend on the seed, the epoch and the sample's position in
+the epoch, but not on the rank, the number of workers or the step of a resume. They are seeded per batch for datasets
+with `__getitems__`, and per worker for iterable datasets.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from torch.utils.data.distributed import DistributedSampler
 
 from modules.data.draws import torch_seed
 from modules.distributed.Runtime import Runtime
-from modules.engine.EpochPlan import EpochPlan, Key, Randomness, StepKeys, seed_generators, seeded
+from modules.engine.EpochPlan import EpochPlan, Key, PrivateRandomState, StepKeys, seed_generators, seeded
 
 
 @dataclass(frozen=True)
 class LoadedStep:
-    """What a rank trains on in one optimizer step. padding: only to keep in step with ranks that have samples."""
+    """The batches of a rank in one optimizer step. padding: whether they only serve to take part in the collectives."""
 
     batches: list[Any]
     padding: bool = False
 
 
 class StepSource(Protocol):
-    """Gives the steps of an epoch."""
+    """Yields the steps of an epoch."""
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
-        """This rank's steps of `epoch` (from 0), from step `first` on; as many on each rank."""
+        """This rank's steps of `epoch` (from 0), beginning with step `first`; the same number on each rank."""
 
     def num_steps(self) -> int | None:
-        """Optimizer steps of an epoch; None where only the end tells."""
+        """Optimizer steps per epoch; None if unknown before its end."""
 
 
 def step_source(loader: Iterable[Any], runtime: Runtime, accumulation: int, seed: int) -> StepSource:
-    """The steps of `loader`, whose batches are for one rank.
+    """The steps of `loader`, whose batch size is per rank.
 
-    A DataLoader is shared out over the ranks, unless its sampler is a DistributedSampler: then every rank keeps what
-    that gives it. Of any other iterable of batches, rank r takes every batch whose number is r modulo the ranks.
+    A DataLoader is split over the ranks, unless it has a DistributedSampler, which already does so. From any other
+    iterable of batches, rank r of N takes batches r, r + N, r + 2N ...
     """
     if not isinstance(loader, DataLoader):
-        return BatchSource(loader, runtime, accumulation)
-    if is_distributed(loader):
-        return OwnShareSource(loader, runtime, accumulation, seed)
+        return IterableSource(loader, runtime, accumulation)
+    if has_distributed_sampler(loader):
+        return PreShardedSource(loader, runtime, accumulation, seed)
     if isinstance(loader.dataset, IterableDataset):
-        return StreamSource(loader, runtime, accumulation, seed)
-    return SampleSource(loader, runtime, accumulation, seed)
+        return IterableDatasetSource(loader, runtime, accumulation, seed)
+    return MapDatasetSource(loader, runtime, accumulation, seed)
 
 
-def is_distributed(loader: DataLoader) -> bool:
-    """Whether the loader gives each rank a share already."""
+def has_distributed_sampler(loader: DataLoader) -> bool:
+    """Whether the loader has a DistributedSampler and so is already split over the ranks."""
     inner = getattr(loader.batch_sampler, "sampler", None)
     return any(isinstance(sampler, DistributedSampler) for sampler in (loader.sampler, loader.batch_sampler, inner))
 
 
-class SampleSource:
-    """The steps of a DataLoader over a dataset that is indexed."""
+class MapDatasetSource:
+    """The steps of a DataLoader over a map-style dataset."""
 
     def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
         self._plan = EpochPlan(loader, runtime.rank, runtime.world_size, accumulation, seed)
@@ -72,7 +72,7 @@ class SampleSource:
             **(
                 {"batch_sampler": self._keys}
                 if loader.batch_size is not None or loader.batch_sampler is not None
-                else {"batch_size": None, "sampler": _Flat(self._keys)}
+                else {"batch_size": None, "sampler": _FlatKeys(self._keys)}
             ),
         )
         self._seed = seed
@@ -94,25 +94,25 @@ class SampleSource:
         return self._num_steps
 
 
-class StreamSource:
-    """The steps of a DataLoader over an IterableDataset, of which every rank reads all and keeps its share.
+class IterableDatasetSource:
+    """The steps of a DataLoader over an IterableDataset: every rank reads all samples and keeps its part.
 
-    With workers, each of them reads what the dataset gives it by `get_worker_info()`.
+    With several workers, the dataset must split itself with `get_worker_info()`, as usual.
     """
 
     def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
-        self._stream = _SharedStream(loader, runtime.rank, runtime.world_size, seed)
-        self._loader = _rebuilt(loader, self._stream, batch_size=None, collate_fn=_as_it_is)
+        self._stream = _ShardedStream(loader, runtime.rank, runtime.world_size, seed)
+        self._loader = _rebuilt(loader, self._stream, batch_size=None, collate_fn=_identity)
         self._accumulation = accumulation
         self._seed = seed
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
         self._stream.epoch.fill_(epoch)
         self._loader.generator.manual_seed(torch_seed(self._seed, epoch, "workers"))
-        shares = iter(self._loader)
-        for _ in range(first * self._accumulation):  # a stream can only be read from its start
-            next(shares, None)
-        while group := list(islice(shares, self._accumulation)):
+        parts = iter(self._loader)
+        for _ in range(first * self._accumulation):  # an iterable dataset can only be read from its start
+            next(parts, None)
+        while group := list(islice(parts, self._accumulation)):
             own = [batch for batch, is_padding in group if not is_padding]
             yield LoadedStep(own or [group[0][0]], padding=not own)
 
@@ -120,8 +120,8 @@ class StreamSource:
         return None
 
 
-class OwnShareSource:
-    """The steps of a loader that gives each rank its share already, perhaps more to some than to others."""
+class PreShardedSource:
+    """The steps of a loader that is already split over the ranks, possibly unevenly."""
 
     def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
         self._loader = loader
@@ -134,7 +134,7 @@ class OwnShareSource:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
         with seeded(self._seed, epoch, self._runtime.rank, "workers"):
-            batches = iter(self._loader)  # the seeds of the workers are drawn here
+            batches = iter(self._loader)  # this draws the seeds of the workers
         most = max(self._runtime.gather(len(self._loader), "counting batches"))
         last: Any = None
         for number in range(-(-most // self._accumulation)):
@@ -147,7 +147,7 @@ class OwnShareSource:
         return -(-len(self._loader) // self._accumulation)
 
 
-class BatchSource:
+class IterableSource:
     """The steps of any iterable of batches."""
 
     def __init__(self, batches: Iterable[Any], runtime: Runtime, accumulation: int):
@@ -172,7 +172,7 @@ class BatchSource:
 
 
 def batch_size_of(batch: Any) -> int:
-    """The samples of a batch: the length of its first tensor."""
+    """The number of samples in a batch: the length of its first tensor; 0 if there is none."""
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else 1
     if isinstance(batch, dict):
@@ -185,7 +185,7 @@ def batch_size_of(batch: Any) -> int:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """`batch` with its tensors on `device`; lists, tuples and dictionaries are gone through."""
+    """Moves the tensors in `batch` to `device`, including those in nested lists, tuples and dictionaries."""
     if hasattr(batch, "to"):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):
@@ -198,7 +198,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def _rebuilt(loader: DataLoader, dataset: Dataset, **changes: Any) -> DataLoader:
-    """A loader as `loader` over `dataset`, with another way to choose samples."""
+    """A loader over `dataset` with the options of `loader` and the given changes."""
     options = {
         "num_workers": loader.num_workers,
         "collate_fn": loader.collate_fn,
@@ -208,17 +208,17 @@ def _rebuilt(loader: DataLoader, dataset: Dataset, **changes: Any) -> DataLoader
         "multiprocessing_context": loader.multiprocessing_context,
         "prefetch_factor": loader.prefetch_factor,
         "persistent_workers": loader.persistent_workers,
-        "generator": torch.Generator(),  # by default the program's own would be drawn from
+        "generator": torch.Generator(),  # the default would draw from the program's global generator
     }
     return DataLoader(dataset, **(options | changes))
 
 
-def _as_it_is(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch
 
 
 class _EpochKeys:
-    """A batch sampler of keys, which an epoch puts there."""
+    """A batch sampler over the keys of the current epoch."""
 
     def __init__(self) -> None:
         self.steps: Sequence[StepKeys] = []
@@ -228,8 +228,8 @@ class _EpochKeys:
         return (keys for number in range(self.first, len(self.steps)) for keys in self.steps[number].micro_batches)
 
 
-class _Flat:
-    """The keys one by one, for a dataset whose samples are batches."""
+class _FlatKeys:
+    """A sampler over single keys, for a loader without batching."""
 
     def __init__(self, keys: _EpochKeys):
         self._keys = keys
@@ -239,7 +239,7 @@ class _Flat:
 
 
 class _SeededDataset(Dataset):
-    """Makes each sample with generators seeded for it."""
+    """Loads each sample with the random generators seeded for it."""
 
     def __init__(self, dataset: Dataset, seed: int):
         self._dataset = dataset
@@ -263,11 +263,11 @@ class _SeededDataset(Dataset):
             return make()
 
 
-class _SharedStream(IterableDataset):
-    """The batches of one rank, each with whether it is only padding."""
+class _ShardedStream(IterableDataset):
+    """The batches of one rank, as (batch, whether it is only padding)."""
 
     def __init__(self, loader: DataLoader, rank: int, world_size: int, seed: int):
-        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that stay read it, too
+        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # shared with persistent workers
         self._dataset = loader.dataset
         self._batch_size = loader.batch_size
         self._collate = loader.collate_fn if loader.batch_size is not None else _first
@@ -279,7 +279,7 @@ class _SharedStream(IterableDataset):
         worker, epoch = get_worker_info(), int(self.epoch)
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
-        randomness = Randomness(self._seed, epoch, worker.id if worker else 0, "stream")
+        randomness = PrivateRandomState(self._seed, epoch, worker.id if worker else 0, "stream")
         with randomness:
             samples = iter(self._dataset)
         size = (self._batch_size or 1) * self._world_size
@@ -293,5 +293,5 @@ class _SharedStream(IterableDataset):
 
 
 def _first(samples: list[Any]) -> Any:
-    """Of a stream of batches."""
+    """The collate function of a dataset that yields batches."""
     return samples[0]

@@ -1,4 +1,4 @@
-"""Means over the samples of a data set: losses and metrics, whatever the batches and ranks."""
+"""Means of losses and metrics over all samples of a dataset, independent of batches and ranks."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from torch import Tensor
 from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime
 
-# (output, target) -> a value for each sample, or (sum, count); or an object of torchmetrics
+# (output, target) -> one value per sample, or (sum, count); or a torchmetrics object
 Metric = Callable[[Any, Any], Tensor | tuple[Any, Any]]
 
 
 def is_torchmetric(metric: Any) -> bool:
-    """Whether `metric` keeps its own state, as those of torchmetrics do."""
+    """Whether `metric` accumulates its own state, like those of torchmetrics."""
     return all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset"))
 
 
 def sum_and_count(name: str, value: Any) -> tuple[Tensor, Tensor]:
-    """What a metric gave for a batch, as sum and count. Raises UserError where it is neither of the two."""
+    """The value of a metric for a batch as (sum, count). Raises UserError if it has the wrong form."""
     if isinstance(value, tuple) and len(value) == 2:
         total, count = (torch.as_tensor(part).double().sum() for part in value)
         return total, count
     if isinstance(value, Tensor) and value.dim() > 0:
         return value.double().sum(), torch.tensor(float(value.shape[0]), dtype=torch.float64, device=value.device)
     raise UserError(
-        f"metric {name!r} gave {type(value).__name__} of no samples: return one value per sample, shape (N,), or a "
-        "pair (sum, count)."
+        f"metric {name!r} returned {type(value).__name__} without samples: return one value per sample, shape (N,), "
+        "or a pair (sum, count)."
     )
 
 
 class MeanFigures:
-    """Sums figures over batches on the device, and gives their means over all ranks."""
+    """Sums losses and metrics over batches on the device, and computes their means over all ranks."""
 
     def __init__(self, metrics: Mapping[str, Metric], device: torch.device):
         self._metrics = metrics
@@ -51,7 +51,7 @@ class MeanFigures:
         self._sums[name] = self._sums[name] + values if name in self._sums else values
 
     def add_outputs(self, output: Any, target: Any) -> None:
-        """The metrics of a batch."""
+        """Adds the metrics of a batch."""
         for name, metric in self._metrics.items():
             if is_torchmetric(metric):
                 metric.update(output, target)
@@ -59,7 +59,7 @@ class MeanFigures:
                 self.add(name, *sum_and_count(name, metric(output, target)))
 
     def means(self, runtime: Runtime, why: str) -> dict[str, float]:
-        """The same on all ranks, each of which calls it; nan for a figure without samples."""
+        """The means by name, the same on all ranks; nan for a metric without samples. All ranks must call it."""
         own = {name: values.tolist() for name, values in self._sums.items()}
         ranks = runtime.gather(own, why)
         figures = {}

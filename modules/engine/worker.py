@@ -1,4 +1,4 @@
-"""What each rank runs when a training is described by functions: model, data, optimizer."""
+"""A ready-made training function for ranks, configured with factories for model, optimizer and criterion."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def distributed_train_worker(
     engine_kwargs: Mapping[str, Any] | None = None,
     train_kwargs: Mapping[str, Any] | None = None,
 ) -> History:
-    """Trains as `rank` of `world_size` and returns the history, the same on every rank.
+    """Trains as `rank` of `world_size` and returns the history, which is the same on every rank.
 
-    batch_size: of one rank. num_workers: processes of each rank that load data. engine_kwargs: of TrainingEngine.
-    train_kwargs: of TrainingEngine.train, such as num_epochs.
-    The model is made under the engine's seed.
+    batch_size: per rank. num_workers: data loading processes per rank. engine_kwargs: for TrainingEngine.
+    train_kwargs: for TrainingEngine.train, such as num_epochs.
+    The model is created after seeding torch with the engine's seed.
     """
-    engine_kwargs, is_several = dict(engine_kwargs or {}), world_size > 1
-    if is_several:
+    engine_kwargs, is_distributed = dict(engine_kwargs or {}), world_size > 1
+    if is_distributed:
         TrainingEngine.setup_distributed(rank, world_size)
     torch.manual_seed(engine_kwargs.get("seed", 42))
-    engine = TrainingEngine(model_fn(), distributed=is_several, world_size=world_size, **engine_kwargs)
+    engine = TrainingEngine(model_fn(), distributed=is_distributed, world_size=world_size, **engine_kwargs)
     loading = {
         "batch_size": batch_size,
         "num_workers": num_workers,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.errors import ConfigError
 from modules.config.files import apply_overrides, config_from_values, to_values
-from modules.distributed.environments import is_by_accelerate
+from modules.distributed.environments import is_accelerate_launch
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -97,7 +97,7 @@ def accelerate_option(name: str, env: Env = os.environ, arguments: Sequence[str]
     Empty where it was given nothing, and in a process that accelerate has not started. arguments: of accelerate's
     command line; those of `launcher_arguments` by default.
     """
-    if not is_by_accelerate(env):
+    if not is_accelerate_launch(env):
         return ""
     return _told(env, name.upper()) or _option(launcher_arguments() if arguments is None else arguments, name)
 

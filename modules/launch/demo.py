@@ -11,7 +11,7 @@ from modules.launch.run import FINISHED
 from modules.launch.start import start_training
 from modules.session.printing import print_line
 from modules.session.RunFolder import RunFolder
-from modules.trainer.picture_grid import save_sample_grid
+from modules.trainer.image_grid import save_sample_grid
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -48,4 +48,3 @@ def save_before_and_after(folder: RunFolder) -> Path:
     """Save a grid of the run's first and last samples as one image."""
     rounds = sorted(folder.samples_dir.iterdir())
     return save_sample_grid({"before": rounds[0], "after": rounds[-1]}, folder.path / "before_after.png")
-

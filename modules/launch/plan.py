@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from modules.distributed.environments import RankEnvironment, find_environment, is_by_accelerate
+from modules.distributed.environments import RankEnvironment, find_environment, is_accelerate_launch
 from modules.launch.lifeline import LIFELINE_VARIABLE
 from modules.machine.backend import Backend, choose_backend
 from modules.machine.run_shape import chosen_gpus, ranks_here, uses_torchrun
@@ -94,8 +94,8 @@ def plan_launch(
     num_ranks = 1 if environment is not None else ranks_here(config, machine.gpus, machine.cores)
     num_nodes = config.num_nodes if several else 1
     is_alone = num_ranks * num_nodes == 1
-    lone_accelerate = is_by_accelerate(environ) and environment is None and not supervise
-    warnings = [LONE_PROCESS] if lone_accelerate else []
+    is_single_accelerate_process = is_accelerate_launch(environ) and environment is None and not supervise
+    warnings = [LONE_PROCESS] if is_single_accelerate_process else []
     if several and is_alone and not supervise:
         warnings.append(ONE_DEVICE)
     by_torchrun = uses_torchrun(config, machine.system)

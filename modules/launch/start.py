@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
-from modules.distributed.environments import find_environment, is_by_accelerate
+from modules.distributed.environments import find_environment, is_accelerate_launch
 from modules.distributed.Heartbeat import read_limits
 from modules.launch.accelerate import apply_accelerate_options, launcher_arguments
 from modules.launch.join import REFUSED, join_training, with_found_ranks
@@ -52,7 +52,7 @@ def start_training(
     environment = None if supervise else find_environment()
     with _refused_once(config, environment):
         machine = read_machine()
-        if is_by_accelerate() and not supervise:
+        if is_accelerate_launch() and not supervise:
             given = settings_by_path() if given is None else given
             config, lines = apply_accelerate_options(
                 config, given, has_gpu=bool(machine.gpus), arguments=launcher_arguments()

@@ -1,4 +1,4 @@
-"""Backups of a run: everything to go on exactly, as safetensors and JSON, written in the background."""
+"""Backups of a run: everything needed to resume exactly, as safetensors and JSON, written in the background."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from torch import Tensor
 from modules.session.atomic import new_folder, remove_folder, write_json
 from modules.session.backups import STATE_NAME, damage, find_backups
 from modules.session.manifest import listed_files, write_manifest
-from modules.trainer.LastSave import LastSave, Written
+from modules.trainer.FinalSave import FinalSave, Written
 from modules.trainer.TrainingError import DamagedBackup, TrainingError
 from modules.weights.errors import WeightsError
 from modules.weights.safe import load_tensors, save_tensors
 
 MAX_FAILURES = 3
-MAX_NAMED = 3  # damaged backups in a message
+MAX_NAMED = 3  # damaged backups that a message lists
 
 _TENSOR_FILE = re.compile(r"(\w+)\.safetensors")
 
-# Loaded tensors are mapped from their file, and on the CPU the optimizer goes on with them. Windows lets nobody delete
-# such a file, nor rename its folder: the backup that a run was resumed from could not be pruned.
+# Loaded tensors are memory-mapped, and on the CPU the optimizer keeps using them. Windows neither deletes such a file
+# nor renames its folder, so the backup that a run was resumed from could not be pruned.
 _LOCKS_MAPPED_FILES = os.name == "nt"
 
 
@@ -44,9 +44,9 @@ class Backup:
 class BackupStore:
     """The backups in `folder`, the newest `keep` of them.
 
-    A backup appears whole (temporary folder, fsync, manifest with hashes, rename) or not at all. What can't be
-    written is a warning and training goes on; after MAX_FAILURES in a row it is an error, for by then the run is worth
-    more than its next steps.
+    Backups are written atomically (temporary folder, fsync, manifest with hashes, rename). If one can't be written,
+    there is a warning and training continues; MAX_FAILURES failures in a row are an error, because continuing would put
+    too much work at risk.
     on_done(path, step) and on_warning(text) are called from the writing thread.
     """
 
@@ -59,36 +59,36 @@ class BackupStore:
         self._on_warning = on_warning
         self._thread: threading.Thread | None = None
         self._failures = 0
-        self._damaged: set[str] = set()  # names, as far as a resume has found out
+        self._damaged: set[str] = set()  # names of backups that a resume has found to be damaged
 
     def write(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
-        """Copies the tensors to the CPU now and writes them in the background.
+        """Copies the tensors to the CPU immediately and writes them in the background.
 
-        Raises TrainingError where the last backups have all failed.
+        Raises TrainingError if the last MAX_FAILURES backups have failed.
         """
         self.wait()
-        # JSON now, too: the plain data holds lists that training changes
+        # serialized immediately, too: training changes lists in the plain data
         text = json.dumps(data, allow_nan=False)
         copies = {file: {name: _copy(tensor) for name, tensor in group.items()} for file, group in tensors.items()}
         self._thread = threading.Thread(target=self._write, args=(copies, json.loads(text)), name="backup")
         self._thread.start()
 
     def wait(self) -> None:
-        """Until the last backup is on the disk. Raises TrainingError where the last ones have all failed."""
+        """Waits for the last backup. Raises TrainingError if the last MAX_FAILURES backups have failed."""
         self.close()
         if self._failures >= MAX_FAILURES:
             raise TrainingError(f"{MAX_FAILURES} backups in a row could not be written to {self.folder}.")
 
     def close(self) -> None:
-        """Until the last backup is on the disk or has failed; for a run that ends with an error of its own."""
+        """Waits for the last backup without raising; for a run that ends with another error."""
         if self._thread:
             self._thread.join()
             self._thread = None
 
-    def last_save(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any], fails_run: bool) -> LastSave:
-        """The backup that a run ends with, which may be written elsewhere. The tensors must not change meanwhile."""
+    def final_save(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any], fails_run: bool) -> FinalSave:
+        """The final backup of a run, which may be saved to a fallback folder. The tensors must not change meanwhile."""
         num_bytes = sum(tensor.nbytes for group in tensors.values() for tensor in group.values())
-        return LastSave(
+        return FinalSave(
             f"backup of step {data['step']}",
             self.folder,
             num_bytes,
@@ -99,24 +99,24 @@ class BackupStore:
         )
 
     def newest(self) -> Backup | None:
-        """The newest good backup; damaged ones are passed over with a warning. None if there is no backup at all.
+        """The newest good backup; damaged ones are skipped with a warning. None if there is no backup.
 
-        Raises TrainingError where there are backups and all of them are damaged.
+        Raises TrainingError if all backups are damaged.
         """
-        passed_over: list[str] = []
+        skipped: list[str] = []
         for path in self.paths():
             try:
                 backup = self.load(path.name)
             except DamagedBackup as error:
-                passed_over.append(f"{path.name} is damaged ({error})")
+                skipped.append(f"{path.name} is damaged ({error})")
                 self._damaged.add(path.name)
                 continue
-            for text in passed_over:
+            for text in skipped:
                 self._on_warning(f"The backup {text}; {path.name} is used.")
             return backup
-        if passed_over:
-            named = ", ".join(passed_over[:MAX_NAMED])
-            more = f" and {len(passed_over) - MAX_NAMED} more" if len(passed_over) > MAX_NAMED else ""
+        if skipped:
+            named = ", ".join(skipped[:MAX_NAMED])
+            more = f" and {len(skipped) - MAX_NAMED} more" if len(skipped) > MAX_NAMED else ""
             raise TrainingError(
                 f"None of the backups in {self.folder} can be resumed from: {named}{more}; restore the files of one of "
                 "them, or choose another workspace_dir to start a new run."
@@ -135,12 +135,12 @@ class BackupStore:
             raise DamagedBackup(str(error).rstrip(".")) from error
 
     def paths(self) -> list[Path]:
-        """Newest first, without those put aside. Raises TrainingError where the folder can't be read."""
+        """Newest first, without those put aside. Raises TrainingError if the folder can't be read."""
         try:
             return [info.path for info in find_backups(self.folder) if not info.is_aside]
         except OSError as error:
             raise TrainingError(
-                f"The backups in {self.folder} can't be read ({error.strerror}): look after its disk, then resume."
+                f"The backups in {self.folder} can't be read ({error.strerror}): check its disk, then resume."
             ) from error
 
     def _write(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
@@ -155,7 +155,7 @@ class BackupStore:
         """Writes a backup into `folder`."""
         path = folder / f"step-{data['step']:09d}"
         try:
-            # asked for twice at one step; equal in content. A link is to one that had no room here.
+            # A backup of this step may exist already, with equal content. A link leads to one in a fallback folder.
             if path.is_symlink() or not path.exists() or damage(path) is not None:
                 remove_folder(path)
                 with new_folder(path) as temporary:
@@ -172,22 +172,22 @@ class BackupStore:
         return [path], None
 
     def _remove_old(self, step: int) -> None:
-        """Keeps the backup of `step`, which was just written, and the good ones before it, `keep` of them in all.
+        """Keeps the backup of `step`, which was just written, and the good ones before it, `keep` in total.
 
-        Damaged ones don't count: neither those before it nor later ones that a resume has passed over.
+        Damaged backups don't count, nor do later ones that a resume has skipped.
         """
         kept = 1
         with contextlib.suppress(OSError):
             older = [info.path for info in find_backups(self.folder) if info.step < step and not info.is_aside]
             for path in older:
                 if kept >= self._keep:
-                    remove_folder(path)  # one that is still open on Windows stays until the next backup
+                    remove_folder(path)  # if it is still open on Windows, it stays until the next backup
                 elif path.name not in self._damaged and damage(path, contents=False) is None:
                     kept += 1
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    # contiguous, so that the writer needs no second copy of channels-last weights
+    # contiguous, so that the writer need not copy channels-last weights again
     return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
 
 

@@ -1,4 +1,4 @@
-"""One of the ranks of a run: joins the others, runs the same loop, leaves."""
+"""One rank of a run: joins the process group, trains like a single device, leaves the group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DistributedTrainer(GenericTrainer):
-    """The trainer of a rank that a launcher has started; the launcher's variables say which one.
+    """The trainer of a rank started by a launcher, whose environment variables say which rank it is.
 
         trainer = DistributedTrainer(config, callbacks, commands, local_rank)
         trainer.start()
@@ -23,7 +23,7 @@ class DistributedTrainer(GenericTrainer):
         trainer.end()
         trainer.leave()
 
-    Raises UserError where the ranks can't meet, and ValueError where `local_rank` is not what the launcher says.
+    Raises UserError if the ranks can't join, and ValueError if `local_rank` contradicts the launcher.
     """
 
     def __init__(
@@ -44,6 +44,6 @@ class DistributedTrainer(GenericTrainer):
         super().__init__(config, callbacks, commands, create_runtime(config, heartbeat), resume)
 
     def leave(self) -> None:
-        """Leaves the other ranks, after the end or a stop that all have agreed on."""
+        """Leaves the process group, after the end of training or a stop that all ranks agreed on."""
         self.runtime.close()
         cleanup_distributed()

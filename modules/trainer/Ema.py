@@ -1,4 +1,4 @@
-"""An exponential moving average of what trains."""
+"""An exponential moving average (EMA) of the trainable parameters."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from modules.trainer.stochastic_rounding import split_in_parts
+from modules.trainer.stochastic_rounding import split_into_chunks
 
 
 class Ema:
-    """Averaged copies of `params` (name -> parameter), in float32 at least: in bf16 small updates would be lost.
+    """Averaged copies of `params` (name -> parameter), at least in float32: in bf16, small updates would be lost.
 
-    The decay rises from 0.18 as (1 + step) / (10 + step) up to `decay`, so that the first steps do not hold on to the
-    start (the rule of TensorFlow's ExponentialMovingAverage).
-    update_every: steps between two updates, each of which then counts as that many. start_after: until this many steps
-    are done, the average is the weights as they are.
+    The decay warms up from 0.18 to `decay` as (1 + step) / (10 + step), so that the initial weights fade quickly (the
+    rule of TensorFlow's ExponentialMovingAverage).
+    update_every: steps between updates; the decay of each update accounts for all of them. start_after: number of steps
+    before averaging starts; until then the current weights are used.
     """
 
     def __init__(self, params: dict[str, nn.Parameter], decay: float, update_every: int = 1, start_after: int = 0):
@@ -48,19 +48,19 @@ class Ema:
         if self._step < self._start_after:
             yield
             return
-        with weights_replaced({param: self.averages[name] for name, param in self.params.items()}):
+        with swap_weights({param: self.averages[name] for name, param in self.params.items()}):
             yield
 
     def load(self, averages: dict[str, Tensor], step: int) -> None:
-        """Goes on from `averages`, which a run had after `step` steps."""
+        """Restores the averages of a run after `step` steps."""
         self._step = step
         for name, value in averages.items():
             self.averages[name].copy_(value)
 
 
 @contextlib.contextmanager
-def weights_replaced(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
-    """Inside, each parameter holds the value that `values` has for it; afterwards its own again, bit for bit."""
+def swap_weights(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
+    """Inside, each parameter holds its value from `values`; its own value is restored afterwards, bit for bit."""
     own = {param: param.data for param in values}
     _set_data({param: value.to(param.dtype) for param, value in values.items()})
     try:
@@ -72,24 +72,24 @@ def weights_replaced(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
 def _set_data(values: Mapping[Tensor, Tensor]) -> None:
     for param, data in values.items():
         param.data = data
-    # autocast finds its copy of a weight by the parameter, which is the same object as before
+    # autocast caches casted weights by parameter object, which has not changed
     torch.clear_autocast_cache()
 
 
 def _in_parts(
     params: dict[str, nn.Parameter], averages: dict[str, Tensor]
 ) -> list[tuple[list[nn.Parameter], list[Tensor]]]:
-    """Parameters with their averages. Those that are made precise for an update come in parts, one copied at a time."""
+    """Parameters with their averages. Low-precision parameters come in chunks, because each update copies them."""
     names = {param: name for name, param in params.items()}
     is_copied = {param: param.dtype != averages[name].dtype for name, param in params.items()}
     precise = [param for param in names if not is_copied[param]]
-    parts = [precise, *split_in_parts([param for param in names if is_copied[param]])]
+    parts = [precise, *split_into_chunks([param for param in names if is_copied[param]])]
     return [(part, [averages[names[param]] for param in part]) for part in parts if part]
 
 
-def _move_towards(averages: list[Tensor], params: list[nn.Parameter], share: float) -> None:
-    """A function, so that its precise copies are gone by the next part."""
-    torch._foreach_lerp_(averages, [_precise(param.detach()) for param in params], share)
+def _move_towards(averages: list[Tensor], params: list[nn.Parameter], weight: float) -> None:
+    """A function of its own, so that its float32 copies are freed before the next chunk."""
+    torch._foreach_lerp_(averages, [_precise(param.detach()) for param in params], weight)
 
 
 def _precise(values: Tensor) -> Tensor:

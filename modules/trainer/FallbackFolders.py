@@ -1,4 +1,4 @@
-"""Where a run saves what its own folder has no room for."""
+"""Fallback folders for what does not fit into the run folder."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from modules.session.working_folder import absolute_path
 
 
 class FallbackFolders:
-    """A folder of the run named `name` in `fallback_dir`, if that is set, and one in the system's temporary folder.
+    """Folders for the run `name`: one in `fallback_dir`, if that is set, and one in the system's temporary folder.
 
-    They are made when they are asked for. Their names can't be guessed, and they are for the owner alone, because
-    everybody may write to a temporary folder. Raises UserError if `fallback_dir` is relative to a folder that is gone.
+    Folders are created on first use, with unguessable names and readable by the owner only, because anyone may write
+    to a temporary folder. Raises UserError if `fallback_dir` is relative and the working folder no longer exists.
     """
 
     def __init__(self, name: str, fallback_dir: str):
         self._name = name
-        self._offered = Path(absolute_path(fallback_dir)) if fallback_dir.strip() else None
-        self._made: dict[Path, Path] = {}
+        self._configured = Path(absolute_path(fallback_dir)) if fallback_dir.strip() else None
+        self._created: dict[Path, Path] = {}
 
-    def places(self) -> list[Path]:
-        """The folders in which one can be made, in the order of choice."""
-        places = [self._offered] if self._offered else []
-        with contextlib.suppress(OSError):  # there is none that can be written
-            places.append(Path(tempfile.gettempdir()))
-        return places
+    def parents(self) -> list[Path]:
+        """The folders in which a fallback folder can be created, in order of preference."""
+        parents = [self._configured] if self._configured else []
+        with contextlib.suppress(OSError):  # there is no writable temporary folder
+            parents.append(Path(tempfile.gettempdir()))
+        return parents
 
-    def folder_in(self, place: Path) -> Path:
-        """The run's own folder in `place`. Raises OSError."""
-        if place not in self._made:
-            place.mkdir(parents=True, exist_ok=True)
-            self._made[place] = Path(tempfile.mkdtemp(prefix=f"chorus-{safe_file_name(self._name, 60)}-", dir=place))
-        return self._made[place]
+    def folder_in(self, parent: Path) -> Path:
+        """The run's fallback folder in `parent`, created if necessary. Raises OSError."""
+        if parent not in self._created:
+            parent.mkdir(parents=True, exist_ok=True)
+            prefix = f"chorus-{safe_file_name(self._name, 60)}-"
+            self._created[parent] = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        return self._created[parent]
 
     def is_temporary(self, folder: Path) -> bool:
-        """Whether `folder`, one that was made here, may be emptied by the system."""
-        return folder.parent != self._offered
+        """Whether the system may delete `folder`, which must be one of these fallback folders."""
+        return folder.parent != self._configured
 
     def remove_empty(self) -> None:
-        for place, folder in list(self._made.items()):
-            with contextlib.suppress(OSError):  # it holds something, or its disk is gone
+        for parent, folder in list(self._created.items()):
+            with contextlib.suppress(OSError):  # it is not empty, or its disk is gone
                 folder.rmdir()
-                del self._made[place]
+                del self._created[parent]

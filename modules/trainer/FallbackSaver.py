@@ -1,4 +1,4 @@
-"""Saves what a run leaves at its end, also where the disk of its folder takes no more."""
+"""Saves the final model and backup of a run even if the disk of its run folder is full or fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modules.session.atomic import remove_folder
 from modules.session.backups import resume_advice
 from modules.session.byte_sizes import spoken_bytes
 from modules.trainer.FallbackFolders import FallbackFolders
-from modules.trainer.LastSave import LastSave, total_bytes
+from modules.trainer.FinalSave import FinalSave, total_bytes
 from modules.trainer.TrainingError import TrainingError
 from modules.weights.errors import WeightsError
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from modules.session.RunFolder import RunFolder
     from modules.session.TrainCallbacks import TrainCallbacks
 
-LOOK_SECONDS = 1.0
-RETRY_SECONDS = 10.0  # between two attempts on a disk that seems to have room, such as one with a quota
-TELL_SECONDS = 60.0
+POLL_SECONDS = 1.0
+RETRY_SECONDS = 10.0  # between attempts on a disk that reports enough free space, such as one with a quota
+STATUS_SECONDS = 60.0
 
 
 class FallbackSaver:
-    """Saves to the run folder, or else to a fallback folder, and brings that to the run folder once there is room.
+    """Saves to the run folder, or else to a fallback folder; moves the fallback copy once there is space.
 
-    To be used by rank 0 alone: `save` each thing, `wait` for room, `finish`.
+    Only rank 0 uses it: `save` each item, `wait` for free space, then `finish`.
     """
 
     def __init__(self, folder: RunFolder, output: OutputConfig, callbacks: TrainCallbacks):
@@ -39,97 +39,101 @@ class FallbackSaver:
         self._fallback = FallbackFolders(folder.path.name, output.fallback_dir)
         self._wait_seconds = 60 * output.wait_minutes
         self._callbacks = callbacks
-        self._away: list[LastSave] = []  # what is not where it belongs
+        self._misplaced: list[FinalSave] = []  # not at their destination
 
     @property
-    def has_away(self) -> bool:
-        """Whether something is not where it belongs."""
-        return bool(self._away)
+    def has_misplaced(self) -> bool:
+        """Whether something is not at its destination."""
+        return bool(self._misplaced)
 
-    def save(self, save: LastSave) -> None:
-        """Saves it where it belongs, else elsewhere. What can't be saved anywhere is left to `wait`.
+    def save(self, save: FinalSave) -> None:
+        """Saves it to its destination, or else to a fallback folder. `wait` retries if neither works.
 
-        Raises TrainingError for an error that room on a disk would not mend.
+        Raises TrainingError for an error that more disk space would not fix.
         """
-        self._save_at_home(save)
+        self._save_at_destination(save)
         if save.error is None:
             return
-        self._away.append(save)
-        self._save_elsewhere(save)
-        where = f". It was saved to {save.where} instead" if save.place else _nowhere(save)
-        self._callbacks.on_warning(f"The {save.name} could not be written to {save.home} ({save.lack}){where}.")
+        self._misplaced.append(save)
+        self._save_to_fallback(save)
+        where = f". It was saved to {save.where} instead" if save.fallback_folder else _nowhere(save)
+        self._callbacks.on_warning(
+            f"The {save.name} could not be written to {save.destination} ({save.explanation}){where}."
+        )
 
     def wait(self, is_over: Callable[[], bool], beat: Callable[[], None]) -> None:
-        """Tries again until all is where it belongs, `is_over` says so, or the time of output.wait_minutes is over.
+        """Retries until everything is at its destination, `is_over` returns True, or output.wait_minutes have passed.
 
         beat: called every second.
         """
         deadline = time.monotonic() + self._wait_seconds
-        next_words = time.monotonic()
-        while self._away and time.monotonic() < deadline and not is_over():
-            if time.monotonic() >= next_words:
-                next_words = time.monotonic() + TELL_SECONDS
-                self._callbacks.on_status(self._waiting_words(deadline - time.monotonic()))
-            time.sleep(LOOK_SECONDS)
+        next_status = time.monotonic()
+        while self._misplaced and time.monotonic() < deadline and not is_over():
+            if time.monotonic() >= next_status:
+                next_status = time.monotonic() + STATUS_SECONDS
+                self._callbacks.on_status(self._waiting_text(deadline - time.monotonic()))
+            time.sleep(POLL_SECONDS)
             beat()
-            for save in list(self._away):
+            for save in list(self._misplaced):
                 self._try_again(save)
 
     def finish(self) -> None:
-        """Says for good what is not where it belongs. Raises TrainingError for what is nowhere."""
-        for save in self._away:
-            if save.place:
-                self._callbacks.on_warning(self._place_words(save))
-        for save in self._away:
-            if save.place is None:
-                text = f"The {save.name} could not be written to {save.home} ({save.lack}){_nowhere(save)}"
+        """Warns of everything that stays in a fallback folder. Raises TrainingError for what could not be saved."""
+        for save in self._misplaced:
+            if save.fallback_folder:
+                self._callbacks.on_warning(self._location_text(save))
+        for save in self._misplaced:
+            if save.fallback_folder is None:
+                text = (
+                    f"The {save.name} could not be written to {save.destination} ({save.explanation}){_nowhere(save)}"
+                )
                 if save.fails_run:
                     raise TrainingError(f"{text}: free some space, then {resume_advice(self._folder)}.")
                 self._callbacks.on_warning(f"{text}.")
 
     # --- attempts -------------------------------------------------------------------------------------------------
 
-    def _save_at_home(self, save: LastSave) -> None:
+    def _save_at_destination(self, save: FinalSave) -> None:
         try:
-            # a run folder that has gone with its disk must not be made anew where that disk was mounted
+            # if the disk was unmounted, the run folder must not be recreated at the mount point
             self._folder.config_path.stat()
-            for path in save.part:  # a folder is never written over
+            for path in save.part:  # folders are never overwritten
                 remove_folder(path)
-            save.part, error = save.write(save.home)
+            save.part, error = save.write(save.destination)
             for path in save.part:
                 save.tell(path)
-        except OSError as gone:
-            error = gone
+        except OSError as folder_error:
+            error = folder_error
         if isinstance(error, WeightsError):
-            text = f"The {save.name} could not be written to {save.home}: {str(error).rstrip('.')}"
+            text = f"The {save.name} could not be written to {save.destination}: {str(error).rstrip('.')}"
             raise TrainingError(f"{text}: {resume_advice(self._folder)}.") from error
         save.error = error
 
-    def _save_elsewhere(self, save: LastSave) -> None:
+    def _save_to_fallback(self, save: FinalSave) -> None:
         save.problems = []
-        for place in self._fallback.places():
-            if problem := self._save_in(place, save):
-                save.problems.append(f"{place}: {problem}")
+        for parent in self._fallback.parents():
+            if problem := self._save_in(parent, save):
+                save.problems.append(f"{parent}: {problem}")
             else:
                 break
         self._fallback.remove_empty()
-        if save.place:
-            save.num_bytes = total_bytes(save.elsewhere)
+        if save.fallback_folder:
+            save.num_bytes = total_bytes(save.fallback_paths)
             save.link()
-            self._put_down()
+            self._record_for_exit()
 
-    def _save_in(self, place: Path, save: LastSave) -> str:
-        """Why it could not be saved there, or ""."""
+    def _save_in(self, parent: Path, save: FinalSave) -> str:
+        """Saves to a fallback folder in `parent`; returns why that failed, or ""."""
         try:
-            folder = self._fallback.folder_in(place)
+            folder = self._fallback.folder_in(parent)
             free = shutil.disk_usage(folder).free
             if free < save.num_bytes:
                 return f"only {spoken_bytes(free)} free"
             paths, error = save.write(folder)
-        except OSError as unusable:
-            paths, error = [], unusable
+        except OSError as folder_error:
+            paths, error = [], folder_error
         if error is None:
-            save.place, save.elsewhere = folder, paths
+            save.fallback_folder, save.fallback_paths = folder, paths
             for path in paths:
                 save.tell(path)
             return ""
@@ -137,57 +141,59 @@ class FallbackSaver:
             remove_folder(path)
         return str(getattr(error, "strerror", None) or error)
 
-    def _try_again(self, save: LastSave) -> None:
+    def _try_again(self, save: FinalSave) -> None:
         started = time.monotonic()
         if started < save.next_try:
             return
         if not save.missing_bytes:
-            self._save_at_home(save)
+            self._save_at_destination(save)
             if save.error is None:
-                self._come_home(save)
+                self._move_to_destination(save)
                 return
-            save.link()  # an attempt at home begins with the removal of the link
-        if save.place is None:
-            self._save_elsewhere(save)
+            save.link()  # the failed attempt removed the link
+        if save.fallback_folder is None:
+            self._save_to_fallback(save)
         save.next_try = started + max(RETRY_SECONDS, 3 * (time.monotonic() - started))
 
-    def _come_home(self, save: LastSave) -> None:
-        self._away.remove(save)
-        for path in save.elsewhere:
+    def _move_to_destination(self, save: FinalSave) -> None:
+        self._misplaced.remove(save)
+        for path in save.fallback_paths:
             remove_folder(path)
-        if save.place:
-            self._callbacks.on_status(f"The {save.name} is in {save.home} now; its copy in {save.place} is removed")
+        if save.fallback_folder:
+            self._callbacks.on_status(
+                f"The {save.name} is in {save.destination} now; its copy in {save.fallback_folder} is removed"
+            )
         self._fallback.remove_empty()
-        self._put_down()
+        self._record_for_exit()
 
-    # --- words ----------------------------------------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------------------------------------
 
-    def _waiting_words(self, seconds: float) -> str:
-        homes = " and ".join(
-            f"{spoken_bytes(save.missing_bytes)} in {save.home}"
+    def _waiting_text(self, seconds: float) -> str:
+        targets = " and ".join(
+            f"{spoken_bytes(save.missing_bytes)} in {save.destination}"
             if save.missing_bytes
-            else f"{save.home} ({save.obstacle})"
-            for save in self._away
+            else f"{save.destination} ({save.obstacle})"
+            for save in self._misplaced
         )
-        return f"Waiting at most {math.ceil(seconds / 60)} min for {homes}; stop the run to wait no longer"
+        return f"Waiting up to {math.ceil(seconds / 60)} min for {targets}; stop the run to stop waiting"
 
-    def _place_words(self, save: LastSave) -> str:
-        text = f"The {save.name} is in {save.where}, not in {save.home} ({save.obstacle})"
-        is_temporary = self._fallback.is_temporary(save.place)
+    def _location_text(self, save: FinalSave) -> str:
+        text = f"The {save.name} is in {save.where}, not in {save.destination} ({save.obstacle})"
+        is_temporary = self._fallback.is_temporary(save.fallback_folder)
         if not save.is_resumed_from:
             return f"{text}{': move it before the system empties its temporary folder' if is_temporary else ''}."
         if not save.is_linked:
-            return f"{text}: move it to {save.home}, then --resume goes on from it."
+            return f"{text}: move it to {save.destination}, then --resume continues from it."
         how_long = ", as long as the system does not empty its temporary folder" if is_temporary else ""
-        return f"{text}: --resume goes on from it there{how_long}."
+        return f"{text}: --resume continues from it there{how_long}."
 
-    def _put_down(self) -> None:
-        """For exit.json, whoever writes it."""
-        away = [save for save in self._away if save.place]
-        paths = [path for save in away for path in save.elsewhere]
-        with contextlib.suppress(OSError):  # the words on the terminal have to do
-            self._folder.note_end(" ".join(map(self._place_words, away)), elsewhere=paths)
+    def _record_for_exit(self) -> None:
+        """Records the fallback copies for exit.json, whichever process writes it."""
+        saved = [save for save in self._misplaced if save.fallback_folder]
+        paths = [path for save in saved for path in save.fallback_paths]
+        with contextlib.suppress(OSError):  # the warning in the terminal must do
+            self._folder.note_end(" ".join(map(self._location_text, saved)), elsewhere=paths)
 
 
-def _nowhere(save: LastSave) -> str:
+def _nowhere(save: FinalSave) -> str:
     return ", nor anywhere else" + (f" ({'; '.join(save.problems)})" if save.problems else "")

@@ -29,7 +29,7 @@ from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.BackupStore import BackupStore
 from modules.trainer.FallbackSaver import FallbackSaver
-from modules.trainer.LastSave import LastSave
+from modules.trainer.FinalSave import FinalSave
 from modules.trainer.LoopOptimizer import ScheduledOptimizer
 from modules.trainer.LoopSettings import SLOWEST_STEP_SECONDS, LoopSettings
 from modules.trainer.ModelStore import AVERAGED_ENDING, ModelStore
@@ -38,7 +38,7 @@ from modules.trainer.prepare_run import compiles, prepare_run
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same
 from modules.trainer.SampleRound import SampleRound
-from modules.trainer.sampling import lower_precision
+from modules.trainer.sampling import autocast_denoiser
 from modules.trainer.StartProgress import StartProgress
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 
     from modules.config.TrainConfig import TrainConfig
 
-COMPILING_SECONDS = 900.0  # of a step that meets a new shape
+COMPILING_SECONDS = 900.0  # for a step that compiles kernels for a new shape
 
 
 class GenericTrainer:
-    """One run of `config`, into its run folder. resume: continues from the newest good backup there.
+    """A run of `config` in its run folder. resume: continue from the newest good backup there.
 
-    Each of `start`, `train` and `end` raises UserError, one sentence, for what the user can fix. On many ranks each
-    calls all three; what concerns the run as a whole is told by rank 0 alone.
-    After `start`, `prepared` is what the run trains and `loop` trains it.
+    `start`, `train` and `end` raise UserError, with a one-sentence message, for problems that the user can fix. With
+    several ranks, each calls all three; messages about the run as a whole come from rank 0 only.
+    After `start`, `prepared` holds everything the run was prepared with, and `loop` trains it.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class GenericTrainer:
         self.commands = commands or TrainCommands()
         self.runtime = runtime or Runtime(default_device(config.device_indexes))
         self.resume = resume
-        self.requeues = False  # whether this rank is to have SLURM run the job again
+        self.requeues = False  # whether this rank must have SLURM requeue the job
         self.method = METHODS[config.method]
         self.run_folder = RunFolder(config.workspace_dir)
         self.backups = BackupStore(
@@ -106,20 +106,20 @@ class GenericTrainer:
 
     @property
     def stopped(self) -> bool:
-        """Whether the run has ended before its last step, as it was asked to."""
+        """Whether the run was stopped on request before its last step."""
         return self.loop.stopped
 
     def start(self) -> None:
-        """Everything up to the first step: checks, model, caches, plan, optimizer; or a backup's state."""
+        """Prepares the run up to its first step: checks, model, caches, plan, optimizer and, to resume, the backup."""
         progress = StartProgress(self.runtime, self.callbacks, self.commands)
-        self.runtime.while_waiting = progress.end_if_asked
-        # CUDA's alone, unlike `torch.set_float32_matmul_precision`, which CPUs heed as well; not by the newer
-        # `fp32_precision`, after which torch 2.13's compiler can't read these any more
+        self.runtime.on_wait = progress.raise_if_stop_requested
+        # Affects CUDA only; `torch.set_float32_matmul_precision` would change CPUs as well. Not set with the newer
+        # `fp32_precision`, after which torch 2.13's compiler can no longer read these flags.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.config.model.tf32
         run = prepare_run(self.config, self.runtime, self.callbacks, progress, self.backups, self.resume)
-        if not self.runtime.begin():  # before the first collective, in which a rank that has left would be missed
-            progress.end()
-        self.runtime.while_waiting = lambda: None  # from here on the steps tell of a stop
+        if not self.runtime.begin():  # before the first collective, which would hang if a rank has left
+            progress.raise_stop()
+        self.runtime.on_wait = lambda: None  # from now on, each step exchanges stop requests
         for text in run.step_warnings:
             progress.warn(text)
         self._prepared, self._loop = run, self._make_loop(run)
@@ -129,57 +129,57 @@ class GenericTrainer:
         self._add_actions()
         if text := no_validation_warning(self.config, len(run.plan.validation_samples)):
             progress.warn(text)
-        if self.runtime.is_main:  # last: a start that was refused leaves an earlier run's settings as they were
+        if self.runtime.is_main:  # last, so that a failed start does not overwrite the settings of an earlier run
             self.run_folder.freeze_config(self.config)
 
     def train(self) -> None:
-        """Runs to the last step, or until a stop is agreed."""
+        """Trains to the last step, or until the ranks agree to stop."""
         loop = self.loop
         self.callbacks.on_status(f"Training: {loop.total_steps} steps of {self.prepared.global_batch} samples")
         if self.config.sampling.at_start and loop.step == 0:
-            loop.together("sampling", self.sample)
+            loop.run_on_all_ranks("sampling", self.sample)
         if loop.step < loop.total_steps:
             with closing(prefetch(self._steps(), self.config.data.prefetch_steps)) as steps:
                 loop.fit(steps)
 
     def end(self) -> None:
-        """Backs up, saves and shows what was trained; before the job's next turn it only backs up."""
-        # a signal may have reached some ranks only
-        goes_on = self.stopped and any(self.runtime.gather(self.commands.requeues, "ending"))
-        self.requeues = goes_on and self.runtime.is_main
-        # whole until nothing waits to be written any more
-        with self.runtime.whole_parameters(self.loop.model):
+        """Writes the final backup and model and makes the final samples; before a requeue, only writes the backup."""
+        # the signal may have reached only some of the ranks
+        requeues = self.stopped and any(self.runtime.gather(self.commands.requeues, "ending"))
+        self.requeues = requeues and self.runtime.is_main
+        # full parameters are needed until everything is written
+        with self.runtime.full_parameters(self.loop.model):
             if self.config.backup.at_end or self.stopped:
-                self.loop.together("saving", self._save_last_backup)
-            if not goes_on:
-                self.loop.together("saving", self._save_last_model)
-            # after the model: what ends the run while pictures are made must not cost it
+                self.loop.run_on_all_ranks("saving", self._save_final_backup)
+            if not requeues:
+                self.loop.run_on_all_ranks("saving", self._save_final_model)
+            # after the model, which must not be lost if sampling fails
             if self.config.sampling.at_end and not self.stopped:
-                self.loop.together("sampling", self.sample)
-            self.loop.together("saving", partial(self._finish_saving, waits=not goes_on))
+                self.loop.run_on_all_ranks("sampling", self.sample)
+            self.loop.run_on_all_ranks("saving", partial(self._finish_saving, waits=not requeues))
 
-    # --- what is done between steps -------------------------------------------------------------------------------
+    # --- actions between steps ------------------------------------------------------------------------------------
 
     def backup(self) -> None:
-        """Writes a backup in the background. If the last ones have failed, this one goes elsewhere and ends the run."""
+        """Writes a backup in the background. After repeated failures, saves it elsewhere and ends the run."""
         content = self._backup_content()
         if not self.runtime.is_main:
             return
         try:
             self.backups.write(*content)
         except TrainingError as error:
-            self.saver.save(self.backups.last_save(*content, fails_run=False))
-            if self.saver.has_away:
+            self.saver.save(self.backups.final_save(*content, fails_run=False))
+            if self.saver.has_misplaced:
                 self.saver.finish()
                 text = str(error).rstrip(".")
                 raise TrainingError(f"{text}: free some space there, then {resume_advice(self.run_folder)}.") from error
 
     def save(self) -> None:
-        """Writes the model for other programs; with an average of the weights that, or both, as output.save_ema says.
+        """Saves the model for other programs, with the weights that output.save_ema selects if there is an EMA.
 
-        What can't be written is a warning; what could be stays.
+        Files that can't be written are a warning; the others stay.
         """
-        with self.runtime.whole_parameters(self.loop.model):
+        with self.runtime.full_parameters(self.loop.model):
             if self.runtime.is_main:
                 self.callbacks.on_status("Saving the model")
                 name = self.models.unused_name(f"{safe_file_name(self.config.output.name)}-step{self.step:06d}")
@@ -195,66 +195,66 @@ class GenericTrainer:
         }
         paths = []
         for ending, averaged in self._model_versions().items():
-            with self.loop.weights_to_use(averaged):
+            with self.loop.inference_weights(averaged):
                 paths += self.method.save(base, self.config, folder, name + ending, metadata)
         return paths
 
     def _model_versions(self) -> dict[str, bool]:
-        """Ending of the name -> whether it has the averaged weights."""
-        asked = self.config.output.save_ema if self.loop.ema else "averaged"
-        return {"averaged": {"": True}, "plain": {"": False}, "both": {"": False, AVERAGED_ENDING: True}}[asked]
+        """Ending of the file name -> whether the file has the averaged weights."""
+        choice = self.config.output.save_ema if self.loop.ema else "averaged"
+        return {"averaged": {"": True}, "plain": {"": False}, "both": {"": False, AVERAGED_ENDING: True}}[choice]
 
     def validate(self, validation: ValidationLoss) -> None:
-        """Measures the loss of the held-out samples, each rank its share; nothing that trains changes by it."""
+        """Measures the loss of the validation samples, split over the ranks; leaves weights and buffers unchanged."""
         self.callbacks.on_status("Measuring the validation loss")
-        with self.runtime.whole_parameters(self.loop.model):
+        with self.runtime.full_parameters(self.loop.model):
             loss = self._measure(validation, averaged=False)
             ema_loss = self._measure(validation, averaged=True) if self.loop.ema else None
         if self.runtime.is_main:
             self.callbacks.on_validation(self.step, len(self.prepared.plan.validation_samples), loss, ema_loss)
 
     def _measure(self, validation: ValidationLoss, averaged: bool) -> float:
-        with self.loop.weights_to_use(averaged), self.loop.autocast():
+        with self.loop.inference_weights(averaged), self.loop.autocast():
             return validation.measure(self.prepared.loss)
 
     def sample(self) -> None:
-        """Makes the pictures of the sample settings from the weights as they are; each rank its share."""
+        """Generates the configured sample images with the current weights, split over the ranks."""
         samples = SampleRound(self.config.sampling, self.prepared.base, self.runtime, self.callbacks, self.commands)
-        with self.runtime.whole_parameters(self.loop.model):
+        with self.runtime.full_parameters(self.loop.model):
             samples.make(self.run_folder.samples_dir / f"step-{self.step:09d}", self.step, self._weights_to_sample())
 
     @contextmanager
     def _weights_to_sample(self) -> Iterator[None]:
         base = self.prepared.base
         with ExitStack() as stack:
-            stack.enter_context(self.loop.weights_to_use(averaged=self.config.ema.sample))
+            stack.enter_context(self.loop.inference_weights(averaged=self.config.ema.sample))
             for name in base.family.denoisers:
-                stack.enter_context(lower_precision(base.module(name), self.loop.autocast))
+                stack.enter_context(autocast_denoiser(base.module(name), self.loop.autocast))
             yield
 
-    # --- what stays at the end ------------------------------------------------------------------------------------
+    # --- final saves ----------------------------------------------------------------------------------------------
 
-    def _save_last_backup(self) -> None:
+    def _save_final_backup(self) -> None:
         content = self._backup_content()
-        # what else could a run that was stopped be resumed from
-        self._save_last(lambda: self.backups.last_save(*content, fails_run=self.stopped))
+        # a stopped run can't be resumed without it
+        self._save_finally(lambda: self.backups.final_save(*content, fails_run=self.stopped))
 
-    def _save_last_model(self) -> None:
-        self._save_last(self._last_model)
+    def _save_final_model(self) -> None:
+        self._save_finally(self._final_model)
 
-    def _save_last(self, make: Callable[[], LastSave]) -> None:
+    def _save_finally(self, make: Callable[[], FinalSave]) -> None:
         if self.runtime.is_main:
             self.backups.close()
             self.saver.save(make())
 
-    def _last_model(self) -> LastSave:
+    def _final_model(self) -> FinalSave:
         self.callbacks.on_status("Saving the model")
         name = self.models.unused_name(safe_file_name(self.config.output.name))
         num_bytes = len(self._model_versions()) * self.method.saved_bytes(self.prepared.base, self.config)
-        return self.models.last_save(partial(self._write_model, name), self.step, num_bytes)
+        return self.models.final_save(partial(self._write_model, name), self.step, num_bytes)
 
     def _finish_saving(self, waits: bool) -> None:
-        """Waits for room for what is not where it belongs. A stop that any rank is asked for meanwhile ends that."""
+        """Waits for disk space for saves that are not at their destination, until a stop request on any rank."""
 
         def announce_stop() -> None:
             if self.commands.stopping and not self.stopped:
@@ -263,19 +263,19 @@ class GenericTrainer:
         def is_over() -> bool:
             return not self.stopped and (self.commands.stopping or self.runtime.stop_announced)
 
-        self.runtime.while_waiting = announce_stop  # of the other ranks, which have nothing to save
+        self.runtime.on_wait = announce_stop  # for the other ranks, which only wait
         if not self.runtime.is_main:
             return
         if waits:
             self.saver.wait(is_over, self.runtime.heartbeat.beat)
-        elif self.saver.has_away:
-            raise TrainingError(  # else the job would come back for ever to do the same steps
-                f"The job is not queued again, for its backup could not be written to {self.run_folder.backup_dir}: "
+        elif self.saver.has_misplaced:
+            raise TrainingError(  # otherwise the job would repeat the same steps for ever
+                f"The job is not requeued because its backup could not be written to {self.run_folder.backup_dir}: "
                 "free some space there, then submit its script with --resume."
             )
         self.saver.finish()
 
-    # --- what the loop is made of ---------------------------------------------------------------------------------
+    # --- building the loop ----------------------------------------------------------------------------------------
 
     def _make_loop(self, run: PreparedRun) -> TrainingLoop:
         config = self.config
@@ -327,7 +327,7 @@ class GenericTrainer:
         )
 
     def _steps(self) -> Iterator[Step]:
-        """This rank's part of every step from where the run stands to its end."""
+        """This rank's part of every remaining step."""
         run, loop = self.prepared, self.loop
         pin = self.runtime.device.type == "cuda"
         ranks = (self.runtime.rank, self.runtime.world_size)
@@ -339,7 +339,7 @@ class GenericTrainer:
             yield Step(batches, step.epoch, step.index, step.ends_epoch, padding)
 
     def _backup_content(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """All ranks call it."""
+        """(tensors, plain data) of a backup. All ranks must call it."""
         run = self.prepared
         tensors, data = self.loop.state()
         data["learning_rate_factor"] = run.learning_rate_factor

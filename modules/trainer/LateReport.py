@@ -1,4 +1,4 @@
-"""Figures of a step, read on the host one step late so that the step never waits for the device."""
+"""Loss and metrics of a step, read on the host one step late so that no step waits for the device."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LOSS, COUNT, NOT_FINITE = 0, 1, 2  # positions in the totals of a step
 
 @dataclass(frozen=True)
 class StepFigures:
-    """One step over all ranks. loss: mean over its samples, None where the step was skipped as not finite.
+    """One step over all ranks. loss: mean over its samples; None if the step was skipped because it was not finite.
 
-    requests: names of the actions that were asked for. metrics: means over the samples, as `loss`.
+    requests: names of the requested actions. metrics: means over the samples, like `loss`.
     """
 
     loss: float | None
@@ -28,12 +28,12 @@ class StepFigures:
 
 
 class LateReport:
-    """The device's figures of one step, on their way to the host.
+    """The results of one step, copied asynchronously from the device to the host.
 
-    number: of the optimizer step, from 1. seconds: wall time since the step before; data_seconds: of it, the wait for
-    the step's data.
-    totals: [3 + requests + metrics], summed over ranks: loss, samples, ranks on which loss or gradient is not finite,
-        ranks that ask, by request; further sums, by metric.
+    number: of the optimizer step, from 1. seconds: wall time since the previous step; data_seconds: how much of it was
+        spent waiting for data.
+    totals: [3 + requests + metrics], summed over ranks: loss, number of samples, number of ranks whose loss or gradient
+        is not finite, number of ranks with each request, and the sum of each metric.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class LateReport:
 
 
 def _means(sums: dict[str, float], count: float) -> dict[str, float]:
-    """Divides each sum by `count`, or by its own "name/count"; what none of the samples has is left out."""
+    """Divides each sum by `count`, or by its own "name/count"; metrics with a count of 0 are left out."""
     counts = {name: sums.get(f"{name}/count", count) for name in sums if not name.endswith("/count")}
     return {name: sums[name] / count for name, count in counts.items() if count}
 
 
 @dataclass(frozen=True)
 class Names:
-    """What the entries of the totals stand for."""
+    """The names of the entries in the totals."""
 
     requests: tuple[str, ...]
     metrics: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Optimizers as the training loop steps them."""
+"""The optimizers that the training loop drives."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from modules.trainer.optimizers import (
     optimizer_state,
     uses_stochastic_rounding,
 )
-from modules.trainer.schedules import learning_rate_share
-from modules.trainer.stochastic_rounding import step_rounded
+from modules.trainer.schedules import schedule_factor
+from modules.trainer.stochastic_rounding import step_with_stochastic_rounding
 
 if TYPE_CHECKING:
     import torch
@@ -25,50 +25,50 @@ if TYPE_CHECKING:
 
 
 class LoopOptimizer:
-    """A torch optimizer whose learning rates belong to its owner: the loop leaves them as they are."""
+    """Wraps a torch optimizer. The loop does not change its learning rates."""
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self.torch = optimizer
 
     def set_learning_rates(self, step: int) -> dict[str, float]:
-        """Sets the rates of optimizer step `step` (from 0) and returns them by the name of their group."""
+        """Sets the learning rates for optimizer step `step` (from 0); returns them by group name."""
         return {group.get("name", f"group {i}"): group["lr"] for i, group in enumerate(self.torch.param_groups)}
 
-    def drop_unwanted_gradients(self, step: int) -> None:
-        """Removes the gradients of what no longer trains in optimizer step `step` (from 0)."""
+    def clear_stopped_gradients(self, step: int) -> None:
+        """Clears the gradients of groups that have stopped training before optimizer step `step` (from 0)."""
 
     def step(self, step: int) -> None:
         """Updates the parameters from their gradients; `step` counts from 0."""
         self.torch.step()
 
     @property
-    def takes_grad_scale(self) -> bool:
-        """Whether it divides gradients by `grad_scale` and heeds `found_inf` inside its kernel, as fused ones do."""
+    def supports_grad_scale(self) -> bool:
+        """Whether its kernel divides by `grad_scale` and honors `found_inf`, as fused optimizers do."""
         return getattr(self.torch, "_step_supports_amp_scaling", False)
 
     def averaged_weights(self) -> dict[Tensor, Tensor] | None:
-        """Parameter -> average, of an optimizer that trains other weights than it gives; None for all others."""
+        """Parameter -> averaged weight, for optimizers such as schedule-free ones that average; None for all others."""
         return averaged_weights(self.torch)
 
     def state(self, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """(tensors keyed "parameter/key", plain data for JSON). names: of the parameters."""
+        """(tensors keyed "parameter/key", plain data for JSON). names: parameter -> name."""
         return optimizer_state(self.torch, names)
 
     def check_state(self, data: dict[str, Any]) -> None:
-        """Raises TrainingError where the plain data of `state` is of another optimizer."""
+        """Raises TrainingError if the plain data of `state` belongs to another optimizer."""
         check_same_optimizer(self.torch, data)
 
     def load_state(self, names: dict[Tensor, str], tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
-        """Puts back what `state` gave."""
+        """Restores what `state` returned."""
         load_optimizer_state(self.torch, names, tensors, data)
 
 
 class ScheduledOptimizer(LoopOptimizer):
-    """The optimizer of the settings, with their schedule, the ends of its groups and stochastic rounding.
+    """The configured optimizer, with its learning-rate schedule, early stop of groups and stochastic rounding.
 
-    total_steps: optimizer steps of the whole run. seed: decides the roundings. learning_rate_factor: what the rule for
-    the batch size multiplies every group's rate by.
-    Raises TrainingError where the optimizer's package is missing.
+    total_steps: optimizer steps of the whole run. seed: for stochastic rounding. learning_rate_factor: multiplies the
+    learning rate of every group, to scale it with the batch size.
+    Raises TrainingError if the optimizer's package is missing.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class ScheduledOptimizer(LoopOptimizer):
         self._stops = {group.name: group.stops_after for group in groups if group.stops_after is not None}
 
     def set_learning_rates(self, step: int) -> dict[str, float]:
-        share = learning_rate_share(self._schedule, step, self._total_steps)
+        factor = schedule_factor(self._schedule, step, self._total_steps)
         for group in self.torch.param_groups:
-            group["lr"] = 0.0 if self._has_stopped(group, step) else group["initial_lr"] * share
+            group["lr"] = 0.0 if self._has_stopped(group, step) else group["initial_lr"] * factor
         return super().set_learning_rates(step)
 
-    def drop_unwanted_gradients(self, step: int) -> None:
-        # without a gradient, no optimizer touches a parameter; a rate of 0 would still let some move it
+    def clear_stopped_gradients(self, step: int) -> None:
+        # optimizers skip parameters without a gradient; with a learning rate of 0, some would still change them
         for group in self.torch.param_groups if self._stops else ():
             if self._has_stopped(group, step):
                 for param in group["params"]:
@@ -102,7 +102,7 @@ class ScheduledOptimizer(LoopOptimizer):
 
     def step(self, step: int) -> None:
         if self._rounds:
-            step_rounded(self.torch, self._seed, step)
+            step_with_stochastic_rounding(self.torch, self._seed, step)
         else:
             self.torch.step()
 

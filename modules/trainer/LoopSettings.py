@@ -1,4 +1,4 @@
-"""What the model-agnostic loop is asked to do."""
+"""Settings of the model-agnostic training loop."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SLOWEST_STEP_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """max_grad_norm: the gradient is scaled down to this norm where it is larger; 0 for no clipping.
+    """max_grad_norm: gradients are clipped to this norm; 0 disables clipping.
 
-    slowest_step_seconds: a step may always take this long before its rank counts as hung.
+    slowest_step_seconds: a rank never counts as hung before a step has taken this long.
     """
 
     max_grad_norm: float = 0.0

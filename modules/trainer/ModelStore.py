@@ -1,4 +1,4 @@
-"""The models of a run, as other programs read them."""
+"""The saved models of a run, in formats that other programs read."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from modules.trainer.LastSave import LastSave, Written
+from modules.trainer.FinalSave import FinalSave, Written
 from modules.weights.errors import WeightsError
 
-AVERAGED_ENDING = "_ema"  # of a model's name, where the weights as trained are saved beside it
+AVERAGED_ENDING = "_ema"  # added to the name if the weights without averaging are saved as well
 
 
 class ModelStore:
-    """The models in `folder`, which may have several files each.
+    """The models in `folder`; each may consist of several files.
 
-    on_saved(path, step) hears of every file or folder that is written whole, on_warning(text) of what could not be.
+    on_saved(path, step) is called for every completed file or folder, on_warning(text) if one can't be written.
     """
 
     def __init__(self, folder: Path, on_saved: Callable[[Path, int], None], on_warning: Callable[[str], None]):
@@ -24,40 +24,40 @@ class ModelStore:
         self._on_warning = on_warning
 
     def unused_name(self, name: str) -> str:
-        """`name`, or with a number. A resumed run may end twice: an earlier model is never overwritten."""
-        names = (path.name.removesuffix(".safetensors") for path in _whole(self.folder))
+        """`name`, with a number appended if it is taken: a resumed run may end twice and must not overwrite a model."""
+        names = (path.name.removesuffix(".safetensors") for path in _complete(self.folder))
         taken = {name.removesuffix("_kohya") for name in names}
         taken |= {name.removesuffix(AVERAGED_ENDING) for name in taken}
         candidates = (name if number == 1 else f"{name}-{number}" for number in range(1, len(taken) + 2))
         return next(candidate for candidate in candidates if candidate not in taken)
 
     def write(self, save: Callable[[Path], list[Path]], step: int) -> None:
-        """Saves a model while training goes on: what can't be written is a warning, and what could be stays."""
+        """Saves a model during training. Files that can't be written are a warning; the others stay."""
         paths, error = _attempt(save, self.folder)
         for path in paths:
             self._on_saved(path, step)
         if error is not None:
-            words = str(error).rstrip(".") if isinstance(error, WeightsError) else error.strerror or error
-            self._on_warning(f"A model could not be written to {self.folder} ({words}); training goes on.")
+            reason = str(error).rstrip(".") if isinstance(error, WeightsError) else error.strerror or error
+            self._on_warning(f"A model could not be written to {self.folder} ({reason}); training continues.")
 
-    def last_save(self, save: Callable[[Path], list[Path]], step: int, num_bytes: int) -> LastSave:
-        """The model that a run ends with, which may be written elsewhere. num_bytes: about what it takes."""
-        return LastSave(
+    def final_save(self, save: Callable[[Path], list[Path]], step: int, num_bytes: int) -> FinalSave:
+        """The final model of a run, which may be saved to a fallback folder. num_bytes: its approximate size."""
+        return FinalSave(
             "model", self.folder, num_bytes, partial(_attempt, save), lambda path: self._on_saved(path, step)
         )
 
 
 def _attempt(save: Callable[[Path], list[Path]], folder: Path) -> Written:
-    """Calls `save`, which writes a model into the folder that it is given and returns its files and folders."""
-    before = _whole(folder)
+    """Calls `save`, which writes a model into the given folder and returns its files and folders."""
+    before = _complete(folder)
     try:
         return save(folder), None
     except (OSError, WeightsError) as error:
-        return sorted(_whole(folder) - before), error
+        return sorted(_complete(folder) - before), error
 
 
-def _whole(folder: Path) -> set[Path]:
-    """The models in `folder` that are written whole; none where it can't be read, which writing to it will tell."""
+def _complete(folder: Path) -> set[Path]:
+    """The complete models in `folder`; none if it can't be read, which writing to it will report."""
     try:
         return {path for path in folder.iterdir() if not path.name.startswith(".")}
     except OSError:

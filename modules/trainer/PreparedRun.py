@@ -1,4 +1,4 @@
-"""What a run has when it is ready for its first step."""
+"""Everything a run needs for its first step."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PreparedRun:
-    """A run of `config`, with everything loaded and cached; the same on every rank.
+    """A run of `config` with everything loaded and cached; the same on every rank.
 
-    base: with what trains in memory. parts: component that trains -> its settings. loss: the module that trains, whose
-    forward is the loss of a batch.
+    base: the model, with its trained components in memory. parts: name of each trained component -> its settings.
+    loss: the module to train; its forward computes the loss of a batch.
     source: makes the batches that `plan` lists. global_batch: samples per optimizer step over all ranks. accumulation:
-    micro-batches of one shape that a rank cuts its share of them into.
-    data_digest: of the images that are trained on. learning_rate_factor: what every learning rate is multiplied by.
-    backup: what the run resumes from, None for a new one.
+    number of micro-batches into which a rank divides its samples of one shape.
+    data_digest: of the training images. learning_rate_factor: multiplies every learning rate.
+    backup: the backup to resume from; None for a new run.
     """
 
     config: TrainConfig
@@ -51,5 +51,5 @@ class PreparedRun:
 
     @property
     def step_warnings(self) -> Iterator[str]:
-        """What is odd about the number of steps and their size."""
+        """Warnings about the number of steps and the batch size."""
         return step_warnings(self.config, self.plan.num_samples, self.global_batch, self.total_steps)

@@ -1,4 +1,4 @@
-"""The pictures that a run makes between its steps, to show what it has learnt."""
+"""One round of sample images, generated during training."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.distributed.Runtime import Runtime, share
+from modules.distributed.Runtime import Runtime, shard
 from modules.session.names import safe_file_name
-from modules.trainer.sampling import PictureRequest, make_pictures, requests_of, save_picture
+from modules.trainer.sampling import ImageRequest, generate_images, image_requests, save_image
 from modules.weights.device_memory import fits_in_memory
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SampleRound:
-    """The pictures of the sample settings; each rank makes its share, and a stop that any is asked for ends all."""
+    """Generates the configured sample images, split over the ranks. A stop request on any rank ends the round."""
 
     settings: SamplingConfig
     base: BaseModel
@@ -31,34 +31,34 @@ class SampleRound:
     commands: TrainCommands
 
     def make(self, folder: Path, step: int, weights: AbstractContextManager) -> None:
-        """Makes them with what the weights are inside `weights`. step: of which the callbacks are told.
+        """Generates the images inside the context `weights`. step: passed to the callbacks.
 
-        Too little memory and a file that can't be written are warnings.
+        Running out of memory, or a file that can't be written, is only a warning.
         """
-        requests = [r for sample in self.settings.samples if sample.enabled for r in requests_of(sample)]
-        own = share(self.runtime, list(enumerate(requests)))
+        requests = [r for sample in self.settings.samples if sample.enabled for r in image_requests(sample)]
+        own = shard(self.runtime, list(enumerate(requests)))
         if own:
-            self.callbacks.on_status(f"Making {len(own)} samples")
+            self.callbacks.on_status(f"Generating {len(own)} samples")
             make = partial(self._make_own, dict(own), folder, step, weights)
             if not fits_in_memory(make, self.runtime.device):
                 self.callbacks.on_warning(
-                    "There is too little memory for the samples: lower sampling.batch_size, or their width and height."
+                    "Not enough memory for the samples: lower sampling.batch_size, or their width and height."
                 )
         self.runtime.barrier("sampling")
         if requests and self.runtime.is_main:
             self.callbacks.on_samples(folder, step)
 
     def _make_own(
-        self, requests: dict[int, PictureRequest], folder: Path, step: int, weights: AbstractContextManager
+        self, requests: dict[int, ImageRequest], folder: Path, step: int, weights: AbstractContextManager
     ) -> None:
-        """requests: by their number among those of all ranks, in order."""
+        """requests: number over all ranks -> request, in order."""
         with self.base.using(*self.base.component_names) as pipe, weights:
-            pictures = make_pictures(pipe, list(requests.values()), self.settings.batch_size)
-            for number, (request, image) in zip(requests, pictures, strict=True):
+            images = generate_images(pipe, list(requests.values()), self.settings.batch_size)
+            for number, (request, image) in zip(requests, images, strict=True):
                 self.runtime.heartbeat.beat()
                 path = folder / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
                 try:
-                    save_picture(path, image, request)
+                    save_image(path, image, request)
                 except OSError as error:
                     self.callbacks.on_warning(f"A sample could not be written to {path} ({error.strerror or error}).")
                     continue
@@ -67,7 +67,7 @@ class SampleRound:
                     break
 
     def _stop_asked(self) -> bool:
-        """Whether a rank was asked to stop, while each makes its samples and no step tells them."""
+        """Whether any rank was asked to stop; needed because no step exchanges requests during sampling."""
         if self.commands.stopping:
             self.runtime.announce_stop()
         return self.runtime.stop_announced

@@ -1,4 +1,4 @@
-"""What a start tells, and how it ends where a stop is asked for."""
+"""Status messages and stop requests while a run starts."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ if TYPE_CHECKING:
 
 
 class StartProgress:
-    """Used while a run is prepared, when no step carries what the ranks are asked for."""
+    """Used while a run is prepared, when there are no steps to exchange stop requests between ranks."""
 
     def __init__(self, runtime: Runtime, callbacks: TrainCallbacks, commands: TrainCommands):
         self._runtime = runtime
         self._callbacks = callbacks
         self._commands = commands
-        self._told_at = 0.0
+        self._last_status = 0.0
 
-    def tell(self, text: str) -> None:
-        """A status at most once a second: caching tells of every few images."""
-        if time.monotonic() - self._told_at >= 1:
-            self._told_at = time.monotonic()
+    def status(self, text: str) -> None:
+        """Reports a status, at most once a second: caching reports every few images."""
+        if time.monotonic() - self._last_status >= 1:
+            self._last_status = time.monotonic()
             self._callbacks.on_status(text)
 
-    def tell_or_end(self, text: str) -> None:
-        """A status, unless a stop was asked for: that ends the start; what is cached stays."""
-        self.end_if_asked()
-        self.tell(text)
+    def status_or_stop(self, text: str) -> None:
+        """Reports a status, or raises StopRequested; cached data is kept."""
+        self.raise_if_stop_requested()
+        self.status(text)
 
     def warn(self, text: str) -> None:
-        """Warns once, on rank 0, of what every rank finds alike."""
+        """Shows a warning that every rank finds, on rank 0 only."""
         if self._runtime.is_main:
             self._callbacks.on_warning(text)
 
-    def end_if_asked(self) -> None:
-        """Raises StopRequested where any rank was asked to stop before the training began."""
+    def raise_if_stop_requested(self) -> None:
+        """Raises StopRequested if any rank was asked to stop before training began."""
         if self._commands.stopping:
             self._runtime.veto_start(self._commands.requeues)
         if self._runtime.start_vetoed:
-            self.end()
+            self.raise_stop()
 
-    def end(self) -> NoReturn:
-        """Raises StopRequested, with the request for another turn if any rank got one."""
-        if self._runtime.start_decision == REQUEUE:  # the signal may have reached another rank only
+    def raise_stop(self) -> NoReturn:
+        """Raises StopRequested; requests a requeue first if any rank was asked for one."""
+        if self._runtime.start_decision == REQUEUE:  # the signal may have reached only another rank
             self._commands.requeue()
         raise StopRequested

@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Step:
-    """micro_batches: what `step_fn` is called with, one after the other; at least one.
-    epoch: from 0. index: of this step in its epoch, from 0. ends_epoch: whether it is the epoch's last.
-    padding: whether the micro-batches only keep this rank in step with the others, because it has no sample: their loss
-        has weight 0, and they count as no samples.
+    """micro_batches: passed to `step_fn` one after the other; at least one.
+    epoch: from 0. index: of this step in its epoch, from 0. ends_epoch: whether it is the last of its epoch.
+    padding: whether this rank has no samples in this step, and runs the micro-batches with weight 0 only to take part
+        in the collectives.
     """
 
     micro_batches: Sequence[Any]

@@ -1,4 +1,4 @@
-"""Scalars and sample pictures for TensorBoard."""
+"""Scalars and sample images for TensorBoard."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from modules.session.TrainCallbacks import TrainCallbacks
 
 
 class TensorBoardCallbacks(TrainCallbacks):
-    """Writes loss, learning rates, gradient norm, speed and the method's metrics of each step below `folder`, the
-    validation loss and the samples of all ranks.
+    """Logs each step's loss, learning rates, gradient norm, speed and metrics to `folder`, as well as the validation
+    loss and the samples of all ranks.
 
-    A disk that refuses ends the curves, not the training.
+    If the disk fails, logging stops and training continues.
     """
 
     def __init__(self, folder: Path):
@@ -34,41 +34,41 @@ class TensorBoardCallbacks(TrainCallbacks):
 
     def on_samples(self, folder: str | Path, step: int) -> None:
         for path in sorted(Path(folder).glob("*.png")):
-            self._try(lambda path=path: self._add_picture(path, step), step)
+            self._try(lambda path=path: self._add_image(path, step), step)
 
     def close(self) -> None:
         if self._writer is not None and not self._has_failed:
-            with self._ending_curves():
+            with self._stopping_on_error():
                 self._writer.close()
 
     def _try(self, write: Callable[[], None], step: int) -> None:
         if self._has_failed:
             return
-        with self._ending_curves():
+        with self._stopping_on_error():
             if self._writer is None:
-                # imported with the first step, not before: it takes half a second
+                # imported with the first step because it takes half a second
                 from torch.utils.tensorboard import SummaryWriter
 
-                # purge_step: what an earlier process wrote of the steps that a resumed run does again is not shown
+                # purge_step hides what an earlier process logged of steps that a resumed run repeats
                 self._writer = SummaryWriter(self._folder, purge_step=step)
             write()
 
     @contextlib.contextmanager
-    def _ending_curves(self) -> Iterator[None]:
-        """Inside, a disk that refuses is the end of the curves."""
+    def _stopping_on_error(self) -> Iterator[None]:
+        """Inside, an OSError stops the logging."""
         try:
             yield
         except OSError as error:
             self._has_failed = True
-            print_line(f"TensorBoard's curves end here: {error.strerror or error}.", sys.stderr)
+            print_line(f"TensorBoard logging stops: {error.strerror or error}.", sys.stderr)
 
     def _add_scalars(self, scalars: dict[str, float | None], step: int) -> None:
         for name, value in scalars.items():
             if value is not None:
                 self._writer.add_scalar(name, value, step)
 
-    def _add_picture(self, path: Path, step: int) -> None:
-        """The file as it is: `add_image` would encode the pixels a second time."""
+    def _add_image(self, path: Path, step: int) -> None:
+        """Adds the file unchanged; `add_image` would encode the pixels again."""
         from PIL import Image
         from tensorboard.compat.proto.summary_pb2 import Summary
 

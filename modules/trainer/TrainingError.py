@@ -1,10 +1,10 @@
-"""What is raised when training can't go on."""
+"""Exceptions that end a training."""
 
 from modules.config.errors import UserError
 
 
 class TrainingError(UserError):
-    """Training can't go on; `str()` is one sentence with the remedy."""
+    """Training can't continue; `str()` is one sentence with the remedy."""
 
 
 class DamagedBackup(TrainingError):
@@ -12,4 +12,4 @@ class DamagedBackup(TrainingError):
 
 
 class StopRequested(Exception):
-    """A stop was asked for before the first step: there is nothing to save."""
+    """A stop was requested before the first step; there is nothing to save."""

@@ -1,17 +1,17 @@
-"""The model-agnostic loop: micro-batches, mixed precision, clipping, EMA, metrics, checkpoints, actions between steps.
+"""The model-agnostic training loop: micro-batches, mixed precision, clipping, EMA, metrics, state, periodic actions.
 
     optimizer = torch.optim.AdamW(model.parameters())
     loop = TrainingLoop(model, step_fn, lambda params: LoopOptimizer(optimizer), total_steps=100)
     loop.fit(Step([batch]) for batch in loader)
 
-`step_fn(model, batch) -> (loss_sum, count, metrics)`: the loss summed over the micro-batch's samples (scalar tensor),
-the number of samples, and sums of whatever else is to be shown (name -> scalar tensor; the same names in every
+`step_fn(model, batch) -> (loss_sum, count, metrics)` returns the loss summed over the samples of the micro-batch
+(scalar tensor), the number of samples, and sums of other metrics (name -> scalar tensor; the same names in every
 micro-batch). Each sum is divided by the number of samples, or by the sum named "name/count" if there is one.
-The gradient of a step is that of the sum over all its samples, on all ranks, divided by their number, however the
-step is cut into micro-batches. BatchNorm does depend on the cut: it normalizes over what all ranks run in the same
-pass, so micro-batch i on N ranks gives what one rank gives for a micro-batch i with the samples of all of them. On
-several ranks `step_fn` must therefore run the same BatchNorm layers in the same order on every rank. Other buffers that
-ranks change differently have rank 0's values after every step.
+The gradient of a step is the mean over all its samples on all ranks, however they are divided into micro-batches.
+BatchNorm does depend on the division: it normalizes over the micro-batches that all ranks run in the same pass, so
+micro-batch i on N ranks gives the same result as one micro-batch with all those samples on one rank. With several
+ranks, `step_fn` must therefore run the same BatchNorm layers in the same order on every rank. Other buffers that
+change differently on different ranks are set to rank 0's values after every step.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from modules.distributed.Runtime import Runtime, default_device
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
-from modules.trainer.buffers_kept import buffers_kept
-from modules.trainer.Ema import Ema, weights_replaced
+from modules.trainer.Ema import Ema, swap_weights
 from modules.trainer.faults import Fault
 from modules.trainer.LateReport import COUNT, LOSS, NOT_FINITE, LateReport, Names
 from modules.trainer.LoopOptimizer import LoopOptimizer
 from modules.trainer.LoopSettings import LoopSettings
-from modules.trainer.LossScale import LossScale
+from modules.trainer.LossScaler import LossScaler
+from modules.trainer.preserve_buffers import preserve_buffers
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
 from modules.trainer.Trigger import Trigger
@@ -56,7 +56,7 @@ MAX_SKIPPED_STEPS = 25
 
 @dataclass
 class Action:
-    """Something done between steps, when its trigger is due or a command of its name comes."""
+    """Runs between steps when its trigger is due or a command of its name arrives."""
 
     trigger: Trigger
     run: Callable[[], None]
@@ -64,15 +64,15 @@ class Action:
 
 
 class TrainingLoop:
-    """Trains any `nn.Module`; the loop is the same on one rank and on many, which `runtime` hides.
+    """Trains any `nn.Module`. The loop is the same on one rank and on many; `runtime` hides the difference.
 
-    make_optimizer: gets the parameters that require a gradient, by name, on their device and prepared for the ranks.
-    total_steps: optimizer steps of the whole run, for the progress.
-    unused_parameters: whether a step may leave some of what trains without a gradient, such as one of two denoisers. On
-        several ranks unused parameters are then searched for in every step.
-    `step` counts the optimizer steps done; `ema` is None when it is off. After every step the `actions` are considered,
-    in order; callers add theirs.
-    Raises TrainingError where nothing requires a gradient.
+    make_optimizer: called with the trainable parameters by name, on their device and prepared for distributed training.
+    total_steps: optimizer steps of the whole run, for progress reports.
+    unused_parameters: whether a step may leave trainable parameters without a gradient, such as those of one of two
+        denoisers. With several ranks, DDP then searches for unused parameters in every step.
+    `step` is the number of optimizer steps done; `ema` is None if it is disabled. After every step, the `actions` that
+    are due run in order; callers add theirs.
+    Raises TrainingError if no parameter requires a gradient.
     """
 
     def __init__(
@@ -96,38 +96,38 @@ class TrainingLoop:
         self.actions: dict[str, Action] = {}
         self.step = 0
         self.epoch = 0
-        self.step_in_epoch = 0  # steps of the current epoch that are done
+        self.step_in_epoch = 0  # steps done in the current epoch
         self.stopped = False
         self.smooth_loss: float | None = None
         self._fault = Fault(self.runtime.rank, os.environ.get("FAULT", ""))
         self._skipped_in_a_row = 0
         self._late: LateReport | None = None
-        self._agreed: set[str] = set()  # requests that all ranks have read and that are not done yet
+        self._agreed: set[str] = set()  # requests known to all ranks and not yet served
         self._last_time = time.perf_counter()
         self._data_seconds = 0.0
         self._memory: tuple[int | None, int | None] = (None, None)
         self._memory_time = float("-inf")
         self._has_spilled = False
-        self._recent_seconds: deque[float] = deque(maxlen=32)  # of steps, for what counts as hung
+        self._recent_seconds: deque[float] = deque(maxlen=32)  # durations of steps, for the heartbeat's limit
 
         self.model = model.to(self.runtime.device)
         if not any(param.requires_grad for param in model.parameters()):
             raise TrainingError("The model has no trainable parameter: set requires_grad on those to train.")
-        # before anything holds on to a parameter: sharding puts others in their places
+        # before anything keeps references to parameters, because sharding replaces them
         self._call = self.runtime.prepare(self.model, unused_parameters)
-        self._needs_warm_up = self.runtime.wants_warm_up
+        self._needs_warm_up = self.runtime.needs_warm_up
         self.trainable = {name: param for name, param in self.model.named_parameters() if param.requires_grad}
         self.optimizer = make_optimizer(self.trainable)
         ema = self.settings.ema
         self.ema = Ema(self.trainable, ema.decay, ema.update_every, ema.start_after) if ema.enabled else None
-        self.loss_scale = LossScale(self.settings.mixed_precision == "fp16", self.runtime.device)
-        # grad_scale is a float32: too coarse for a float64 run
-        self._divides_gradients = self.optimizer.takes_grad_scale and all(
+        self.loss_scaler = LossScaler(self.settings.mixed_precision == "fp16", self.runtime.device)
+        # grad_scale is float32, too coarse for a float64 run
+        self._divides_gradients = self.optimizer.supports_grad_scale and all(
             param.dtype != torch.float64 for param in self.trainable.values()
         )
 
     def fit(self, steps: Iterable[Step]) -> None:
-        """Trains on `steps` until they end or a stop is agreed; `stopped` says which."""
+        """Trains on `steps` until they are exhausted or the ranks agree to stop; `stopped` says which."""
         self._last_time = time.perf_counter()
         with self.runtime.heartbeat.phase("training"):
             for step in self._timed(steps):
@@ -136,10 +136,10 @@ class TrainingLoop:
                     self.stopped = True
                     break
             self._read_late()
-            self._run_actions(set())  # what was asked for during the last step
+            self._run_actions(set())  # those requested during the last step
 
     def train_step(self, step: Step) -> None:
-        """One optimizer step. Nothing in it waits for the device, unless the optimizer or `step_fn` does."""
+        """Makes one optimizer step without waiting for the device, unless the optimizer or `step_fn` does."""
         self.epoch = step.epoch
         if self._fault.step:
             self._fault.before(self.step + 1, self)
@@ -147,16 +147,16 @@ class TrainingLoop:
         if self._needs_warm_up:
             self._warm_up(step)
         totals, names = self._accumulate(step)
-        self.optimizer.drop_unwanted_gradients(self.step)
+        self.optimizer.clear_stopped_gradients(self.step)
         norm = self.runtime.gradient_norm(self._gradients())
         totals[NOT_FINITE] = ~(torch.isfinite(norm) & torch.isfinite(totals[LOSS]))
-        # Rank 0's norm for all: on another model of GPU the same gradients may give another last bit, by which the
-        # weights of the ranks would drift apart.
+        # All ranks use rank 0's norm: on another GPU model, the same gradients may give a norm that differs in the last
+        # bit, and the weights of the ranks would drift apart.
         totals, norm = self.runtime.sum(totals, norm)
         skipped = totals[NOT_FINITE] > 0
         norm = norm.to(torch.promote_types(norm.dtype, torch.float32)) * self._gradient_unit(totals)
         self._apply_gradients(totals, norm, skipped)
-        self.loss_scale.update(skipped)
+        self.loss_scaler.update(skipped)
         self.optimizer.torch.zero_grad(set_to_none=True)
         self.step += 1
         self.step_in_epoch = 0 if step.ends_epoch else step.index + 1
@@ -172,10 +172,10 @@ class TrainingLoop:
         self._beat()
 
     def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Everything that a run needs to resume exactly: (tensors by file and name, plain data for JSON).
+        """Everything needed to resume exactly: (tensors by file and name, plain data for JSON).
 
-        All ranks call it; only rank 0's tensors are sure to be whole. They may be the live ones: copy them before
-        training continues.
+        All ranks must call it; only rank 0 is guaranteed to get full tensors. They may be the live tensors: copy them
+        before training continues.
         """
         names = {param: name for name, param in self.trainable.items()}
         optimizer_tensors, optimizer_numbers = self.optimizer.state(names)
@@ -185,23 +185,22 @@ class TrainingLoop:
         tensors["optimizer"] = optimizer_tensors
         if self.ema:
             tensors["ema"] = self.ema.averages
-        whole = {file: self.runtime.whole_tensors(group) for file, group in tensors.items()}
+        whole = {file: self.runtime.full_tensors(group) for file, group in tensors.items()}
         return whole, {
             "step": self.step,
             "epoch": self.epoch,
             "step_in_epoch": self.step_in_epoch,
             "smooth_loss": self.smooth_loss,
             "optimizer": optimizer_numbers,
-            "loss_scale": self.loss_scale.state_dict(),
+            "loss_scale": self.loss_scaler.state_dict(),
             "ema": self.ema is not None,
         }
 
     @torch.no_grad()
     def load_state(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
-        """Resumes from what `state` gave.
+        """Resumes from what `state` returned.
 
-        Raises TrainingError, with nothing changed, if that is of another model, other trained parts or another
-        optimizer.
+        Raises TrainingError, without changing anything, if the model, the trained parts or the optimizer differ.
         """
         own = {**self.trainable, **{n: b for n, b in self.model.named_buffers() if n in tensors["model"]}}
         self._check_same_parameters(tensors["model"])
@@ -211,26 +210,26 @@ class TrainingLoop:
         names = {param: name for name, param in self.trainable.items()}
         self.optimizer.load_state(names, tensors["optimizer"], data["optimizer"])
         if self.ema:
-            # an average that is switched on with the resume starts at the weights
+            # if EMA is enabled only now, it starts at the current weights
             averages = tensors.get("ema") or {name: tensors["model"][name] for name in self.trainable}
             self.ema.load(averages, data["step"])
-        self.loss_scale.load_state_dict(data["loss_scale"])
+        self.loss_scaler.load_state_dict(data["loss_scale"])
         for key in ("step", "epoch", "step_in_epoch", "smooth_loss"):
             setattr(self, key, data[key])
 
     def flush(self) -> None:
-        """Reads what is still on its way from the device, so that `smooth_loss` is of the last step."""
+        """Reads the pending results of the last step, so that `smooth_loss` includes it."""
         self._read_late()
 
     @contextmanager
-    def weights_to_use(self, averaged: bool = True) -> Iterator[None]:
-        """Inside, the parameters hold the weights to use; afterwards those that train again, bit for bit.
+    def inference_weights(self, averaged: bool = True) -> Iterator[None]:
+        """Inside, the parameters hold the weights for inference; the training weights are restored bit for bit.
 
-        averaged: use the EMA, if there is one. An optimizer that averages by itself always gives its averages.
+        averaged: use the EMA, if there is one. For an optimizer that averages by itself, its averages are always used.
         """
         own = self.optimizer.averaged_weights()
         if own is not None:
-            with weights_replaced(own):
+            with swap_weights(own):
                 yield
         elif self.ema and averaged:
             with self.ema.applied():
@@ -241,15 +240,15 @@ class TrainingLoop:
     # --- one step -------------------------------------------------------------------------------------------------
 
     def _accumulate(self, step: Step) -> tuple[Tensor, Names]:
-        """Forward and backward of every micro-batch: this rank's totals, as LateReport wants them."""
+        """Runs forward and backward for every micro-batch; returns this rank's totals as LateReport expects them."""
         sums: list[Tensor] = []
         metric_names: tuple[str, ...] = ()
         count = 0
         last = self.runtime.num_passes(len(step.micro_batches)) - 1
         for index in range(last + 1):
             batch = step.micro_batches[min(index, len(step.micro_batches) - 1)]
-            counts = index < len(step.micro_batches) and not step.padding  # or is made for the other ranks' sake
-            # dropout inside a model draws from torch's generator: seeded so that a resumed run draws the same
+            counts = index < len(step.micro_batches) and not step.padding  # otherwise it only joins the collectives
+            # dropout uses torch's global generator; seeded so that a resumed run draws the same masks
             torch.manual_seed(torch_seed(self.settings.seed, self.step, index, self.runtime.rank, "dropout"))
             with self.runtime.accumulate(index == last, counts):
                 with self.autocast():
@@ -260,26 +259,26 @@ class TrainingLoop:
                 if self._fault.spoils_loss(self.step + 1):
                     loss_sum = loss_sum * float("nan")
                 if index == last:
-                    self._beat()  # here it begins to wait for the other ranks, if they are late
-                self.loss_scale.scale(loss_sum).backward()
+                    self._beat()  # the following backward pass waits for slower ranks
+                self.loss_scaler.scale(loss_sum).backward()
             metric_names = tuple(sorted(metrics))
             sums.append(torch.stack([value.detach().double() for value in (loss_sum, *map(metrics.get, metric_names))]))
             count += batch_count
         names = Names(("stop", *self.actions), metric_names)
-        asked = self._asked()
+        requested = self._requested()
         total = torch.stack(sums).sum(0)
-        head = torch.tensor([count, 0, *(name in asked for name in names.requests)], dtype=torch.float64)
+        head = torch.tensor([count, 0, *(name in requested for name in names.requests)], dtype=torch.float64)
         return torch.cat([total[:1], head.to(total.device, non_blocking=True), total[1:]]), names
 
     def _beat(self) -> None:
         recent = self._recent_seconds
-        usual = 10 * median(recent) if recent else PHASE_LIMITS["training"]  # a first step prepares much
+        usual = 10 * median(recent) if recent else PHASE_LIMITS["training"]  # the first step is slow
         self.runtime.heartbeat.beat(max(self.settings.slowest_step_seconds, usual))
 
     def _warm_up(self, step: Step) -> None:
-        """A forward and backward pass that leaves no trace in gradients or buffers."""
+        """Runs a forward and backward pass that leaves gradients and buffers unchanged."""
         self._needs_warm_up = False
-        with buffers_kept(self.model), self.runtime.accumulate(last=True, counts=not step.padding):
+        with preserve_buffers(self.model), self.runtime.accumulate(last=True, counts=not step.padding):
             with self.autocast():
                 loss_sum, _, _ = self.step_fn(self._call, step.micro_batches[0])
             loss_sum.backward()
@@ -289,8 +288,8 @@ class TrainingLoop:
         return [param.grad for param in self.trainable.values() if param.grad is not None]
 
     def _gradient_unit(self, totals: Tensor) -> Tensor:
-        """What `.grad` must be multiplied by to be the gradient of the mean loss."""
-        return self.runtime.gradient_scale / (totals[COUNT] * self.loss_scale.value)
+        """The factor that turns `.grad` into the gradient of the mean loss."""
+        return self.runtime.gradient_scale / (totals[COUNT] * self.loss_scaler.value)
 
     def autocast(self) -> AbstractContextManager:
         dtype = AUTOCAST.get(self.settings.mixed_precision)
@@ -302,50 +301,53 @@ class TrainingLoop:
         if max_norm:
             factor = factor * (max_norm / (norm + 1e-6)).clamp(max=1.0)
         if self._divides_gradients:
-            # Fused optimizers divide by grad_scale and heed found_inf inside their kernel (torch.amp.GradScaler gives
-            # them both the same way): no pass over the gradients for scale, mean and clipping, and no sync to skip.
+            # Fused optimizers divide by grad_scale and honor found_inf inside their kernel (torch.amp.GradScaler passes
+            # them the same way). This saves a pass over the gradients, and the sync to decide whether to skip.
             self.optimizer.torch.grad_scale = (1.0 / factor).float()
             self.optimizer.torch.found_inf = skipped.float()
             self.optimizer.step(self.step)
-        elif not skipped.item():  # a sync; the optimizers that come here make several of their own
+        elif not skipped.item():  # a sync, but non-fused optimizers make several anyway
             gradients = self._gradients()
-            # float32 at least: in bf16 the factor alone would be off by 0.2 %
+            # at least float32: rounding the factor to bf16 would be off by up to 0.2 %
             torch._foreach_mul_(gradients, factor.to(torch.promote_types(gradients[0].dtype, torch.float32)))
             self.optimizer.step(self.step)
 
     # --- between steps --------------------------------------------------------------------------------------------
 
-    def _asked(self) -> frozenset[str]:
-        """Requests from this rank; the all-reduce shares them. Commands and timers reach only rank 0, a signal any."""
-        asked = self.commands.take()
+    def _requested(self) -> frozenset[str]:
+        """Requests from this rank; the all-reduce shares them.
+
+        Commands and timers reach only rank 0, a signal may reach any rank.
+        """
+        requested = self.commands.take()
         if not self.runtime.is_main:
-            return asked
-        return asked | {name for name, action in self.actions.items() if action.trigger.due_by_clock()}
+            return requested
+        return requested | {name for name, action in self.actions.items() if action.trigger.due_by_clock()}
 
     def _after_step(self, step: Step) -> bool:
-        """Runs the actions that are due; whether to stop. All ranks decide the same."""
+        """Runs the actions that are due and returns whether to stop. All ranks decide the same."""
         triggers = {name: action.trigger for name, action in self.actions.items()}
         self._run_actions({n for n, t in triggers.items() if t.due_after(self.step, step.epoch, step.ends_epoch)})
         return "stop" in self._agreed
 
     def _run_actions(self, due: set[str]) -> None:
-        """Runs the actions in `due` and those that were agreed on, in their order."""
+        """Runs the actions in `due` and those that were requested, in order."""
         for name, action in self.actions.items():
             if name in due or name in self._agreed:
                 self.flush()
                 self._agreed.discard(name)
                 action.trigger.fired()
-                self.together(action.phase, action.run)
+                self.run_on_all_ranks(action.phase, action.run)
                 self._last_time = time.perf_counter()
 
-    def together(self, phase: Phase, run: Callable[[], None]) -> None:
-        """Runs what takes long and not equally long on every rank, and waits for all without a collective."""
+    def run_on_all_ranks(self, phase: Phase, run: Callable[[], None]) -> None:
+        """Calls `run` on every rank and waits for all of them without a collective: it may take long on some ranks."""
         with self.runtime.heartbeat.phase(phase):
             run()
         self.runtime.barrier(phase)
 
     def _read_late(self) -> None:
-        """Reports the step that is on its way from the device, if any."""
+        """Reads and reports the results of the previous step, if any."""
         report, self._late = self._late, None
         if report is None:
             return
@@ -369,7 +371,7 @@ class TrainingLoop:
                 grad_norm=figures.grad_norm,
                 metrics={**figures.metrics, **{f"lr/{name}": lr for name, lr in report.learning_rates.items()}},
                 data_seconds=report.data_seconds,
-                device=self.runtime.place,
+                device=self.runtime.device_label,
                 memory_bytes=memory_bytes,
                 peak_memory_bytes=peak_memory_bytes,
             )
@@ -381,7 +383,7 @@ class TrainingLoop:
         return seconds
 
     def _timed(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """`steps`; `_data_seconds` says how long the training has waited for the one it has."""
+        """Yields `steps`; sets `_data_seconds` to the time that training waited for the step."""
         iterator = iter(steps)
         while True:
             before = time.perf_counter()
@@ -392,9 +394,9 @@ class TrainingLoop:
             yield step
 
     def _device_memory(self) -> tuple[int | None, int | None]:
-        """Bytes in use on the device and the most so far, at most a second old; None where nobody counts."""
+        """Bytes in use on the device and the peak so far, at most a second old; None for the CPU."""
         device, now = self.runtime.device, time.monotonic()
-        if device.type == "cuda" and now - self._memory_time >= 1:  # it costs 0.1 ms, which some steps would notice
+        if device.type == "cuda" and now - self._memory_time >= 1:  # reading takes 0.1 ms, too long for short steps
             self._memory_time = now
             self._memory = (torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device))
             if sys.platform == "win32" and not self._has_spilled:
@@ -402,15 +404,15 @@ class TrainingLoop:
         return self._memory
 
     def _warn_of_spilling(self, device: torch.device) -> None:
-        """Once: Windows' driver puts what does not fit into the system's memory, where other systems run out of it."""
+        """Warns once if the driver has moved GPU memory to system memory; Windows does that instead of running out."""
         used = torch.cuda.memory_reserved(device) / 1e9
-        there = torch.cuda.get_device_properties(device).total_memory / 1e9
-        self._has_spilled = used > there
+        available = torch.cuda.get_device_properties(device).total_memory / 1e9
+        self._has_spilled = used > available
         if self._has_spilled:
             self.callbacks.on_warning(
-                f"Training uses {used:.1f} GB and {device} has {there:.1f} GB: Windows keeps the rest in the system's "
-                "memory, which is many times slower. Lower batch_size or data.resolution, or switch "
-                "model.gradient_checkpointing on."
+                f"Training uses {used:.1f} GB and {device} has {available:.1f} GB: Windows keeps the rest in system "
+                "memory, which is many times slower. Lower batch_size or data.resolution, or enable "
+                "model.gradient_checkpointing."
             )
 
     def _note_skipped(self, skipped: bool, number: int) -> None:
@@ -418,12 +420,12 @@ class TrainingLoop:
             self._skipped_in_a_row = 0
             return
         self._skipped_in_a_row += 1
-        # with fp16 a skipped step is how the scale finds its value
-        if self.runtime.is_main and not self.loss_scale.enabled:
+        # with fp16, skipped steps are part of dynamic loss scaling
+        if self.runtime.is_main and not self.loss_scaler.enabled:
             self.callbacks.on_warning(f"Step {number} was skipped: its loss or gradient is not finite.")
         if self._skipped_in_a_row >= MAX_SKIPPED_STEPS:
             raise TrainingError(
-                f"{MAX_SKIPPED_STEPS} steps in a row had a loss or gradient that is not finite: lower "
+                f"{MAX_SKIPPED_STEPS} steps in a row had a loss or gradient that was not finite: lower "
                 "optimizer.learning_rate, or use model.mixed_precision bf16 or no."
             )
 
@@ -434,6 +436,6 @@ class TrainingLoop:
         if missing or foreign:
             example = (missing or foreign)[0]
             raise TrainingError(
-                f"The backup trains other parameters than these settings ({len(missing)} missing, {len(foreign)} "
-                f"foreign, such as {example}): resume with the settings of the run it is from."
+                f"The trainable parameters of the backup don't match these settings ({len(missing)} missing, "
+                f"{len(foreign)} unexpected, such as {example}): resume with the settings of the original run."
             )

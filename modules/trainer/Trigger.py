@@ -1,4 +1,4 @@
-"""When something that repeats is due: every N steps, minutes or epochs."""
+"""Decides when a repeated action is due: every N steps, minutes or epochs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Unit = Literal["never", "steps", "minutes", "epochs"]
 
 
 class Trigger:
-    """Every `every` `unit`s; 0 or "never" is never."""
+    """Due every `every` units; with 0 or "never", never."""
 
     def __init__(self, every: float, unit: Unit):
         self.every = every
@@ -25,7 +25,7 @@ class Trigger:
         return False
 
     def due_by_clock(self) -> bool:
-        """Whether the minutes are over; asked by one rank alone, since clocks differ."""
+        """Whether the minutes have passed. Only rank 0 asks, since clocks differ."""
         return self.unit == "minutes" and time.monotonic() - self._last_time >= 60 * self.every
 
     def fired(self) -> None:

@@ -1,4 +1,4 @@
-"""The training loop; and, for those who train models of their own, TrainingEngine and how to launch it."""
+"""The training loop. Also re-exports TrainingEngine and its launchers, for training models of your own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainingEngine", "distributed_train_worker", "launch_distributed_training"]
 
-# Found when they are asked for: they are built from this room's modules, which must not import them, and need torch.
+# Imported lazily: they import torch, and modules of this package, which must not import them back.
 _PUBLIC = {
     "TrainingEngine": "modules.engine.TrainingEngine",
     "distributed_train_worker": "modules.engine.worker",

@@ -1,6 +1,6 @@
-"""What can be said against a run, or about it, before its model is loaded; for the start and the dry run alike.
+"""Checks of a run before its model is loaded, for both the start and the dry run.
 
-Torch is imported only where the settings ask for what needs it.
+Torch is imported only for settings that need it.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ if TYPE_CHECKING:
 
 
 def check_before_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> BaseInfo:
-    """What model.base is. Raises UserError for what a start from here would be refused for, whatever the machine has.
+    """Runs the checks that do not depend on the machine's devices, and returns what model.base is.
 
-    Its data and its compiler are looked at later. num_ranks: over all machines.
+    The data and the compiler are checked later. num_ranks: over all machines.
+    Raises UserError if the run can't start.
     """
     read_limits()
     folder = RunFolder(config.workspace_dir)
     folder.check()
     check_writable("cache_dir", config.cache_dir)
-    leads = not config.enable_multi_gpu or config.node_rank == 0  # the other machines may share its disk, and follow
+    leads = not config.enable_multi_gpu or config.node_rank == 0  # other machines may share its disk and start later
     if leads and not resume:
         folder.refuse_earlier_run()
     base, _ = check_start(config, num_ranks, resume)
@@ -57,15 +58,15 @@ def check_before_start(config: TrainConfig, num_ranks: int, resume: bool = False
 
 
 def check_own_start(config: TrainConfig, machine: Machine, resume: bool = False) -> list[str]:
-    """The warnings of a run that starts its ranks itself, on this `machine`.
+    """Checks a run that starts its own ranks on this `machine`, and returns the warnings.
 
-    Raises UserError as `check_before_start`, and for what this machine's devices can't do.
+    Raises UserError like `check_before_start`, and for settings that the machine's devices don't support.
     """
     num_ranks = ranks_here(config, machine.gpus, machine.cores)
     if config.device_indexes and not machine.gpus:
         from modules.distributed.Runtime import default_device
 
-        default_device(config.device_indexes)  # it may know GPUs of other makes
+        default_device(config.device_indexes)  # torch may know GPUs of other vendors
     base = check_before_start(config, run_shape(config, num_ranks).num_ranks, resume)
     problems = can_start(config, StartFacts(machine, base_bytes=base.size_bytes or None), resume)
     if refused := blocking(problems):
@@ -74,7 +75,7 @@ def check_own_start(config: TrainConfig, machine: Machine, resume: bool = False)
 
 
 def check_compiles(config: TrainConfig) -> None:
-    """Raises UserError where model.compile finds no compiler. Looks at the device, which takes memory of a GPU."""
+    """Raises UserError if model.compile finds no compiler. Initializes the device, which takes GPU memory."""
     if config.model.compile != "off" and facts_of(config).uses_denoiser:
         from modules.distributed.Runtime import default_device
 
@@ -82,13 +83,13 @@ def check_compiles(config: TrainConfig) -> None:
 
 
 def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tuple[BaseInfo, list[str]]:
-    """(What model.base is, warnings). Raises UserError for what the run can't start with.
+    """Checks the settings and returns (what model.base is, warnings). Raises UserError if the run can't start.
 
-    resume: the batch is then the backup's.
+    resume: don't check the batch size, which the backup determines.
     """
     problems = check_settings(config)
     if not resume:
-        check_shares(config, num_ranks)
+        check_batch_divides(config, num_ranks)
     family = FAMILIES[config.family]
     base = check_base(config.model.base, family)
     check_format(family, config.output)
@@ -102,7 +103,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
 
 
 def check_precision(model: ModelConfig, device: torch.device) -> None:
-    """Raises ConfigError where the device can't compute as model.mixed_precision says."""
+    """Raises ConfigError if the device does not support model.mixed_precision."""
     import torch
 
     if model.mixed_precision != "bf16" or device.type != "cuda":
@@ -112,23 +113,21 @@ def check_precision(model: ModelConfig, device: torch.device) -> None:
         raise ConfigError(f"model.mixed_precision 'bf16': {name} can't compute in bf16; use fp16.")
 
 
-def check_shares(config: TrainConfig, num_ranks: int) -> None:
-    """Raises ConfigError where the ranks can't share a step's batch."""
+def check_batch_divides(config: TrainConfig, num_ranks: int) -> None:
+    """Raises ConfigError if the batch of a step can't be divided among the ranks."""
     accumulation = config.gradient_accumulation_steps
     if problem := check_batch(config.batch_size, config.batch_size_mode, num_ranks, accumulation):
         raise ConfigError(problem.message)
 
 
 def check_parts(config: TrainConfig, parts: Collection[str]) -> None:
-    """Raises ConfigError where no part is left to train."""
+    """Raises ConfigError if there is no part to train."""
     if not parts:
-        raise ConfigError(
-            f"method {config.method!r} can't train the parts that are switched on: switch denoiser.train on."
-        )
+        raise ConfigError(f"method {config.method!r} can't train the enabled parts: enable denoiser.train.")
 
 
 def _check_scheduler(config: TrainConfig, family: Family, base: BaseInfo) -> None:
-    """Of a folder: what other bases predict is known when they are opened, which comes before anything is cached."""
+    """Checks a folder's scheduler; the prediction type of other bases is only known once they are opened."""
     model = config.model
     if family.objective != "ddpm" or model.prediction_type != "auto" or base.kind != "folder":
         return
@@ -142,8 +141,8 @@ def _check_scheduler(config: TrainConfig, family: Family, base: BaseInfo) -> Non
         check_prediction(family, scheduler)
     if model.zero_terminal_snr and predicted == "epsilon":
         raise WeightsError(
-            "model.zero_terminal_snr: this base predicts epsilon, which says nothing of the picture where there is "
-            "noise alone; set model.prediction_type to v_prediction, or switch it off."
+            "model.zero_terminal_snr: this base predicts epsilon, which carries no information about the image at pure "
+            "noise; set model.prediction_type to v_prediction, or disable zero_terminal_snr."
         )
 
 

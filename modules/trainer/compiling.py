@@ -1,4 +1,4 @@
-"""The denoiser's repeated blocks compiled by torch, in place: no name of a module or a weight changes."""
+"""Compiles the denoiser's repeated blocks in place with torch.compile, without renaming modules or weights."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-# Of one kind of block: each width, train or frozen, shapes that don't generalize. Beyond its limit of 8 torch goes on
-# uncompiled with no more than a line in its log.
-MOST_GRAPHS = 64
+# Per kind of block: one graph for each width, for trained and frozen weights, and for shapes that don't generalize.
+# Beyond its default limit of 8, torch falls back to eager mode with only a line in its log.
+MAX_GRAPHS = 64
 
 
 def compile_blocks(denoiser: nn.Module) -> None:
-    """Compiles the blocks that `denoiser` repeats, each kind once; a denoiser without such blocks as a whole.
+    """Compiles the repeated blocks of `denoiser`, each kind once; without such blocks, the whole denoiser.
 
-    To be called after adapters were added, which would otherwise not be compiled. `Module.compile` keeps the module
-    and wraps its call, unlike `torch.compile(module)`, whose state has other names.
+    Call it after adding adapters, which would otherwise not be compiled. `Module.compile` compiles in place, unlike
+    `torch.compile(module)`, which renames the keys of the state dict.
     """
     import torch._dynamo
 
-    torch._dynamo.config.recompile_limit = max(MOST_GRAPHS, torch._dynamo.config.recompile_limit)
+    torch._dynamo.config.recompile_limit = max(MAX_GRAPHS, torch._dynamo.config.recompile_limit)
     if getattr(denoiser, "_repeated_blocks", None):
         denoiser.compile_repeated_blocks()
     else:
@@ -31,7 +31,7 @@ def compile_blocks(denoiser: nn.Module) -> None:
 
 
 def check_compiler(device: torch.device) -> None:
-    """Raises UserError where torch has nothing to compile with: it would fail in the first step otherwise."""
+    """Raises UserError if torch has no compiler: otherwise the first step would fail."""
     reason = _missing_on_gpu() if device.type == "cuda" else _missing_on_cpu()
     if reason:
         raise UserError(f"model.compile 'blocks': {reason}, or set model.compile to off.")

@@ -1,4 +1,4 @@
-"""Modules as they are used where nothing trains."""
+"""Puts modules into evaluation mode temporarily."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from torch import nn
 
 @contextmanager
 def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
-    """Inside, without dropout and with running statistics that don't change; then each part is as it was.
+    """Inside, the modules are in evaluation mode; afterwards each submodule is as it was before.
 
-    Parts that are compiled are called as they were written: for a few calls without gradients, and for shapes of their
-    own, they would be compiled once more.
+    Compiled submodules run in eager mode: for a few calls without gradients, compiling again is not worth it.
     """
     parts = [part for module in modules for part in module.modules()]
     training = [part for part in parts if part.training]

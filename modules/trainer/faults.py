@@ -1,9 +1,9 @@
-"""Faults on demand, to try what a run does when a rank fails: FAULT=kind@rank:step, such as FAULT=kill@1:3.
+"""Fault injection, to test how a run handles failing ranks: FAULT=kind@rank:step, such as FAULT=kill@1:3.
 
-Off unless the environment asks. kind: kill (SIGKILL), stop (SIGSTOP), preempt (SIGUSR1), exit (ends with code 0),
-raise, oom, nan (the loss), sleep (for ever), perturb (a trained weight). step: the optimizer step before which it
-happens, from 1.
-It happens in the first start only, so that a restart can be tried: not where CHORUS_ATTEMPT is above 0.
+Off unless the environment variable is set. kind: kill (SIGKILL), stop (SIGSTOP), preempt (SIGUSR1), exit (with code 0),
+raise, oom, nan (the loss), sleep (for ever), perturb (a trained weight). step: the optimizer step before which the
+fault happens, from 1.
+Only the first attempt fails (CHORUS_ATTEMPT is 0), so that restarts can be tested.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = (*SIGNALS, "exit", "raise", "oom", "nan", "sleep", "perturb")
 
 
 class Fault:
-    """What is to happen on this rank. step: 0 for nothing."""
+    """The fault of this rank. step: 0 for none."""
 
     def __init__(self, rank: int, text: str = ""):
         self.kind, self.step = "", 0
@@ -37,7 +37,7 @@ class Fault:
             self.kind, self.step = match[1], int(match[3])
 
     def before(self, step: int, loop: TrainingLoop) -> None:
-        """Before optimizer step number `step` (from 1)."""
+        """Triggers the fault if it is due before optimizer step `step` (from 1)."""
         if step != self.step:
             return
         import torch
@@ -47,9 +47,9 @@ class Fault:
         elif self.kind == "exit":
             os._exit(0)
         elif self.kind == "raise":
-            raise RuntimeError("a fault on demand")
+            raise RuntimeError("injected fault")
         elif self.kind == "oom":
-            raise torch.OutOfMemoryError("a fault on demand")
+            raise torch.OutOfMemoryError("injected fault")
         elif self.kind == "sleep":
             while True:
                 time.sleep(1)

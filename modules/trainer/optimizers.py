@@ -1,4 +1,4 @@
-"""Makes the optimizers of modules/config/optimizers.py, and holds their state as tensors and plain numbers."""
+"""Creates the optimizers of modules/config/optimizers.py, and saves and loads their state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from modules.config.optimizers import OPTIMIZERS, OptimizerFacts
 from modules.trainer.packages import check_packages
-from modules.trainer.stochastic_rounding import split_in_parts
+from modules.trainer.stochastic_rounding import split_into_chunks
 from modules.trainer.TrainingError import TrainingError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ AVERAGING_CLASSES = [facts.maker.rpartition(".")[2] for facts in OPTIMIZERS.valu
 class ParamGroup:
     """Parameters that share a learning rate and a weight decay (None: the optimizer's).
 
-    stops_after: the optimizer step (from 1) after which they stay as they are; None trains them to the end.
+    stops_after: the last optimizer step (from 1) that trains them; None for the end of the run.
     """
 
     name: str
@@ -38,13 +38,13 @@ class ParamGroup:
 
 
 def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning_rate_factor: float = 1.0):
-    """The optimizer of `config` over `groups`; each group keeps its base rate under "initial_lr".
+    """The optimizer of `config` over `groups`; each group stores its base learning rate as "initial_lr".
 
-    Raises TrainingError where the optimizer's package is missing.
+    Raises TrainingError if the optimizer's package is missing.
     """
     check_packages(config)
     if uses_stochastic_rounding(config, groups):
-        groups = [replace(group, params=part) for group in groups for part in split_in_parts(group.params)]
+        groups = [replace(group, params=part) for group in groups for part in split_into_chunks(group.params)]
     param_groups = []
     for group in groups:
         rate = (group.learning_rate or config.learning_rate) * learning_rate_factor
@@ -56,7 +56,7 @@ def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning
 
 
 def uses_stochastic_rounding(config: OptimizerConfig, groups: list[ParamGroup]) -> bool:
-    """Whether stochastic rounding is wanted and there is anything to round: adapters, for one, are in float32."""
+    """Whether stochastic rounding is enabled and there are bfloat16 weights; adapters, for example, are float32."""
     bfloat16 = (param.dtype == torch.bfloat16 for group in groups for param in group.params)
     return config.stochastic_rounding and any(bfloat16)
 
@@ -66,24 +66,24 @@ def _make(facts: OptimizerFacts, config: OptimizerConfig, groups: list[dict]) ->
     maker = getattr(import_module(module), name)
     optimizer = maker(groups, weight_decay=config.weight_decay, **facts.arguments(config))
     if facts.averages_weights:
-        optimizer.train()  # for good: `averaged_weights` leaves the weights that train as they are
+        optimizer.train()  # permanently: `averaged_weights` does not change the training weights
     if facts.makes_momentum_late:
         _make_momentum(optimizer, config.stochastic_rounding)
     return optimizer
 
 
 def _make_momentum(optimizer: torch.optim.Optimizer, rounds: bool) -> None:
-    """torch makes it in the first step, and leaves it without values where that step is skipped as not finite."""
+    """Creates momentum buffers up front: torch creates them in the first step, uninitialized if that is skipped."""
     for group in optimizer.param_groups:
         for param in group["params"] if group["momentum"] else ():
             dtype = torch.float32 if rounds and param.dtype == torch.bfloat16 else param.dtype
             optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param, dtype=dtype)
 
 
-def lay_out_parameters(config: OptimizerConfig, params: Iterable[nn.Parameter]) -> None:
-    """Makes `params` contiguous where the optimizer needs it; to be called before they are prepared for the ranks.
+def make_layout_compatible(config: OptimizerConfig, params: Iterable[nn.Parameter]) -> None:
+    """Makes `params` contiguous if the optimizer needs it. Call it before `Runtime.prepare`.
 
-    bitsandbytes lays channels-last weights out anew in its first step, but not the state it has made for them.
+    In its first step, bitsandbytes changes the layout of channels-last weights, but not that of their state.
     """
     if not OPTIMIZERS[config.name].takes_channels_last:
         for param in params:
@@ -91,9 +91,9 @@ def lay_out_parameters(config: OptimizerConfig, params: Iterable[nn.Parameter]) 
 
 
 def averaged_weights(optimizer: torch.optim.Optimizer) -> dict[Tensor, Tensor] | None:
-    """Parameter -> the average that is to be used, of an optimizer that trains other weights than it gives.
+    """Parameter -> averaged weight, for optimizers that average by themselves; None for all others.
 
-    None for all others. As the package's `eval()`, whose way back with `train()` would be off by roundings.
+    Equal to the package's `eval()`, but `train()` would not restore the training weights exactly.
     """
     if type(optimizer).__name__ not in AVERAGING_CLASSES:
         return None
@@ -113,23 +113,23 @@ def optimizer_state(optimizer: torch.optim.Optimizer, names: dict[Tensor, str]) 
         for key, value in state.items():
             if isinstance(value, torch.Tensor):
                 tensors[f"{names[param]}/{key}"] = value
-            elif value is not None:  # as torch's SGD keeps of a momentum that is switched off
+            elif value is not None:  # torch's SGD stores None if momentum is disabled
                 numbers.setdefault(names[param], {})[key] = value
-    # only what the optimizer has found out by itself: rates and other settings come from the settings, changed or not
+    # only values that the optimizer has estimated; learning rates etc. come from the settings, which may have changed
     groups = [{key: group[key] for key in FOUND if key in group} for group in optimizer.param_groups]
     return tensors, {"kind": type(optimizer).__name__, "groups": groups, "state": numbers}
 
 
 def check_same_optimizer(optimizer: torch.optim.Optimizer, numbers: dict) -> None:
-    """Raises TrainingError where what `optimizer_state` gave is of another optimizer."""
+    """Raises TrainingError if the state from `optimizer_state` belongs to another optimizer."""
     if numbers["kind"] != type(optimizer).__name__:
         raise TrainingError(
-            f"The backup is of the optimizer {numbers['kind']} and optimizer.name asks for "
-            f"{type(optimizer).__name__}: resume with the optimizer of the run it is from."
+            f"The backup was made with the optimizer {numbers['kind']}, but optimizer.name selects "
+            f"{type(optimizer).__name__}: resume with the optimizer of the original run."
         )
     if len(numbers["groups"]) != len(optimizer.param_groups):
         raise TrainingError(
-            f"The backup's optimizer has {len(numbers['groups'])} groups of weights, this one "
+            f"The optimizer of the backup has {len(numbers['groups'])} parameter groups, this one has "
             f"{len(optimizer.param_groups)}: resume with the same optimizer.stochastic_rounding and trained parts."
         )
 
@@ -137,7 +137,7 @@ def check_same_optimizer(optimizer: torch.optim.Optimizer, numbers: dict) -> Non
 def load_optimizer_state(
     optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: dict[str, Tensor], numbers: dict
 ) -> None:
-    """Puts back what `optimizer_state` gave, for the same parameters."""
+    """Restores what `optimizer_state` returned, for the same parameters."""
     params = {name: param for param, name in names.items()}
     optimizer.state.clear()
     for name, values in numbers["state"].items():
@@ -151,8 +151,8 @@ def load_optimizer_state(
 
 
 def _laid_out_like(param: Tensor, value: Tensor, fused: bool) -> Tensor:
-    # The fused kernels walk raw memory: a channels-last parameter with a contiguous moment is silently wrong.
+    # Fused kernels ignore strides: a channels-last parameter with a contiguous moment gives silently wrong results.
     if value.shape == param.shape:
         return torch.empty_like(param, dtype=value.dtype).copy_(value)
-    # a fused kernel wants its step counter on the device, any other optimizer would wait for it there
+    # fused kernels need their step counter on the device; for other optimizers, that would cause a sync in each step
     return value.to(param.device) if fused or value.dim() else value

@@ -1,4 +1,4 @@
-"""Whether the package of an optimizer is there."""
+"""Checks that the package of an optimizer is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_packages(config: OptimizerConfig) -> None:
-    """Raises TrainingError where the optimizer's package is missing. Nothing is imported: that takes seconds."""
+    """Raises TrainingError if the optimizer's package is missing. Imports nothing, which would take seconds."""
     facts = OPTIMIZERS[config.name]
     if facts.package and find_spec(facts.maker.partition(".")[0]) is None:
         raise TrainingError(

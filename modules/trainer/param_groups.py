@@ -1,4 +1,4 @@
-"""The parameter groups of a run: each trained component with the rate, the decay and the end that its part sets."""
+"""The parameter groups of a run, one per trained component with its learning rate, weight decay and last step."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def param_groups(
     base: BaseModel, parts: Mapping[str, PartConfig], steps_per_epoch: int, total_steps: int
 ) -> list[ParamGroup]:
-    """What requires a gradient in the components `parts`.
+    """The trainable parameters of the components in `parts`, one group per component.
 
-    Raises ConfigError where nothing would be left to train before the run's last step.
+    Raises ConfigError if all groups stop training before the end of the run.
     """
     groups = []
     for name, part in parts.items():
@@ -36,7 +36,7 @@ def param_groups(
 
 
 def _last_step(part: PartConfig, steps_per_epoch: int) -> int | None:
-    """The optimizer step after which a part stays as it is; None where it trains to the end."""
+    """The last optimizer step that trains a part; None if it trains to the end of the run."""
     if part.stop_unit == "never":
         return None
     return math.ceil(part.stop_after * (steps_per_epoch if part.stop_unit == "epochs" else 1))

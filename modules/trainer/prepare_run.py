@@ -1,4 +1,4 @@
-"""From settings to a run that is ready for its first step: checks, model, caches, plan."""
+"""Prepares a run up to its first step: checks, model, caches, plan."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from modules.data.prepare import prepare_data
 from modules.data.run_summary import count_texts, disk_needs, image_warnings
 from modules.data.RunPlan import RunPlan, samples_digest
 from modules.data.SampleSource import SampleSource
-from modules.distributed.usable_gpus import device_words
+from modules.distributed.usable_gpus import describe_device
 from modules.families.conditioning import is_unconditional_zero
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
@@ -32,12 +32,12 @@ from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
 from modules.session.out_of_memory import must_fit
 from modules.session.RunFolder import RunFolder
-from modules.trainer.checks import check_parts, check_precision, check_shares, check_start
+from modules.trainer.checks import check_batch_divides, check_parts, check_precision, check_start
 from modules.trainer.compiling import check_compiler, compile_blocks
-from modules.trainer.optimizers import lay_out_parameters
+from modules.trainer.optimizers import make_layout_compatible
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same, settings_digest, weights_digest
-from modules.trainer.resuming import check_divides, newest_backup
+from modules.trainer.resuming import check_resumed_batch, newest_backup
 from modules.weights.BaseModel import BaseModel
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ def prepare_run(
     backups: BackupStore,
     resume: bool = False,
 ) -> PreparedRun:
-    """Everything that comes before the first collective. All ranks call it and find the same.
+    """Prepares everything that comes before the first collective. All ranks call it and get the same result.
 
-    resume: from the newest good one of `backups`.
-    Raises UserError for what the user can fix, and StopRequested where a stop is asked for meanwhile.
+    resume: from the newest good backup in `backups`.
+    Raises UserError for problems that the user can fix, and StopRequested if a stop is requested meanwhile.
     """
     family, method = FAMILIES[config.family], METHODS[config.method]
     run_folder = RunFolder(config.workspace_dir)
@@ -74,10 +74,10 @@ def prepare_run(
     check_precision(config.model, runtime.device)
     if compiles(config):
         check_compiler(runtime.device)
-    if runtime.world_size == 1:  # on several ranks, setup_distributed says which device each has
-        callbacks.on_status(f"Training on {device_words(runtime.device)}")
+    if runtime.world_size == 1:  # with several ranks, setup_distributed prints the devices
+        callbacks.on_status(f"Training on {describe_device(runtime.device)}")
     dataset, buckets = prepare_data(config, family)
-    # read before the model is loaded, so that an unreadable caption is found before hours of caching
+    # read now, so that an unreadable caption is found before hours of caching
     texts = captions(dataset) if method.facts.uses_captions else [("",)] * len(dataset)
     check_placeholders(config, (text for several in texts for text in several))
     for need in disk_needs(config, family, base_info, dataset, buckets, count_texts(config, dataset, texts)):
@@ -86,12 +86,12 @@ def prepare_run(
     if runtime.is_main:
         run_folder.create()
     same("settings", lambda: settings_digest(config), "the files of its settings")
-    same("pictures or captions", lambda: samples_digest(dataset, captions=texts), "the concepts")
-    backup = _earlier_state(config, runtime, progress, run_folder, backups, resume)
+    same("images or captions", lambda: samples_digest(dataset, captions=texts), "the concepts")
+    backup = _find_backup(config, runtime, progress, run_folder, backups, resume)
     for text in image_warnings(config, dataset, learns_captions=method.facts.uses_captions):
         progress.warn(text)
 
-    callbacks.on_status("Opening the model")
+    callbacks.on_status("Opening model")
     base = BaseModel(family, config.model, runtime.device, runtime.loading_turn)
     parts = _trained_parts(config, method, base)
     encoder = DatasetEncoder(
@@ -101,8 +101,8 @@ def prepare_run(
         Path(os.path.expanduser(config.cache_dir)),
         runtime,
         config.distributed_data_loading,
-        progress.tell_or_end,
-        progress.tell,
+        progress.status_or_stop,
+        progress.status,
     )
     takes_latents = method.facts.uses_denoiser
     if not takes_latents:
@@ -125,7 +125,7 @@ def prepare_run(
         sizes=takes_latents and family.takes_sizes,
         **(_noise_options(config, base) if takes_latents else {}),
     )
-    callbacks.on_status("Loading the model")
+    callbacks.on_status("Loading model")
     attach_method(config, method, base, parts)
     same("weights", lambda: weights_digest(base, runtime), "model.base")
 
@@ -135,7 +135,7 @@ def prepare_run(
         raise DataError("concepts: their repeats leave no sample in an epoch; raise concepts.N.repeats.")
     digest = samples_digest(dataset, encoder.unusable)
     if backup and backup.data["run"]["samples"] != digest:
-        progress.warn("The pictures have changed since the backup: the current epoch is planned anew.")
+        progress.warn("The images have changed since the backup: the current epoch is planned again.")
     if not backup and (scaling := describe_scaling(config, runtime.world_size)):
         callbacks.on_status(scaling)
     factor = backup.data["learning_rate_factor"] if backup else learning_rate_factor(config, runtime.world_size)
@@ -159,7 +159,7 @@ def compiles(config: TrainConfig) -> bool:
     return config.model.compile != "off" and METHODS[config.method].facts.uses_denoiser
 
 
-def _earlier_state(
+def _find_backup(
     config: TrainConfig,
     runtime: Runtime,
     progress: StartProgress,
@@ -167,7 +167,7 @@ def _earlier_state(
     backups: BackupStore,
     resume: bool,
 ) -> Backup | None:
-    """The backup to resume from. A folder that holds a run is never started over: its work would be mixed up."""
+    """The backup to resume from, if any. A new run never starts in the folder of another one."""
     if not resume:
         if runtime.is_main:
             run_folder.refuse_earlier_run()
@@ -175,14 +175,14 @@ def _earlier_state(
     backup = newest_backup(backups, runtime)
     if backup is None:
         progress.warn(f"There is no backup in {run_folder.backup_dir}: training starts at step 0.")
-        check_shares(config, runtime.world_size)
+        check_batch_divides(config, runtime.world_size)
     return backup
 
 
 def _trained_parts(config: TrainConfig, method: Method, base: BaseModel) -> dict[str, PartConfig]:
-    """The components of this base that train. Raises UserError, before anything is cached, where that can't be."""
+    """The components of this base to train. Raises UserError, before anything is cached, if there are none."""
     parts = trained_in(method, base, config)
-    check_parts(config, parts)  # again: the base may go without a part of its family
+    check_parts(config, parts)  # again, because this base may lack a component of its family
     check_layers(method, base, parts, config)
     if method.facts.uses_denoiser:
         check_prediction(base.family, base.pipe.scheduler.config)
@@ -194,7 +194,7 @@ def _trains_text(base: BaseModel, parts: dict[str, PartConfig]) -> bool:
 
 
 def _noise_options(config: TrainConfig, base: BaseModel) -> dict[str, Any]:
-    """What a source of batches for a denoiser needs to know."""
+    """The arguments of a SampleSource that only denoisers need."""
     return {
         "diffusion": config.diffusion,
         "loss": config.loss,
@@ -205,7 +205,7 @@ def _noise_options(config: TrainConfig, base: BaseModel) -> dict[str, Any]:
 
 
 def attach_method(config: TrainConfig, method: Method, base: BaseModel, parts: dict[str, PartConfig]) -> None:
-    """Loads what a step needs; after the caching, so that encoders and denoiser are not in memory together."""
+    """Loads the components that a step needs; after caching, so that encoders and denoiser don't share memory."""
     denoisers = base.family.denoisers if method.facts.uses_denoiser else ()
     encoders = base.family.text_components if _trains_text(base, parts) else ()
     present = [name for name in (*denoisers, *encoders) if name in base.component_names]
@@ -214,16 +214,16 @@ def attach_method(config: TrainConfig, method: Method, base: BaseModel, parts: d
     torch.manual_seed(torch_seed(config.seed, "initialisation"))
     method.attach(base, config)
     method.check_output(base, config)
-    lay_out_parameters(config.optimizer, (p for name in parts for p in base.module(name).parameters()))
+    make_layout_compatible(config.optimizer, (p for name in parts for p in base.module(name).parameters()))
     for name in set(denoisers).intersection(present) if compiles(config) else ():
         compile_blocks(base.module(name))
 
 
 def _global_batch(config: TrainConfig, runtime: Runtime, progress: StartProgress, backup: Backup | None) -> int:
-    """Samples per step. A resumed run keeps those of its backup on any number of ranks."""
+    """Samples per step. A resumed run keeps the global batch of its backup on any number of ranks."""
     wanted = global_batch(config, runtime.world_size)
     size = backup.data["run"]["global_batch"] if backup else wanted
     if size != wanted:
-        progress.warn(f"batch_size: the run goes on with the {size} samples per step of its backup.")
-    check_divides(size, runtime.world_size)
+        progress.warn(f"batch_size: the run continues with the {size} samples per step of its backup.")
+    check_resumed_batch(size, runtime.world_size)
     return size

@@ -1,4 +1,4 @@
-"""What the ranks of a run must have alike, each on a machine and with files of its own."""
+"""Checks that all ranks of a run have the same settings, data and weights, although each reads its own files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def check_same(runtime: Runtime, step: int, what: str, digest: Callable[[], str], where: str) -> None:
-    """Raises TrainingError, on all ranks, where the `digest` of one differs from that of rank 0.
+    """Raises TrainingError, on all ranks, if the `digest` of any rank differs from that of rank 0.
 
-    where: what to look at on that rank's machine.
+    what, where: what is compared, and what to check on the machine of that rank, for the message.
     """
     if runtime.world_size == 1:
         return
@@ -30,17 +30,17 @@ def check_same(runtime: Runtime, step: int, what: str, digest: Callable[[], str]
     others = [rank for rank, other in enumerate(digests) if other != digests[0]]
     if others:
         raise TrainingError(
-            f"Rank {others[0]} has other {what} than rank 0 (step {step}): look at {where} on its machine."
+            f"The {what} of rank {others[0]} differ from those of rank 0 (step {step}): check {where} on its machine."
         )
 
 
 def settings_digest(config: TrainConfig) -> str:
-    """Of what all machines have to be told alike."""
+    """A digest of the settings that must be the same on all machines."""
     return hashlib.sha256(json.dumps(shared_values(config), sort_keys=True).encode()).hexdigest()
 
 
 def weights_digest(base: BaseModel, runtime: Runtime) -> str:
-    """Of everything in memory that a step computes with, as far as all ranks hold the same."""
+    """A digest of all weights in memory that every rank holds in full."""
     modules = {name: part for name, part in base.pipe.components.items() if isinstance(part, torch.nn.Module)}
     tensors = {f"{name}.{key}": v for name, part in modules.items() for key, v in part.state_dict().items()}
     return checksum(runtime.replicated(tensors))

@@ -1,4 +1,4 @@
-"""What a run takes over from its last backup, which all ranks must be able to read."""
+"""Agrees on the backup to resume from, which all ranks must be able to read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def newest_backup(backups: BackupStore, runtime: Runtime) -> Backup | None:
-    """The backup that rank 0 finds to be the newest good one; None where there is none.
+    """The newest good backup that rank 0 finds, loaded on every rank; None if there is no backup.
 
-    Raises TrainingError, on all ranks, where all are damaged, or one rank can't read it.
+    Raises TrainingError, on all ranks, if all backups are damaged or if any rank can't read this one.
     """
     backup, refusal = None, ""
     if runtime.is_main:
@@ -43,12 +43,13 @@ def newest_backup(backups: BackupStore, runtime: Runtime) -> Backup | None:
     return backup
 
 
-def check_divides(global_batch: int, num_ranks: int) -> None:
-    """Raises TrainingError where the ranks can't share the batch that a run has from its backup."""
+def check_resumed_batch(global_batch: int, num_ranks: int) -> None:
+    """Raises TrainingError if the global batch of the backup can't be divided evenly among the ranks."""
     if global_batch % num_ranks == 0:
         return
     fitting = [str(number) for number in range(1, global_batch + 1) if global_batch % number == 0]
     wanted = " or ".join([", ".join(fitting[:-1]), fitting[-1]]) if fitting[1:] else fitting[0]
     raise TrainingError(
-        f"The run has {global_batch} samples per step, which {num_ranks} GPUs can't share evenly: resume on {wanted}."
+        f"The global batch of the backup is {global_batch}, which is not divisible by {num_ranks} GPUs: resume on "
+        f"{wanted}."
     )

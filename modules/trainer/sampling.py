@@ -1,4 +1,4 @@
-"""Pictures by the family's own diffusers pipeline, at fixed seeds."""
+"""Generates images with the family's diffusers pipeline, at fixed seeds."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PictureRequest:
-    """One picture to make.
+class ImageRequest:
+    """One image to generate.
 
-    seed: decides its noise, whatever is made beside it. width, height: pixels; None is what the model was made for.
+    seed: of its initial noise, independent of the batch. width, height: in pixels; None for the model's default.
     """
 
     prompt: str
@@ -42,14 +42,14 @@ class PictureRequest:
     steps: int
     guidance: float
 
-    def shared(self) -> tuple:
-        """Pictures of one batch must agree in this."""
+    def batch_key(self) -> tuple:
+        """Images of one batch must have the same key."""
         return self.width, self.height, self.steps, self.guidance, bool(self.negative_prompt)
 
 
-def requests_of(sample: SampleConfig) -> list[PictureRequest]:
-    """The pictures that a sample setting asks for."""
-    first = PictureRequest(
+def image_requests(sample: SampleConfig) -> list[ImageRequest]:
+    """The images that a sample setting asks for."""
+    first = ImageRequest(
         sample.prompt,
         sample.negative_prompt,
         sample.seed,
@@ -61,18 +61,18 @@ def requests_of(sample: SampleConfig) -> list[PictureRequest]:
     return repeated(first, sample.count)
 
 
-def repeated(first: PictureRequest, count: int) -> list[PictureRequest]:
-    """`count` pictures whose seeds count up from the first one's."""
+def repeated(first: ImageRequest, count: int) -> list[ImageRequest]:
+    """`count` images with consecutive seeds, starting with that of `first`."""
     return [replace(first, seed=first.seed + number) for number in range(count)]
 
 
-def make_pictures(
-    pipe: DiffusionPipeline, requests: list[PictureRequest], batch_size: int
-) -> Iterator[tuple[PictureRequest, Image.Image]]:
-    """The pictures in the order of `requests`, each batch as soon as it is made.
+def generate_images(
+    pipe: DiffusionPipeline, requests: list[ImageRequest], batch_size: int
+) -> Iterator[tuple[ImageRequest, Image.Image]]:
+    """Yields the images in the order of `requests`, batch by batch.
 
-    The pipeline's components must all be in memory. Its scheduler is made anew for each batch, because sampling
-    changes it.
+    All components of the pipeline must be in memory. Its scheduler is recreated for each batch, because sampling
+    changes its state.
     """
     family = family_of_pipeline(pipe)
     options = {**family.text.options, **family.call_options} if family else {}
@@ -90,22 +90,22 @@ def make_pictures(
             "guidance_scale": first.guidance,
             "output_type": "pil",
         }
-        if first.negative_prompt:  # else the pipeline takes what its model was trained with in place of a caption
+        if first.negative_prompt:  # otherwise the pipeline uses the unconditional prompt of its model
             arguments["negative_prompt"] = negative
         taken = inspect.signature(pipe.__call__).parameters
         modules = (part for part in pipe.components.values() if isinstance(part, nn.Module))
-        with evaluation_mode(*modules), _decoding_each(pipe), torch.no_grad():
+        with evaluation_mode(*modules), _sliced_decoding(pipe), torch.no_grad():
             output = pipe(**{name: value for name, value in arguments.items() if name in taken})
         images = output.images if hasattr(output, "images") else [frames[0] for frames in output.frames]
         yield from zip(batch, images, strict=True)
 
 
 @contextmanager
-def lower_precision(denoiser: nn.Module, autocast: Callable[[], AbstractContextManager]) -> Iterator[None]:
-    """Inside, `denoiser` computes under what `autocast` makes and gives what it predicts in its input's precision.
+def autocast_denoiser(denoiser: nn.Module, autocast: Callable[[], AbstractContextManager]) -> Iterator[None]:
+    """Inside, `denoiser` runs under `autocast` and returns its prediction in the dtype of its input.
 
-    For a pipeline around it, all of which would be too much: text encoders and VAEs may overflow in float16, and the
-    sampler would add up its steps in less than the precision of the latents.
+    Autocast for the whole pipeline would be wrong: text encoders and VAEs may overflow in float16, and the sampler
+    would lose the precision of the latents.
     """
     forward = denoiser.forward
 
@@ -123,8 +123,8 @@ def lower_precision(denoiser: nn.Module, autocast: Callable[[], AbstractContextM
         del denoiser.forward
 
 
-def save_picture(path: Path, image: Image.Image, request: PictureRequest) -> None:
-    """A PNG that says how it was made; whole or not at all."""
+def save_image(path: Path, image: Image.Image, request: ImageRequest) -> None:
+    """Atomically writes a PNG with the request in its metadata."""
     info = PngInfo()
     for name, value in vars(request).items():
         info.add_text(name, str(value))
@@ -134,8 +134,8 @@ def save_picture(path: Path, image: Image.Image, request: PictureRequest) -> Non
 
 
 @contextmanager
-def _decoding_each(pipe: DiffusionPipeline) -> Iterator[None]:
-    """Inside, the VAE decodes one picture after the other: it is what needs the most memory of a batch."""
+def _sliced_decoding(pipe: DiffusionPipeline) -> Iterator[None]:
+    """Inside, the VAE decodes images one at a time, because decoding a batch takes the most memory."""
     vae = getattr(pipe, "vae", None)
     if not hasattr(vae, "use_slicing"):
         yield
@@ -144,13 +144,13 @@ def _decoding_each(pipe: DiffusionPipeline) -> Iterator[None]:
     try:
         yield
     finally:
-        vae.disable_slicing()  # it would encode one after the other, too
+        vae.disable_slicing()  # it would slow down encoding, too
 
 
-def _batches(requests: list[PictureRequest], size: int) -> Iterator[list[PictureRequest]]:
-    batch: list[PictureRequest] = []
+def _batches(requests: list[ImageRequest], size: int) -> Iterator[list[ImageRequest]]:
+    batch: list[ImageRequest] = []
     for request in requests:
-        if batch and (len(batch) == size or request.shared() != batch[0].shared()):
+        if batch and (len(batch) == size or request.batch_key() != batch[0].batch_key()):
             yield batch
             batch = []
         batch.append(request)

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: a share of the base rate as a pure function of the optimizer step."""
+"""Learning-rate schedules: a factor for the base rate as a pure function of the optimizer step."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ if TYPE_CHECKING:
 INVERSE_SQRT_STEPS = 10_000  # its time scale where there is no warm-up, as in big_vision and transformers
 
 
-def learning_rate_share(config: ScheduleConfig, step: int, total_steps: int) -> float:
-    """The share of the base learning rate that optimizer step `step` (from 0) of `total_steps` uses.
+def schedule_factor(config: ScheduleConfig, step: int, total_steps: int) -> float:
+    """The factor for the base learning rate in optimizer step `step` (from 0) of `total_steps`.
 
-    The warm-up rises linearly and reaches 1 with its last step; from there the schedules fall towards `final_share`,
-    all but the inverse square root until the end of the run.
+    The warm-up rises linearly to 1 in its last step. After it, the schedules decay towards `final_share`; all except
+    the inverse square root end at the last step of the run.
     """
     warmup = warmup_steps(config, total_steps)
     if step < warmup:
         return (step + 1) / warmup
     progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
     if config.name == "inverse_sqrt":
-        falling = _inverse_sqrt(step - warmup, warmup or INVERSE_SQRT_STEPS)
+        decay = _inverse_sqrt(step - warmup, warmup or INVERSE_SQRT_STEPS)
     elif config.name == "cosine_restarts":
-        falling = _cosine_restarts(progress, config.restarts)
+        decay = _cosine_restarts(progress, config.restarts)
     elif config.name == "polynomial":
-        falling = (1.0 - progress) ** config.power
+        decay = (1.0 - progress) ** config.power
     else:
-        falling = {
+        decay = {
             "constant": 1.0,
             "linear": 1.0 - progress,
             "cosine": _cosine(progress),
             "rex": _rex(progress),
         }[config.name]
-    return config.final_share + (1.0 - config.final_share) * falling
+    return config.final_share + (1.0 - config.final_share) * decay
 
 
 def warmup_steps(config: ScheduleConfig, total_steps: int) -> int:
-    """Optimizer steps of warm-up: below 1 the setting is a share of all steps."""
+    """The number of warm-up steps; a setting below 1 is a fraction of all steps."""
     if config.warmup < 1:
         return math.ceil(config.warmup * total_steps)
     return int(config.warmup)
@@ -50,7 +50,7 @@ def _cosine(progress: float) -> float:
 
 
 def _cosine_restarts(progress: float, count: int) -> float:
-    """`count` cosines of one length, each from 1 to 0; the same paper, with T_mult = 1."""
+    """`count` cosine cycles of equal length, each from 1 to 0; the same paper, with T_mult = 1."""
     return 0.0 if progress >= 1.0 else _cosine((count * progress) % 1.0)
 
 

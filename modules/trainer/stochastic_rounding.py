@@ -1,9 +1,9 @@
-"""Steps of an optimizer over bfloat16 weights: computed in float32 and rounded by chance.
+"""Optimizer steps over bfloat16 weights, computed in float32 and rounded stochastically.
 
-A bfloat16 has 8 bits of precision, so an update below 1/512 of a weight is lost when it is rounded to the nearest.
-Rounded up or down with the probability that keeps the mean, such updates add up (Zamirai et al. 2021, "Revisiting
-BFloat16 Training", arXiv 2010.06192). Only a part of the weights is in float32 at a time, so that the memory saved by
-bfloat16 stays saved; the optimizer's own state is in float32.
+bfloat16 has 8 bits of precision, so rounding to nearest loses updates smaller than 1/512 of a weight. Rounded up or
+down with the probabilities that preserve the mean, such updates accumulate (Zamirai et al. 2021, "Revisiting BFloat16
+Training", arXiv 2010.06192). Only one chunk of the weights is in float32 at a time, to keep the memory that bfloat16
+saves; the optimizer's state is in float32.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from modules.data.draws import hash64
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-PART_ELEMENTS = 2**26  # 256 MiB in float32, as much again for their gradients
+CHUNK_ELEMENTS = 2**26  # 256 MiB in float32, and the same for the gradients
 
 
-def split_in_parts(params: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """`params` in order, in parts of one dtype and at most PART_ELEMENTS, or a single larger one."""
-    parts: list[list[nn.Parameter]] = []
+def split_into_chunks(params: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """`params` in order, in chunks of one dtype and at most CHUNK_ELEMENTS; a larger parameter is its own chunk."""
+    chunks: list[list[nn.Parameter]] = []
     size = 0
     for param in params:
-        if not parts or size + param.numel() > PART_ELEMENTS or parts[-1][0].dtype != param.dtype:
-            parts.append([])
+        if not chunks or size + param.numel() > CHUNK_ELEMENTS or chunks[-1][0].dtype != param.dtype:
+            chunks.append([])
             size = 0
-        parts[-1].append(param)
+        chunks[-1].append(param)
         size += param.numel()
-    return parts
+    return chunks
 
 
 @torch.no_grad()
-def step_rounded(optimizer: torch.optim.Optimizer, seed: int, step: int) -> None:
-    """`optimizer.step()`, a group at a time, with float32 copies in the place of that group's bfloat16 weights.
+def step_with_stochastic_rounding(optimizer: torch.optim.Optimizer, seed: int, step: int) -> None:
+    """Calls `optimizer.step()` one group at a time, with float32 copies in place of the group's bfloat16 weights.
 
-    Takes the gradients of these weights away. seed, step: decide the roundings, the same on every rank and after a
+    Removes the gradients of these weights. seed, step: seed the rounding, which is the same on every rank and after a
     resume.
     """
     groups = optimizer.param_groups
     try:
         for number, group in enumerate(groups):
             optimizer.param_groups = [group]
-            _step_group(optimizer, group, (seed, step, number))  # a function, so that its copies are gone by the next
+            _step_group(optimizer, group, (seed, step, number))  # a function, to free its copies
     finally:
         optimizer.param_groups = groups
 
@@ -58,7 +58,7 @@ def _step_group(optimizer: torch.optim.Optimizer, group: dict, draw: tuple[int, 
     group["params"] = params
     _move_state(optimizer, {copy: param for param, copy in copies.items()})
     for index, (param, copy) in enumerate(copies.items()):
-        param.copy_(round_by_chance(copy, hash64(*draw, index, "rounding")))
+        param.copy_(stochastic_round(copy, hash64(*draw, index, "rounding")))
 
 
 def _is_rounded(param: nn.Parameter) -> bool:
@@ -66,34 +66,34 @@ def _is_rounded(param: nn.Parameter) -> bool:
 
 
 def _precise_copy(param: nn.Parameter) -> nn.Parameter:
-    """Not the parameter itself with other data: with another dtype it would lose the hooks of data parallelism."""
+    """A new float32 parameter. Changing the dtype of the original in place would remove its DDP hooks."""
     copy = torch.nn.Parameter(param.detach().float())
     gradient, param.grad = param.grad, None
     copy.grad = gradient.float()
     return copy
 
 
-def _move_state(optimizer: torch.optim.Optimizer, places: dict[nn.Parameter, nn.Parameter]) -> None:
-    for source, target in places.items():
+def _move_state(optimizer: torch.optim.Optimizer, targets: dict[nn.Parameter, nn.Parameter]) -> None:
+    for source, target in targets.items():
         if source in optimizer.state:
             optimizer.state[target] = optimizer.state.pop(source)
 
 
-def round_by_chance(values: Tensor, seed: int) -> Tensor:
-    """float32 `values` as bfloat16, up or down with the probability that keeps the mean; exact ones stay.
+def stochastic_round(values: Tensor, seed: int) -> Tensor:
+    """float32 `values` as bfloat16, rounded up or down with the probabilities that preserve the mean.
 
-    The upper half of a float32's bits is its bfloat16; adding 16 random bits to the lower half carries into it with
-    that probability. The bits are a hash of seed and place rather than of a generator, whose numbers differ between
-    models of GPUs. Method of hashing: C. Wellons, "Prospecting for hash functions", lowbias32.
+    The upper 16 bits of a float32 are its bfloat16; adding 16 random bits to the lower half carries into them with the
+    right probability. The bits are a hash of seed and index, because generators give different numbers on different GPU
+    models. Hash function: C. Wellons, "Prospecting for hash functions", lowbias32.
     """
-    places = torch.arange(values.numel(), dtype=torch.int32, device=values.device).view(values.shape)
-    noise = places.bitwise_xor_(_as_int32(seed))
+    indexes = torch.arange(values.numel(), dtype=torch.int32, device=values.device).view(values.shape)
+    noise = indexes.bitwise_xor_(_as_int32(seed))
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        # int32 shifts keep the sign: what it fills in is masked out
+        # int32 shifts extend the sign; the mask removes it
         noise.bitwise_xor_((noise >> shift) & ((1 << (32 - shift)) - 1)).mul_(_as_int32(factor))
     noise.bitwise_xor_((noise >> 16) & 0xFFFF).bitwise_and_(0xFFFF)
     bits = values.detach().view(torch.int32) + noise
-    # not finite: a carry would make a NaN of an infinity, or the other way round
+    # for values that are not finite, a carry could turn infinity into NaN or NaN into infinity
     rounded = bits.bitwise_and_(-0x10000).view(torch.float32)
     return torch.where(values.isfinite(), rounded, values).to(torch.bfloat16)
 

@@ -1,7 +1,7 @@
-"""The loss of samples that are never trained on, with noise and timesteps that stay the same from one time to the next.
+"""The loss of samples that are never trained on, with fixed noise and timesteps.
 
-The differences between two measurements are then those of the weights alone, where a training loss mostly shows which
-timesteps were drawn.
+Two measurements therefore differ only because of the weights, whereas a training loss mostly shows which timesteps were
+drawn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ValidationLoss:
-    """The mean loss of held-out samples, each at `num_timesteps` timesteps: quantiles of those that are trained.
+    """The mean loss of the validation samples, each at `num_timesteps` quantiles of the training timesteps.
 
     micro_batches: this rank's part of the samples; ranks may have different numbers of them, or none.
     """
@@ -37,9 +37,9 @@ class ValidationLoss:
 
     @torch.no_grad()
     def measure(self, loss: Loss) -> float:
-        """The mean over samples and timesteps, the same on all ranks; with the weights as they are now.
+        """The mean over samples and timesteps with the current weights; the same on all ranks.
 
-        loss: not wrapped for data parallelism: ranks have different numbers of batches, and no collective may be open.
+        loss: the bare module, not wrapped in DDP, because ranks have different numbers of batches.
         """
         loss_sum, count = torch.zeros((), dtype=torch.float64, device=self.runtime.device), 0
         with evaluation_mode(loss):
@@ -49,11 +49,11 @@ class ValidationLoss:
                 loss_sum += batch_sum.double()
                 count += batch_count
                 self.runtime.heartbeat.beat()
-        shares = self.runtime.gather([loss_sum.item(), count], "validating")
-        return sum(share[0] for share in shares) / sum(share[1] for share in shares)
+        sums = self.runtime.gather([loss_sum.item(), count], "validating")
+        return sum(rank_sum for rank_sum, _ in sums) / sum(rank_count for _, rank_count in sums)
 
     def _batches(self) -> Iterator[Batch]:
-        """This rank's, each of the same samples at one timestep after the other."""
+        """This rank's batches, each repeated at every timestep."""
         for micro_batch in self.micro_batches:
             batch = self.source.batch(micro_batch, epoch=0)
             batch = replace(batch, weight=torch.ones_like(batch.weight))

@@ -5,12 +5,12 @@ from accelerate import Accelerator
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from scripts.benchmarks.engine_task import BATCH, CLIP, LEARNING_RATE, epochs, make_data, make_model
+from scripts.benchmarks.engine_task import BATCH, CLIP, LEARNING_RATE, device_type, epochs, make_data, make_model, run
 from scripts.benchmarks.worker import Turns, WorkerArguments, num_ranks
 
 
 def train(arguments: WorkerArguments, turns: Turns) -> None:
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    accelerator = Accelerator(cpu=device_type() == "cpu")
     model = make_model()
     loader = DataLoader(make_data(arguments, num_ranks()), batch_size=BATCH, shuffle=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
@@ -31,7 +31,4 @@ def train(arguments: WorkerArguments, turns: Turns) -> None:
 
 
 if __name__ == "__main__":
-    arguments = WorkerArguments.parse()
-    turns = Turns(arguments, "cuda" if torch.cuda.is_available() else "cpu", num_ranks())
-    turns.wait()
-    train(arguments, turns)
+    run(train)

@@ -1,21 +1,27 @@
 """TrainingEngine under comparison."""
 
+import os
+
 import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.trainer import TrainingEngine
-from scripts.benchmarks.engine_task import BATCH, CLIP, LEARNING_RATE, epochs, make_data, make_model
+from scripts.benchmarks.engine_task import BATCH, CLIP, LEARNING_RATE, device_type, epochs, make_data, make_model, run
 from scripts.benchmarks.worker import Turns, WorkerArguments, num_ranks
 
 
 class TakeTurns(TrainCallbacks):
-    def __init__(self, turns: Turns):
-        self.turns = turns
+    """Hears of a step when the next one is done: the last turn, too, has as many steps as the others."""
+
+    def __init__(self, turns: Turns, total_steps: int):
+        self.turns, self.total_steps = turns, total_steps
 
     def on_step(self, info):
         self.turns.after_step(info.step)
+        if info.step == self.total_steps:
+            os._exit(0)
 
 
 def train(arguments: WorkerArguments, turns: Turns) -> None:
@@ -23,7 +29,7 @@ def train(arguments: WorkerArguments, turns: Turns) -> None:
     engine = TrainingEngine(
         make_model(),
         distributed=num_ranks() > 1,
-        sync_batchnorm=torch.cuda.is_available(),
+        sync_batchnorm=device_type() == "cuda",
         output_dir=arguments.run_folder,
     )
     loader = DataLoader(make_data(arguments, num_ranks()), batch_size=BATCH, shuffle=True)
@@ -32,15 +38,12 @@ def train(arguments: WorkerArguments, turns: Turns) -> None:
         optimizer=torch.optim.AdamW(engine.model.parameters(), lr=LEARNING_RATE, fused=True),
         criterion=cross_entropy,
         clip_grad_norm=CLIP,
-        num_epochs=epochs(arguments),
-        callbacks=TakeTurns(turns),
+        num_epochs=epochs(arguments) + 1,
+        callbacks=TakeTurns(turns, arguments.total_steps),
         save_best=False,
         save_last=False,
     )
 
 
 if __name__ == "__main__":
-    arguments = WorkerArguments.parse()
-    turns = Turns(arguments, "cuda" if torch.cuda.is_available() else "cpu", num_ranks())
-    turns.wait()
-    train(arguments, turns)
+    run(train)

@@ -5,13 +5,12 @@ from lightning_fabric import Fabric
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from scripts.benchmarks.engine_task import BATCH, CLIP, LEARNING_RATE, epochs, make_data, make_model
+from scripts.benchmarks.engine_task import BATCH, CLIP, LEARNING_RATE, device_type, epochs, make_data, make_model, run
 from scripts.benchmarks.worker import Turns, WorkerArguments, num_ranks
 
 
 def train(arguments: WorkerArguments, turns: Turns) -> None:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    fabric = Fabric(accelerator=device, devices=num_ranks(), strategy="ddp" if num_ranks() > 1 else "auto")
+    fabric = Fabric(accelerator=device_type(), devices=num_ranks(), strategy="ddp" if num_ranks() > 1 else "auto")
     fabric.launch()
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
@@ -36,7 +35,4 @@ def train(arguments: WorkerArguments, turns: Turns) -> None:
 
 
 if __name__ == "__main__":
-    arguments = WorkerArguments.parse()
-    turns = Turns(arguments, "cuda" if torch.cuda.is_available() else "cpu", num_ranks())
-    turns.wait()
-    train(arguments, turns)
+    run(train)

@@ -9,13 +9,13 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
-from scripts.benchmarks.engine_task import BATCH, CLIP, LEARNING_RATE, epochs, make_data, make_model
+from scripts.benchmarks.engine_task import BATCH, CLIP, LEARNING_RATE, device_type, epochs, make_data, make_model, run
 from scripts.benchmarks.worker import Turns, WorkerArguments, num_ranks
 
 
 def train(arguments: WorkerArguments, turns: Turns) -> None:
     ranks = num_ranks()
-    is_cuda = torch.cuda.is_available()
+    is_cuda = device_type() == "cuda"
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if is_cuda else torch.device("cpu")
     model = make_model().to(device)
     data = make_data(arguments, ranks)
@@ -51,7 +51,4 @@ def train(arguments: WorkerArguments, turns: Turns) -> None:
 
 
 if __name__ == "__main__":
-    arguments = WorkerArguments.parse()
-    turns = Turns(arguments, "cuda" if torch.cuda.is_available() else "cpu", num_ranks())
-    turns.wait()
-    train(arguments, turns)
+    run(train)

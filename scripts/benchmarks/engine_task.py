@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from scripts.benchmarks.worker import WorkerArguments
+from scripts.benchmarks.worker import Turns, WorkerArguments, num_ranks
 
 BATCH = 64  # of a rank
 LEARNING_RATE = 1e-3
@@ -27,6 +29,19 @@ def make_data(arguments: WorkerArguments, world_size: int) -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
     count = min(arguments.total_steps, 50) * BATCH * world_size
     return TensorDataset(torch.randn(count, 3, 32, 32, generator=generator), torch.arange(count) % 10)
+
+
+def run(train: Callable[[WorkerArguments, Turns], None]) -> None:
+    """Runs `train` as a program under comparison, which begins with its first turn."""
+    arguments = WorkerArguments.parse()
+    turns = Turns(arguments, device_type(), num_ranks())
+    turns.wait()
+    train(arguments, turns)
+
+
+def device_type() -> str:
+    """What every program of the comparison trains on."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def epochs(arguments: WorkerArguments) -> int:

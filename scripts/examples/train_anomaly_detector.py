@@ -31,7 +31,7 @@ from modules.config.errors import UserError
 from modules.launch.accelerate import accelerate_option
 from modules.session.printing import print_line, print_text
 from modules.trainer import TrainingEngine, launch_distributed_training
-from modules.trainer.picture_grid import picture_grid
+from modules.trainer.image_grid import image_grid
 from scripts.examples.image_data import load_digits
 
 AMP_DTYPES = {"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -167,7 +167,7 @@ def save_grid(rows: dict[str, Tensor], path: Path) -> None:
         gray = (255 * (1 - images_B1HW[:, 0].clamp(0, 1))).round().byte().numpy()
         return [Image.fromarray(one) for one in gray]
 
-    picture_grid([pictures(images) for images in rows.values()], row_names=list(rows), scale=4).save(path)
+    image_grid([pictures(images) for images in rows.values()], row_names=list(rows), scale=4).save(path)
 
 
 if __name__ == "__main__":

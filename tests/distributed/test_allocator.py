@@ -1,4 +1,4 @@
-"""Segments of GPU memory grow where the driver can do it, and nobody has said otherwise."""
+"""Expandable segments are enabled if the driver supports them and the user has not configured the allocator."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 import pytest
 import torch
 
-from modules.distributed.allocator import OFF, ON, VARIABLES, grow_segments
+from modules.distributed.allocator import OFF, ON, VARIABLES, enable_expandable_segments
 
 
 @pytest.fixture
 def told(monkeypatch) -> list[str]:
-    """What the allocator was told, on Linux, with a GPU that works."""
+    """The settings passed to the allocator, on Linux with a working GPU."""
     settings = []
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append)
     monkeypatch.setattr(torch, "empty", lambda *size, device: None)
@@ -24,23 +24,23 @@ def told(monkeypatch) -> list[str]:
     return settings
 
 
-def test_segments_grow_on_linux(told):
-    grow_segments(torch.device("cuda", 0))
+def test_expandable_segments_are_enabled_on_linux(told):
+    enable_expandable_segments(torch.device("cuda", 0))
     assert told == [ON]
 
 
 @pytest.mark.parametrize("name", VARIABLES)
-def test_what_the_environment_says_of_the_allocator_stays(name, told, monkeypatch):
+def test_allocator_settings_in_the_environment_are_kept(name, told, monkeypatch):
     monkeypatch.setenv(name, "max_split_size_mb:128")
-    grow_segments(torch.device("cuda", 0))
+    enable_expandable_segments(torch.device("cuda", 0))
     assert told == []
 
 
 @pytest.mark.parametrize(("system", "release"), [("win32", "10"), ("linux", "5.15.153.1-microsoft-standard-WSL2")])
-def test_where_torch_can_not_do_it_nothing_is_tried(system, release, told, monkeypatch):
+def test_unsupported_platforms_are_left_alone(system, release, told, monkeypatch):
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(platform, "release", lambda: release)
-    grow_segments(torch.device("cuda", 0))
+    enable_expandable_segments(torch.device("cuda", 0))
     assert told == []
 
 
@@ -48,18 +48,18 @@ def test_where_torch_can_not_do_it_nothing_is_tried(system, release, told, monke
     ("error", "settings"),
     [
         (RuntimeError("CUDA driver error: operation not supported"), [ON, OFF]),
-        (torch.OutOfMemoryError("CUDA out of memory."), [ON]),  # of another program's making
+        (torch.OutOfMemoryError("CUDA out of memory."), [ON]),  # another program uses the memory
     ],
 )
-def test_on_a_virtual_gpu_that_can_not_do_it_it_is_switched_off(error, settings, told, monkeypatch):
+def test_expandable_segments_are_disabled_again_if_the_trial_fails(error, settings, told, monkeypatch):
     def fail(*size, device):
         raise error
 
     monkeypatch.setattr(torch, "empty", fail)
-    grow_segments(torch.device("cuda", 0))
+    enable_expandable_segments(torch.device("cuda", 0))
     assert told == settings
 
 
-def test_torch_takes_the_settings():
-    """In a build without CUDA, too: a name that changes is found on any machine."""
+def test_torch_accepts_the_settings():
+    """Works without CUDA, too, so that a renamed setting is noticed on any machine."""
     torch._C._accelerator_setAllocatorSettings(OFF)

@@ -13,22 +13,22 @@ def test_ranks_exchange_plain_data_and_sums(two_ranks):
     first, second = two_ranks.run(rank_scenarios.exchange)
     assert first["gathered"] == second["gathered"] == [{"rank": 0}, {"rank": 1}]
     assert first["told"] == second["told"] == [0, "plain"]
-    of_main = torch.tensor(0.1).item()  # in float32, as it was
-    assert first["total"] == second["total"] == [2.0, 1.0, of_main]
+    main_value = torch.tensor(0.1).item()  # rounded to float32
+    assert first["total"] == second["total"] == [2.0, 1.0, main_value]
     assert (first["ranks"], second["ranks"]) == ([0, 0, 2, True], [1, 1, 2, False])
 
 
 @pytest.mark.parametrize("speaker", [0, 1])
-def test_a_stop_that_one_rank_announces_is_heard_by_all_and_by_no_other_run(two_ranks, speaker):
+def test_a_stop_announced_by_one_rank_reaches_all_ranks_of_its_run_only(two_ranks, speaker):
     assert two_ranks.run(rank_scenarios.announce_stop, speaker=speaker) == [False, False]
 
 
-def test_a_wait_beats_and_ends_where_it_is_called_away(two_ranks):
+def test_a_wait_beats_and_ends_with_an_exception_from_on_wait(two_ranks):
     assert two_ranks.run(rank_scenarios.interrupt_a_wait) == ["StopRequested: ", ""]
 
 
-def test_two_denoisers_of_which_each_rank_trains_another_equal_one_process(two_ranks):
-    # all four micro-batches of a step, two for each rank: both the same, one each, one denoiser on no rank, on one rank
+def test_ranks_that_train_different_denoisers_equal_one_process(two_ranks):
+    # the denoisers of a step's four micro-batches, two per rank: both the same, one each, one unused, one on one rank
     patterns = [list(numbers) for numbers in itertools.product((0, 1), repeat=4)]
     chosen = patterns + patterns[::-1]
     alone = run_alone(rank_scenarios.train_two_denoisers, chosen=chosen)
@@ -41,7 +41,7 @@ def test_two_denoisers_of_which_each_rank_trains_another_equal_one_process(two_r
             assert row == pytest.approx(expected_row, rel=1e-9)
 
 
-def test_what_is_frozen_is_neither_broadcast_nor_reduced(two_ranks):
+def test_frozen_parameters_are_neither_broadcast_nor_reduced(two_ranks):
     first, second = two_ranks.run(rank_scenarios.keep_what_is_frozen)
     assert first["frozen"] != second["frozen"]
     assert first["shift"] == second["shift"] == [0.0, 0.0]  # a buffer: rank 0's
@@ -49,21 +49,21 @@ def test_what_is_frozen_is_neither_broadcast_nor_reduced(two_ranks):
     assert not first["has_gradient"]
 
 
-def test_a_step_has_one_collective_beside_the_gradients_and_never_waits_for_the_device(two_ranks):
+def test_a_step_has_one_collective_besides_the_gradients_and_no_sync(two_ranks):
     for counts in two_ranks.run(rank_scenarios.count_collectives, steps=5):
         assert counts.pop("all_reduce") == 5
         assert set(counts.values()) == {0}
 
 
 @pytest.mark.parametrize("stopper", [0, 1])
-def test_a_stop_at_any_moment_ends_all_ranks_at_the_same_step(two_ranks, stopper):
+def test_a_stop_at_any_time_ends_all_ranks_at_the_same_step(two_ranks, stopper):
     first, second = two_ranks.run(rank_scenarios.stop_many_times, trials=50, stopper=stopper)
     assert first == second
-    assert len(set(first)) > 5  # at many moments
+    assert len(set(first)) > 5  # at many different steps
 
 
 @pytest.mark.parametrize("stopper", [0, 1])
-def test_all_ranks_begin_or_none_whenever_one_of_them_ends_the_start(two_ranks, stopper):
+def test_either_all_ranks_begin_or_none_if_one_vetoes_the_start(two_ranks, stopper):
     first, second = two_ranks.run(rank_scenarios.begin_or_end, trials=40, stopper=stopper)
     assert first == second
     assert set(first) == {"began", "ended"}

@@ -10,11 +10,16 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
-from modules.distributed.environments import RankEnvironment, find_environment, lone_accelerate, spawn_variables
+from modules.distributed.environments import (
+    RankEnvironment,
+    find_environment,
+    is_single_accelerate_process,
+    spawn_variables,
+)
 
 ROOT = Path(__file__).parents[2]
 
-# What torch 2.13's torchrun sets for the second of two ranks, and accelerate 1.15 beside it.
+# The variables that torch 2.13's torchrun sets for the second of two ranks, and those that accelerate 1.15 adds.
 TORCHRUN = {
     "RANK": "1",
     "LOCAL_RANK": "1",
@@ -53,7 +58,7 @@ def ranks(environment: RankEnvironment) -> tuple[int, ...]:
     return e.rank, e.local_rank, e.world_size, e.local_world_size, e.node_rank, e.num_nodes
 
 
-def test_a_process_started_alone_has_no_environment():
+def test_a_process_without_a_launcher_has_no_environment():
     assert find_environment({}) is None
     assert find_environment({"MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "RANK": "0"}) is None
 
@@ -68,13 +73,13 @@ def test_spawn_reads_what_spawn_variables_wrote():
     assert (found.run_id, found.attempt, found.has_store) == ("r7/attempt_2", 2, False)
 
 
-def test_spawn_on_one_node_meets_on_the_loopback():
-    config = TrainConfig(master_addr="10.0.0.7")  # left over from a run on several
+def test_spawn_on_one_node_uses_the_loopback_address():
+    config = TrainConfig(master_addr="10.0.0.7")  # left over from a run on several nodes
     env = spawn_variables(0, config, num_ranks=2, port=12355, run_id="r")
     assert find_environment(env).master_addr == "127.0.0.1"
 
 
-def test_spawned_ranks_count_gpus_as_they_are_listed():
+def test_spawned_ranks_number_gpus_in_listed_order():
     assert spawn_variables(0, TrainConfig(), 2, 12355, "r")["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
@@ -86,7 +91,7 @@ def test_torchrun():
     assert (found.run_id, found.attempt, found.has_store) == ("none/attempt_3", 3, True)
 
 
-def test_torchrun_nodes_of_different_sizes_are_taken_as_they_are():
+def test_torchrun_nodes_may_have_different_sizes():
     env = TORCHRUN | {"RANK": "3", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1"}
     env |= {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}
     assert ranks(find_environment(env)) == (3, 0, 4, 1, 1, 2)
@@ -102,24 +107,24 @@ def test_wrappers_that_set_only_the_variables_of_torch_count_as_torchrun():
     assert ranks(find_environment(two_nodes)) == (6, 2, 8, 4, 1, 2)
 
 
-def test_ranks_on_other_machines_are_not_guessed():
+def test_the_local_world_size_of_several_machines_is_not_guessed():
     env = without(TORCHRUN | {"MASTER_ADDR": "n1"}, "LOCAL_WORLD_SIZE")
     with pytest.raises(UserError, match="LOCAL_WORLD_SIZE is not set"):
         find_environment(env)
 
 
-def test_accelerate_is_torchrun_by_another_name():
+def test_accelerate_is_detected_with_the_variables_of_torchrun():
     found = find_environment(TORCHRUN | ACCELERATE)
     assert found.name == "accelerate"
     assert ranks(found) == ranks(find_environment(TORCHRUN))
     assert found.has_store
 
 
-def test_accelerate_with_one_process_is_none_but_noticed():
+def test_a_single_accelerate_process_is_not_a_rank_but_is_detected():
     assert find_environment(ACCELERATE) is None
-    assert lone_accelerate(ACCELERATE | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
-    assert not lone_accelerate(TORCHRUN | ACCELERATE)
-    assert not lone_accelerate({})
+    assert is_single_accelerate_process(ACCELERATE | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
+    assert not is_single_accelerate_process(TORCHRUN | ACCELERATE)
+    assert not is_single_accelerate_process({})
 
 
 def test_slurm():
@@ -132,7 +137,7 @@ def test_slurm():
     assert ranks(find_environment(last)) == (6, 0, 7, 1, 3, 4)
 
 
-def test_slurm_answers_for_the_job_where_it_does_not_for_the_step():
+def test_slurm_falls_back_to_the_variables_of_the_job():
     step = ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST")
     job = ("SLURM_NTASKS", "SLURM_NNODES", "SLURM_TASKS_PER_NODE", "SLURM_JOB_NODELIST")
     env = without(SLURM, *step) | {new: SLURM[old] for old, new in zip(step, job, strict=True)}
@@ -146,10 +151,10 @@ def test_slurm_answers_for_the_job_where_it_does_not_for_the_step():
         {"SLURM_STEP_ID": "batch"},
         {"SLURM_STEP_ID": "4294967291"},  # the batch step
         {"SLURM_STEP_ID": "4294967290"},  # the interactive step
-        {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"},  # a shell got by srun --pty
+        {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"},  # a shell started with srun --pty
     ],
 )
-def test_a_batch_script_or_a_shell_on_a_node_is_started_alone(changes):
+def test_a_batch_script_or_shell_is_not_a_rank(changes):
     assert find_environment(SLURM | changes) is None
 
 
@@ -163,23 +168,23 @@ def test_a_batch_script_or_a_shell_on_a_node_is_started_alone(changes):
         ("n[9]", "n9"),
     ],
 )
-def test_slurm_ranks_meet_at_the_first_host(hosts, first):
+def test_slurm_ranks_connect_to_the_first_host(hosts, first):
     assert find_environment(SLURM | {"SLURM_STEP_NODELIST": hosts}).master_addr == first
 
 
-def test_slurm_on_one_node_meets_on_the_loopback():
+def test_slurm_on_one_node_uses_the_loopback_address():
     one = {"SLURM_STEP_NUM_TASKS": "6", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_TASKS_PER_NODE": "6"}
     found = find_environment(SLURM | one | {"SLURM_NODEID": "0", "MASTER_ADDR": "n03"})
     assert (found.master_addr, found.num_nodes, found.local_world_size) == ("127.0.0.1", 1, 6)
 
 
-def test_slurm_takes_the_address_and_port_that_the_script_exports():
+def test_slurm_uses_an_exported_address_and_port():
     found = find_environment(SLURM | {"MASTER_ADDR": "n05", "MASTER_PORT": "29400"})
     assert (found.master_addr, found.master_port) == ("n05", 29400)
 
 
-def test_slurm_jobs_and_steps_that_share_a_node_have_ports_of_their_own():
-    # the jobs of an array have consecutive IDs, each its own
+def test_slurm_jobs_and_steps_on_one_node_have_different_ports():
+    # the jobs of an array have consecutive IDs
     ports = {
         find_environment(SLURM | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)}).master_port
         for job in range(4711, 4811)
@@ -190,7 +195,7 @@ def test_slurm_jobs_and_steps_that_share_a_node_have_ports_of_their_own():
     assert max(ports) < 40000
 
 
-def test_torchrun_in_a_slurm_job_is_torchrun_and_our_own_ranks_come_first():
+def test_our_own_ranks_take_precedence_over_torchrun_and_torchrun_over_slurm():
     assert find_environment(SLURM | TORCHRUN).name == "torchrun"
     own = spawn_variables(0, TrainConfig(), 2, 12355, "r")
     assert find_environment(SLURM | TORCHRUN | ACCELERATE | own).name == "spawn"
@@ -223,7 +228,7 @@ def test_torchrun_in_a_slurm_job_is_torchrun_and_our_own_ranks_come_first():
         (spawn_variables(0, TrainConfig(), 2, 12355, "r"), "CHORUS_ATTEMPT", "-1", "a whole number"),
     ],
 )
-def test_a_wrong_value_is_refused_by_the_name_of_its_variable(env, name, value, rule):
+def test_an_invalid_value_is_refused_with_the_name_of_its_variable(env, name, value, rule):
     with pytest.raises(UserError, match=rf"^{name} is '[^']*': it must be {rule}") as caught:
         find_environment(env | {name: value})
     assert len(str(caught.value)) < 300
@@ -263,8 +268,8 @@ with open(path, "w") as file:
         ("torchrun", ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]),
     ],
 )
-def test_the_launcher_itself_starts_two_ranks_that_are_found(name, launcher, tmp_path):
-    """Takes about 4 s each. accelerate starts a single process, and says nothing, if its file is not quite right."""
+def test_two_ranks_of_the_real_launcher_are_detected(name, launcher, tmp_path):
+    """Takes about 4 s each. With a slightly wrong config file, accelerate silently starts a single process."""
     (tmp_path / "show.py").write_text(SHOW, encoding="utf-8")
     file = [str(ROOT / "resources" / "accelerate_config.yaml")] if name == "accelerate" else []
     command = [sys.executable, "-m", *launcher, *file, str(tmp_path / "show.py"), str(tmp_path)]

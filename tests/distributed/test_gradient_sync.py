@@ -9,17 +9,17 @@ EXACT = 1 + 2 / 3  # 1/3 on rank 0 and 4/3 on rank 1
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_gradients_are_summed_in_the_precision_that_is_asked_for(two_ranks, precision):
+def test_gradients_are_summed_in_the_requested_precision(two_ranks, precision):
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-    # as they travel: each rank's half
+    # as transferred: half of each rank's value
     expected = 2 * sum(torch.tensor((rank + 1 / 3) / 2).to(dtype) for rank in range(2)).float().item()
     first, second = two_ranks.run(rank_scenarios.reduce_gradients, precision=precision)
     assert first == second == [expected]
     assert expected == pytest.approx(EXACT, rel=torch.finfo(dtype).eps)
-    assert precision == "fp32" or expected != pytest.approx(EXACT, rel=1e-6)  # fewer bits than fp32 has
+    assert precision == "fp32" or expected != pytest.approx(EXACT, rel=1e-6)  # lower precision than fp32
 
 
-def test_fp16_does_not_overflow_by_the_number_of_ranks(two_ranks):
+def test_fp16_does_not_overflow_with_many_ranks(two_ranks):
     largest = torch.finfo(torch.float16).max
     first, second = two_ranks.run(rank_scenarios.reduce_gradients, precision="fp16", value=largest)
     assert first == second == [2 * largest]

@@ -16,11 +16,11 @@ from modules.distributed.Heartbeat import LIMIT_VARIABLE, PHASE_LIMITS, read_lim
         ("saving = 1e3", {"saving": 1000.0}),
     ],
 )
-def test_a_limit_is_for_all_phases_or_for_one(text, limits):
+def test_a_limit_applies_to_all_phases_or_to_one(text, limits):
     assert read_limits({LIMIT_VARIABLE: text}) == limits
 
 
-def test_without_the_variable_nothing_is_limited_otherwise():
+def test_without_the_variable_there_are_no_overrides():
     assert read_limits({}) == {}
 
 
@@ -29,10 +29,11 @@ WRONG_NUMBERS = ("training=", "training=0", "training=1,5", "60s", " ", "0", "-1
 
 
 @pytest.mark.parametrize("text", [*WRONG_PHASES, *WRONG_NUMBERS])
-def test_a_value_that_means_nothing_is_refused_in_one_sentence(text):
+def test_an_invalid_value_is_refused_in_one_sentence(text):
     with pytest.raises(UserError) as refused:
         read_limits({LIMIT_VARIABLE: text})
     assert str(refused.value) == (
-        f"CHORUS_HEARTBEAT_SECONDS is {text!r}: it must be a number of seconds above 0, as in 60, or one for a phase "
-        "(loading, joining, caching, training, sampling, saving, waiting), as in training=60; correct it, or unset it."
+        f"CHORUS_HEARTBEAT_SECONDS is {text!r}: it must be a number of seconds above 0, such as 60, or one for a "
+        "phase (loading, joining, caching, training, sampling, saving, waiting), such as training=60; correct it, or "
+        "unset it."
     )

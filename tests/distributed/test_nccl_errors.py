@@ -1,4 +1,4 @@
-"""An error of NCCL is told with its cause and what to do, not with where torch met it."""
+"""NCCL errors are reported with their cause and remedy instead of torch's source location."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SILENT = nccl_error("ncclSystemError")
         (SILENT, False, r"\(ncclSystemError: System call or external library call failed\): set NCCL_DEBUG=INFO"),
     ],
 )
-def test_the_cause_and_what_to_do_about_it_are_one_sentence(error, is_known, words):
+def test_cause_and_remedy_are_one_sentence(error, is_known, words):
     assert is_nccl_error(error)
     assert has_known_cause(error) is is_known
     text = explain_nccl_error(error)
@@ -44,11 +44,11 @@ def test_the_cause_and_what_to_do_about_it_are_one_sentence(error, is_known, wor
 
 
 @pytest.mark.parametrize("error", [ValueError("NCCL error in: a prompt"), dist.DistStoreError("the store is gone")])
-def test_other_errors_are_none_of_nccl(error):
+def test_other_errors_are_not_nccl_errors(error):
     assert not is_nccl_error(error)
 
 
-def test_ranks_that_nccl_can_not_join_are_not_told_to_look_at_the_network():
+def test_an_nccl_error_while_joining_does_not_blame_the_network():
     environment = SpawnEnvironment(1, 1, 2, 2, 0, 1, "127.0.0.1", 12355, "run", 0)
     words = r"^Rank 1: NCCL can't connect the GPUs \(Error while .*\): .*--shm-size=8g"
     with pytest.raises(RanksError, match=words), module._explained(environment):

@@ -1,4 +1,4 @@
-"""The communication probe with real gloo ranks: what it measures, and whom it blames."""
+"""The communication probe with real gloo ranks: what it measures, and which rank it blames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from modules.config.errors import UserError
 from modules.distributed import probe as probe_module
 from modules.distributed.probe import bus_bandwidth, choose_ranks, main, probe
 from modules.distributed.probe_worker import rounds_that_fit
-from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, spoken
+from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, join_words
 from tests.support.waiting import wait_until
 
 SHORT = ["--megabytes", "1", "--seconds", "0.1"]
@@ -52,7 +52,7 @@ def test_three_ranks_give_a_speed_for_each_pair_and_for_all(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("once", "rounds"), [(10.0, 3), (0.25, 4), (1e-9, 1000)])
-def test_ranks_agree_on_the_rounds_in_one_type_also_at_its_limits(once, rounds):
+def test_the_number_of_rounds_is_always_a_float(once, rounds):
     assert rounds_that_fit(1.0, once) == rounds
     assert type(rounds_that_fit(1.0, once)) is float
 
@@ -73,7 +73,7 @@ def test_ranks_agree_on_the_rounds_in_one_type_also_at_its_limits(once, rounds):
         pytest.param("exit@1", 1, "Rank 1 (device cpu) ended with exit code 3.", id="exit"),
     ],
 )
-def test_the_rank_that_hangs_or_dies_is_named_and_not_the_one_that_waits_for_it(fault, rank, text, monkeypatch, capsys):
+def test_the_rank_that_hangs_or_dies_is_named_instead_of_those_waiting_for_it(fault, rank, text, monkeypatch, capsys):
     monkeypatch.setenv("CHORUS_PROBE_FAULT", fault)
     assert main([*SHORT, "--timeout", "3"]) == 1
     printed = capsys.readouterr()
@@ -84,8 +84,8 @@ def test_the_rank_that_hangs_or_dies_is_named_and_not_the_one_that_waits_for_it(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no signals")
-def test_of_two_ranks_in_the_same_collective_the_one_that_was_stopped_is_named(monkeypatch):
-    monkeypatch.setattr("modules.distributed.ProbeRanks.CAUSE_SECONDS", 2.0)  # for the other to say that it is alive
+def test_a_stopped_rank_is_named_if_both_are_in_the_same_collective(monkeypatch):
+    monkeypatch.setattr("modules.distributed.ProbeRanks.CAUSE_SECONDS", 2.0)  # for the other rank to respond
 
     def stop_rank_1(ranks: ProbeRanks) -> None:
         threading.Timer(0.7, ranks._processes[1].send_signal, [signal.SIGSTOP]).start()
@@ -93,8 +93,8 @@ def test_of_two_ranks_in_the_same_collective_the_one_that_was_stopped_is_named(m
     assert _failure_of_long_rounds(1.5, stop_rank_1).rank == 1
 
 
-def test_ranks_that_wait_for_each_other_are_named_together(monkeypatch):
-    monkeypatch.setattr("modules.distributed.ProbeRanks.CAUSE_SECONDS", 60.0)  # ends with the second answer
+def test_ranks_waiting_for_each_other_are_named_together(monkeypatch):
+    monkeypatch.setattr("modules.distributed.ProbeRanks.CAUSE_SECONDS", 60.0)  # ends with the second response
     failure = _failure_of_long_rounds(2)
     assert failure.rank is None
     assert failure.text == (
@@ -110,7 +110,7 @@ def test_a_rank_that_raises_is_named_with_its_error():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks in /proc")
-def test_ranks_inside_a_collective_end_with_the_process_that_started_them():
+def test_ranks_inside_a_collective_end_with_their_parent_process():
     env = {**os.environ, "CHORUS_PROBE_FAULT": "sleep@1"}
     starter = subprocess.Popen([sys.executable, "-c", STUCK_PROBE], cwd=ROOT, env=env, stdout=subprocess.PIPE)
     assert starter.stdout.readline() == b"joined\n"
@@ -151,40 +151,40 @@ def test_each_rank_gets_a_device(gpus, devices, backend, world_size, expected):
         ([0, 1], [0, 2], "auto", None, "devices 0 and 2: there is only 0 and 1 here"),
         ([0, 1], None, "nccl", 3, "world_size 3 on devices 0 and 1: nccl needs a GPU of its own for each rank"),
         ([0, 1], [1, 1], "nccl", None, "nccl needs a GPU of its own"),
-        ([0], None, "nccl", None, "world_size 1: two ranks are the least"),
-        ([], None, "gloo", 0, "world_size 0: two ranks are the least"),
+        ([0], None, "nccl", None, "world_size 1: the probe needs at least 2 ranks"),
+        ([], None, "gloo", 0, "world_size 0: the probe needs at least 2 ranks"),
     ],
 )
-def test_what_can_not_work_together_is_refused(gpus, devices, backend, world_size, text):
+def test_arguments_that_do_not_fit_together_are_refused(gpus, devices, backend, world_size, text):
     with pytest.raises(UserError, match=text):
         choose_ranks(gpus, devices, backend, world_size)
 
 
 @pytest.mark.parametrize("numbers", [{"megabytes": 0}, {"seconds": 0}, {"seconds": 5, "timeout_seconds": 5}])
-def test_a_time_limit_that_measuring_would_pass_is_refused(numbers):
+def test_a_timeout_shorter_than_the_measurement_is_refused(numbers):
     with pytest.raises(UserError, match="timeout above seconds"):
         probe(**numbers)
 
 
-def test_bus_bandwidth_is_that_of_nccl_tests():
-    """A ring moves 2 (n - 1) / n of the buffer over each link: on 2 ranks just the buffer, on 4 one and a half."""
+def test_bus_bandwidth_equals_that_of_nccl_tests():
+    """A ring moves 2 (n - 1) / n of the buffer over each link: 1 buffer for 2 ranks, 1.5 for 4."""
     assert bus_bandwidth(10**9, 0.5, num_ranks=2) == pytest.approx(2.0)
     assert bus_bandwidth(10**9, 0.5, num_ranks=4) == pytest.approx(3.0)
 
 
-def test_the_starting_process_does_without_torch():
+def test_the_parent_process_does_not_import_torch():
     code = "import sys, modules.distributed.probe; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-def test_lists_are_spoken():
-    assert [spoken([1]), spoken([1, 2]), spoken([0, 1, 2])] == ["1", "1 and 2", "0, 1 and 2"]
+def test_lists_are_joined():
+    assert [join_words([1]), join_words([1, 2]), join_words([0, 1, 2])] == ["1", "1 and 2", "0, 1 and 2"]
 
 
 def _failure_of_long_rounds(
     timeout_seconds: float, after_joining: Callable[[ProbeRanks], None] = lambda ranks: None
 ) -> Failure:
-    """Of two ranks whose rounds last longer than `timeout_seconds`."""
+    """The failure of two ranks whose rounds take longer than `timeout_seconds`."""
     try:
         with ProbeRanks("gloo", ["cpu", "cpu"], 16 * 2**20, seconds=60, timeout_seconds=timeout_seconds) as ranks:
             ranks.join()
@@ -201,7 +201,7 @@ def _children(pid: int) -> list[int]:
         try:
             fields = status.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has ended since
+            continue  # it has ended meanwhile
         if int(fields[1]) == pid:
             found.append(int(status.parent.name))
     return found

@@ -22,14 +22,14 @@ def test_on_one_rank_every_operation_is_the_identity():
     runtime.barrier("nothing to wait for")
 
 
-def test_of_several_machines_the_place_of_a_rank_names_its_own():
+def test_on_several_machines_the_device_label_has_the_node_rank():
     runtime = Runtime(torch.device("cpu"))
-    assert runtime.place == "cpu"
+    assert runtime.device_label == "cpu"
     runtime.num_nodes, runtime.node_rank = 2, 1
-    assert runtime.place == "1:cpu"
+    assert runtime.device_label == "1:cpu"
 
 
-def test_its_blocks_run_once_and_let_errors_through():
+def test_its_context_managers_run_once_and_propagate_errors():
     runtime = Runtime(torch.device("cpu"))
     done = []
     with runtime.accumulate(last=False), runtime.loading_turn():
@@ -39,7 +39,7 @@ def test_its_blocks_run_once_and_let_errors_through():
         raise RuntimeError("inside")
 
 
-def test_the_device_is_the_first_chosen_gpu_where_there_is_one(monkeypatch):
+def test_the_default_device_is_the_first_chosen_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert default_device() == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)

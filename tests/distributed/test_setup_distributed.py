@@ -47,7 +47,7 @@ def environment(rank: int, world_size: int, kind=SpawnEnvironment, local_world_s
     )
 
 
-# --- the meeting ------------------------------------------------------------------------------------------------------
+# --- rendezvous -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def server():
 
 @pytest.fixture
 def meet(server):
-    """Lets ranks meet, each given as (rank, world size), with gloo or their own; gives what each of them says."""
+    """Makes ranks, given as (rank, world size), join with gloo or their own backend; returns the errors."""
 
     def run(*ranks: tuple[int, int], seconds: float = 60.0, backends: dict[int, str] | None = None) -> list[str]:
         says = [""] * len(ranks)
@@ -67,7 +67,7 @@ def meet(server):
             store = dist.PrefixStore("run", dist.TCPStore("127.0.0.1", server.port, is_master=False))
             try:
                 backend = (backends or {}).get(rank, "gloo")
-                module._meet(store, environment(rank, world_size), CPU, backend, seconds)
+                module._rendezvous(store, environment(rank, world_size), CPU, backend, seconds)
             except RanksError as error:
                 says[number] = str(error)
 
@@ -82,41 +82,41 @@ def meet(server):
     return run
 
 
-def test_ranks_that_fit_together_meet(meet):
+def test_matching_ranks_join(meet):
     assert meet((0, 3), (1, 3), (2, 3)) == ["", "", ""]
 
 
-def test_a_rank_that_was_started_twice_is_told_so(meet):
+def test_a_rank_that_was_started_twice_is_refused(meet):
     says = meet((0, 2), (1, 2), (1, 2))
     twice = (
-        "Rank 1 was started twice: give every machine its own node_rank, and end what is left of an earlier run."
+        "Rank 1 was started twice: give every machine its own node_rank, and end the processes of any earlier run."
     )
     assert says[0] == ""
     assert sorted(says[1:]) == ["", twice]
 
 
-def test_ranks_started_for_different_numbers_are_told_both(meet):
+def test_different_world_sizes_are_refused_with_both_values(meet):
     first, second = meet((0, 2), (1, 3))
-    assert first == second  # the one that was refused has told the other
+    assert first == second  # the refused rank has told the other
     assert first in (
         "Rank 0 was started for 2 ranks and others for 3: start every machine with the same world_size and num_nodes.",
         "Rank 1 was started for 3 ranks and others for 2: start every machine with the same world_size and num_nodes.",
     )
 
 
-def test_ranks_that_would_use_different_backends_are_told_so_at_once(meet):
+def test_different_backends_are_refused_at_once(meet):
     first, second = meet((0, 2), (1, 2), backends={0: "nccl", 1: "gloo"})
     assert first == second
-    remedy = "set distributed_backend to gloo, or see why its machine has other devices."
+    remedy = "set distributed_backend to gloo, or check why its machine has different devices."
     assert first in (
         f"Rank 0 would use nccl and others gloo: {remedy}",
         f"Rank 1 would use gloo and others nccl: {remedy}",
     )
 
 
-def test_ranks_that_do_not_come_are_named(meet):
+def test_missing_ranks_are_named(meet):
     assert meet((0, 4), (2, 4), seconds=1.5) == [
-        "Of 4 ranks, 1, 3 did not come within 1.5 s: look at their logs, and at num_nodes, node_rank and master_addr."
+        "Of 4 ranks, 1, 3 did not join within 1.5 s: check their logs, and num_nodes, node_rank and master_addr."
     ] * 2
 
 
@@ -125,17 +125,17 @@ def test_ranks_that_do_not_come_are_named(meet):
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """A function that says how many GPUs there are."""
+    """Returns a function that sets the number of GPUs."""
     return lambda count: monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
 
 
-def test_ranks_take_the_gpus_in_order_or_those_that_are_chosen(gpus):
+def test_gpus_are_assigned_in_order_or_as_chosen(gpus):
     gpus(4)
     assert [rank_device([], environment(rank, 4), "nccl").index for rank in range(4)] == [0, 1, 2, 3]
     assert [rank_device([3, 1], environment(rank, 2), "nccl").index for rank in range(2)] == [3, 1]
 
 
-def test_the_ranks_of_every_machine_count_from_its_first_gpu(gpus):
+def test_each_machine_assigns_its_gpus_from_the_first(gpus):
     gpus(2)
     devices = [rank_device([], environment(rank, 4, local_world_size=2), "nccl") for rank in range(4)]
     assert [device.index for device in devices] == [0, 1, 0, 1]
@@ -148,12 +148,12 @@ def test_only_gloo_ranks_share_a_gpu(gpus):
         rank_device([], environment(0, 4), "nccl")
 
 
-def test_a_slurm_task_that_sees_only_its_own_gpu_takes_it(gpus):
+def test_a_slurm_task_that_sees_one_gpu_uses_it(gpus):
     gpus(1)
     assert rank_device([], environment(3, 4, SlurmEnvironment), "nccl") == torch.device("cuda", 0)
 
 
-def test_a_rank_that_is_shown_its_own_gpu_alone_takes_it_whatever_has_started_it(gpus):
+def test_a_rank_that_sees_one_gpu_uses_it_with_any_launcher(gpus):
     gpus(1)
     visible = {"CUDA_VISIBLE_DEVICES": "3"}
     assert rank_device([], environment(3, 4, TorchrunEnvironment), "nccl", visible) == torch.device("cuda", 0)
@@ -161,7 +161,7 @@ def test_a_rank_that_is_shown_its_own_gpu_alone_takes_it_whatever_has_started_it
         rank_device([], environment(3, 4, TorchrunEnvironment), "nccl", env={})
 
 
-def test_ranks_without_a_gpu_take_the_cpu(gpus):
+def test_ranks_without_a_gpu_use_the_cpu(gpus):
     gpus(0)
     assert rank_device([], environment(1, 2), "gloo") == CPU
 
@@ -173,7 +173,7 @@ def test_ranks_without_a_gpu_take_the_cpu(gpus):
         (SpawnEnvironment, 2, None, 1),
         (SlurmEnvironment, 64, None, 16),
         (SlurmEnvironment, 64, "64", 16),
-        (SlurmEnvironment, 16, "64", 16),  # --cpus-per-task 16: they are this task's already
+        (SlurmEnvironment, 16, "64", 16),  # --cpus-per-task 16: the cores belong to this task
     ],
 )
 def test_the_ranks_of_a_machine_share_its_cores(kind, cores, on_node, threads):
@@ -186,13 +186,13 @@ def test_the_ranks_of_a_machine_share_its_cores(kind, cores, on_node, threads):
 
 @pytest.fixture
 def alone(monkeypatch):
-    """This process has not been started as a rank, and has joined nobody."""
+    """This process has no launcher and has not joined any ranks."""
     for name in ("CHORUS_LAUNCH", "RANK", "WORLD_SIZE", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(module, "_membership", None)
 
 
-def test_a_process_started_alone_is_the_only_rank_and_opens_nothing(alone, monkeypatch):
+def test_a_process_without_a_launcher_is_the_only_rank_and_opens_no_store(alone, monkeypatch):
     monkeypatch.setattr(dist, "init_process_group", None)  # a call would fail
     told = []
     assert setup_distributed(TrainConfig(), told.append, told.append) == (0, 0, 1)
@@ -203,7 +203,7 @@ def test_a_process_started_alone_is_the_only_rank_and_opens_nothing(alone, monke
     assert told == []
 
 
-def test_one_rank_of_one_opens_nothing_either(alone, monkeypatch):
+def test_a_single_rank_opens_no_store_either(alone, monkeypatch):
     monkeypatch.setattr(dist, "init_process_group", None)
     for name, value in spawn_variables(0, TrainConfig(), 1, 12355, "run").items():
         monkeypatch.setenv(name, value)
@@ -223,14 +223,14 @@ except UserError as error:
     print(type(error).__name__, error, flush=True)
     os._exit(2)
 runtime = ranks.create_runtime(config)
-runtime.barrier("joining")  # one that leaves at once would end the other's joining
+runtime.barrier("joining")  # a rank that leaves at once would interrupt the other's joining
 runtime.close()
 ranks.cleanup_distributed()
 """
 
 
 def join(*ranks: tuple[int, int], port: int, seconds: float = 100) -> list[str]:
-    """What processes that are started as these (local rank, ranks) print."""
+    """The output of processes started as these (local rank, ranks)."""
     variables = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "CHORUS_JOIN_SECONDS": str(seconds)}
     processes = []
     for rank, num_ranks in ranks:
@@ -246,7 +246,7 @@ def join(*ranks: tuple[int, int], port: int, seconds: float = 100) -> list[str]:
             process.wait()
 
 
-def test_two_processes_join_and_rank_0_says_who_trains_and_what_makes_it_slow():
+def test_two_processes_join_and_rank_0_describes_them_with_warnings():
     first, second = join((0, 2), (1, 2), port=free_port())
     assert first.splitlines() == [
         "Distributed training: MULTI_CPU",
@@ -261,27 +261,27 @@ def test_two_processes_join_and_rank_0_says_who_trains_and_what_makes_it_slow():
     assert second == "(1, 1, 2) False"
 
 
-def test_a_port_that_is_taken_is_explained_in_one_sentence():
+def test_a_port_in_use_is_explained_in_one_sentence():
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):
         (text,) = join((0, 2), port=port, seconds=2)
-    assert text.startswith(f"RanksError Rank 0 can't meet the others at 127.0.0.1:{port} (")
-    assert text.endswith("check master_addr and initial_port, and that no firewall and no other program is in the way.")
+    assert text.startswith(f"RanksError Rank 0 can't join the others at 127.0.0.1:{port} (")
+    assert text.endswith("that no firewall blocks the port and no other program uses it.")
 
 
-def test_a_store_that_is_not_there_is_explained_in_one_sentence():
+def test_a_missing_store_is_explained_in_one_sentence():
     port = free_port()
     (text,) = join((1, 2), port=port, seconds=2)
-    assert text.startswith(f"RanksError Rank 1 can't meet the others at 127.0.0.1:{port} (")
+    assert text.startswith(f"RanksError Rank 1 can't join the others at 127.0.0.1:{port} (")
 
 
 # --- leaving ----------------------------------------------------------------------------------------------------------
 
 
-def test_ranks_that_forget_to_leave_end_cleanly_and_one_that_fails_takes_the_other_along():
+def test_ranks_that_do_not_leave_end_cleanly_and_a_failed_one_ends_the_other():
     ways = ("nothing is called", "only cleanup", "rank 0 fails")
     script = str(ROOT / "tests" / "support" / "leaving_ranks.py")
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", script, *ways]  # of forking beside other threads
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", script, *ways]  # forking with threads
     env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""Each rank is a thread with a client of its own; the store is a real one."""
+"""StoreExchange with a real store; each rank is a thread with its own client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def server():
 
 @pytest.fixture
 def exchanges(server, monkeypatch):
-    """One exchange for each rank; all are closed, together as ranks close them."""
+    """One exchange per rank; all are closed afterwards, as ranks do."""
     monkeypatch.setattr(module, "LEAVE_SECONDS", 2.0)
     made = [StoreExchange(client(server), rank, WORLD_SIZE) for rank in range(WORLD_SIZE)]
     yield made
@@ -39,7 +39,7 @@ def client(server: dist.TCPStore) -> dist.Store:
 
 
 def on_all_ranks(body: Callable[[StoreExchange, int], Any], exchanges: list[StoreExchange]) -> list[Any]:
-    """What `body` gives for each rank, all at the same time; an error is given in its place."""
+    """Runs `body` for all ranks concurrently; returns its results, or the errors."""
     results: list[Any] = [None] * len(exchanges)
 
     def run(rank: int) -> None:
@@ -57,16 +57,16 @@ def on_all_ranks(body: Callable[[StoreExchange, int], Any], exchanges: list[Stor
     return results
 
 
-def test_every_rank_has_all_values_in_the_order_of_ranks(exchanges):
+def test_every_rank_gets_all_values_in_rank_order(exchanges):
     def body(exchange, rank):
-        time.sleep(0.05 * (WORLD_SIZE - rank))  # the last comes first
+        time.sleep(0.05 * (WORLD_SIZE - rank))  # in reverse order
         return exchange.gather({"rank": rank, "text": "é", "nothing": None}, "a test")
 
     expected = [{"rank": rank, "text": "é", "nothing": None} for rank in range(WORLD_SIZE)]
     assert on_all_ranks(body, exchanges) == [expected] * WORLD_SIZE
 
 
-def test_big_values_arrive_whole(exchanges):
+def test_large_values_arrive_complete(exchanges):
     def body(exchange, rank):
         return exchange.gather(str(rank) * 2**20, "a test")
 
@@ -74,7 +74,7 @@ def test_big_values_arrive_whole(exchanges):
     assert on_all_ranks(body, exchanges) == [expected] * WORLD_SIZE
 
 
-def test_rounds_do_not_mix_and_leave_no_keys_behind(exchanges, server):
+def test_exchanges_do_not_mix_and_leave_no_keys_behind(exchanges, server):
     def body(exchange, rank):
         pauses = random.Random(rank)
         for number in range(100):
@@ -88,9 +88,9 @@ def test_rounds_do_not_mix_and_leave_no_keys_behind(exchanges, server):
     assert server.num_keys() <= before + 2 * WORLD_SIZE  # of the last two rounds
 
 
-def test_a_rank_that_is_silent_is_named(exchanges, monkeypatch):
+def test_a_rank_without_keepalives_is_named(exchanges, monkeypatch):
     monkeypatch.setattr(module, "SILENT_SECONDS", 0.5)
-    exchanges[2].close()  # gone, with its signs of life
+    exchanges[2].close()  # sends no more keepalives
 
     def body(exchange, rank):
         return None if rank == 2 else exchange.gather(rank, "comparing")
@@ -99,14 +99,14 @@ def test_a_rank_that_is_silent_is_named(exchanges, monkeypatch):
     for error in (first, second):
         assert isinstance(error, RankLostError)
         assert str(error) == (
-            "Rank 2 has not been heard of for 0.5 s while the others waited for it (comparing): look at its machine "
+            "Rank 2 has not responded for 0.5 s while the others waited for it (comparing): check its machine "
             "and its log."
         )
 
 
 def test_a_rank_that_is_slow_but_alive_is_waited_for(server, monkeypatch):
     monkeypatch.setattr(module, "SILENT_SECONDS", 1.5)
-    monkeypatch.setattr(module, "ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "KEEPALIVE_SECONDS", 0.05)
     pair = [StoreExchange(client(server), rank, 2) for rank in range(2)]
 
     def body(exchange, rank):
@@ -117,7 +117,7 @@ def test_a_rank_that_is_slow_but_alive_is_waited_for(server, monkeypatch):
     on_all_ranks(lambda exchange, rank: exchange.close(), pair)
 
 
-def test_what_is_called_while_waiting_may_end_the_wait(server):
+def test_an_exception_from_on_wait_ends_the_wait(server):
     looks = []
 
     def look():
@@ -131,13 +131,13 @@ def test_what_is_called_while_waiting_may_end_the_wait(server):
     exchange.close()
 
 
-def test_rank_0_waits_for_a_rank_that_leaves_late_as_long_as_it_lives(server, monkeypatch):
+def test_rank_0_waits_for_a_late_rank_as_long_as_it_is_alive(server, monkeypatch):
     monkeypatch.setattr(module, "LEAVE_SECONDS", 1.0)
-    monkeypatch.setattr(module, "ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "KEEPALIVE_SECONDS", 0.05)
     pair = [StoreExchange(client(server), rank, 2) for rank in range(2)]
 
     def body(exchange, rank):
-        time.sleep(2.0 * rank)  # as when it loads a model
+        time.sleep(2.0 * rank)  # as if it were loading a model
         left = time.monotonic()
         exchange.close()
         return left, time.monotonic()
@@ -162,7 +162,7 @@ def test_rank_0_leaves_last_but_does_not_wait_for_ever(server, monkeypatch):
     assert leave == [1, 0]
     monkeypatch.setattr(module, "LEAVE_SECONDS", 0.3)
     alone = StoreExchange(dist.PrefixStore("another", client(server)), 0, 2)
-    alone.close()  # rank 1 never comes
+    alone.close()  # rank 1 never leaves
 
 
 def test_a_second_close_does_nothing(server):
@@ -175,7 +175,7 @@ def test_a_second_close_does_nothing(server):
 
 
 class MortalStore:
-    """Its calls fail once `is_gone` is set."""
+    """A store whose calls fail once `is_gone` is set."""
 
     def __init__(self):
         self.is_gone = False
@@ -187,8 +187,8 @@ class MortalStore:
 
 @pytest.fixture
 def mortal(monkeypatch):
-    """(store, exchange over it, the thread of its signs of life)"""
-    monkeypatch.setattr(module, "ALIVE_SECONDS", 0.01)
+    """(store, its exchange, the thread that sends keepalives)"""
+    monkeypatch.setattr(module, "KEEPALIVE_SECONDS", 0.01)
     before = threading.enumerate()
     store = MortalStore()
     exchange = StoreExchange(store, 1, 2)
@@ -196,7 +196,7 @@ def mortal(monkeypatch):
     return store, exchange, thread
 
 
-def test_signs_of_life_end_with_the_store_which_nobody_waits_to_leave(mortal):
+def test_keepalives_end_with_the_store_and_closing_does_not_wait(mortal):
     store, exchange, thread = mortal
     store.is_gone = True
     thread.join(PATIENCE_SECONDS)
@@ -204,7 +204,7 @@ def test_signs_of_life_end_with_the_store_which_nobody_waits_to_leave(mortal):
     exchange.close()
 
 
-def test_signs_of_life_end_with_an_exchange_that_nobody_has_any_more():
+def test_keepalives_end_when_the_exchange_is_garbage_collected():
     before = threading.enumerate()
     exchange = StoreExchange(MortalStore(), 1, 2)
     [thread] = [thread for thread in threading.enumerate() if thread not in before]

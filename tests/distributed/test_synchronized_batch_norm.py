@@ -31,7 +31,7 @@ def only_rank():
 
 
 class NormalizedAndSquashed(nn.BatchNorm2d):
-    """A class with a forward of its own."""
+    """A class with its own forward."""
 
     def forward(self, images):
         return torch.tanh(super().forward(images))
@@ -47,7 +47,7 @@ def passed_through(layer: nn.Module, inputs: torch.Tensor) -> list[torch.Tensor]
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 0.1)])
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_kind_of_layer_gives_what_plain_batch_norm_gives(name, dtype, tolerance):
+def test_every_kind_of_layer_equals_plain_batch_norm(name, dtype, tolerance):
     layer, shape = LAYERS[name]
     generator = torch.Generator().manual_seed(1)
     plain = copy.deepcopy(layer).to(dtype)
@@ -63,7 +63,7 @@ def test_every_kind_of_layer_gives_what_plain_batch_norm_gives(name, dtype, tole
             torch.testing.assert_close(own, value, rtol=tolerance, atol=tolerance)
 
 
-def test_the_gradient_is_that_of_the_outputs():
+def test_the_gradient_passes_gradcheck():
     layer = nn.BatchNorm1d(2).double()
     inputs = torch.randn(4, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
     parameters = (layer.weight, layer.bias)
@@ -71,14 +71,14 @@ def test_the_gradient_is_that_of_the_outputs():
         torch.autograd.gradcheck(lambda inputs, *_: layer(inputs), (inputs, *parameters))
 
 
-def test_large_means_do_not_cost_the_variance_its_digits():
+def test_large_means_do_not_reduce_the_precision_of_the_variance():
     layer = nn.BatchNorm1d(1, affine=False)
     inputs = torch.tensor([[1e4 - 0.5], [1e4 + 0.5], [1e4 - 0.5], [1e4 + 0.5]])
     with synchronized_batch_norm([layer]):
         assert layer(inputs).flatten().tolist() == pytest.approx([-1, 1, -1, 1], rel=1e-4)
 
 
-def test_a_class_with_a_forward_of_its_own_keeps_it():
+def test_a_class_with_its_own_forward_keeps_it():
     layer = NormalizedAndSquashed(3)
     inputs = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(1))
     expected = copy.deepcopy(layer)(inputs)
@@ -86,15 +86,15 @@ def test_a_class_with_a_forward_of_its_own_keeps_it():
         torch.testing.assert_close(layer(inputs), expected)
 
 
-def test_layers_in_evaluation_mode_exchange_nothing(monkeypatch):
+def test_layers_in_evaluation_mode_do_not_communicate(monkeypatch):
     monkeypatch.setattr(dist, "all_gather", None)  # a call would fail
     layer = nn.BatchNorm1d(2).eval()
     with synchronized_batch_norm([layer]):
         assert torch.equal(layer(torch.ones(3, 2)), copy.deepcopy(layer)(torch.ones(3, 2)))
-        batch_norm(torch.ones(3, 2), None, None, training=True)  # of no layer
+        batch_norm(torch.ones(3, 2), None, None, training=True)  # not called by a layer
 
 
-def test_afterwards_the_layers_are_as_they_were(monkeypatch):
+def test_the_layers_are_restored_afterwards(monkeypatch):
     layer, hooked = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
     hooked.forward = own = lambda inputs: inputs
     with pytest.raises(RuntimeError, match="inside"), synchronized_batch_norm([layer, hooked]):

@@ -1,4 +1,4 @@
-"""GPUs that are here and that PyTorch can't use end a start, and the device of a run on one is always told."""
+"""Unusable GPUs are an error, and a run on one device always reports that device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime, default_device
-from modules.distributed.usable_gpus import device_words, has_kernels
+from modules.distributed.usable_gpus import describe_device, has_kernels
 from modules.machine import devices
 from tests.support.fake_nvml import FakeNvml, eight_gpus, real
 
@@ -22,7 +22,7 @@ MISMATCH = FakeNvml(init_error=real.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """A function that gives the machine a driver, for GPUs that PyTorch, built for a version of CUDA, can't use."""
+    """Returns a function that simulates GPUs with a driver that this build of PyTorch can't use."""
 
     def make(nvml: FakeNvml, cuda: str | None = "13.0") -> None:
         def init():
@@ -44,13 +44,11 @@ def machine(monkeypatch, tmp_path):
     ("nvml", "cuda", "words"),
     [
         (eight_gpus(), None, "can't use the 8 GPUs of this machine: PyTorch .* was built without CUDA; install a CUDA"),
-        (eight_gpus(), "13.0", r": The NVIDIA driver .* is too old \(found version 12040\); install a driver"),
+        (eight_gpus(), "13.0", r": The NVIDIA driver .* is too old \(found version 12040\); install a matching driver"),
         (MISMATCH, "13.0", r"can't use the GPUs .*: the NVIDIA driver does not answer \(.*mismatch.*\); install"),
     ],
 )
-def test_gpus_that_can_not_be_used_are_refused_with_the_reason_unless_they_are_hidden(
-    nvml, cuda, words, machine, monkeypatch
-):
+def test_unusable_gpus_are_refused_with_the_reason_unless_hidden(nvml, cuda, words, machine, monkeypatch):
     machine(nvml, cuda)
     with pytest.raises(UserError, match=words):
         default_device()
@@ -58,7 +56,7 @@ def test_gpus_that_can_not_be_used_are_refused_with_the_reason_unless_they_are_h
     assert default_device() == torch.device("cpu")
 
 
-def test_without_a_driver_the_cpu_trains(machine):
+def test_without_a_driver_training_uses_the_cpu(machine):
     machine(FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND))
     assert default_device() == torch.device("cpu")
 
@@ -69,7 +67,7 @@ def test_without_a_driver_the_cpu_trains(machine):
         ((8, 6), ["sm_75", "sm_80"], True),  # the same major version
         ((8, 0), ["sm_75", "sm_86"], False),
         ((6, 1), ["sm_75", "sm_80", "compute_90"], False),
-        ((12, 0), ["sm_90", "compute_90"], True),  # compiled when it is loaded
+        ((12, 0), ["sm_90", "compute_90"], True),  # compiled when loaded
         ((12, 0), ["sm_90", "sm_100"], False),
         ((9, 0), ["sm_90a"], True),
         ((12, 1), ["sm_120a", "compute_120a"], False),
@@ -77,7 +75,7 @@ def test_without_a_driver_the_cpu_trains(machine):
         ((9, 0), ["gfx942"], True),
     ],
 )
-def test_kernels_run_on_the_chips_that_they_were_built_for(capability, built_for, runs):
+def test_kernels_run_on_the_architectures_they_were_built_for(capability, built_for, runs):
     assert has_kernels(capability, built_for) is runs
 
 
@@ -90,10 +88,10 @@ def test_a_gpu_without_kernels_is_refused(monkeypatch):
         Runtime(torch.device("cuda", 1))
 
 
-def test_the_device_is_told_with_the_reason_where_it_is_the_cpu(machine, monkeypatch):
+def test_the_device_description_says_why_it_is_the_cpu(machine, monkeypatch):
     machine(FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND))
-    assert device_words(torch.device("cpu")) == "the CPU: no NVIDIA driver is installed"
+    assert describe_device(torch.device("cpu")) == "the CPU: no NVIDIA driver is installed"
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert device_words(torch.device("cpu")) == "the CPU; Apple's GPU is not used"
+    assert describe_device(torch.device("cpu")) == "the CPU; Apple's GPU is not used"
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
-    assert device_words(torch.device("cuda", 1)) == "cuda:1 (NVIDIA A100-SXM4-80GB)"
+    assert describe_device(torch.device("cuda", 1)) == "cuda:1 (NVIDIA A100-SXM4-80GB)"

@@ -1,4 +1,4 @@
-"""Launched trainings: one curve on any number of ranks, failures that end all, stops that keep what was trained."""
+"""Launched trainings: the same curve on any number of ranks, failures that end all ranks, stops with a checkpoint."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def launched(scenario: str, folder: Path, ranks: int) -> dict:
 
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory) -> dict[int, dict]:
-    """What is found on one rank and on two. The folder of their checkpoints is under "folder"."""
+    """The results on one rank and on two; "folder" is the folder of their checkpoints."""
     folder = tmp_path_factory.mktemp("curves")
     return {ranks: {**launched("curves", folder, ranks), "folder": folder} for ranks in (1, 2)}
 
@@ -51,7 +51,7 @@ def test_two_ranks_give_the_curve_of_one(name, curves):
         assert two[figure] == pytest.approx(one[figure], rel=1e-9)
 
 
-def test_predictions_of_two_ranks_come_in_order(curves):
+def test_predictions_of_two_ranks_are_in_order(curves):
     assert len(curves[2]["predictions"]) == 11
     for one, two in zip(curves[1]["predictions"], curves[2]["predictions"], strict=True):
         assert two == pytest.approx(one, rel=1e-6)
@@ -61,7 +61,7 @@ def test_a_tensor_is_reduced_to_its_mean(curves):
     assert [curves[ranks]["mean"] for ranks in (1, 2)] == [[0.0], [0.5]]
 
 
-def test_ranks_with_uneven_loaders_of_their_own_end_cleanly(curves):
+def test_ranks_with_uneven_distributed_samplers_end_cleanly(curves):
     assert len(curves[2]["uneven"]["train_loss"]) == 2
 
 
@@ -72,12 +72,12 @@ def test_the_tutorial_on_data_parallelism_gives_the_losses_of_its_own_loop(curve
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_checkpoint_loads_in_the_bare_model(ranks, curves):
+def test_a_checkpoint_loads_into_the_bare_model(ranks, curves):
     (path,) = (curves[ranks]["folder"] / f"norm-{ranks}" / "checkpoints" / "last").iterdir()
     small_net().load_state_dict(load_tensors(path / "model.safetensors"))
 
 
-def test_failures_end_all_ranks_and_name_the_cause(tmp_path):
+def test_a_failure_ends_all_ranks_and_names_the_cause(tmp_path):
     said = launched("failing", tmp_path, 2)
     assert said["raise"].endswith("RuntimeError: the data are gone")
     assert "Rank 1" in said["die"]
@@ -87,7 +87,7 @@ def test_failures_end_all_ranks_and_name_the_cause(tmp_path):
     assert said["lock"].startswith("lock can't be sent to the ranks (TypeError: cannot pickle '_thread.lock' object)")
 
 
-def test_a_first_ctrl_c_ends_after_the_step_with_a_checkpoint_that_a_resume_goes_on_from(tmp_path):
+def test_the_first_ctrl_c_stops_after_the_step_with_a_checkpoint_to_resume_from(tmp_path):
     process = launch("long", tmp_path, 2)
     written = tmp_path / "long-2" / "history.json"
     wait_until(lambda: written.exists() or process.poll() is not None, PATIENCE_SECONDS)
@@ -100,12 +100,12 @@ def test_a_first_ctrl_c_ends_after_the_step_with_a_checkpoint_that_a_resume_goes
     assert resumed["train_loss"][:-1] == stopped["train_loss"]
 
 
-def test_ranks_that_can_not_join_leave_one_process_to_train(tmp_path):
+def test_if_ranks_can_not_join_one_process_trains_alone(tmp_path):
     assert launched("alone", tmp_path, 2) == {"ran": [0, 1]}
     assert "One process trains alone instead" in (tmp_path / "alone.txt").read_text()
 
 
-def test_a_program_runs_under_torchrun_as_it_is(tmp_path):
+def test_a_program_runs_under_torchrun_unchanged(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(PROGRAM)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""Loaders as ranks use them: each sample once, the same samples in a step on any number of ranks, exact resumes."""
+"""Loaders split over ranks: every sample once, the same steps on any number of ranks, exact resume."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.support.engine_data import Augmented, Stream
 NUMBERS = TensorDataset(torch.arange(23))
 
 
-class OneOf(Runtime):
-    """A rank of several, which are asked one after the other: `sizes` is what they gather."""
+class RankOf(Runtime):
+    """One of several simulated ranks; `sizes` is the result of their gather."""
 
     def __init__(self, rank: int, world_size: int, sizes: list[int] | None = None):
         super().__init__(torch.device("cpu"))
@@ -38,13 +38,13 @@ class OneOf(Runtime):
 def loaded(make_loader, world_size: int, epoch: int = 0, first: int = 0, accumulation: int = 1, seed: int = 1):
     """The steps of each rank."""
     return [
-        list(step_source(make_loader(), OneOf(rank, world_size), accumulation, seed).steps(epoch, first))
+        list(step_source(make_loader(), RankOf(rank, world_size), accumulation, seed).steps(epoch, first))
         for rank in range(world_size)
     ]
 
 
 def samples(steps) -> list[list[float]]:
-    """What is trained in each step, over all ranks, sorted."""
+    """The samples of each step over all ranks, sorted."""
     return [
         sorted(
             value
@@ -70,7 +70,7 @@ SAMPLERS = {
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_many_ranks_see_in_each_step_what_one_rank_sees(sampler, accumulation, drop_last):
+def test_steps_have_the_same_samples_on_any_number_of_ranks(sampler, accumulation, drop_last):
     def of(batch_size):
         options = {"batch_size": batch_size, "drop_last": drop_last}
         return lambda: DataLoader(NUMBERS, sampler=SAMPLERS[sampler](), **options)
@@ -82,7 +82,7 @@ def test_many_ranks_see_in_each_step_what_one_rank_sees(sampler, accumulation, d
         assert samples(loaded(of(3), 4, epoch, accumulation=accumulation)) == alone
 
 
-def test_every_sample_comes_once_an_epoch_in_another_order_each_epoch():
+def test_every_sample_comes_once_per_epoch_in_a_new_order():
     def loader():
         return DataLoader(NUMBERS, batch_size=4, shuffle=True)
 
@@ -94,13 +94,13 @@ def test_every_sample_comes_once_an_epoch_in_another_order_each_epoch():
     assert orders[0] == samples(loaded(loader, 2, 0))
 
 
-def test_a_rank_without_a_sample_gets_another_ranks_as_padding():
+def test_a_rank_without_samples_gets_padding():
     steps = loaded(lambda: DataLoader(TensorDataset(torch.arange(9)), batch_size=2), 4)
     assert [[step.padding for step in own] for own in steps] == [[False, True]] * 3 + [[False, False]]
     assert all(len(own[1].batches) == 1 for own in steps)
 
 
-def test_a_batch_sampler_of_ones_own_keeps_its_batches_whole():
+def test_batches_of_a_custom_batch_sampler_are_not_divided():
     class Pairs:
         """Batches of one, two and three samples."""
 
@@ -120,7 +120,7 @@ def test_a_batch_sampler_of_ones_own_keeps_its_batches_whole():
     assert samples(plain) == samples(loaded(lambda: DataLoader(NUMBERS, batch_size=4), 2))
 
 
-def test_samples_that_are_batches_already_go_to_ranks_in_turns():
+def test_unbatched_samples_are_distributed_round_robin():
     batches = [torch.full((n,), float(n)) for n in (3, 1, 2)]
     steps = loaded(lambda: DataLoader(batches, batch_size=None), 2)
     assert [[(step.batches[0].tolist(), step.padding) for step in own] for own in steps] == [
@@ -148,42 +148,42 @@ def test_augmentation_does_not_depend_on_the_number_of_workers():
     assert samples(loaded(of(0), 1)) == samples(loaded(of(2), 1))
 
 
-def test_workers_that_stay_know_the_epoch():
+def test_persistent_workers_get_the_epoch():
     def loader():
         options = {"num_workers": 1, "persistent_workers": True}
         return DataLoader(Stream(8), batch_size=4, **options)
 
-    source = step_source(loader(), OneOf(0, 1), 1, seed=1)
+    source = step_source(loader(), RankOf(0, 1), 1, seed=1)
     assert [samples([list(source.steps(epoch))]) for epoch in range(2)] == [
         samples(loaded(loader, 1, epoch)) for epoch in range(2)
     ]
 
 
-def test_loading_leaves_the_generators_of_the_program_alone():
+def test_loading_does_not_change_the_global_generators():
     before = torch.get_rng_state()
     loaded(lambda: DataLoader(Augmented(8), batch_size=4, shuffle=True), 1)
     loaded(lambda: DataLoader(Stream(8), batch_size=4), 1)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_loader_with_a_distributed_sampler_keeps_its_shares_and_is_told_the_epoch():
+def test_a_distributed_sampler_is_kept_and_gets_the_epoch():
     sampler = DistributedSampler(NUMBERS, num_replicas=2, rank=1, shuffle=True)
-    source = step_source(DataLoader(NUMBERS, batch_size=5, sampler=sampler), OneOf(1, 2), 1, seed=1)
+    source = step_source(DataLoader(NUMBERS, batch_size=5, sampler=sampler), RankOf(1, 2), 1, seed=1)
     first, second = (list(chain(*samples([list(source.steps(epoch))]))) for epoch in range(2))
     assert len(first) == 12
     assert first != second
 
 
-def test_ranks_with_fewer_batches_of_their_own_go_along_with_padding():
+def test_ranks_with_fewer_batches_get_padding():
     numbers = TensorDataset(torch.arange(6))
     sampler = DistributedSampler(numbers, num_replicas=1, rank=0, shuffle=False)
     loader = DataLoader(numbers, batch_size=2, sampler=sampler)
-    steps = list(step_source(loader, OneOf(0, 2, sizes=[3, 5]), 1, seed=1).steps(0))
+    steps = list(step_source(loader, RankOf(0, 2, sizes=[3, 5]), 1, seed=1).steps(0))
     assert [step.padding for step in steps] == [False] * 3 + [True] * 2
     assert steps[4].batches[0][0].tolist() == [4, 5]
 
 
-def test_of_any_iterable_ranks_take_batches_in_turns():
+def test_batches_of_any_iterable_are_distributed_round_robin():
     batches = [torch.tensor([float(n)]) for n in range(5)]
     steps = loaded(lambda: batches, 2)
     assert [[(step.batches[0].item(), step.padding) for step in own] for own in steps] == [
@@ -193,14 +193,14 @@ def test_of_any_iterable_ranks_take_batches_in_turns():
     assert len(loaded(lambda: iter(batches), 1, first=2)[0]) == 3
 
 
-def test_an_endless_sampler_is_refused(monkeypatch):
+def test_an_infinite_sampler_is_refused(monkeypatch):
     monkeypatch.setattr("modules.engine.EpochPlan.MAX_SAMPLES", 100)
 
     class Endless:
         def __iter__(self):
             return iter(int, 1)
 
-    with pytest.raises(ValueError, match="does not end"):
+    with pytest.raises(ValueError, match="never ends"):
         loaded(lambda: DataLoader(NUMBERS, sampler=Endless()), 1)
 
 
@@ -214,11 +214,11 @@ def test_an_endless_sampler_is_refused(monkeypatch):
         ("text", 0),
     ],
 )
-def test_the_samples_of_a_batch_are_counted_by_its_first_tensor(batch, size):
+def test_the_first_tensor_determines_the_batch_size(batch, size):
     assert batch_size_of(batch) == size
 
 
-def test_a_batch_goes_to_the_device_with_all_that_it_holds():
+def test_all_tensors_of_a_batch_are_moved_to_the_device():
     batch = {"a": [torch.zeros(1), "text"], "b": (torch.ones(1), {"c": torch.ones(2)})}
     moved = to_device(batch, torch.device("meta"))
     assert moved["a"][0].is_meta

@@ -1,4 +1,4 @@
-"""TrainingEngine on one device: what it trains, measures, saves and refuses."""
+"""TrainingEngine on one device: training, evaluation, checkpoints and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.engine_data import Augmented, Stream, accuracy, adamw, points
 
 @pytest.fixture
 def make_engine(tmp_path):
-    """A function that makes an engine whose files go to a folder of this test."""
+    """Returns a function that makes an engine which writes to a folder of this test."""
 
     def make(model: nn.Module | None = None, **options) -> TrainingEngine:
         return TrainingEngine(model or small_net(), **{"device": "cpu", "output_dir": tmp_path, **options})
@@ -46,7 +46,7 @@ def same(first, second) -> bool:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_training_equals_a_loop_written_by_hand(make_engine):
+def test_training_equals_a_handwritten_loop(make_engine):
     engine = make_engine()
     data = list(DataLoader(points(), batch_size=16))
     optimizer = adamw(engine)
@@ -93,7 +93,7 @@ def test_accumulation_with_an_uneven_last_batch_equals_the_large_batch(make_engi
     assert curves[2] == pytest.approx(curves[0], rel=1e-12)
 
 
-def test_a_step_function_gives_loss_samples_and_metrics(make_engine):
+def test_a_step_function_may_return_loss_samples_and_metrics(make_engine):
     def step_fn(model, batch):
         output = model(batch[0])
         right = accuracy(output, batch[1])
@@ -107,7 +107,7 @@ def test_a_step_function_gives_loss_samples_and_metrics(make_engine):
     assert own["pair"] == pytest.approx([value / 2 for value in own["accuracy"]])
 
 
-def test_a_step_function_may_give_the_loss_alone(make_engine):
+def test_a_step_function_may_return_only_the_loss(make_engine):
     def step_fn(model, batch):
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
@@ -117,11 +117,11 @@ def test_a_step_function_may_give_the_loss_alone(make_engine):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, None])
-def test_mixed_precision_trains_near_the_full_one(dtype, make_engine):
+def test_mixed_precision_is_close_to_full_precision(dtype, make_engine):
     full = train(make_engine(small_net().float(), experiment_name="full"), floats())
     mixed = train(make_engine(small_net().float(), experiment_name="mixed", use_amp=True, amp_dtype=dtype), floats())
     assert mixed["train_loss"] != full["train_loss"]
-    # float16 begins with steps that are skipped until its scale is found
+    # float16 training starts with skipped steps until the loss scale fits
     assert mixed["train_loss"] == pytest.approx(full["train_loss"], rel=0.15)
 
 
@@ -129,7 +129,7 @@ def floats():
     return [(inputs.float(), target) for inputs, target in points()]
 
 
-def test_another_training_of_the_same_engine_starts_where_the_weights_are(make_engine):
+def test_a_second_training_starts_with_the_current_weights(make_engine):
     engine = make_engine()
     first = train(engine)
     second = train(engine, optimizer=torch.optim.SGD(engine.model.parameters(), lr=0.1))
@@ -157,7 +157,7 @@ def test_a_scheduler_steps_after_each_epoch_or_each_step(make_engine):
     assert len(set(rates)) == 21
 
 
-def test_a_plateau_scheduler_gets_what_is_monitored(make_engine):
+def test_a_plateau_scheduler_gets_the_monitored_metric(make_engine):
     engine = make_engine()
     optimizer = adamw(engine)
     scheduler = ReduceLROnPlateau(optimizer, mode="max", factor=0.1, patience=0)
@@ -173,7 +173,7 @@ def test_a_plateau_scheduler_gets_what_is_monitored(make_engine):
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def test_validation_counts_every_sample_once_whatever_the_batches(make_engine):
+def test_validation_counts_every_sample_once(make_engine):
     engine = make_engine()
     train(engine)
     loaders = (DataLoader(points(), batch_size=size) for size in (7, 103))
@@ -184,7 +184,7 @@ def test_validation_counts_every_sample_once_whatever_the_batches(make_engine):
     assert figures[0]["loss"] == pytest.approx(nn.functional.cross_entropy(engine.model(inputs), target).item())
 
 
-def test_validation_changes_nothing_of_the_training(make_engine):
+def test_validation_does_not_affect_training(make_engine):
     without, with_it = make_engine(experiment_name="without"), make_engine(experiment_name="with")
     train(without)
     train(with_it, val_loader=DataLoader(Augmented(), batch_size=10))
@@ -192,7 +192,7 @@ def test_validation_changes_nothing_of_the_training(make_engine):
     assert with_it.model.training
 
 
-def test_the_averaged_weights_are_those_that_are_measured_and_saved(make_engine):
+def test_the_averaged_weights_are_evaluated_and_saved(make_engine):
     engine = make_engine(use_ema=True, ema_decay=0.5)
     loader = DataLoader(points(), batch_size=50)
     history = train(engine, val_loader=loader)
@@ -207,7 +207,7 @@ def test_the_averaged_weights_are_those_that_are_measured_and_saved(make_engine)
     torch.testing.assert_close(engine.predict(loader), bare(inputs))
 
 
-def test_predictions_come_in_the_order_of_the_samples(make_engine):
+def test_predictions_are_in_the_order_of_the_samples(make_engine):
     engine = make_engine()
     inputs = points().tensors[0]
     engine.model.eval()
@@ -216,7 +216,7 @@ def test_predictions_come_in_the_order_of_the_samples(make_engine):
 
 
 class Mean:
-    """As the objects of torchmetrics are."""
+    """Has the interface of torchmetrics objects."""
 
     def __init__(self):
         self.reset()
@@ -231,7 +231,7 @@ class Mean:
         return self.total / self.count
 
 
-def test_objects_of_torchmetrics_are_measured(make_engine):
+def test_torchmetrics_objects_are_evaluated(make_engine):
     engine = make_engine()
     loader = DataLoader(points(), batch_size=10)
     history = train(engine, val_loader=loader, metrics={"plain": accuracy, "object": Mean()})
@@ -243,7 +243,7 @@ def test_objects_of_torchmetrics_are_measured(make_engine):
 
 @pytest.mark.parametrize("data", [Augmented, Stream])
 @pytest.mark.parametrize("ema", [False, True])
-def test_a_resumed_training_ends_bit_for_bit_like_one_without_a_break(data, ema, make_engine):
+def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(data, ema, make_engine):
     def run(name, epochs, **options):
         engine = make_engine(experiment_name=name, use_ema=ema)
         optimizer = adamw(engine)
@@ -262,7 +262,7 @@ def test_a_resumed_training_ends_bit_for_bit_like_one_without_a_break(data, ema,
 
 @pytest.mark.parametrize("data", [Augmented, Stream])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_training_that_is_stopped_inside_an_epoch_goes_on_exactly(data, workers, make_engine):
+def test_a_training_stopped_within_an_epoch_resumes_exactly(data, workers, make_engine):
     def run(name, stops=0, **options):
         engine = make_engine(experiment_name=name)
         context = RankContext()
@@ -289,7 +289,7 @@ def test_a_training_that_is_stopped_inside_an_epoch_goes_on_exactly(data, worker
     assert dict(history) == dict(whole_history)
 
 
-def test_the_best_epoch_is_kept_by_what_is_monitored(make_engine):
+def test_the_monitored_metric_selects_the_best_epoch(make_engine):
     engine = make_engine()
     values = iter([0.1, 0.9, 0.3])
     loader = DataLoader(points(), batch_size=103)
@@ -315,13 +315,13 @@ def test_the_history_is_written_and_can_be_plotted(make_engine, tmp_path):
     assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
-def test_without_matplotlib_a_plot_says_what_to_install(make_engine, monkeypatch):
+def test_without_matplotlib_plotting_says_what_to_install(make_engine, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match="pip install matplotlib"):
         make_engine().history.plot("curves.png")
 
 
-def test_state_dicts_carry_a_training_to_another_engine(make_engine):
+def test_a_training_continues_in_another_engine_from_its_state_dict(make_engine):
     first = make_engine(experiment_name="first")
     train(first, num_epochs=2)
     state = {
@@ -338,7 +338,7 @@ def test_state_dicts_carry_a_training_to_another_engine(make_engine):
     assert same(whole, second)
 
 
-def test_a_steps_checkpoint_is_what_a_killed_training_goes_on_from(make_engine):
+def test_a_killed_training_resumes_from_the_checkpoint_of_a_step(make_engine):
     whole = make_engine(experiment_name="whole")
     train(whole, Augmented())
     killed = make_engine(experiment_name="killed")
@@ -360,28 +360,28 @@ def test_a_steps_checkpoint_is_what_a_killed_training_goes_on_from(make_engine):
 REFUSALS = {
     "batches of three": (
         {"train_loader": [(torch.zeros(2), torch.zeros(2), torch.zeros(2))]},
-        "criterion is for batches of (inputs, target), and the loader gives tuple of 3: use step_fn(model, batch).",
+        "criterion is for batches of (inputs, target), but the loader yields tuple of 3: use step_fn(model, batch).",
     ),
-    "no way to a loss": ({"criterion": None}, "give one of the two"),
-    "two ways to a loss": ({"step_fn": lambda model, batch: None}, "give one of the two"),
+    "no way to a loss": ({"criterion": None}, "pass exactly one of them"),
+    "two ways to a loss": ({"step_fn": lambda model, batch: None}, "pass exactly one of them"),
     "a loss per sample": ({"criterion": nn.CrossEntropyLoss(reduction="none")}, "use reduction='mean'"),
     "no epochs": ({"num_epochs": 0}, "num_epochs 0: it must be at least 1."),
-    "no batches": ({"train_loader": []}, "train_loader gives no batches"),
-    "an unknown figure": ({"monitor": "f1"}, "monitor 'f1' is none of the figures: train_loss, lr."),
+    "no batches": ({"train_loader": []}, "train_loader yields no batches"),
+    "an unknown figure": ({"monitor": "f1"}, "monitor 'f1' is not among the metrics: train_loss, lr."),
     "another's optimizer": (
         {"optimizer": torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)},
-        "make it of model.parameters()",
+        "create it with model.parameters()",
     ),
-    "no optimizer": ({"optimizer": "adam"}, "optimizer: str is none of torch's"),
+    "no optimizer": ({"optimizer": "adam"}, "optimizer: str is not a torch optimizer"),
     "a metric without samples": (
         {"metrics": {"f": lambda output, target: torch.tensor(1.0)}},
-        "metric 'f' gave Tensor of no samples",
+        "metric 'f' returned Tensor without samples",
     ),
 }
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_refusal_names_what_to_do(name, make_engine):
+def test_an_error_names_the_remedy(name, make_engine):
     changes, message = REFUSALS[name]
     engine = make_engine()
     options = {
@@ -396,7 +396,7 @@ def test_a_refusal_names_what_to_do(name, make_engine):
     assert message in str(caught.value)
 
 
-def test_an_earlier_training_is_not_overwritten(make_engine):
+def test_checkpoints_of_an_earlier_training_are_not_overwritten(make_engine):
     train(make_engine())
     with pytest.raises(UserError, match="pass resume=True"):
         train(make_engine())
@@ -408,12 +408,12 @@ def test_a_checkpoint_of_another_model_is_refused(make_engine):
         make_engine().load_state_dict(state)
 
 
-def test_a_precision_that_is_none_is_refused(make_engine):
+def test_an_unsupported_precision_is_refused(make_engine):
     with pytest.raises(UserError, match=r"amp_dtype torch\.int8"):
         make_engine(use_amp=True, amp_dtype=torch.int8)
 
 
-def test_figures_that_are_not_finite_are_kept_as_such(make_engine):
+def test_history_keeps_values_that_are_not_finite(make_engine):
     engine = make_engine()
     history = train(engine, num_epochs=1, metrics={"nan": lambda output, target: (torch.tensor(math.nan), 1)})
     assert math.isnan(history["nan"][0])
@@ -421,7 +421,7 @@ def test_figures_that_are_not_finite_are_kept_as_such(make_engine):
     assert train(make_engine(), num_epochs=2, resume=True).num_epochs == 2
 
 
-def test_the_public_names_are_found_without_torch_at_import():
+def test_importing_the_public_names_does_not_import_torch():
     import modules.trainer as package
 
     assert {name for name in package.__all__ if callable(getattr(package, name))} == set(package.__all__)

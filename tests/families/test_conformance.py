@@ -26,7 +26,7 @@ from modules.families.registry import FAMILIES, family_of_pipeline
 from modules.families.TextEncoding import collate_text
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
-from modules.trainer.sampling import make_pictures, requests_of
+from modules.trainer.sampling import generate_images, image_requests
 from modules.weights.BaseModel import BaseModel
 from tests.support.prepared import prepared
 from tests.support.short_training import load_plainly
@@ -327,8 +327,8 @@ def test_a_cached_embedding_gives_the_picture_of_its_prompt(case, tmp_path):
 def test_the_products_own_sampling_makes_pictures_with_guidance_and_otherwise_default_settings(case):
     sample = SampleConfig(prompt=PROMPTS[0], width=case.width, height=case.height, steps=2, count=2)
     assert sample.guidance > 1
-    together = [np.asarray(image, int) for _, image in make_pictures(case.fresh_pipe(), requests_of(sample), 2)]
-    alone = [np.asarray(image, int) for _, image in make_pictures(case.fresh_pipe(), requests_of(sample), 1)]
+    together = [np.asarray(image, int) for _, image in generate_images(case.fresh_pipe(), image_requests(sample), 2)]
+    alone = [np.asarray(image, int) for _, image in generate_images(case.fresh_pipe(), image_requests(sample), 1)]
     for one, other in zip(together, alone, strict=True):
         assert one.shape == (case.height, case.width, 3)
         assert np.abs(one - other).max() <= 2  # rounding, of 255
@@ -341,7 +341,7 @@ def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_i
         denoiser = getattr(pipe, name)
         denoiser.register_forward_pre_hook(lambda module, args, kwargs: seen.append((args, kwargs)), with_kwargs=True)
     sample = SampleConfig(prompt=PROMPTS[0], width=case.width, height=case.height, steps=2)
-    list(make_pictures(pipe, requests_of(sample), 1))
+    list(generate_images(pipe, image_requests(sample), 1))
     name = case.family.text.outputs[0]
     with torch.no_grad():
         spoken, dropped = (encode_records(case.family, case.pipe, [text])[0][name] for text in (PROMPTS[0], ""))

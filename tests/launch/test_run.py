@@ -329,7 +329,7 @@ def test_a_stop_ends_the_waiting_for_room(full_at_end, monkeypatch):
         os.kill(os.getpid(), signal.SIGTERM)
         return "waiting"
 
-    monkeypatch.setattr(FallbackSaver, "_waiting_words", stop_when_it_waits)
+    monkeypatch.setattr(FallbackSaver, "_waiting_text", stop_when_it_waits)
     code, ended = full_at_end("output.wait_minutes=60")
     assert (code, ended["status"], len(ended["elsewhere"])) == (0, "finished", 2)
     assert len(waiting) == 1
@@ -339,7 +339,7 @@ def test_a_second_interrupt_during_the_waiting_ends_at_once_and_what_was_saved_i
     full_at_end, in_step, monkeypatch
 ):
     in_step(lambda loop: os.kill(os.getpid(), signal.SIGINT) if loop.step == 2 else None)
-    monkeypatch.setattr(FallbackSaver, "_waiting_words", lambda *arguments: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(FallbackSaver, "_waiting_text", lambda *arguments: os.kill(os.getpid(), signal.SIGINT))
     code, ended = full_at_end("output.wait_minutes=60", "max_steps=50")
     assert (code, ended["status"], len(ended["elsewhere"])) == (130, "stopped", 2)
 
@@ -414,7 +414,7 @@ def test_a_job_whose_time_ends_before_anything_is_trained_is_queued_again(
 
 
 @posix_only
-def test_a_job_whose_backup_can_not_be_written_is_not_queued_again(make_config, slurm_task, monkeypatch):
+def test_a_job_whose_backup_can_not_be_written_is_not_requeued(make_config, slurm_task, monkeypatch):
     def fail(path, tensors, metadata=None):
         raise OSError(28, "No space left on device")
 
@@ -422,4 +422,4 @@ def test_a_job_whose_backup_can_not_be_written_is_not_queued_again(make_config, 
     config = make_config("max_steps=50")
     assert run_training(config) == 1
     assert slurm_task == []
-    assert "not queued again" in record(config)["text"]
+    assert "not requeued" in record(config)["text"]

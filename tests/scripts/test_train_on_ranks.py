@@ -227,7 +227,7 @@ class FaultsOf:
     def test_an_exception_is_shown_with_its_rank_and_traceback(self, open_run):
         record = assert_failed(open_run(self.launcher, fault="raise@1:3"), 1)
         assert record["kind"] == "error"
-        assert record["text"] == "RuntimeError: a fault on demand"
+        assert record["text"] == "RuntimeError: injected fault"
         assert "in before" in record["traceback"]
         assert record["phase"] == "training"
 

@@ -29,9 +29,9 @@ from tests.support.ports import free_port
 if TYPE_CHECKING:
     from modules.distributed.Runtime import Runtime
 
-START_SECONDS = 180.0  # the imports come first, on what cores there are
-SCENARIO_SECONDS = 300.0  # for one that hangs: the longest takes a tenth of it on an idle machine
-GRACE_SECONDS = 2.0  # for the other ranks to say what they saw, after the first error
+START_SECONDS = 180.0  # includes the imports
+SCENARIO_SECONDS = 300.0  # only a hanging scenario takes this long
+GRACE_SECONDS = 2.0  # for the other ranks to report after the first error
 
 MakeRuntime = Callable[..., "Runtime"]
 
@@ -54,7 +54,7 @@ class RankPool:
         self._starts = 0
 
     def run(self, scenario: Callable[..., Any], seconds: float = SCENARIO_SECONDS, **arguments: Any) -> list[Any]:
-        """What `scenario` gives on each rank.
+        """Runs `scenario` on every rank and returns the results.
 
         Raises AssertionError with the tracebacks, or with the stacks of ranks that take longer than `seconds`.
         """
@@ -71,7 +71,7 @@ class RankPool:
             raise
 
     def close(self) -> None:
-        """Ends the ranks at once."""
+        """Ends the ranks immediately."""
         for rank in self._ranks:
             rank.process.kill()
         for rank in self._ranks:
@@ -86,7 +86,7 @@ class RankPool:
         port = free_port()
         self._starts += 1
         for rank in range(self.world_size):
-            # that of this test, not of the first, which has started the process that all are forked from
+            # the environment of this test instead of that of the test which started the fork server
             variables = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
             variables |= spawn_variables(rank, TrainConfig(), self.world_size, port, f"pool-{self._starts}")
             ours, theirs = multiprocessing.Pipe()
@@ -96,7 +96,7 @@ class RankPool:
         self._answers("The start", START_SECONDS)
 
     def _answers(self, name: str, seconds: float) -> list[Any]:
-        """The next value that each rank gives."""
+        """The next result of each rank."""
         answers: dict[int, dict[str, Any]] = {}
         deadline = time.monotonic() + seconds
         while len(answers) < self.world_size:
@@ -129,7 +129,7 @@ class RankPool:
 
 
 def run_alone(scenario: Callable[..., Any], **arguments: Any) -> Any:
-    """What `scenario` gives on one rank: this process."""
+    """The result of `scenario` on a single rank, in this process."""
     import torch
 
     from modules.distributed.Runtime import Runtime
@@ -138,7 +138,7 @@ def run_alone(scenario: Callable[..., Any], **arguments: Any) -> Any:
 
 
 def serve(connection: Connection, variables: dict[str, str], log: Path) -> None:
-    """The life of a rank: it joins the others, then runs scenario after scenario until the connection is closed."""
+    """The main function of a rank: joins the others and runs scenarios until the connection is closed."""
     os.environ.update(variables)
     with log.open("wb") as file:
         for descriptor in (1, 2):
@@ -177,7 +177,7 @@ def _run(number: int, task: dict[str, Any]) -> Any:
 
 
 def _runtime_maker(number: int, runtimes: ExitStack) -> MakeRuntime:
-    """Each runtime has keys of its own in the store; `runtimes` closes them after a scenario that has succeeded."""
+    """Creates a runtime with its own keys in the store; successful scenarios close it."""
     import torch
     from torch.distributed import PrefixStore
 

@@ -1,4 +1,4 @@
-"""Many ranks as threads of one process, for what they exchange as plain data; there are no collectives."""
+"""Simulates ranks as threads of one process. They can exchange plain data, but have no collectives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class ThreadRuntime(Runtime):
-    """One of the ranks. `meetings`: why it met the others, in order."""
+    """One of the ranks. `meetings`: the reasons of its exchanges, in order."""
 
     def __init__(self, ranks: ThreadRanks, rank: int, num_ranks: int, num_nodes: int):
         super().__init__(torch.device("cpu"))
@@ -52,7 +52,7 @@ class ThreadRanks:
         self._slots: list[tuple[str, str]] = [("", "")] * num_ranks
 
     def run(self, body: Callable[[ThreadRuntime], T]) -> list[T]:
-        """What `body` gives on each rank, each in a thread named "rank-N".
+        """Runs `body` for every rank, in threads named "rank-N", and returns the results.
 
         An error on one rank is raised here, and ends the waits of the others.
         """
@@ -75,17 +75,17 @@ class ThreadRanks:
             thread.start()
         for thread in threads:
             thread.join()
-        # the others' waits break because of it
+        # the other ranks' waits fail as a consequence
         causes = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
         for error in causes or errors:
             raise error
         return results
 
     def meet(self, rank: int, value: T, why: str) -> list[T]:
-        """The values of all ranks, having been JSON. Raises AssertionError where they meet for different reasons."""
+        """The values of all ranks after a JSON round trip. Raises AssertionError if their reasons differ."""
         self._slots[rank] = (why, json.dumps(value))
         self._barrier.wait(self._timeout_seconds)
         slots = list(self._slots)
-        self._barrier.wait(self._timeout_seconds)  # all have read what the next meeting overwrites
+        self._barrier.wait(self._timeout_seconds)  # wait until all ranks have read the values
         assert len({why for why, _ in slots}) == 1, f"the ranks meet for different reasons: {slots}"
         return [json.loads(text) for _, text in slots]

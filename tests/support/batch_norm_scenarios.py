@@ -1,4 +1,4 @@
-"""What the tests of BatchNorm run on every rank; see RankPool."""
+"""Scenarios that the tests of BatchNorm run on every rank; see RankPool."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.support.rank_scenarios import after_attaching, copied, counted, diges
 from tests.support.RankPool import MakeRuntime
 from tests.support.Recorder import Recorder
 
-Sizes = list[list[list[int]]]  # of each step, of each rank, of each micro-batch: the samples
+Sizes = list[list[list[int]]]  # samples by step, rank and micro-batch
 
 
 class NormNet(nn.Module):
-    """Normalizes in the ways that BatchNorm knows. recomputes: whether activations are made again for the gradient."""
+    """Has every kind of BatchNorm layer. recomputes: whether to use gradient checkpointing."""
 
     def __init__(self, recomputes: bool = False):
         super().__init__()
@@ -112,7 +112,7 @@ def own_steps(sizes: Sizes, rank: int, world_size: int) -> list[Step]:
 
 
 def call_alone(make_runtime: MakeRuntime) -> list[float]:
-    """Rank 0 calls the model in training mode between two steps, the other does not; then both train on."""
+    """Rank 0 alone calls the model in training mode between two steps; then both continue training."""
     runtime = make_runtime()
     loop = make_loop(norm_net(), squared_error, runtime=runtime)
     batch = torch.randn(2, 3, 7, 6, generator=torch.Generator().manual_seed(runtime.rank)).double()
@@ -144,7 +144,7 @@ def train_frozen(make_runtime: MakeRuntime) -> dict[str, int]:
 
 
 def normalize_output(base: BaseModel) -> None:
-    """Puts a BatchNorm layer behind the U-Net."""
+    """Adds a BatchNorm layer after the U-Net."""
     unet = base.module("unet")
     unet.conv_out = nn.Sequential(unet.conv_out, nn.BatchNorm2d(unet.config.out_channels))
 

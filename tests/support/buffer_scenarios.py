@@ -1,4 +1,4 @@
-"""What the tests of a model's buffers run on every rank; see RankPool."""
+"""Scenarios that the tests of buffers run on every rank; see RankPool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.RankPool import MakeRuntime
 
 
 class Counting(nn.Module):
-    """Changes its buffers in every pass: `seen` alike on all ranks, `average` and `values` by the rank's own inputs.
+    """Changes its buffers in every pass: `seen` equally on all ranks, `average` and `values` by the rank's own inputs.
 
     `drawn` stays as each rank has drawn it; `late` changes from the sixth pass on.
     """

@@ -13,7 +13,7 @@ from modules.engine.TrainingEngine import TrainingEngine
 
 
 def small_net(norm: bool = True) -> nn.Module:
-    """Two classes of four numbers, in float64."""
+    """Samples of four float64 numbers in two classes."""
     torch.manual_seed(1)
     middle = nn.BatchNorm1d(16) if norm else nn.Identity()
     return nn.Sequential(nn.Linear(4, 16), middle, nn.ReLU(), nn.Linear(16, 2)).double()
@@ -26,7 +26,7 @@ def points(count: int = 103) -> TensorDataset:
 
 
 class Augmented(Dataset):
-    """Points with noise drawn from each of the generators that datasets use."""
+    """Points with noise from each of the random generators that datasets use."""
 
     def __init__(self, count: int = 103):
         self.points = points(count)
@@ -41,7 +41,7 @@ class Augmented(Dataset):
 
 
 class Stream(IterableDataset):
-    """The same points as a stream, each worker its part of them."""
+    """The same points as an iterable dataset, split over workers."""
 
     def __init__(self, count: int = 103):
         self.points = Augmented(count)

@@ -23,7 +23,7 @@ from tests.support.engine_data import Augmented, Stream, accuracy, adamw, points
 
 
 def worker(folder: Path, name: str, ranks: int, norm: bool = True, **options: Any) -> dict[str, Any]:
-    """The shipped worker's arguments; N ranks train on as many samples in a step as one."""
+    """The arguments of the built-in worker; the global batch size is the same on N ranks as on one."""
     return {
         "model_fn": lambda: small_net(norm),
         "train_dataset": Augmented(),
@@ -60,7 +60,7 @@ def curves(folder: Path, ranks: int) -> dict[str, Any]:
 
 
 def train_uneven(engine: TrainingEngine, rank: int) -> Any:
-    """Rank 1 has a loader of its own with fewer batches."""
+    """Rank 1 has its own loader with fewer batches."""
     data = points(30 if rank else 60)
     loader = DataLoader(data, batch_size=10, sampler=DistributedSampler(data, num_replicas=1, rank=0))
     return engine.train(loader, optimizer=adamw(engine), criterion=nn.CrossEntropyLoss(), num_epochs=2)
@@ -100,7 +100,7 @@ class Losses(TrainCallbacks):
 
 
 def failing(folder: Path, ranks: int) -> dict[str, str]:
-    """What is said where ranks fail, each way in a launch of its own."""
+    """The messages of failing ranks, one launch for each kind of failure."""
 
     def raise_error(rank: int, world_size: int) -> None:
         if rank == 1:
@@ -140,7 +140,7 @@ def failing(folder: Path, ranks: int) -> dict[str, str]:
 
 
 def long(folder: Path, ranks: int) -> dict[str, Any]:
-    """A training that is to be stopped: it says on which step it is."""
+    """A training to be stopped; it prints its current step."""
     options = worker(folder, "long", ranks)
     written = folder / f"long-{ranks}" / "history.json"
     epochs = json.loads(written.read_text())["epochs"] + 1 if written.exists() else 10_000
@@ -149,7 +149,7 @@ def long(folder: Path, ranks: int) -> dict[str, Any]:
 
 
 def alone(folder: Path, ranks: int) -> dict[str, Any]:
-    """The ranks can't join: one process trains."""
+    """The ranks can't join, so one process trains."""
     os.environ["CHORUS_JOIN_SECONDS"] = "0.2"
     os.environ["GLOO_SOCKET_IFNAME"] = "no-such-interface"
 

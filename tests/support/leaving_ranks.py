@@ -30,7 +30,7 @@ WAYS = {
     "only close": lambda runtime: runtime.close(),
     "everything twice": lambda runtime: [cleanup_distributed(), runtime.close(), cleanup_distributed()],
 }
-FAILURES = {"rank 0 fails": 0, "rank 1 fails": 1}  # while the other is in a collective
+FAILURES = {"rank 0 fails": 0, "rank 1 fails": 1}  # while the other rank is in a collective
 
 
 def main(ways: list[str]) -> None:
@@ -51,7 +51,7 @@ def start(way: str, rank: int, port: int) -> int:
 
 
 def live(way: str, rank: int) -> NoReturn:
-    StoreExchange.ALIVE_SECONDS = 0.0  # its thread is in the store all the time, also when the interpreter ends
+    StoreExchange.KEEPALIVE_SECONDS = 0.0  # its thread is always inside the store, also at interpreter shutdown
     config = TrainConfig(distributed_backend="gloo")
     setup_distributed(config, tell=None)
     runtime = create_runtime(config)
@@ -61,7 +61,7 @@ def live(way: str, rank: int) -> NoReturn:
         if rank == FAILURES[way]:
             raise RuntimeError("for a test")
         runtime.sum(torch.ones(1), torch.ones(()))
-    if rank == 1:  # it still needs the store when rank 0, which holds it, is about to end
+    if rank == 1:  # it still needs the store when rank 0, the host, is about to end
         dist.PrefixStore("runtime-0", run_store()).wait(["left/0"])
     WAYS[way](runtime)
     sys.exit()

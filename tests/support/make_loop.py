@@ -1,4 +1,4 @@
-"""A training loop over a small module, with the optimizer and schedule of the settings."""
+"""A training loop over a small module, with the configured optimizer and schedule."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_loop(
     unused_parameters: bool = False,
     **settings: Any,
 ) -> TrainingLoop:
-    """groups: all parameters in one by default. settings: of LoopSettings. runtime: one rank on the CPU by default."""
+    """groups: by default a single one. settings: for LoopSettings. runtime: by default one rank on the CPU."""
     settings = LoopSettings(max_grad_norm=optimizer.max_grad_norm, **settings)
 
     def make_optimizer(params: dict[str, nn.Parameter]) -> ScheduledOptimizer:

@@ -1,4 +1,4 @@
-"""What the tests of a training's options on many ranks run on every rank; see RankPool."""
+"""Scenarios that the tests of training options run on every rank; see RankPool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.Recorder import Recorder
 
 
 def train_and_validate(make_runtime: MakeRuntime, config: str) -> dict[str, Any]:
-    """What this rank is told, and how many batches its part of each validation has."""
+    """The callbacks of this rank, and the number of its validation batches."""
     recorder = Recorder()
     trainer = GenericTrainer(load_config(config), recorder, TrainCommands(), make_runtime())
     trainer.start()
@@ -32,7 +32,7 @@ def train_and_validate(make_runtime: MakeRuntime, config: str) -> dict[str, Any]
 
 
 def train_rounded(make_runtime: MakeRuntime, optimizer: str) -> list[list[float]]:
-    """The bfloat16 weights after a few steps with stochastic rounding; each rank trains on data of its own."""
+    """The bfloat16 weights after a few steps with stochastic rounding; each rank has its own data."""
     runtime = make_runtime()
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).bfloat16()

@@ -1,4 +1,4 @@
-"""What the tests of many ranks run on every rank; see RankPool."""
+"""Scenarios that the tests of several ranks run on every rank; see RankPool."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from tests.support.RankPool import MakeRuntime
 
 
-# --- whole trainings --------------------------------------------------------------------------------------------------
+# --- complete runs ----------------------------------------------------------------------------------------------------
 
 
 class WatchedTrainer(GenericTrainer):
-    """Remembers what each of its steps trained on: (epoch, sample) pairs, and the largest micro-batch."""
+    """Records the (epoch, sample) pairs of each step, and its largest micro-batch."""
 
     def __init__(self, config: TrainConfig, runtime: Runtime, resume: bool = False):
         super().__init__(config, Recorder(), TrainCommands(), runtime, resume)
@@ -68,9 +68,9 @@ class WatchedTrainer(GenericTrainer):
                 return make(micro_batch, epoch)
 
         def watched_step(step: Step) -> None:
-            count = sum(batch.count for batch in step.micro_batches)  # later batches may have been made already
+            count = sum(batch.count for batch in step.micro_batches)  # later batches may have been prefetched
             self.pictures.append(self._made[:count])
-            del self._made[:count]  # in place: the thread that makes batches adds to this list
+            del self._made[:count]  # in place, because the prefetch thread appends to this list
             train_step(step)
 
         self._prepared = replace(self.prepared, source=Watched())
@@ -108,7 +108,7 @@ def train(
 
 
 def start(make_runtime: MakeRuntime, config: str, resume: bool = False) -> dict[str, Any]:
-    """A start, and what it has come to."""
+    """The result of starting a trainer."""
     trainer = WatchedTrainer(load_config(config), make_runtime(), resume)
     trainer.start()
     return outcome(trainer)
@@ -139,7 +139,7 @@ def outcome(trainer: WatchedTrainer) -> dict[str, Any]:
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """Changes with any bit."""
+    """A digest of all bits of the values."""
     return hashlib.sha256(b"".join(t.detach().contiguous().numpy().tobytes() for t in tensors.values())).hexdigest()
 
 
@@ -149,7 +149,7 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def after_attaching(change: Callable[[BaseModel], None]) -> Iterator[None]:
-    """Inside, a start does `change` to the model when it has loaded what trains."""
+    """Inside, a start applies `change` to the model after loading the trained components."""
 
     def attach(config: TrainConfig, method: Method, base: BaseModel, parts: Mapping[str, Any]) -> None:
         attach_method(config, method, base, parts)
@@ -161,7 +161,7 @@ def after_attaching(change: Callable[[BaseModel], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def environment(**values: str) -> Iterator[None]:
-    """Inside, these variables are set; empty ones are not."""
+    """Inside, these environment variables are set; empty ones are unset."""
     before = {name: os.environ.get(name) for name in values}
     try:
         for name, value in values.items():
@@ -180,7 +180,7 @@ def environment(**values: str) -> Iterator[None]:
 
 
 def train_on_another_base(make_runtime: MakeRuntime, config: str) -> str:
-    """A start in which rank 1 has read other weights: the error."""
+    """The error of a start in which rank 1 has different weights."""
 
     runtime = make_runtime()
 
@@ -194,7 +194,7 @@ def train_on_another_base(make_runtime: MakeRuntime, config: str) -> str:
 
 
 def train_with_fault(make_runtime: MakeRuntime, config: str, fault: str) -> dict[str, Any]:
-    """A training that is expected to fail: the error, and the steps that were done."""
+    """The error of a failing run, and the steps done before."""
     trainer = WatchedTrainer(load_config(config), make_runtime())
     with environment(FAULT=fault):
         trainer.start()
@@ -213,13 +213,13 @@ def caught(call: Callable[[], None]) -> str:
 
 
 def stop_many_times(make_runtime: MakeRuntime, trials: int, stopper: int) -> list[int]:
-    """`trials` trainings, each stopped at some moment by a request to rank `stopper`: the step at which each ended."""
+    """The last step of each of `trials` runs, stopped at a random time by a request to rank `stopper`."""
     runtime = make_runtime()
     moments = random.Random(runtime.rank)
     ends = []
     for _ in range(trials):
         loop = make_loop(nn.Linear(2, 2), squared_error, 10_000, runtime=runtime)
-        # by steps, for how many a machine does in a time is its own matter, and then somewhere inside one
+        # after a number of steps, which does not depend on the machine's speed, and then somewhere within a step
         asking = threading.Thread(target=stop_inside, args=(loop, moments.randrange(12), moments.uniform(0, 0.003)))
         if runtime.rank == stopper:
             asking.start()
@@ -238,7 +238,7 @@ def stop_inside(loop: TrainingLoop, step: int, delay_seconds: float) -> None:
 
 
 def stop_while_sampling(make_runtime: MakeRuntime, config: str) -> dict[str, Any]:
-    """Rank 0 is asked to stop at the first picture of the samples at the start; its first picture takes rank 1 long."""
+    """Rank 0 gets a stop request at its first sample; rank 1 takes long for its first sample."""
     runtime = make_runtime()
     trainer = WatchedTrainer(load_config(config), runtime)
 
@@ -257,7 +257,7 @@ def stop_while_sampling(make_runtime: MakeRuntime, config: str) -> dict[str, Any
 
 
 def stop_while_waiting_for_room(make_runtime: MakeRuntime, config: str) -> dict[str, Any]:
-    """The disk is full at the end, and rank 1 is asked to stop while rank 0 waits for room."""
+    """The disk is full at the end, and rank 1 gets a stop request while rank 0 waits for space."""
     trainer = WatchedTrainer(load_config(config), make_runtime())
     trainer.start()
     trainer.train()
@@ -265,7 +265,7 @@ def stop_while_waiting_for_room(make_runtime: MakeRuntime, config: str) -> dict[
 
     def finish_and_stop(waits: bool) -> None:
         finish(waits)
-        if trainer.runtime.rank == 1:  # which has nothing to save
+        if trainer.runtime.rank == 1:  # it has nothing to save
             trainer.commands.stop()
 
     trainer._finish_saving = finish_and_stop
@@ -275,16 +275,16 @@ def stop_while_waiting_for_room(make_runtime: MakeRuntime, config: str) -> dict[
 
 
 def stop_while_caching(make_runtime: MakeRuntime, config: str, stopper: int) -> str:
-    """Rank `stopper` is asked to stop while it encodes; the others have less to do."""
+    """Rank `stopper` gets a stop request while encoding; the others have less to encode."""
     runtime = make_runtime()
 
     trainer = WatchedTrainer(load_config(config), runtime)
 
     class Stopped(StartProgress):
-        def tell_or_end(self, text: str) -> None:
+        def status_or_stop(self, text: str) -> None:
             if runtime.rank == stopper:
                 trainer.commands.stop()
-            super().tell_or_end(text)
+            super().status_or_stop(text)
 
     with patch("modules.trainer.GenericTrainer.StartProgress", Stopped):
         return caught(trainer.start)
@@ -323,7 +323,7 @@ def begin_or_end(make_runtime: MakeRuntime, trials: int, stopper: int) -> list[s
             if runtime.start_vetoed:
                 raise StopRequested
 
-        runtime.while_waiting = end_where_vetoed
+        runtime.on_wait = end_where_vetoed
         timer = threading.Timer({0: 0.0, 1: 3600.0}.get(trial, moments.uniform(0, 0.04)), runtime.veto_start)
         if runtime.rank == stopper:
             timer.start()
@@ -340,7 +340,7 @@ def begin_or_end(make_runtime: MakeRuntime, trials: int, stopper: int) -> list[s
     return decisions
 
 
-# --- the loop on doubles --------------------------------------------------------------------------------------------
+# --- the loop in float64 --------------------------------------------------------------------------------------------
 
 
 def squared_error(model: nn.Module, inputs: Tensor) -> tuple[Tensor, int, dict[str, Tensor]]:
@@ -348,7 +348,7 @@ def squared_error(model: nn.Module, inputs: Tensor) -> tuple[Tensor, int, dict[s
 
 
 class TwoDenoisers(nn.Module):
-    """Two networks, of which a batch (number, inputs) trains one."""
+    """Two networks; a batch (number, inputs) trains one of them."""
 
     def __init__(self):
         super().__init__()
@@ -362,7 +362,7 @@ class TwoDenoisers(nn.Module):
 
 
 def train_two_denoisers(make_runtime: MakeRuntime, chosen: list[list[int]]) -> dict[str, Any]:
-    """chosen: for each step, which denoiser each micro-batch of all ranks trains."""
+    """chosen: for each step, the denoiser that each micro-batch of all ranks trains."""
     runtime = make_runtime()
     torch.manual_seed(3)
     model = TwoDenoisers()
@@ -392,7 +392,7 @@ def own_batches(runtime: Runtime, chosen: list[list[int]]) -> Iterator[Step]:
 
 
 class HalfFrozen(nn.Module):
-    """A frozen layer and a buffer before a layer that trains."""
+    """A frozen layer and a buffer before a trainable layer."""
 
     def __init__(self):
         super().__init__()
@@ -405,7 +405,7 @@ class HalfFrozen(nn.Module):
 
 
 def keep_what_is_frozen(make_runtime: MakeRuntime) -> dict[str, Any]:
-    """Ranks that differ in everything, after a step: what has become the same."""
+    """The tensors of ranks that initially differ in everything, after one step."""
     runtime = make_runtime()
     torch.manual_seed(runtime.rank)
     model = HalfFrozen()
@@ -421,7 +421,7 @@ def keep_what_is_frozen(make_runtime: MakeRuntime) -> dict[str, Any]:
 
 
 class SyncCounter(TorchDispatchMode):
-    """Counts reads of a tensor's value by the host: each would wait for a GPU."""
+    """Counts reads of tensor values by the host, each of which would be a sync on a GPU."""
 
     def __init__(self):
         super().__init__()
@@ -433,7 +433,7 @@ class SyncCounter(TorchDispatchMode):
 
 
 def count_collectives(make_runtime: MakeRuntime, steps: int) -> dict[str, int]:
-    """What `steps` steps of two micro-batches call, by name; DDP's own collectives go another way."""
+    """The collectives and syncs in `steps` steps of two micro-batches; DDP's own collectives are not included."""
     runtime = make_runtime()
     loop = make_loop(nn.Linear(2, 2), squared_error, steps, runtime=runtime)
     counts = dict.fromkeys(("all_reduce", "broadcast", "all_gather", "barrier", "all_gather_object"), 0)
@@ -462,7 +462,7 @@ def counted(module: Any, name: str, counts: dict[str, int]) -> Iterator[None]:
 
 
 def reduce_gradients(make_runtime: MakeRuntime, precision: str, value: float | None = None) -> list[float]:
-    """The gradient that all ranks have of what is `value` on each, or rank + 1/3."""
+    """The reduced gradient on all ranks of a parameter whose local gradient is `value`, or rank + 1/3."""
     runtime = make_runtime(reduce_precision=precision)
     model = nn.Linear(1, 1, bias=False)
     call = runtime.prepare(model)
@@ -477,15 +477,15 @@ def reduce_gradients(make_runtime: MakeRuntime, precision: str, value: float | N
 def exchange(make_runtime: MakeRuntime) -> dict[str, Any]:
     runtime = make_runtime()
     if runtime.rank == 0:
-        time.sleep(0.1)  # who came first would be another
+        time.sleep(0.1)  # the other rank arrives first
     gathered = runtime.gather({"rank": runtime.rank}, "a test")
     told = runtime.broadcast([runtime.rank, "plain"], "a test")
     values, own = torch.tensor([1.0, float(runtime.rank)], dtype=torch.float64), torch.tensor(0.1 + runtime.rank)
-    total, of_main = runtime.sum(values, own)
+    total, main_value = runtime.sum(values, own)
     return {
         "gathered": gathered,
         "told": told,
-        "total": [*total.tolist(), of_main.item()],
+        "total": [*total.tolist(), main_value.item()],
         "ranks": [runtime.rank, runtime.local_rank, runtime.world_size, runtime.is_main],
     }
 
@@ -495,11 +495,11 @@ def announce_stop(make_runtime: MakeRuntime, speaker: int) -> bool:
     if runtime.rank == speaker:
         runtime.announce_stop()
     wait_until(lambda: runtime.stop_announced)
-    return make_runtime().stop_announced  # of another run
+    return make_runtime().stop_announced  # of a separate runtime
 
 
 def interrupt_a_wait(make_runtime: MakeRuntime) -> str:
-    """Rank 0 waits for rank 1 and is called away; rank 1 comes later."""
+    """Rank 0 waits for rank 1 until `on_wait` raises; rank 1 arrives later."""
     runtime = make_runtime()
     if runtime.rank == 1:
         wait_until(lambda: runtime.stop_announced)
@@ -512,7 +512,7 @@ def interrupt_a_wait(make_runtime: MakeRuntime) -> str:
         if len(beats) > 5:
             raise StopRequested
 
-    runtime.while_waiting = leave
+    runtime.on_wait = leave
     end = caught(lambda: runtime.barrier("a test"))
     runtime.announce_stop()
     return end

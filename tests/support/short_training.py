@@ -12,7 +12,7 @@ import torch
 from modules.data.Batch import Batch
 from modules.families.registry import family_of_pipeline
 from modules.methods.registry import METHODS
-from modules.trainer.sampling import PictureRequest, make_pictures
+from modules.trainer.sampling import ImageRequest, generate_images
 from modules.weights.safe import METADATA, read_header
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from modules.weights.BaseModel import BaseModel
 
 PROMPTS = ("a photo of a cat", "the dog")
-REQUEST = PictureRequest(PROMPTS[0], "the sky", seed=11, width=48, height=32, steps=3, guidance=3.0)
+REQUEST = ImageRequest(PROMPTS[0], "the sky", seed=11, width=48, height=32, steps=3, guidance=3.0)
 
 
 def a_batch(prompts: Sequence[str] = PROMPTS) -> Batch:
@@ -48,7 +48,7 @@ def train(base: BaseModel, config: TrainConfig, steps: int = 8, prompts: Sequenc
     return losses
 
 
-def our_picture(pipe: DiffusionPipeline, request: PictureRequest = REQUEST) -> np.ndarray:
+def our_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.ndarray:
     """float32[H, W, 3] in [0, 1] of our own sampler, seen just before it is rounded to a PIL picture."""
     seen = []
     # the one of videos calls that of pictures for each of them
@@ -61,7 +61,7 @@ def our_picture(pipe: DiffusionPipeline, request: PictureRequest = REQUEST) -> n
 
     processor.postprocess = spy
     try:
-        ((made, picture),) = make_pictures(pipe, [request], 4)
+        ((made, picture),) = generate_images(pipe, [request], 4)
     finally:
         processor.postprocess = postprocess
     assert made is request
@@ -75,7 +75,7 @@ def load_plainly(pipe: DiffusionPipeline, file: Path) -> None:
     pipe.load_lora_weights(file.parent, weight_name=file.name, **({f"load_into_{expert}": True} if expert else {}))
 
 
-def plain_picture(pipe: DiffusionPipeline, request: PictureRequest = REQUEST) -> np.ndarray:
+def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.ndarray:
     """float32[H, W, 3] of a plain call, as anybody would make it who wants a picture of this size."""
     family = family_of_pipeline(pipe)
     output = pipe(

@@ -11,13 +11,13 @@ from modules.config.TrainConfig import TrainConfig
 from modules.session.TrainCommands import TrainCommands
 from tests.support.Recorder import Recorder
 
-# Eleven pictures in three buckets: with a batch of 4 an epoch has steps of 4, 4 and 3, and one of them mixes shapes.
+# Eleven images in three buckets: with a batch size of 4, an epoch has steps of 4, 4 and 3, one with mixed shapes.
 SIZES = ((32, 32),) * 5 + ((48, 32),) * 3 + ((32, 48),) * 3
 
 
 @pytest.fixture
 def make_config(tmp_path, tiny_sd15, picture_folder) -> Callable[..., TrainConfig]:
-    """A function that takes settings as "path=value" and gives those of a quick run on `SIZES` with them."""
+    """Returns a function that makes the settings of a quick run on `SIZES`, changed by "path=value" arguments."""
     folders = []
 
     def make(*overrides: str) -> TrainConfig:
@@ -44,7 +44,7 @@ def make_config(tmp_path, tiny_sd15, picture_folder) -> Callable[..., TrainConfi
 
 @pytest.fixture
 def train() -> Callable[..., object]:
-    """A function that trains from `start` to `end` in this process and gives the trainer; its callbacks record."""
+    """Returns a function that trains from `start` to `end` in this process and returns the trainer."""
 
     def run(config: TrainConfig, resume: bool = False):
         trainer = prepared(config, resume)
@@ -65,13 +65,13 @@ def prepared(config: TrainConfig, resume: bool = False):
 
 @pytest.fixture
 def start() -> Callable[..., object]:
-    """A function that gives a trainer that has been started and has not trained."""
+    """Returns a function that returns a started trainer before its first step."""
     return prepared
 
 
 @pytest.fixture
 def config_file(tmp_path) -> Callable[..., str]:
-    """A function that writes settings to a file and gives its path."""
+    """Returns a function that writes settings to a file and returns its path."""
 
     def write(config: TrainConfig) -> str:
         path = tmp_path / "settings.yaml"

@@ -57,7 +57,7 @@ def fill_the_disk(monkeypatch) -> None:
     monkeypatch.setattr("modules.trainer.BackupStore.save_tensors", refuse)
 
 
-def test_a_backup_comes_back_as_it_was(store):
+def test_a_backup_round_trips(store):
     tensors = {
         "model": {
             "a": torch.randn(3, 4, 2, 2).to(memory_format=torch.channels_last),
@@ -79,7 +79,7 @@ def test_a_backup_comes_back_as_it_was(store):
             assert torch.equal(backup.tensors[file][name], tensor)
 
 
-def test_what_is_written_is_the_moment_of_the_call(store, monkeypatch):
+def test_a_backup_has_the_values_at_the_time_of_the_call(store, monkeypatch):
     def late(path, tensors, metadata=None):
         changed.wait(10)
         save_tensors(path, tensors, metadata)
@@ -97,17 +97,17 @@ def test_what_is_written_is_the_moment_of_the_call(store, monkeypatch):
     assert not backup.tensors["model"]["weight"].any()
 
 
-def test_the_newest_ones_are_kept_by_their_number(store):
+def test_the_newest_backups_are_kept(store):
     for step in (9, 10, 100):
         write(store, step)
     assert [path.name for path in store.paths()] == ["step-000000100", "step-000000010"]
 
 
-def test_there_is_no_newest_of_none(store):
+def test_without_backups_there_is_no_newest(store):
     assert store.newest() is None
 
 
-def test_a_backup_asked_for_twice_at_one_step_is_written_once(tmp_path):
+def test_two_requests_at_one_step_write_one_backup(tmp_path):
     done = []
     store = BackupStore(tmp_path, 2, lambda path, step: done.append(step), pytest.fail)
     write(store, 3)
@@ -137,7 +137,7 @@ def flip(folder: Path) -> None:
 
 
 def say_step_minus_five(folder: Path) -> None:
-    """In a state whose hash is right."""
+    """Corrupts the state, but keeps its hash correct."""
     (folder / "state.json").write_text(json.dumps(state_of(-5)), encoding="utf-8")
     write_manifest(folder)
 
@@ -148,7 +148,7 @@ def lose_the_optimizer(folder: Path) -> None:
 
 
 def write_no_tensors(folder: Path) -> None:
-    """In a file whose hash is right."""
+    """Corrupts a file, but keeps its hash correct."""
     (folder / "model.safetensors").write_bytes(b"x" * 20)
     write_manifest(folder)
 
@@ -167,7 +167,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_newest_gives_the_one_before_and_a_warning(damage, store, warnings):
+def test_a_damaged_newest_backup_is_skipped_with_a_warning(damage, store, warnings):
     write(store, 1)
     write(store, 2)
     damage(store.paths()[0])
@@ -178,7 +178,7 @@ def test_a_damaged_newest_gives_the_one_before_and_a_warning(damage, store, warn
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_where_all_are_damaged_none_is_used_and_it_is_said_what_is_wrong_with_each(damage, store, warnings, tmp_path):
+def test_if_all_backups_are_damaged_the_error_describes_each(damage, store, warnings, tmp_path):
     write(store, 1)
     write(store, 2)
     for path in store.paths():
@@ -189,7 +189,7 @@ def test_where_all_are_damaged_none_is_used_and_it_is_said_what_is_wrong_with_ea
     assert warnings == []
 
 
-def test_one_rank_learns_what_is_wrong_with_its_copy(store):
+def test_loading_a_damaged_backup_raises_with_the_damage(store):
     write(store, 1)
     cut(store.paths()[0])
     with pytest.raises(DamagedBackup, match=r"model\.safetensors has \d+ bytes instead of"):
@@ -197,21 +197,21 @@ def test_one_rank_learns_what_is_wrong_with_its_copy(store):
 
 
 @pytest.mark.parametrize("name", ["notes.safetensors", "._model.safetensors"])
-def test_a_file_that_somebody_has_put_into_a_backup_does_not_matter(name, store, warnings):
+def test_extra_files_in_a_backup_are_ignored(name, store, warnings):
     write(store, 1)
     (store.paths()[0] / name).write_bytes(b"\0\5\26\7 not from us")
     assert store.newest().tensors.keys() == {"model", "optimizer"}
     assert warnings == []
 
 
-def test_a_file_of_the_system_that_was_there_when_the_manifest_was_made_does_not_matter(store):
+def test_system_files_listed_in_the_manifest_are_ignored(store):
     write(store, 1)
     (store.paths()[0] / "._model.safetensors").write_bytes(b"\0\5\26\7 AppleDouble")
     write_manifest(store.paths()[0])
     assert store.newest().tensors.keys() == {"model", "optimizer"}
 
 
-def test_a_folder_that_can_not_be_read_is_not_one_without_backups(store, monkeypatch):
+def test_an_unreadable_folder_is_an_error(store, monkeypatch):
     def refuse(path):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
@@ -221,13 +221,13 @@ def test_a_folder_that_can_not_be_read_is_not_one_without_backups(store, monkeyp
         store.newest()
 
 
-def test_a_full_disk_is_a_warning_and_the_backup_before_stays(store, warnings, tmp_path, monkeypatch):
+def test_a_full_disk_is_a_warning_and_the_previous_backup_stays(store, warnings, tmp_path, monkeypatch):
     write(store, 1)
     with monkeypatch.context() as full:
         fill_the_disk(full)
         write(store, 2)
     assert warnings == ["The backup at step 2 could not be written (No space left on device)."]
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]  # not even a temporary is left
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]  # no temporary folder is left
     assert store.newest().data["step"] == 1
     write(store, 3)
     assert store.newest().data["step"] == 3
@@ -242,7 +242,7 @@ def test_the_third_failure_in_a_row_ends_the_run(store, warnings, monkeypatch):
     assert len(warnings) == 3
 
 
-def test_a_good_backup_starts_the_count_of_failures_anew(store, monkeypatch):
+def test_a_good_backup_resets_the_count_of_failures(store, monkeypatch):
     for step in (1, 4):
         with monkeypatch.context() as full:
             fill_the_disk(full)
@@ -252,19 +252,19 @@ def test_a_good_backup_starts_the_count_of_failures_anew(store, monkeypatch):
     assert store.newest().data["step"] == 6
 
 
-def test_numbers_that_json_lacks_are_refused_at_once_not_in_the_thread(store):
+def test_values_that_json_can_not_hold_are_refused_at_once(store):
     with pytest.raises(ValueError):
         store.write({"model": {}}, {"step": 1, "loss": float("nan")})
 
 
-def test_a_process_killed_while_it_writes_leaves_only_whole_backups(tmp_path):
+def test_a_process_killed_while_writing_leaves_only_complete_backups(tmp_path):
     for attempt in range(3):
         process = subprocess.Popen(
             [sys.executable, "-c", WRITES_WITHOUT_END, str(tmp_path), str(100 * attempt)],
             cwd=ROOT, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         with process:
-            process.stdout.readline()  # the first backup is there: now it is writing the next
+            process.stdout.readline()  # the first backup is complete and the next one is being written
             process.stdout.readline()
             time.sleep(0.007 * attempt)
             process.send_signal(signal.SIGKILL)
@@ -275,7 +275,7 @@ def test_a_process_killed_while_it_writes_leaves_only_whole_backups(tmp_path):
         assert torch.equal(backup.tensors["model"]["weight"], torch.full((300, 1000), float(backup.data["step"])))
 
 
-def test_damaged_backups_of_later_steps_do_not_push_out_the_one_just_written(store, tmp_path):
+def test_damaged_backups_of_later_steps_do_not_replace_the_new_one(store, tmp_path):
     for step in (200, 300):
         write(store, step)
         (tmp_path / f"step-{step:09d}/manifest.json").unlink()
@@ -284,7 +284,7 @@ def test_damaged_backups_of_later_steps_do_not_push_out_the_one_just_written(sto
 
 
 @pytest.mark.parametrize("damage", [flip, lose_the_optimizer])
-def test_a_damaged_backup_does_not_push_a_good_one_out(damage, store, tmp_path, warnings):
+def test_a_damaged_backup_does_not_count_as_kept(damage, store, tmp_path, warnings):
     write(store, 5)
     write(store, 10)
     damage(tmp_path / "step-000000010")
@@ -294,7 +294,7 @@ def test_a_damaged_backup_does_not_push_a_good_one_out(damage, store, tmp_path, 
     assert store.newest().data["step"] == 5
 
 
-def test_a_resume_that_has_passed_over_a_damaged_backup_writes_its_step_again(store, tmp_path):
+def test_a_skipped_damaged_backup_is_overwritten_at_its_step(store, tmp_path):
     write(store, 5)
     write(store, 10, value=1.0)
     cut(tmp_path / "step-000000010")
@@ -307,7 +307,7 @@ def test_a_resume_that_has_passed_over_a_damaged_backup_writes_its_step_again(st
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_on_windows_a_backup_that_is_loaded_can_be_deleted_while_its_tensors_are_used(store, monkeypatch):
+def test_on_windows_a_loaded_backup_can_be_deleted_while_its_tensors_are_in_use(store, monkeypatch):
     write(store, 1, value=2.0)
     monkeypatch.setattr("modules.trainer.BackupStore._LOCKS_MAPPED_FILES", True)
     backup = store.newest()

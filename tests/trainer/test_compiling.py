@@ -1,4 +1,4 @@
-"""What is compiled, counted by a compiler that only passes on what it is given."""
+"""Which blocks are compiled, counted by a compiler that returns its input unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Block(nn.Module):
 
 
 class Denoiser(nn.Module):
-    """A block of each width."""
+    """Has one block of each width."""
 
     _repeated_blocks = ("Block",)
 
@@ -40,7 +40,7 @@ class Denoiser(nn.Module):
 
 @pytest.fixture
 def graphs() -> Iterator[list]:
-    """What was compiled."""
+    """The graphs that were compiled."""
     found = []
 
     def passed_on(graph, inputs):
@@ -60,7 +60,7 @@ def test_every_width_of_a_block_is_compiled(graphs):
     assert len(graphs) == 12
 
 
-def test_samples_and_validation_compile_nothing_and_the_training_goes_on_compiled(graphs):
+def test_samples_and_validation_run_eagerly_and_training_stays_compiled(graphs):
     denoiser = Denoiser(widths=(2, 3)).train()
     compile_blocks(denoiser)
     expected = denoiser()

@@ -1,4 +1,4 @@
-"""Several captions, tags, resolutions, augmentation and held-out pictures in whole runs."""
+"""Several captions, tags, resolutions, augmentation and validation images in complete runs."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def batches(trainer):
     return [batch for step in trainer._steps() for batch in step.micro_batches]
 
 
-def test_cached_views_are_those_that_are_decoded_and_encoded_in_the_step(make_config, start):
+def test_cached_augmentations_equal_those_encoded_in_the_step(make_config, start):
     trainer = start(make_config(*VIEWS))
     trainer.prepared.base.require("vae")
     vae = trainer.prepared.base.module("vae")
@@ -38,7 +38,7 @@ def test_cached_views_are_those_that_are_decoded_and_encoded_in_the_step(make_co
         torch.testing.assert_close(source.pictures.record(sample)["latents"], live, rtol=1e-5, atol=1e-5)
 
 
-def test_pixels_and_latents_are_drawn_in_the_same_views(make_config, start):
+def test_pixels_and_latents_get_the_same_augmentations(make_config, start):
     latents = start(make_config(*VIEWS, "max_steps=8"))
     pixels = start(make_config(*VIEWS, "max_steps=8", "method=vae"))
     for of_latents, of_pixels in zip(batches(latents), batches(pixels), strict=True):
@@ -47,7 +47,7 @@ def test_pixels_and_latents_are_drawn_in_the_same_views(make_config, start):
 
 
 @pytest.mark.parametrize("settings", [VIEWS, TAGS])
-def test_a_run_is_the_same_however_far_batches_are_prepared_ahead(make_config, train, settings):
+def test_prefetching_does_not_change_a_run(make_config, train, settings):
     losses = []
     for prefetch in (0, 1, 3):
         run = make_config(*settings, f"data.prefetch_steps={prefetch}")
@@ -56,11 +56,11 @@ def test_a_run_is_the_same_however_far_batches_are_prepared_ahead(make_config, t
     assert losses[0] == losses[1] == losses[2]
 
 
-def test_an_epoch_stays_as_long_with_views(make_config, start):
+def test_augmentations_do_not_change_the_length_of_an_epoch(make_config, start):
     assert start(make_config(*VIEWS)).prepared.plan.num_samples == 11
 
 
-def test_views_without_a_change_use_what_was_cached_before(make_config, start, tmp_path):
+def test_disabled_augmentation_reuses_the_existing_cache(make_config, start, tmp_path):
     start(make_config())
     before = set((tmp_path / "cache").rglob("latents/*/*.safetensors"))
     start(make_config("concepts.0.augmentation.flip=true", "data.augmentation_variants=2"))
@@ -69,7 +69,7 @@ def test_views_without_a_change_use_what_was_cached_before(make_config, start, t
     assert len(after) == 2 * len(before) == 22
 
 
-def test_every_order_of_tags_that_is_shown_is_cached_and_the_dry_run_counts_them(make_config, start):
+def test_every_tag_order_in_use_is_cached_and_counted_by_the_dry_run(make_config, start):
     config = make_config(*TAGS, "max_steps=20")
     trainer = start(config)
     prompts = {prompt for batch in batches(trainer) for prompt in batch.prompts}
@@ -79,7 +79,7 @@ def test_every_order_of_tags_that_is_shown_is_cached_and_the_dry_run_counts_them
     assert f"{len(texts)} different texts are cached" in summarize(config)
 
 
-def test_while_a_text_encoder_trains_each_showing_has_an_order_of_its_own(make_config, start):
+def test_while_a_text_encoder_trains_tags_are_shuffled_each_time(make_config, start):
     config = make_config(*TAGS, "max_steps=20", "text_encoder.train=true")
     trainer = start(config)
     prompts = [prompt for batch in batches(trainer) for prompt in batch.prompts]
@@ -88,7 +88,7 @@ def test_while_a_text_encoder_trains_each_showing_has_an_order_of_its_own(make_c
     assert "encoded in each step" in summarize(config)
 
 
-def test_of_several_captions_each_is_cached_and_shown(make_config, start, tmp_path):
+def test_all_captions_of_an_image_are_cached_and_used(make_config, start, tmp_path):
     config = make_config("concepts.0.caption_per_line=true", "max_steps=20")
     for path in (tmp_path / "pictures").glob("*.txt"):
         path.write_text(f"{path.stem} one\n{path.stem} two\n")
@@ -96,7 +96,7 @@ def test_of_several_captions_each_is_cached_and_shown(make_config, start, tmp_pa
     assert prompts == {f"{number:03d} {text}" for number in range(11) for text in ("one", "two")}
 
 
-def test_held_out_pictures_are_cached_and_not_trained_on(make_config, start):
+def test_validation_images_are_cached_and_not_trained_on(make_config, start):
     trainer = start(make_config("data.validation_share=0.3", "max_steps=20"))
     held_out = set(trainer.prepared.plan.validation_samples.tolist())
     assert held_out
@@ -107,7 +107,7 @@ def test_held_out_pictures_are_cached_and_not_trained_on(make_config, start):
         assert trainer.prepared.source.pictures.record(sample) is not None
 
 
-def test_a_resumed_run_shows_the_same_views_and_captions(make_config, train):
+def test_a_resumed_run_draws_the_same_augmentations_and_captions(make_config, train):
     settings = (*VIEWS, *TAGS, "backup.unit=steps", "backup.every=2")
     straight = make_config(*settings, "max_steps=4")
     straight.workspace_dir += "-straight"
@@ -117,7 +117,7 @@ def test_a_resumed_run_shows_the_same_views_and_captions(make_config, train):
     assert [step.loss for step in resumed.callbacks.steps] == expected[2:]
 
 
-def test_one_two_and_four_ranks_draw_the_same_views_and_captions(make_config, two_ranks, four_ranks, tmp_path):
+def test_one_two_and_four_ranks_draw_the_same_augmentations_and_captions(make_config, two_ranks, four_ranks, tmp_path):
     settings = (*VIEWS, *TAGS, "data.validation_share=0.2", "concepts.0.repeats=1.5", "model.weight_dtype=float64")
     curves, shown = [], []
     for name, run in {"one": run_alone, "two": two_ranks.run, "four": four_ranks.run}.items():

@@ -1,4 +1,4 @@
-"""How often and from when on the average takes the weights in."""
+"""The update interval, the start and the decay of the EMA."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from modules.trainer import stochastic_rounding
-from modules.trainer.Ema import Ema, weights_replaced
+from modules.trainer.Ema import Ema, swap_weights
 
 
 def run(ema: Ema, weight: nn.Parameter, first: int, last: int) -> None:
@@ -17,7 +17,7 @@ def run(ema: Ema, weight: nn.Parameter, first: int, last: int) -> None:
         ema.update(step)
 
 
-def test_until_it_starts_the_average_is_the_weights_as_they_are():
+def test_before_the_ema_starts_the_current_weights_are_used():
     weight = nn.Parameter(torch.zeros(3))
     ema = Ema({"weight": weight}, decay=0.9, start_after=4)
     run(ema, weight, 1, 3)
@@ -35,10 +35,10 @@ def test_until_it_starts_the_average_is_the_weights_as_they_are():
     assert weight[0] == 6.0
 
 
-def test_a_rarer_update_weighs_as_much_as_those_it_stands_for():
+def test_the_decay_accounts_for_the_update_interval():
     rare_weight, weight = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
     rare, exact = Ema({"w": rare_weight}, decay=0.99, update_every=5), Ema({"w": weight}, decay=0.99)
-    # a constant, so that only the weights of the updates count; beyond the steps in which the decay still rises
+    # constant values, so that only the decay matters; after its warm-up
     for ema, param in ((rare, rare_weight), (exact, weight)):
         with torch.no_grad():
             param.fill_(1.0)
@@ -48,25 +48,25 @@ def test_a_rarer_update_weighs_as_much_as_those_it_stands_for():
     assert exact.averages["w"].item() == pytest.approx(1 - 0.99**100, rel=1e-5)
 
 
-def test_weights_that_are_replaced_inside_autocast_are_the_ones_that_compute():
+def test_swapped_weights_take_effect_inside_autocast():
     layer, ones = nn.Linear(4, 1), torch.ones(1, 4)
     other = layer.weight.detach() + 1.0
     with torch.autocast("cpu", torch.bfloat16):
         before = layer(ones)
-        with weights_replaced({layer.weight: other}):
+        with swap_weights({layer.weight: other}):
             replaced = layer(ones)
         after = layer(ones)
     assert replaced.item() == pytest.approx(before.item() + 4.0, abs=0.1)
     assert after.item() == before.item()
 
 
-def test_weights_in_half_precision_are_made_precise_a_part_at_a_time(monkeypatch):
+def test_half_precision_weights_are_converted_one_chunk_at_a_time(monkeypatch):
     def recorded(averages, current, *arguments, lerp=torch._foreach_lerp_):
         sizes.append(sum(tensor.numel() for tensor in current))
         lerp(averages, current, *arguments)
 
     sizes = []
-    monkeypatch.setattr(stochastic_rounding, "PART_ELEMENTS", 10)
+    monkeypatch.setattr(stochastic_rounding, "CHUNK_ELEMENTS", 10)
     monkeypatch.setattr(torch, "_foreach_lerp_", recorded)
     halves = {f"half {size}": nn.Parameter(torch.zeros(size, dtype=torch.bfloat16)) for size in (6, 4, 5, 30)}
     params = {**halves, "whole": nn.Parameter(torch.zeros(20))}
@@ -75,12 +75,12 @@ def test_weights_in_half_precision_are_made_precise_a_part_at_a_time(monkeypatch
         for param in params.values():
             param.copy_(torch.arange(param.numel()))
     ema.update(10_000)
-    assert sizes == [20, 10, 5, 30]  # of float32 nothing is copied
+    assert sizes == [20, 10, 5, 30]  # float32 weights are not copied
     for name, param in params.items():
         assert torch.equal(ema.averages[name], param.detach().float() / 2)
 
 
-def test_between_two_updates_the_average_stays():
+def test_between_updates_the_average_does_not_change():
     weight = nn.Parameter(torch.zeros(1))
     ema = Ema({"w": weight}, decay=0.9, update_every=3)
     seen = []
@@ -93,7 +93,7 @@ def test_between_two_updates_the_average_stays():
 
 
 @pytest.mark.parametrize("interruption", [2, 5, 6])
-def test_an_average_goes_on_after_an_interruption(interruption):
+def test_the_ema_continues_after_a_resume(interruption):
     settings = {"decay": 0.9, "update_every": 2, "start_after": 3}
     weight = nn.Parameter(torch.zeros(2))
     straight = Ema({"w": weight}, **settings)

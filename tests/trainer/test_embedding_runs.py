@@ -1,4 +1,4 @@
-"""Whole runs that train new words: resumed, on several ranks, refused."""
+"""Complete runs of textual inversion: resumed, on several ranks, refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.weights.safe import load_tensors
 from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone
 
-# The captions are "a photo of a cat, number 3" and the like.
+# The captions are like "a photo of a cat, number 3".
 WORDS = (
     "method=embedding",
     "embeddings.0.placeholder=number",
@@ -26,7 +26,7 @@ def vectors(trainer) -> dict[str, list]:
     return {path.name: load_tensors(path)["emb_params"].tolist() for path in trainer.callbacks.saved}
 
 
-def test_a_run_saves_a_file_for_each_word_and_caches_no_text(make_config, train):
+def test_a_run_saves_one_file_per_placeholder_and_caches_no_text(make_config, train):
     trainer = train(make_config(*RUN))
     saved = [path.relative_to(trainer.run_folder.models_dir).as_posix() for path in trainer.callbacks.saved]
     assert saved == ["model/number.safetensors", "model/photo.safetensors"]
@@ -56,7 +56,7 @@ def test_a_resumed_run_ends_with_the_same_vectors(make_config, start, train, tmp
     assert vectors(resumed) != vectors(first)
 
 
-def test_two_ranks_train_the_vectors_that_one_does(make_config, two_ranks, tmp_path):
+def test_two_ranks_train_the_same_vectors_as_one(make_config, two_ranks, tmp_path):
     outcomes = {}
     for name, run in {"one": run_alone, "two": two_ranks.run}.items():
         settings = ("batch_size_mode=global", "model.weight_dtype=float64", f"workspace_dir={tmp_path / name}")
@@ -69,7 +69,7 @@ def test_two_ranks_train_the_vectors_that_one_does(make_config, two_ranks, tmp_p
     assert two[0]["norms"] == pytest.approx(one["norms"], rel=1e-8)
 
 
-def test_a_word_that_stands_in_no_caption_ends_the_start_before_the_caching(make_config, start):
+def test_a_placeholder_missing_from_all_captions_fails_before_caching(make_config, start):
     config = make_config(*RUN, "embeddings.2.placeholder=zebra")
     with pytest.raises(
         UserError, match=r"^embeddings\.2\.placeholder 'zebra' appears in no caption: add it to the c"

@@ -1,4 +1,4 @@
-"""Models of several denoisers, each with its own timesteps: on any ranks, what a step does not need stays as it is."""
+"""Models with several denoisers, each with its own timesteps: a step does not change unused denoisers on any rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUN = ("family=wan22_a14b", "data.bucket_step=16", "backup.at_end=false", "optim
 
 
 def changed(folder: Path) -> dict[str, bool]:
-    """Whether the weights of each expert are others after the run, by the expert's name."""
+    """Whether the run changed the weights of each expert, by its name."""
     before, after = (load_tensors(folder / f"{when}-0.safetensors") for when in ("before", "after"))
     experts = {name.split(".")[0] for name in before}
     return {
@@ -27,7 +27,7 @@ def changed(folder: Path) -> dict[str, bool]:
 
 @pytest.fixture
 def settings(make_config, tiny_model, tmp_path):
-    """A function that writes the settings of a run into the folder `name` and gives their file and one for weights."""
+    """Returns a function that writes settings of a run in the folder `name` and returns (their file, weights file)."""
 
     def write(name: str, *overrides: str) -> dict[str, str]:
         base = f"model.base={tiny_model('wan22_a14b')}"
@@ -40,8 +40,8 @@ def settings(make_config, tiny_model, tmp_path):
     return write
 
 
-def test_two_ranks_give_the_curve_of_one_though_each_may_need_another_expert(settings, two_ranks, tmp_path):
-    # eleven pictures by twos: in the last step of an epoch one rank has none
+def test_two_ranks_equal_one_even_if_they_use_different_experts(settings, two_ranks, tmp_path):
+    # eleven images in steps of two: in the last step of an epoch one rank has none
     options = ("batch_size=2", "batch_size_mode=global", "method=full", "max_steps=12")
     alone = run_alone(rank_scenarios.train, **settings("one", *options))
     first, second = two_ranks.run(rank_scenarios.train, **settings("two", *options))
@@ -52,8 +52,8 @@ def test_two_ranks_give_the_curve_of_one_though_each_may_need_another_expert(set
     assert changed(tmp_path / "weights-two") == {"transformer": True, "transformer_2": True}
 
 
-def test_an_expert_that_no_rank_needs_is_not_changed(settings, two_ranks, tmp_path):
+def test_an_unused_expert_does_not_change(settings, two_ranks, tmp_path):
     noisy = ("batch_size=2", "method=full", "diffusion.min_timestep=600", "max_steps=3")
     two_ranks.run(rank_scenarios.train, **settings("noisy", *noisy))
-    # neither by its gradient nor by weight decay
+    # neither by a gradient nor by weight decay
     assert changed(tmp_path / "weights-noisy") == {"transformer": True, "transformer_2": False}

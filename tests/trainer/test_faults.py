@@ -13,12 +13,12 @@ from modules.trainer.faults import KINDS, Fault
 
 
 class Ended(Exception):
-    """In place of the end of the process."""
+    """Raised instead of ending the process."""
 
 
 @pytest.fixture
 def deeds(monkeypatch):
-    """What was done to the process, in order; nothing is."""
+    """The recorded effects on the process, in order; they are not carried out."""
     done = []
 
     def end(*what):
@@ -57,19 +57,19 @@ def test_a_fault_happens_at_its_step_only(kind, deeds):
     ],
 )
 @pytest.mark.skipif(os.name != "posix", reason="Windows has no SIGKILL and no SIGSTOP")
-def test_a_process_ends_or_hangs_as_asked(kind, deed, deeds):
+def test_a_fault_can_end_or_hang_the_process(kind, deed, deeds):
     with pytest.raises(Ended):
         Fault(0, f"{kind}@0:1").before(1, engine())
     assert deeds == [deed]
 
 
 @pytest.mark.parametrize(("kind", "error"), [("raise", RuntimeError), ("oom", torch.OutOfMemoryError)])
-def test_errors_are_raised_as_asked(kind, error):
-    with pytest.raises(error, match="on demand"):
+def test_a_fault_can_raise_an_error(kind, error):
+    with pytest.raises(error, match="injected"):
         Fault(0, f"{kind}@0:1").before(1, engine())
 
 
-def test_a_weight_is_perturbed_by_little():
+def test_a_fault_can_perturb_a_weight_slightly():
     model = engine()
     Fault(0, "perturb@0:1").before(1, model)
     assert model.trainable["a"].tolist() == pytest.approx([1e-3, 1e-3])
@@ -77,7 +77,7 @@ def test_a_weight_is_perturbed_by_little():
 
 
 @pytest.mark.parametrize(("rank", "text"), [(0, ""), (0, "kill@1:3"), (10, "kill@1:3")])
-def test_other_ranks_and_runs_without_a_fault_have_none(rank, text, deeds):
+def test_a_fault_affects_only_its_rank(rank, text, deeds):
     fault = Fault(rank, text)
     assert fault.step == 0
     for step in range(5):
@@ -86,7 +86,7 @@ def test_other_ranks_and_runs_without_a_fault_have_none(rank, text, deeds):
     assert deeds == []
 
 
-def test_a_restart_has_none(monkeypatch):
+def test_a_restarted_rank_has_no_fault(monkeypatch):
     monkeypatch.setenv("CHORUS_ATTEMPT", "1")
     assert Fault(1, "kill@1:3").step == 0
     monkeypatch.setenv("CHORUS_ATTEMPT", "0")
@@ -94,7 +94,7 @@ def test_a_restart_has_none(monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["kill", "die@0:1", "kill@0", "kill@0:1 ", "kill@-1:1", "nan@0:x"])
-def test_what_can_not_be_read_is_refused_on_every_rank(text):
+def test_an_invalid_fault_is_refused_on_every_rank(text):
     for rank in (0, 1):
         with pytest.raises(UserError, match=r"write kind@rank:step with one of kill, stop"):
             Fault(rank, text)

@@ -49,7 +49,7 @@ def num_cached(config, kind: str) -> int:
 
 
 def spoil(path: Path) -> None:
-    """A picture whose header is good and whose data are not."""
+    """An image with a valid header and corrupt data."""
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
 
@@ -60,7 +60,7 @@ def pictures(config) -> list[Path]:
 
 @pytest.fixture
 def count_encoding(monkeypatch) -> dict[str, int]:
-    """How often the VAE and the text encoder have encoded."""
+    """Counts calls of the VAE and the text encoder."""
     import modules.data.caching
     import modules.families.conditioning
     import modules.families.latents
@@ -86,7 +86,7 @@ def count_encoding(monkeypatch) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance", "cuts"), [("float64", 1e-9, (1, 2, 4)), ("float32", 1e-4, (1, 4))])
-def test_forty_steps_are_the_same_however_the_batch_is_cut(dtype, tolerance, cuts, make_config, train, tmp_path):
+def test_forty_steps_do_not_depend_on_micro_batches(dtype, tolerance, cuts, make_config, train, tmp_path):
     curves = []
     for accumulation in cuts:
         trainer = train(
@@ -108,7 +108,7 @@ def test_forty_steps_are_the_same_however_the_batch_is_cut(dtype, tolerance, cut
         torch.testing.assert_close(other, curves[0], rtol=tolerance, atol=0)
 
 
-def test_an_epoch_trains_every_picture_once(make_config, start):
+def test_an_epoch_trains_every_image_once(make_config, start):
     trainer = start(make_config("batch_size=4", "epochs=2", "max_steps=null", "gradient_accumulation_steps=1"))
     seen = []
     forward = trainer.prepared.source.batch
@@ -127,7 +127,7 @@ def test_an_epoch_trains_every_picture_once(make_config, start):
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_backs_up_and_saves_and_a_resume_goes_on(make_config, start, train):
+def test_a_stop_backs_up_and_saves_and_the_run_can_be_resumed(make_config, start, train):
     config = make_config("max_steps=12", "backup.at_end=false")
     first = start(config)
     first.commands.stop()
@@ -144,7 +144,7 @@ def test_a_stop_backs_up_and_saves_and_a_resume_goes_on(make_config, start, trai
     assert (second.run_folder.models_dir / "model-2.safetensors").exists()
 
 
-def test_commands_sample_back_up_and_save_while_training_goes_on(make_config, start):
+def test_sample_backup_and_save_commands_work_during_training(make_config, start):
     trainer = start(make_config(*SAMPLE, "max_steps=8", "backup.at_end=false"))
     trainer.commands.sample()
     trainer.commands.backup()
@@ -161,7 +161,7 @@ def test_commands_sample_back_up_and_save_while_training_goes_on(make_config, st
 # --- sampling ---------------------------------------------------------------------------------------------------------
 
 
-def test_sampling_comes_at_the_start_and_every_few_steps_and_repeats_itself(make_config, train, tmp_path):
+def test_samples_are_made_at_the_start_and_every_few_steps_reproducibly(make_config, train, tmp_path):
     settings = (*SAMPLE, "sampling.at_start=true", "sampling.every=2", "sampling.unit=steps", "max_steps=5")
     first = train(make_config(*settings))
     again = train(make_config(*settings, f"workspace_dir={tmp_path / 'again'}"))
@@ -171,12 +171,12 @@ def test_sampling_comes_at_the_start_and_every_few_steps_and_repeats_itself(make
     for own, other in zip(first.callbacks.samples, again.callbacks.samples, strict=True):
         assert np.array_equal(pixels(own), pixels(other))
     start, later = first.callbacks.samples[0], first.callbacks.samples[4]
-    assert not np.array_equal(pixels(start), pixels(later))  # the weights have moved
+    assert not np.array_equal(pixels(start), pixels(later))  # the weights have changed
     one, two = first.callbacks.samples[:2]
-    assert not np.array_equal(pixels(one), pixels(two))  # and seeds differ
+    assert not np.array_equal(pixels(one), pixels(two))  # different seeds
 
 
-def test_sampling_does_not_change_the_training(make_config, train, tmp_path):
+def test_sampling_does_not_affect_training(make_config, train, tmp_path):
     without = train(make_config("max_steps=4", "lora.dropout=0.2"))
     sampled = train(
         make_config(
@@ -187,7 +187,7 @@ def test_sampling_does_not_change_the_training(make_config, train, tmp_path):
     assert curve(without).tolist() == curve(sampled).tolist()
 
 
-def test_a_picture_does_not_depend_on_what_is_made_beside_it(make_config, start):
+def test_an_image_does_not_depend_on_the_rest_of_its_batch(make_config, start):
     trainer = start(make_config(*SAMPLE, "sampling.batch_size=1"))
     trainer.sample()
     alone = [pixels(path) for path in trainer.callbacks.samples]
@@ -198,7 +198,7 @@ def test_a_picture_does_not_depend_on_what_is_made_beside_it(make_config, start)
         assert np.abs(own.astype(int) - other.astype(int)).max() <= 1
 
 
-def test_the_model_is_saved_before_the_last_pictures_are_made(make_config, start, monkeypatch):
+def test_the_model_is_saved_before_the_final_samples(make_config, start, monkeypatch):
     trainer = start(make_config(*SAMPLE, "sampling.at_end=true", "max_steps=1"))
     trainer.train()
     saved = []
@@ -207,7 +207,7 @@ def test_the_model_is_saved_before_the_last_pictures_are_made(make_config, start
     assert saved == trainer.callbacks.saved != []
 
 
-def test_minutes_between_samples_are_those_of_the_clock(make_config, start, monkeypatch):
+def test_sampling_every_few_minutes_follows_the_clock(make_config, start, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("modules.trainer.Trigger.time.monotonic", lambda: now[0])
     trainer = start(make_config(*SAMPLE, "sampling.every=1", "sampling.unit=minutes", "max_steps=12"))
@@ -225,7 +225,7 @@ def test_minutes_between_samples_are_those_of_the_clock(make_config, start, monk
 # --- average, backups, models -----------------------------------------------------------------------------------------
 
 
-def test_the_saved_model_holds_the_averages(make_config, train):
+def test_the_saved_model_has_the_averaged_weights(make_config, train):
     trainer = train(make_config("ema.enabled=true", "ema.decay=0.9", "max_steps=6"))
     saved = lora(trainer)
     averages = torch.cat([value.flatten() for value in trainer.loop.ema.averages.values()]).sort().values
@@ -235,7 +235,7 @@ def test_the_saved_model_holds_the_averages(make_config, train):
     assert not torch.equal(written, weights)
 
 
-def test_backups_roll_and_models_stay(make_config, train):
+def test_old_backups_are_removed_and_models_are_kept(make_config, train):
     trainer = train(
         make_config(
             "max_steps=8", "backup.every=2", "backup.unit=steps", "backup.keep=2", "output.every=3",
@@ -249,14 +249,16 @@ def test_backups_roll_and_models_stay(make_config, train):
     ]  # fmt: skip
 
 
-def test_saving_in_between_does_not_change_the_training(make_config, train, tmp_path):
+def test_saving_does_not_affect_training(make_config, train, tmp_path):
     full = ("method=full", "output.format=both", "output.dtype=float16", "max_steps=4", "optimizer.learning_rate=1e-4")
     plain = train(make_config(*full))
     saving = train(make_config(*full, "output.every=1", "output.unit=steps", f"workspace_dir={tmp_path / 'saving'}"))
     assert curve(plain).tolist() == curve(saving).tolist()
 
 
-def test_a_disk_that_refuses_a_model_is_a_warning_on_the_way_and_an_error_at_the_end(make_config, start, monkeypatch):
+def test_a_model_that_can_not_be_written_is_a_warning_during_training_and_an_error_at_the_end(
+    make_config, start, monkeypatch
+):
     def refuse(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -265,14 +267,14 @@ def test_a_disk_that_refuses_a_model_is_a_warning_on_the_way_and_an_error_at_the
     trainer.train()
     assert trainer.step == 4
     assert len(trainer.callbacks.warnings) == 2
-    assert "training goes on" in trainer.callbacks.warnings[0]
+    assert "training continues" in trainer.callbacks.warnings[0]
     with pytest.raises(TrainingError, match=r"No space left on device.*resume from the backup of step 4\.$"):
         trainer.end()
     monkeypatch.undo()
     assert start(make_config(), resume=True).step == 4  # the backup was written before
 
 
-def test_a_folder_that_holds_a_run_is_refused_and_left_as_it_is(make_config, train, start):
+def test_a_folder_with_an_earlier_run_is_refused_and_left_unchanged(make_config, train, start):
     config = make_config("max_steps=2")
     trainer = train(config)
     frozen = trainer.run_folder.config_path.read_bytes()
@@ -289,13 +291,13 @@ def test_a_failed_start_leaves_a_usable_folder(make_config, train, start):
     assert train(make_config("max_steps=1")).step == 1
 
 
-def test_resuming_without_a_backup_starts_and_says_so(make_config, train):
+def test_resuming_without_a_backup_starts_with_a_warning(make_config, train):
     trainer = train(make_config("max_steps=1"), resume=True)
     assert trainer.step == 1
     assert any("no backup" in text for text in trainer.callbacks.warnings)
 
 
-def test_a_damaged_backup_is_passed_over_for_the_one_before(make_config, train):
+def test_a_damaged_backup_is_skipped_for_the_previous_one(make_config, train):
     settings = ("backup.every=2", "backup.unit=steps", "backup.keep=3")
     first = train(make_config("max_steps=4", *settings))
     (newest, *_) = first.backups.paths()
@@ -308,14 +310,14 @@ def test_a_damaged_backup_is_passed_over_for_the_one_before(make_config, train):
 
 def test_a_backup_of_other_parts_is_refused(make_config, train, start):
     train(make_config("max_steps=1"))
-    with pytest.raises(UserError, match="other parameters"):
+    with pytest.raises(UserError, match="trainable parameters of the backup"):
         start(make_config("max_steps=2", "text_encoder.train=true"), resume=True)
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def test_caption_dropout_takes_the_same_captions_in_every_run(make_config, start):
+def test_caption_dropout_drops_the_same_captions_in_every_run(make_config, start):
     def prompts(trainer):
         return [batch.prompts for step in trainer._steps() for batch in step.micro_batches]
 
@@ -328,7 +330,7 @@ def test_caption_dropout_takes_the_same_captions_in_every_run(make_config, start
     assert "" not in kept
 
 
-def test_a_dropped_caption_is_the_cached_empty_one(make_config, start):
+def test_a_dropped_caption_uses_the_cached_empty_caption(make_config, start):
     trainer = start(make_config("data.caption_dropout=1.0"))
     (step, *_) = trainer._steps()
     empty = trainer.prepared.source.text.record("")["prompt_embeds"]
@@ -339,7 +341,7 @@ def test_a_dropped_caption_is_the_cached_empty_one(make_config, start):
     assert not torch.equal(empty, other)
 
 
-def test_a_regularisation_concept_weighs_as_set(make_config, start, picture_folder):
+def test_a_regularization_concept_has_its_loss_weight(make_config, start, picture_folder):
     regularisation = picture_folder(((32, 32),) * 11, name="regularisation")
     settings = (
         f"concepts.1.path={regularisation}", "concepts.1.regularisation=true", "concepts.1.loss_weight=0.25",
@@ -372,7 +374,7 @@ def test_encoders_leave_memory_once_everything_is_cached(make_config, start):
     assert trainer.prepared.base.module("unet") is not None
 
 
-def test_a_text_encoder_that_trains_stays(make_config, start):
+def test_a_trained_text_encoder_stays_in_memory(make_config, start):
     trainer = start(make_config("text_encoder.train=true"))
     assert trainer.prepared.base.module("text_encoder") is not None
     assert trainer.prepared.base.module("vae") is None
@@ -387,7 +389,7 @@ def test_a_second_start_encodes_nothing(make_config, start, count_encoding):
     assert count_encoding == {"pictures": 11, "captions": 12}
 
 
-def test_a_new_picture_is_the_only_one_that_is_encoded(make_config, start, count_encoding):
+def test_only_a_new_image_is_encoded(make_config, start, count_encoding):
     config = make_config()
     start(config)
     first = pictures(config)[0]
@@ -399,7 +401,7 @@ def test_a_new_picture_is_the_only_one_that_is_encoded(make_config, start, count
     assert count_encoding["pictures"] == 12
 
 
-def test_an_interrupted_caching_goes_on(make_config, start, count_encoding, monkeypatch):
+def test_interrupted_caching_continues(make_config, start, count_encoding, monkeypatch):
     from modules.data.TensorCache import TensorCache
 
     put, puts = TensorCache.put, []
@@ -422,7 +424,7 @@ def test_an_interrupted_caching_goes_on(make_config, start, count_encoding, monk
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "deleted"])
-def test_a_damaged_cache_entry_is_made_again_during_the_training(damage, make_config, train, tmp_path, count_encoding):
+def test_a_damaged_cache_entry_is_recreated_during_training(damage, make_config, train, tmp_path, count_encoding):
     good = train(make_config())
     entries = sorted(Path(good.config.cache_dir).glob("rank-0/*/*/*.safetensors"))
     for path in (next(p for p in entries if p.parts[-3] == kind) for kind in ("latents", "text")):
@@ -433,11 +435,11 @@ def test_a_damaged_cache_entry_is_made_again_during_the_training(damage, make_co
     count_encoding.update(pictures=0, captions=0)
     again = train(make_config(f"workspace_dir={tmp_path / 'again'}"))
     assert count_encoding == {"pictures": 1, "captions": 1}
-    # encoded alone, not beside others: the last bits may differ
+    # encoded alone instead of in a batch: the last bits may differ
     torch.testing.assert_close(curve(again), curve(good), rtol=1e-6, atol=0)
 
 
-def test_a_stop_while_an_entry_is_made_again_still_backs_up_and_saves(make_config, start):
+def test_a_stop_while_an_entry_is_recreated_still_backs_up_and_saves(make_config, start):
     config = make_config()
     start(config)
     trainer = start(config)
@@ -450,7 +452,7 @@ def test_a_stop_while_an_entry_is_made_again_still_backs_up_and_saves(make_confi
     assert len(trainer.callbacks.backups) == len(trainer.callbacks.saved) == 1
 
 
-def test_a_stop_during_the_caching_ends_the_start_and_keeps_what_is_cached(make_config, start, monkeypatch):
+def test_a_stop_during_caching_ends_the_start_and_keeps_the_cache(make_config, start, monkeypatch):
     config = make_config()
     commands = TrainCommands()
     commands.stop()
@@ -460,7 +462,7 @@ def test_a_stop_during_the_caching_ends_the_start_and_keeps_what_is_cached(make_
     assert start(config).loop.total_steps == 4
 
 
-def test_a_picture_that_vanishes_with_its_cache_entry_ends_in_one_sentence(make_config, start):
+def test_an_image_that_vanishes_with_its_cache_entry_is_a_one_sentence_error(make_config, start):
     config = make_config()
     start(config)
     trainer = start(config)
@@ -474,7 +476,7 @@ def test_a_picture_that_vanishes_with_its_cache_entry_ends_in_one_sentence(make_
 
 @pytest.mark.parametrize("fault", ["no picture", "good header"])
 @pytest.mark.parametrize("method", ["lora", "vae"])
-def test_an_unreadable_picture_is_left_out_and_listed(fault, method, make_config, train):
+def test_an_unreadable_image_is_left_out_and_listed(fault, method, make_config, train):
     config = make_config("epochs=1", "max_steps=null", f"method={method}")
     bad = pictures(config)[3]
     if fault == "no picture":
@@ -488,7 +490,7 @@ def test_an_unreadable_picture_is_left_out_and_listed(fault, method, make_config
     assert str(bad) in listed[0]
 
 
-def test_two_unreadable_pictures_of_eleven_are_too_many(make_config, train, start):
+def test_two_unreadable_images_of_eleven_are_too_many(make_config, train, start):
     config = make_config()
     for path in pictures(config)[:2]:
         spoil(path)
@@ -497,7 +499,7 @@ def test_two_unreadable_pictures_of_eleven_are_too_many(make_config, train, star
     assert train(make_config("data.max_unreadable_share=0.5")).step == 4
 
 
-def test_the_run_goes_on_after_pictures_have_been_added(make_config, train):
+def test_a_run_resumes_after_images_have_been_added(make_config, train):
     config = make_config("max_steps=4")
     train(config)
     first = pictures(config)[0]
@@ -505,10 +507,10 @@ def test_the_run_goes_on_after_pictures_have_been_added(make_config, train):
         shutil.copy(first, first.with_name(f"9{number}.png"))
     trainer = train(make_config("max_steps=8"), resume=True)
     assert trainer.step == 8
-    assert any("planned anew" in text for text in trainer.callbacks.warnings)
+    assert any("planned again" in text for text in trainer.callbacks.warnings)
 
 
-def test_fewer_pictures_than_a_step_warn_and_train(make_config, train):
+def test_fewer_images_than_a_step_are_only_a_warning(make_config, train):
     trainer = train(make_config("batch_size=16", "max_steps=2"))
     assert [info.samples for info in trainer.callbacks.steps] == [11, 11]
     assert any("11 samples < 16 per step" in text for text in trainer.callbacks.warnings)
@@ -517,7 +519,7 @@ def test_fewer_pictures_than_a_step_warn_and_train(make_config, train):
 # --- methods and families ---------------------------------------------------------------------------------------------
 
 
-def test_the_vae_learns_and_is_saved(make_config, train, tiny_sd15):
+def test_the_vae_is_trained_and_saved(make_config, train, tiny_sd15):
     trainer = train(make_config("method=vae", "max_steps=60", "optimizer.learning_rate=2e-3", "batch_size=8"))
     losses = trainer.callbacks.losses
     assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
@@ -575,7 +577,7 @@ def test_optimizers_of_every_kind_train_with_a_schedule(optimizer, schedule, mak
     assert state["step"] == 3
 
 
-def test_prodigy_with_rates_of_their_own_for_parts_is_refused_in_a_sentence(make_config, start):
+def test_prodigy_with_learning_rates_per_part_is_refused_in_one_sentence(make_config, start):
     with pytest.raises(UserError, match="rodigy"):
         start(
             make_config(
@@ -586,7 +588,7 @@ def test_prodigy_with_rates_of_their_own_for_parts_is_refused_in_a_sentence(make
 
 
 @pytest.mark.parametrize("setting", ["model.gradient_checkpointing=true", "model.channels_last=false"])
-def test_ways_to_save_memory_do_not_change_the_training(setting, make_config, train, tmp_path):
+def test_memory_saving_settings_do_not_change_training(setting, make_config, train, tmp_path):
     double = ("model.weight_dtype=float64", "text_encoder.train=true", "method=full", "optimizer.learning_rate=1e-4")
     plain = train(make_config(*double))
     saving = train(make_config(*double, setting, f"workspace_dir={tmp_path / 'saving'}"))
@@ -594,7 +596,7 @@ def test_ways_to_save_memory_do_not_change_the_training(setting, make_config, tr
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_mixed_precision_trains_near_full_precision(precision, make_config, train, tmp_path):
+def test_mixed_precision_is_close_to_full_precision(precision, make_config, train, tmp_path):
     plain = train(make_config("max_steps=6"))
     mixed = train(make_config("max_steps=6", f"model.mixed_precision={precision}", f"workspace_dir={tmp_path / 'm'}"))
     losses = [(a, b) for a, b in zip(mixed.callbacks.losses, plain.callbacks.losses, strict=True) if a is not None]
@@ -624,7 +626,7 @@ def test_a_base_of_the_hub_that_predicts_something_else_is_refused_before_anythi
     shutil.copytree(tiny_sd15, tmp_path / "base")
     scheduler = tmp_path / "base" / "scheduler" / "scheduler_config.json"
     scheduler.write_text(json.dumps({**json.loads(scheduler.read_text()), "prediction_type": "sample"}))
-    hub = BaseInfo("hub", None, 0, "a model on the Hugging Face Hub")  # which is asked when the model is opened
+    hub = BaseInfo("hub", None, 0, "a model on the Hugging Face Hub")  # the Hub is queried when the model is opened
     monkeypatch.setattr("modules.trainer.checks.check_base", lambda *arguments, **options: hub)
     with pytest.raises(UserError, match="the base predicts 'sample'"):
         start(make_config(f"model.base={tmp_path / 'base'}"))
@@ -639,19 +641,19 @@ def test_a_later_save_never_replaces_an_earlier_lora(make_config, train):
     assert saved == {"model_kohya.safetensors", "model-2_kohya.safetensors"}
 
 
-def test_a_resume_tells_that_it_keeps_the_batch_of_its_backup(make_config, train):
+def test_a_resume_warns_that_it_keeps_the_batch_size_of_its_backup(make_config, train):
     train(make_config("max_steps=2"))
     trainer = train(make_config("batch_size=2"), resume=True)
     assert trainer.prepared.global_batch == 4
-    assert any(text.startswith("batch_size: the run goes on with the 4") for text in trainer.callbacks.warnings)
+    assert any(text.startswith("batch_size: the run continues with the 4") for text in trainer.callbacks.warnings)
 
 
-def test_repeats_that_leave_no_sample_are_refused(make_config, start):
+def test_repeats_without_any_sample_are_refused(make_config, start):
     with pytest.raises(UserError, match="leave no sample in an epoch"):
         start(make_config("concepts.0.repeats=0.01"))
 
 
-def test_what_trains_is_loaded_after_the_encoders_have_left(make_config, start, monkeypatch):
+def test_trained_components_are_loaded_after_the_encoders_are_released(make_config, start, monkeypatch):
     in_memory = []
 
     def attach(config, method, base, parts):

@@ -1,4 +1,4 @@
-"""Ranks on NVIDIA GPUs: what one GPU can show, and what takes two."""
+"""Ranks on NVIDIA GPUs: tests for one GPU, and tests that need two."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_one_rank_with_nccl_trains_as_one_without_and_never_waits():
 
 @pytest.fixture
 def run(make_config, config_file, tmp_path) -> Callable[..., tuple[list[float], str]]:
-    """A function that trains on so many ranks and gives the losses and what the terminal showed."""
+    """Returns a function that trains on a number of ranks and returns the losses and the terminal output."""
 
     def train(ranks: int, *options: str, overrides: Sequence[str] = ()) -> tuple[list[float], str]:
         folder = tmp_path / f"{ranks}-ranks"
@@ -81,7 +81,7 @@ def run(make_config, config_file, tmp_path) -> Callable[..., tuple[list[float], 
 
 @pytest.mark.parametrize("kind", ["folder", "single file"])
 def test_two_ranks_with_gloo_share_one_gpu(kind, run, tiny_sd15, tmp_path):
-    """Of a single file all components stay in memory, not all of them on the GPU."""
+    """All components of a single file stay in memory, but not all on the GPU."""
     base = ()
     if kind == "single file":
         file = tmp_path / "base.safetensors"

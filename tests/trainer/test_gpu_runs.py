@@ -1,4 +1,4 @@
-"""Whole runs on an NVIDIA GPU, on models small enough that the start of a run is most of its time."""
+"""Complete runs on an NVIDIA GPU with models so small that most of the time is start-up."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def test_a_run_trains_validates_samples_and_saves(family, precision, make_config
     assert trainer.callbacks.validations
     assert all(np.isfinite(losses).all() for *_, losses in trainer.callbacks.validations)
     (sample,) = trainer.callbacks.samples
-    assert pixels(sample).std() > 0  # not the one color of values that are not finite
+    assert pixels(sample).std() > 0  # NaNs would give a single color
     assert trainer.callbacks.saved
-    # what has been cached leaves the memory, also after the samples that need it
+    # encoders are released once everything is cached, also after sampling
     base = trainer.prepared.base
     assert {getattr(base.pipe, name) for name in ("vae", *base.family.text.encoders)} == {None}
 
@@ -77,11 +77,11 @@ def test_the_gpu_gives_the_curve_of_the_cpu(make_config, tmp_path):
         trainer.end()
         curves.append(trainer.callbacks.losses)
     assert np.std(curves[0]) > 1e-3  # a flat curve would prove nothing
-    assert curves[1] == pytest.approx(curves[0], rel=1e-2)  # to the rounding of TF32
+    assert curves[1] == pytest.approx(curves[0], rel=1e-2)  # up to the rounding of TF32
 
 
 def test_a_run_goes_on_where_it_was_interrupted(make_config, train, tmp_path):
-    """To rounding: on a GPU kernels may add up in another order each time."""
+    """Up to rounding: GPU kernels may sum in a different order each time."""
     options = ("batch_size=2", "ema.enabled=true", "model.mixed_precision=no")
     whole = train(make_config(*options, "max_steps=6", f"workspace_dir={tmp_path / 'whole'}"))
     train(make_config(*options, "max_steps=3"))

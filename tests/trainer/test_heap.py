@@ -1,4 +1,4 @@
-"""Freed memory stays in the process; counted in page faults by a process of its own."""
+"""Freed memory stays in the process; measured by the page faults of a separate process."""
 
 import platform
 import subprocess

@@ -1,4 +1,4 @@
-"""Runs of the families with several text encoders, whole: they train, go on exactly and make samples."""
+"""Complete runs of families with several text encoders: they train, resume exactly and sample."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_run_that_was_interrupted_goes_on_exactly(model, method, make_config, 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_cached_text_gives_the_steps_of_text_that_is_encoded_in_them(model, make_config, start, request, tmp_path):
-    """With text encoders that do not train, both ways must feed the denoiser the same."""
+    """With frozen text encoders, both ways must give the denoiser the same inputs."""
     options = (*settings(model, request), "batch_size=2", "data.caption_dropout=0")
     trainer = start(make_config(*options))
     step = next(trainer._steps())

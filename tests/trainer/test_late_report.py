@@ -1,4 +1,4 @@
-"""Sums of a step become means."""
+"""The late report turns the sums of a step into means."""
 
 import pytest
 import torch
@@ -21,4 +21,4 @@ def test_a_metric_is_divided_by_the_samples_of_the_step():
 
 def test_a_metric_with_a_count_of_its_own_is_divided_by_that():
     step = figures({"loss_t0": 6.0, "loss_t0/count": 3.0, "loss_t1": 0.0, "loss_t1/count": 0.0})
-    assert step.metrics == pytest.approx({"loss_t0": 2.0})  # nothing is known of the second
+    assert step.metrics == pytest.approx({"loss_t0": 2.0})  # no sample has the second

@@ -1,4 +1,4 @@
-"""Every method with every family: it trains, and what it saves does elsewhere what it did in training."""
+"""Every method with every family: it trains, and the saved model behaves in diffusers as it did in training."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from diffusers import DiffusionPipeline
 from modules.families.conditioning import expand_textual_inversion
 from modules.families.registry import FAMILIES
 from modules.methods.registry import METHODS
-from modules.trainer.sampling import PictureRequest
+from modules.trainer.sampling import ImageRequest
 from modules.weights.embedding_files import add_embedding
 from modules.weights.lora_files import load_lora
 from modules.weights.safe import load_tensors
 from tests.support.short_training import our_picture, plain_picture
 
-WORD = "number"  # of the default captions
-REQUEST = PictureRequest("a photo of a cat, number 3", "the sky", seed=7, width=48, height=32, steps=2, guidance=3.0)
+WORD = "number"  # occurs in the default captions
+REQUEST = ImageRequest("a photo of a cat, number 3", "the sky", seed=7, width=48, height=32, steps=2, guidance=3.0)
 RUN = ("max_steps=5", "batch_size=2", "backup.at_end=false")
 SETTINGS = {
     "lora": ("text_encoder.train=true", "lora.targets=linear"),
@@ -50,7 +50,7 @@ def test_five_steps_train_and_the_saved_files_make_the_same_picture(method, fami
     trainer = train(make_config(*settings, *RUN))
     assert trainer.step == 5
     assert np.isfinite(trainer.callbacks.losses).all()
-    saved, *others = trainer.callbacks.saved  # several where experts have a LoRA each
+    saved, *others = trainer.callbacks.saved  # several files if each expert has a LoRA
     num_bytes = sum(tensor_bytes(path) for path in trainer.callbacks.saved)
     assert trainer.method.saved_bytes(trainer.prepared.base, trainer.config) == pytest.approx(num_bytes, rel=0.01)
     plain = load(saved if method in ("full", "vae") else folder)

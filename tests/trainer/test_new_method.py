@@ -1,4 +1,4 @@
-"""A method is one file and its facts: nothing else has to know of it."""
+"""Adding a method takes one file and its facts, and no change elsewhere."""
 
 from __future__ import annotations
 

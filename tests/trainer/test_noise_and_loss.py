@@ -1,4 +1,4 @@
-"""Options of noise and loss in whole trainings: they reach the steps, resume exactly, and are the same on two ranks."""
+"""Noise and loss options in complete runs: they take effect, resume exactly, and are the same on two ranks."""
 
 import shutil
 from pathlib import Path
@@ -30,13 +30,13 @@ EVERYTHING = (
     "tensorboard=true",
 )
 PRIOR = ("loss.masked_prior_preservation_weight=0.5", "loss.prior_by_frozen_model=true", "lora.dropout=0.2")
-BASES = ("sd15", "sdxl", "sd3", "wan21")  # the last: of latents with frames
+BASES = ("sd15", "sdxl", "sd3", "wan21")  # the last has latents with frames
 ALIGNED = "data.bucket_step=16"
 
 
 @pytest.fixture
 def full_config(make_config, picture_folder, tiny_model):
-    """A function that gives settings of a run with masks beside some pictures and a regularisation concept."""
+    """Returns a function that makes the settings of a run with some masks and a regularization concept."""
 
     def make(family, *overrides):
         weighting = "sigma_sqrt" if FAMILIES[family].objective == "flow" else "min_snr_gamma"
@@ -98,7 +98,7 @@ def test_a_run_resumes_exactly_with_everything_on(family, full_config, train, st
 @pytest.mark.parametrize(("family", "method"), [("sd15", "lora"), ("sdxl", "full"), ("sd3", "lora")])
 def test_two_ranks_train_with_everything_on_as_one(family, method, full_config, two_ranks, tmp_path):
     common = ("model.weight_dtype=float64", "batch_size_mode=global", "batch_size=8", f"method={method}")
-    prior = PRIOR[:2] if method == "lora" else ()  # dropout draws on each rank for itself
+    prior = PRIOR[:2] if method == "lora" else ()  # each rank draws its own dropout
 
     def settings(name, *overrides):
         config = full_config(family, *common, *prior, *overrides, f"workspace_dir={tmp_path / name}")

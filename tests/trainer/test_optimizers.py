@@ -9,7 +9,7 @@ from torch import nn
 
 from modules.config.OptimizerConfig import OptimizerConfig
 from modules.config.optimizers import OPTIMIZERS
-from modules.trainer.Ema import weights_replaced
+from modules.trainer.Ema import swap_weights
 from modules.trainer.optimizers import (
     ParamGroup,
     averaged_weights,
@@ -41,14 +41,14 @@ CONFIGS = {
 
 @pytest.fixture
 def name(request) -> str:
-    """Of an optimizer whose package is there."""
+    """The settings of an optimizer whose package is installed."""
     if request.param.endswith("_8bit"):
         pytest.importorskip("bitsandbytes", reason="an optional package")
     return request.param
 
 
 def least_squares() -> tuple[nn.Linear, torch.Tensor, torch.Tensor]:
-    """Wide enough for the 8-bit optimizers, which keep small parameters' states in 32 bits."""
+    """Large enough for the 8-bit optimizers, which keep the state of small parameters in 32 bits."""
     torch.manual_seed(0)
     inputs, true_weight = torch.randn(128, 64), torch.randn(64, 64)
     torch.manual_seed(1)
@@ -65,7 +65,7 @@ def descend(model, optimizer, inputs, targets, steps: int) -> float:
 
 
 def loss_to_use(model, optimizer, inputs, targets) -> float:
-    with weights_replaced(averaged_weights(optimizer) or {}), torch.no_grad():
+    with swap_weights(averaged_weights(optimizer) or {}), torch.no_grad():
         return (model(inputs) - targets).square().mean().item()
 
 
@@ -86,7 +86,7 @@ def test_the_memory_of_an_optimizer_is_what_the_table_says(name):
     kept = sum(value.nbytes for value in optimizer.state[model.weight].values() if isinstance(value, torch.Tensor))
     facts = OPTIMIZERS[name]
     said = model.weight.numel() * (facts.states * 4 + facts.state_bytes)
-    assert kept == pytest.approx(said, abs=0.3 * model.weight.nbytes)  # scales and factors of rows and columns
+    assert kept == pytest.approx(said, abs=0.3 * model.weight.nbytes)  # quantization scales, and row and column factors
 
 
 @pytest.mark.parametrize("name", CONFIGS, indirect=True)
@@ -190,7 +190,7 @@ def test_an_optimizer_goes_on_from_its_state_bit_for_bit(name, layout):
     first, names, optimizer = make()
     descend(first, optimizer, inputs, targets, 3)
     tensors, numbers = optimizer_state(optimizer, names)
-    # as a backup keeps them: contiguous, and plain JSON
+    # as in a backup: contiguous, and plain JSON
     tensors = {key: value.clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
     numbers = json.loads(json.dumps(numbers, allow_nan=False))
 
@@ -207,7 +207,7 @@ def test_the_state_of_another_optimizer_is_refused():
     parameter = nn.Parameter(torch.zeros(2))
     adamw, adafactor = (create_optimizer(CONFIGS[n], [ParamGroup("all", [parameter])]) for n in ("adamw", "adafactor"))
     _, numbers = optimizer_state(adafactor, {parameter: "p"})
-    with pytest.raises(TrainingError, match=r"Adafactor and optimizer\.name asks for AdamW"):
+    with pytest.raises(TrainingError, match=r"Adafactor, but optimizer\.name selects AdamW"):
         check_same_optimizer(adamw, numbers)
 
 
@@ -216,18 +216,18 @@ def test_the_state_of_other_groups_is_refused():
     one = create_optimizer(CONFIGS["adamw"], [ParamGroup("all", params)])
     two = create_optimizer(CONFIGS["adamw"], [ParamGroup("a", params[:1]), ParamGroup("b", params[1:])])
     _, numbers = optimizer_state(two, dict.fromkeys(params, "p"))
-    with pytest.raises(TrainingError, match="2 groups of weights, this one 1"):
+    with pytest.raises(TrainingError, match="2 parameter groups, this one has 1"):
         check_same_optimizer(one, numbers)
 
 
 def test_the_schedule_free_average_is_the_one_of_the_package():
     model, inputs, targets = least_squares()
     optimizer = create_optimizer(CONFIGS["schedule_free"], [ParamGroup("all", list(model.parameters()))])
-    assert averaged_weights(optimizer) == {}  # before the first step the weights are all there is
+    assert averaged_weights(optimizer) == {}  # before the first step there is no average
     descend(model, optimizer, inputs, targets, 20)
     trained = model.weight.detach().clone()
     average = averaged_weights(optimizer)[model.weight]
-    with weights_replaced(averaged_weights(optimizer)):
+    with swap_weights(averaged_weights(optimizer)):
         assert torch.equal(model.weight, average)
     assert torch.equal(model.weight, trained)
     optimizer.eval()

@@ -1,4 +1,4 @@
-"""Every optimizer, schedule and further option of a training, each in a whole short run."""
+"""Every optimizer, schedule and other training option, each in a short complete run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_optimizer_trains_saves_and_resumes(name, make_config, train, tmp_
 
 
 def test_a_missing_package_is_told_before_anything_is_encoded(make_config, start, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # an import then raises ImportError
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # makes an import raise ImportError
     with pytest.raises(UserError, match="needs the package bitsandbytes"):
         start(make_config("optimizer.name=adamw_8bit"))
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
@@ -45,11 +45,11 @@ def test_a_missing_package_is_told_before_anything_is_encoded(make_config, start
 
 @pytest.mark.parametrize("name", get_args(ScheduleName))
 def test_every_schedule_sets_the_rate_of_each_step(name, make_config, train):
-    from modules.trainer.schedules import learning_rate_share
+    from modules.trainer.schedules import schedule_factor
 
     config = make_config(f"schedule.name={name}", "schedule.warmup=2", "schedule.final_share=0.1", "max_steps=5")
     trainer = train(config)
-    shares = [learning_rate_share(config.schedule, step, 5) for step in range(5)]
+    shares = [schedule_factor(config.schedule, step, 5) for step in range(5)]
     assert [info.lr for info in trainer.callbacks.steps] == pytest.approx([1e-3 * share for share in shares])
     assert shares[:3] == [0.5, 1.0, 1.0]
 
@@ -112,7 +112,7 @@ def test_an_average_of_averages_is_refused(make_config, start):
 
 
 def test_a_bfloat16_model_learns_with_stochastic_rounding(make_config, train, tmp_path):
-    # at this rate most updates are below half of a bfloat16's last bit
+    # at this learning rate most updates are smaller than half a bfloat16 unit in the last place
     settings = ("method=full", "optimizer.learning_rate=1e-5", "max_steps=8", "optimizer.weight_decay=0")
 
     def change(*options: str):
@@ -127,7 +127,7 @@ def test_a_bfloat16_model_learns_with_stochastic_rounding(make_config, train, tm
     lossy, plain = change("model.weight_dtype=bfloat16")
     rounded, trainer = change("model.weight_dtype=bfloat16", "optimizer.stochastic_rounding=true")
     assert all(param.dtype == torch.bfloat16 for param in trainer.loop.trainable.values())
-    # how far along the way of the exact training
+    # the fraction of the exact training's progress
     assert (lossy @ exact / (exact @ exact)).item() < 0.5
     assert (rounded @ exact / (exact @ exact)).item() == pytest.approx(1.0, abs=0.25)
     assert any("switch optimizer.stochastic_rounding on" in text for text in plain.callbacks.warnings)
@@ -166,7 +166,7 @@ def test_a_whole_model_is_written_in_the_precision_asked_for(dtype, make_config,
 
 @pytest.mark.slow
 def test_compiled_blocks_train_alike_and_keep_every_name(make_config, train, tmp_path):
-    # one shape, because each is compiled anew
+    # a single shape, because each shape is compiled again
     settings = ("data.bucketing=false", "batch_size=11", "max_steps=3", "ema.enabled=true")
     plain = train(make_config(*settings))
     settings += ("model.compile=blocks", "model.gradient_checkpointing=true")
@@ -211,13 +211,13 @@ def test_float32_is_multiplied_on_gpus_as_the_setting_says(tf32, make_config, st
 
 @pytest.fixture
 def validation(picture_folder) -> tuple[str, ...]:
-    """Settings of a run that validates on three pictures of two shapes."""
+    """Settings of a run that validates on three images of two shapes."""
     folder = picture_folder(((32, 32), (48, 32), (32, 32)), name="held_out")
     concept = (f"concepts.1.path={folder}", "concepts.1.validation=true")
     return (*concept, "validation.every=2", "validation.unit=steps", "max_steps=6")
 
 
-def test_validation_changes_nothing_of_the_training(make_config, train, validation, tmp_path):
+def test_validation_does_not_affect_training(make_config, train, validation, tmp_path):
     settings = (*validation, "ema.enabled=true", "lora.dropout=0.2", "data.caption_dropout=0.5")
     plain = train(make_config(*settings, "validation.unit=never"))
     validated = train(make_config(*settings, f"workspace_dir={tmp_path / 'validated'}"))
@@ -249,14 +249,14 @@ def test_the_validation_loss_is_the_mean_over_the_held_out_samples_at_fixed_time
 
 
 def test_the_weights_that_are_measured_are_those_as_trained_and_the_averages(make_config, train, validation):
-    # bf16: autocast keeps the weights that it has cast
+    # bf16: autocast caches casted weights
     settings = ("model.mixed_precision=bf16", "ema.enabled=true", "optimizer.learning_rate=0.01")
     trainer = train(make_config(*validation, *settings))
     (_, samples, loss, ema_loss) = trainer.callbacks.validations[-1]
     assert samples == len(trainer.prepared.plan.validation_samples)
     with torch.autocast("cpu", torch.bfloat16):
         assert loss == trainer._validation_loss().measure(trainer.loop.model)
-    with trainer.loop.weights_to_use(), torch.autocast("cpu", torch.bfloat16):
+    with trainer.loop.inference_weights(), torch.autocast("cpu", torch.bfloat16):
         assert ema_loss == trainer._validation_loss().measure(trainer.loop.model)
     assert loss != ema_loss
 

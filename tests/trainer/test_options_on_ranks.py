@@ -1,4 +1,4 @@
-"""Options of a training on ranks in processes of their own: shared validation, equal roundings."""
+"""Training options on several ranks: split validation, equal rounding."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_ranks_measure_the_loss_of_one_rank_and_rank_0_tells_it(
         assert all(other["validations"] == other["rounds"] == [] for other in ranks[1:])
         assert [folder.rsplit("-", 1)[1] for folder in ranks[0]["rounds"]] == ["000000002"]
         if name == "four":
-            # with three held-out pictures one rank has none, and waits for the others all the same
+            # with three validation images, one rank has no batch, but still takes part
             assert sorted(rank["batches"] for rank in ranks) == [0, 1, 1, 1]
     assert [told_of[:2] for told_of in told["one"]] == [(1, 3), (2, 3)]
     for name in ("two", "four"):
@@ -52,4 +52,4 @@ def test_ranks_measure_the_loss_of_one_rank_and_rank_0_tells_it(
 def test_ranks_round_alike_by_chance(optimizer, two_ranks):
     first, second = two_ranks.run(train_rounded, optimizer=optimizer)
     assert first == second
-    assert first != run_alone(train_rounded, optimizer=optimizer)  # which has half of the data
+    assert first != run_alone(train_rounded, optimizer=optimizer)  # one rank has only half of the data

@@ -1,4 +1,4 @@
-"""What becomes of a run where something does not fit into the GPU's memory."""
+"""What happens to a run if something does not fit into GPU memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_samples_that_do_not_fit_are_a_warning_and_what_they_held_is_given_back(
         raise kind("CUDA error: out of memory")
 
     held, freed = [], []
-    monkeypatch.setattr("modules.trainer.SampleRound.make_pictures", fail)
+    monkeypatch.setattr("modules.trainer.SampleRound.generate_images", fail)
     monkeypatch.setattr("modules.weights.device_memory.free_memory", lambda device: freed.append(held[0]() is None))
     trainer = start(make_config(*SAMPLE))
     trainer.sample()

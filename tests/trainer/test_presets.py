@@ -1,4 +1,4 @@
-"""The presets train, on tiny models of their families."""
+"""The presets train tiny models of their families."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from modules.config.presets import list_presets, load_preset
 from tests.support.ports import free_port
 from tests.support.StartedRun import StartedRun
 
-# Of the changes by memory each kind once: accumulation, bfloat16 weights with Adafactor, checkpointing of the VAE.
+# Each kind of memory-dependent change once: accumulation, bfloat16 weights with Adafactor, VAE checkpointing.
 VARIANTS = ("sdxl-lora-8gb", "sd15-full-8gb", "sd15-vae-8gb")
 NAMES = [*(preset.name for preset in list_presets() if preset.name != "demo"), *VARIANTS]
 SMALL = ("max_steps=5", "data.resolution=32", "output.format=diffusers", "tensorboard=false")
-WORD = ("embeddings.0.placeholder=number", "embeddings.0.initial_text=dog")  # "number" is in the default captions
+WORD = ("embeddings.0.placeholder=number", "embeddings.0.initial_text=dog")  # the default captions contain "number"
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def small(picture_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
-    """A function that gives what makes a preset's values those of a quick run on a tiny model, as "path=value"."""
+    """Returns a function that returns the "path=value" changes for a quick run of a preset on a tiny model."""
 
     def changes(values: dict) -> list[str]:
         paths = {

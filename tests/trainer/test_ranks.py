@@ -1,4 +1,4 @@
-"""N ranks give what one rank gives: whole trainings on a tiny model, by processes that have joined each other."""
+"""N ranks give the same results as one rank: complete runs of a tiny model in real processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.RankPool import run_alone
 from tests.support.Recorder import Recorder
 from tests.support.ThreadRanks import ThreadRanks
 
-# Eleven pictures in three shapes: steps of 8 and 3, so that on four ranks one of them has none of the second.
+# Eleven images in three shapes: steps of 8 and 3, so that with four ranks one has no samples in the second step.
 GLOBAL = ("batch_size=8", "batch_size_mode=global", "data.caption_dropout=0.1", "backup.at_end=false")
 SAMPLE = (
     "sampling.samples.0.prompt=a photo of a cat",
@@ -38,7 +38,7 @@ def shared_cache(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def settings(make_config, shared_cache, tmp_path) -> Callable[..., str]:
-    """A function that writes the settings of a run into the folder `name` and gives their file."""
+    """Returns a function that writes the settings of a run in the folder `name` and returns their file."""
 
     def write(name: str, *overrides: str) -> str:
         config = make_config(*GLOBAL, f"cache_dir={shared_cache}", f"workspace_dir={tmp_path / name}", *overrides)
@@ -50,7 +50,7 @@ def settings(make_config, shared_cache, tmp_path) -> Callable[..., str]:
 
 
 class PretendRuntime(Runtime):
-    """Rank 0 of `num_ranks` that are all like it; for what is decided before the first step."""
+    """Rank 0 of `num_ranks` identical ranks; for decisions before the first step."""
 
     def __init__(self, num_ranks: int):
         super().__init__(torch.device("cpu"))
@@ -61,8 +61,8 @@ class PretendRuntime(Runtime):
 
 
 @pytest.fixture
-def pretend(make_config, shared_cache) -> Callable[..., GenericTrainer]:
-    """A function that gives the trainer of rank 0 of as many ranks as asked for, not yet started."""
+def trainer_of_ranks(make_config, shared_cache) -> Callable[..., GenericTrainer]:
+    """Returns a function that returns the trainer of rank 0 of `num_ranks` simulated ranks, not yet started."""
 
     def make(num_ranks: int, *overrides: str, resume: bool = False) -> GenericTrainer:
         config = make_config(f"cache_dir={shared_cache}", *overrides)
@@ -72,7 +72,7 @@ def pretend(make_config, shared_cache) -> Callable[..., GenericTrainer]:
 
 
 def gathered_pictures(ranks: list[dict]) -> list[list[tuple[int, int]]]:
-    """What each step trained on, over all ranks."""
+    """The samples of each step, over all ranks."""
     steps = zip(*(rank["pictures"] for rank in ranks), strict=True)
     return [sorted(tuple(pair) for share in step for pair in share) for step in steps]
 
@@ -91,7 +91,7 @@ def test_one_two_and_four_ranks_give_the_same_curve_of_forty_steps(
 ):
     curves, trained = [], []
     for name, run in {"one": run_alone, "two": two_ranks.run, "four": four_ranks.run}.items():
-        # on one rank the step is never cut: its micro-batches must make no difference either
+        # on one rank there are no micro-batches, which must make no difference either
         cut = 1 if name == "one" else accumulation
         config = settings(
             name,
@@ -130,7 +130,7 @@ def test_one_two_and_four_ranks_give_the_same_curve_of_forty_steps(
     ids=["static graph", "small buckets that are copied"],
 )
 def test_how_gradients_are_exchanged_makes_no_difference(sync, settings, two_ranks):
-    # full training: 2 MB of gradients, so more than one bucket
+    # full fine-tune: 2 MB of gradients, so more than one bucket
     common = ("method=full", "optimizer.learning_rate=1e-4", "model.weight_dtype=float64", "max_steps=6")
     alone = run_alone(rank_scenarios.train, config=settings("one", *common))
     config = settings("two", *common, "gradient_accumulation_steps=2")
@@ -142,7 +142,7 @@ def test_how_gradients_are_exchanged_makes_no_difference(sync, settings, two_ran
 
 @pytest.mark.parametrize(
     ("family", "method", "text"),
-    # no full training of all encoders of sd3: its T5 has dropout of its own, which every rank draws for itself
+    # no full fine-tune of all encoders of sd3: its T5 has dropout, which differs between ranks
     [("sd15", "lora", True), ("sd15", "full", True), ("sd3", "lora", True), ("sd3", "full", False)],
 )
 def test_families_train_on_ranks_as_on_one(family, method, text, settings, two_ranks, tiny_sd15, tiny_sd3):
@@ -160,7 +160,7 @@ def test_families_train_on_ranks_as_on_one(family, method, text, settings, two_r
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_mixed_precision_keeps_ranks_equal_and_near_one(precision, settings, two_ranks):
+def test_with_mixed_precision_ranks_stay_equal_and_close_to_one(precision, settings, two_ranks):
     common = (f"model.mixed_precision={precision}", "max_steps=8")
     alone = run_alone(rank_scenarios.train, config=settings("one", *common))
     first, second = two_ranks.run(rank_scenarios.train, config=settings("two", *common))
@@ -171,17 +171,17 @@ def test_mixed_precision_keeps_ranks_equal_and_near_one(precision, settings, two
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_gradients_in_fewer_bits_train_nearly_alike_and_keep_ranks_equal(precision, settings, two_ranks):
+def test_with_low_precision_gradients_ranks_stay_equal_and_close_to_one(precision, settings, two_ranks):
     exact = run_alone(rank_scenarios.train, config=settings("one", "max_steps=10"))
     sync = {"reduce_precision": precision}
     first, second = two_ranks.run(rank_scenarios.train, config=settings("two", "max_steps=10"), sync=sync)
     assert first["losses"] == pytest.approx(exact["losses"], rel=1e-2)
     assert first["norms"] == pytest.approx(exact["norms"], rel=5e-2)
-    assert first["norms"] != pytest.approx(exact["norms"], rel=1e-6)  # else nothing was rounded
+    assert first["norms"] != pytest.approx(exact["norms"], rel=1e-6)  # otherwise nothing was rounded
     assert first["digest"] == second["digest"]
 
 
-def test_averages_are_the_same_on_every_rank_and_on_one(settings, two_ranks, tmp_path):
+def test_the_ema_is_the_same_on_one_rank_and_on_several(settings, two_ranks, tmp_path):
     common = ("ema.enabled=true", "max_steps=6", "output.dtype=float32")
     alone = run_alone(rank_scenarios.train, config=settings("one", *common))
     first, second = two_ranks.run(rank_scenarios.train, config=settings("two", *common))
@@ -192,13 +192,13 @@ def test_averages_are_the_same_on_every_rank_and_on_one(settings, two_ranks, tmp
         torch.testing.assert_close(own[name], value, rtol=1e-3, atol=1e-6)
 
 
-# --- going on from a backup -------------------------------------------------------------------------------------------
+# --- resuming from a backup -------------------------------------------------------------------------------------------
 
 
-def test_a_backup_of_two_ranks_goes_on_with_one_two_and_four(settings, two_ranks, four_ranks, tmp_path):
+def test_a_backup_of_two_ranks_resumes_on_one_two_and_four(settings, two_ranks, four_ranks, tmp_path):
     common = ("ema.enabled=true", "optimizer.name=adamw", "schedule.name=cosine")
     straight = two_ranks.run(rank_scenarios.train, config=settings("straight", *common, "max_steps=12"))
-    # step 5 is inside the third epoch
+    # step 5 is within the third epoch
     first_half = ("backup.every=5", "backup.unit=steps", "max_steps=12")
     two_ranks.run(rank_scenarios.train, config=settings("first", *common, *first_half))
     assert [path.name for path in sorted((tmp_path / "first" / "backup").iterdir())] == [
@@ -229,7 +229,7 @@ def test_a_backup_of_two_ranks_goes_on_with_one_two_and_four(settings, two_ranks
     ],
     ids=["full", "lora with dropout"],
 )
-def test_four_ranks_go_on_from_their_backup_bit_for_bit(common, settings, four_ranks):
+def test_four_ranks_resume_bit_for_bit(common, settings, four_ranks):
     straight = four_ranks.run(rank_scenarios.train, config=settings("straight", *common, "max_steps=8"))
     half = ("backup.at_end=true", "max_steps=3")
     four_ranks.run(rank_scenarios.train, config=settings("cut", *common, *half))
@@ -239,7 +239,7 @@ def test_four_ranks_go_on_from_their_backup_bit_for_bit(common, settings, four_r
         assert rank["digest"] == straight[0]["digest"]
 
 
-def test_a_batch_per_device_is_cut_anew_for_another_number_of_ranks(settings, two_ranks, tmp_path):
+def test_the_batch_size_per_device_is_recomputed_for_another_number_of_ranks(settings, two_ranks, tmp_path):
     common = ("batch_size_mode=per_device", "batch_size=4", "lr_scaling=sqrt", "backup.at_end=true")
     first, _ = two_ranks.run(rank_scenarios.train, config=settings("run", *common, "max_steps=3"))
     resumed = run_alone(rank_scenarios.train, config=settings("run", *common, "max_steps=6"), resume=True)
@@ -247,7 +247,7 @@ def test_a_batch_per_device_is_cut_anew_for_another_number_of_ranks(settings, tw
     assert (first["accumulation"], resumed["accumulation"]) == (1, 2)
     assert first["largest_batch"] <= 4
     assert resumed["largest_batch"] <= 4
-    # one rank would train at 1e-3
+    # the learning rate of one rank is 1e-3
     assert resumed["rates"] == first["rates"] == [pytest.approx(1e-3 * 2**0.5)]
     assert not any("Scaling" in text for text in resumed["statuses"])
 
@@ -255,16 +255,18 @@ def test_a_batch_per_device_is_cut_anew_for_another_number_of_ranks(settings, tw
 @pytest.mark.parametrize(
     ("batch", "num_ranks", "fitting"), [(8, 3, "1, 2, 4 or 8"), (6, 4, "1, 2, 3 or 6"), (3, 2, "1 or 3"), (1, 2, "1")]
 )
-def test_ranks_that_can_not_share_the_batch_of_a_backup_are_refused_with_what_fits(batch, num_ranks, fitting, pretend):
+def test_a_number_of_ranks_that_does_not_divide_the_batch_of_a_backup_is_refused(
+    batch, num_ranks, fitting, trainer_of_ranks
+):
     overrides = (f"batch_size={batch}", "batch_size_mode=global")
-    trainer = pretend(1, *overrides, "max_steps=1")
+    trainer = trainer_of_ranks(1, *overrides, "max_steps=1")
     trainer.start()
     trainer.train()
     trainer.end()
     with pytest.raises(TrainingError) as caught:
-        pretend(num_ranks, *overrides, resume=True).start()
+        trainer_of_ranks(num_ranks, *overrides, resume=True).start()
     assert str(caught.value) == (
-        f"The run has {batch} samples per step, which {num_ranks} GPUs can't share evenly: resume on {fitting}."
+        f"The global batch of the backup is {batch}, which is not divisible by {num_ranks} GPUs: resume on {fitting}."
     )
 
 
@@ -272,9 +274,9 @@ def test_ranks_that_can_not_share_the_batch_of_a_backup_are_refused_with_what_fi
 
 
 @pytest.mark.parametrize(("rule", "rate"), [("sqrt", 2e-4), ("linear", 4e-4), ("none", 1e-4)])
-def test_the_learning_rate_grows_with_the_ranks_by_the_rule(rule, rate, pretend):
+def test_the_learning_rate_is_scaled_with_the_number_of_ranks(rule, rate, trainer_of_ranks):
     parts = ("text_encoder.train=true", "text_encoder.learning_rate=1e-5")
-    trainer = pretend(4, f"lr_scaling={rule}", "optimizer.learning_rate=1e-4", *parts)
+    trainer = trainer_of_ranks(4, f"lr_scaling={rule}", "optimizer.learning_rate=1e-4", *parts)
     trainer.start()
     groups = trainer.loop.optimizer.torch.param_groups
     assert [group["initial_lr"] for group in groups] == pytest.approx([rate, rate / 10])
@@ -283,16 +285,16 @@ def test_the_learning_rate_grows_with_the_ranks_by_the_rule(rule, rate, pretend)
     assert told == [f"Scaling learning rate by {text}" for text in words]
 
 
-def test_the_rate_of_prodigy_and_of_a_global_batch_stays(pretend):
+def test_the_learning_rate_of_prodigy_and_of_a_global_batch_is_not_scaled(trainer_of_ranks):
     for overrides in (("optimizer.name=prodigy",), ("batch_size_mode=global", "batch_size=4")):
-        trainer = pretend(4, *overrides, "optimizer.learning_rate=1e-4")
+        trainer = trainer_of_ranks(4, *overrides, "optimizer.learning_rate=1e-4")
         trainer.start()
         assert [group["initial_lr"] for group in trainer.loop.optimizer.torch.param_groups] == [1e-4]
         assert not any("Scaling" in text for text in trainer.callbacks.statuses)
         shutil.rmtree(trainer.run_folder.path)
 
 
-def test_real_ranks_train_at_the_scaled_rate(settings, two_ranks):
+def test_real_ranks_use_the_scaled_learning_rate(settings, two_ranks):
     config = settings("run", "batch_size_mode=per_device", "batch_size=2", "lr_scaling=linear", "max_steps=1")
     for rank in two_ranks.run(rank_scenarios.start, config=config):
         assert rank["rates"] == [2e-3]
@@ -313,24 +315,24 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_all(settings, two_r
     assert [text for text in first["warnings"] if "Step 3 was skipped" in text]
 
 
-def test_a_rank_that_has_read_another_base_is_named_before_the_first_step(settings, two_ranks):
+def test_a_rank_with_another_base_model_is_named_before_the_first_step(settings, two_ranks):
     errors = two_ranks.run(rank_scenarios.train_on_another_base, config=settings("run"))
     assert errors == [
-        "TrainingError: Rank 1 has other weights than rank 0 (step 0): look at model.base on its machine."
+        "TrainingError: The weights of rank 1 differ from those of rank 0 (step 0): check model.base on its machine."
     ] * 2
 
 
-def test_a_rank_whose_weights_drift_away_is_named_within_the_interval(settings, two_ranks):
+def test_a_rank_whose_weights_drift_is_named_within_the_interval(settings, two_ranks):
     config = settings("run", "check_ranks_every=2", "max_steps=12")
     for rank in two_ranks.run(rank_scenarios.train_with_fault, config=config, fault="perturb@1:3"):
-        assert rank["error"].startswith("TrainingError: Rank 1 has other trained weights than rank 0 (step 4)")
+        assert rank["error"].startswith("TrainingError: The trained weights of rank 1 differ")
         assert rank["step"] == 4
 
 
 # --- stops ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_during_the_samples_ends_them_on_all_ranks_and_then_the_run(settings, two_ranks):
+def test_a_stop_during_sampling_ends_it_and_the_run_on_all_ranks(settings, two_ranks):
     config = settings("run", *SAMPLE, "sampling.samples.0.count=6", "sampling.at_start=true", "max_steps=50")
     first, second = two_ranks.run(rank_scenarios.stop_while_sampling, config=config)
     assert first["samples_made"] == ["000_a photo of a cat_seed42.png"]
@@ -340,7 +342,7 @@ def test_a_stop_during_the_samples_ends_them_on_all_ranks_and_then_the_run(setti
     assert first["backups"] == [first["step"]]
 
 
-def test_a_stop_of_any_rank_ends_the_waiting_of_the_first_for_room(settings, two_ranks, tmp_path):
+def test_a_stop_on_any_rank_ends_the_wait_for_disk_space(settings, two_ranks, tmp_path):
     spare = (f"output.fallback_dir={tmp_path / 'spare'}", "output.wait_minutes=60")
     config = settings("run", "max_steps=1", *spare)
     first, second = two_ranks.run(rank_scenarios.stop_while_waiting_for_room, config=config)
@@ -350,23 +352,23 @@ def test_a_stop_of_any_rank_ends_the_waiting_of_the_first_for_room(settings, two
 
 
 @pytest.mark.parametrize("stopper", [0, 1])
-def test_a_stop_during_the_caching_ends_all_ranks(stopper, settings, two_ranks, tmp_path):
+def test_a_stop_during_caching_ends_all_ranks(stopper, settings, two_ranks, tmp_path):
     config = settings("run", f"cache_dir={tmp_path / 'cold'}")
     ends = two_ranks.run(rank_scenarios.stop_while_caching, config=config, stopper=stopper)
     assert ends == ["StopRequested: "] * 2
 
 
 @pytest.mark.parametrize(("stopper", "requeues"), [(0, False), (1, False), (1, True)])
-def test_a_stop_while_another_rank_still_loads_the_model_ends_all_ranks_alike(stopper, requeues, settings, two_ranks):
+def test_a_stop_while_another_rank_loads_the_model_ends_all_ranks(stopper, requeues, settings, two_ranks):
     scenario = {"config": settings("run"), "stopper": stopper, "requeues": requeues}
     ends = two_ranks.run(rank_scenarios.stop_while_loading, **scenario)
     assert [tuple(end) for end in ends] == [("StopRequested: ", requeues)] * 2
 
 
-# --- what is shared out -----------------------------------------------------------------------------------------------
+# --- work split over ranks --------------------------------------------------------------------------------------------
 
 
-def test_the_pictures_of_the_samples_are_shared_out_and_numbered_as_one_list(settings, two_ranks, tmp_path):
+def test_samples_are_split_over_ranks_and_numbered_consecutively(settings, two_ranks, tmp_path):
     common = (*SAMPLE, "sampling.samples.0.count=5", "sampling.at_end=true", "max_steps=1")
     alone = run_alone(rank_scenarios.train, config=settings("one", *common))
     first, second = two_ranks.run(rank_scenarios.train, config=settings("two", *common))
@@ -377,7 +379,7 @@ def test_the_pictures_of_the_samples_are_shared_out_and_numbered_as_one_list(set
     assert sorted(path.name for path in folder.iterdir()) == alone["samples_made"]
 
 
-def test_only_the_first_rank_writes_backup_model_and_settings(settings, two_ranks, tmp_path):
+def test_only_rank_0_writes_backup_model_and_settings(settings, two_ranks, tmp_path):
     config = settings("run", "backup.at_end=true", "max_steps=1", "ema.enabled=true")
     first, second = two_ranks.run(rank_scenarios.train, config=config, own_workspace=True)
     assert (first["backups"], first["saved"]) == ([1], ["model.safetensors"])
@@ -386,33 +388,33 @@ def test_only_the_first_rank_writes_backup_model_and_settings(settings, two_rank
     assert not (tmp_path / "run-rank-1").exists()
 
 
-def test_what_concerns_the_whole_run_is_warned_of_once(settings, two_ranks):
+def test_warnings_about_the_run_appear_once(settings, two_ranks):
     config = settings("run", "batch_size=16", "max_steps=2")
     first, second = two_ranks.run(rank_scenarios.train, config=config, fault="nan@1:2")
     assert [text.split(":")[0] for text in first["warnings"]] == ["11 samples < 16 per step", "Step 2 was skipped"]
     assert second["warnings"] == []
 
 
-def test_ranks_of_which_one_alone_would_resume_are_refused_before_they_exchange_anything_else(make_config):
+def test_if_only_some_ranks_resume_they_are_refused_in_the_first_exchange(make_config):
     config = make_config()
 
     def start(runtime: Runtime) -> None:
         GenericTrainer(config, Recorder(), TrainCommands(), runtime, resume=runtime.rank == 0).start()
 
     ranks = ThreadRanks(2)
-    with pytest.raises(TrainingError, match=r"Rank 1 has other options than rank 0.* look at --resume in the command"):
+    with pytest.raises(TrainingError, match=r"The options of rank 1 differ .* check --resume in the command"):
         ranks.run(start)
     assert [len(runtime.meetings) for runtime in ranks.runtimes] == [1, 1]
 
 
-# --- settings that every machine has in a file of its own -------------------------------------------------------------
+# --- settings files of several machines -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("change", ["optimizer.learning_rate=0.5", "tensorboard=true", "concepts.0.repeats=2"])
-def test_settings_that_decide_what_is_trained_are_compared(change, make_config):
+def test_settings_that_affect_training_are_compared(change, make_config):
     assert settings_digest(make_config(change)) != settings_digest(make_config())
 
 
-def test_places_may_differ_between_machines(make_config, tmp_path):
+def test_paths_may_differ_between_machines(make_config, tmp_path):
     elsewhere = make_config(f"workspace_dir={tmp_path}/b", f"model.base={tmp_path}", f"concepts.0.path={tmp_path}")
     assert settings_digest(elsewhere) == settings_digest(make_config("node_rank=1", "num_nodes=1"))

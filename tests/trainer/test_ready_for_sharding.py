@@ -1,4 +1,4 @@
-"""What a runtime that shards the model relies on: when parameters are taken, and which calls all ranks make."""
+"""What a sharding runtime will rely on: when parameters are referenced, and which calls all ranks make."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 class ReplacingRuntime(Runtime):
-    """Puts new parameters in the places of the model's, as `fully_shard` does, and takes the norm elsewhere."""
+    """Replaces the model's parameters, like `fully_shard`, and computes the norm by itself."""
 
     def prepare(self, module, unused_parameters=False):
         for part in module.modules():
@@ -34,7 +34,7 @@ class ReplacingRuntime(Runtime):
 
 
 class RecordingRuntime(Runtime):
-    """Rank `rank` of two that do the same; notes the calls that all ranks must make."""
+    """Rank `rank` of two identical ranks; records the calls that all ranks must make."""
 
     def __init__(self, rank: int):
         super().__init__(CPU)
@@ -44,12 +44,12 @@ class RecordingRuntime(Runtime):
     def gather(self, value, why):
         return [value] * 2
 
-    def whole_tensors(self, tensors):
+    def full_tensors(self, tensors):
         self.calls.append("whole tensors")
         return tensors
 
     @contextlib.contextmanager
-    def whole_parameters(self, *modules):
+    def full_parameters(self, *modules):
         self.calls.append("whole parameters")
         yield
         self.calls.append("parted again")
@@ -69,7 +69,7 @@ def squared(model, inputs):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor", "schedule_free", "lion"])
-def test_the_parameters_that_preparing_leaves_are_those_that_train(optimizer):
+def test_the_parameters_after_prepare_are_trained(optimizer):
     config = OptimizerConfig(name=optimizer, learning_rate=1e-2, max_grad_norm=0.0)
     steps = [Step([torch.randn(4, 4, generator=torch.Generator().manual_seed(i))]) for i in range(4)]
     states, norms = [], []
@@ -97,7 +97,7 @@ CALLS = {  # action -> the calls that every rank makes in it
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_every_rank_calls_what_a_sharded_model_needs_all_ranks_for(rank, make_config):
+def test_every_rank_makes_the_calls_that_sharding_needs(rank, make_config):
     settings = (
         "validation.unit=steps",
         "validation.every=9",
@@ -116,5 +116,5 @@ def test_every_rank_calls_what_a_sharded_model_needs_all_ranks_for(rank, make_co
     assert found == CALLS
     runtime.calls.clear()
     trainer.end()
-    # what waits for room is written by rank 0 long after the others have done their part: whole until then
+    # rank 0 may write long after the others, so parameters must stay full until then
     assert runtime.calls == ["whole parameters", *CALLS["backup"], *CALLS["sample"], "parted again"]

@@ -1,4 +1,4 @@
-"""A run that was interrupted goes on exactly: 20 steps equal 10 + backup + new process + 10, bit for bit."""
+"""An interrupted run resumes exactly: 20 steps equal 10 + backup + new process + 10, bit for bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ METHODS = {
     "lora": ("method=lora", "text_encoder.train=true", "lora.dropout=0.1", "lora.targets=linear_conv"),
     "full": ("method=full", "text_encoder.train=true", "optimizer.learning_rate=0.0001"),
 }
-# Step 10 is the first of the fourth epoch's three, so it lies inside one.
+# Step 10 is the first of three steps in the fourth epoch, so it is within an epoch.
 RUN = (
     "batch_size=2",
     "gradient_accumulation_steps=2",
@@ -39,7 +39,7 @@ def killed_in_a_step(config_file: str) -> None:
     def killing_forward(self, batch):
         nonlocal calls
         calls += 1
-        if calls == 30:  # the second micro-batch of a step: every step has two, or three where shapes are mixed
+        if calls == 30:  # the second micro-batch of a step: every step has two, or three with mixed shapes
             os.kill(os.getpid(), signal.SIGKILL)
         return forward(self, batch)
 
@@ -52,20 +52,20 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def model_files(run: Path, name: str) -> list[bytes]:
-    """Of a LoRA, which is a file, or of a diffusers folder."""
+    """The weights of a LoRA file or a diffusers folder."""
     paths = [run / "models" / f"{name}.safetensors", *sorted((run / "models" / name).rglob("*.safetensors"))]
     return [path.read_bytes() for path in paths if path.exists()]
 
 
 def step_events(folder: Path) -> dict[int, tuple]:
-    """The last event of each step: a step after the backup is done again."""
+    """The last event of each step; steps after the backup are repeated."""
     lines = (folder / "events" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
     events = [event for event in map(json.loads, lines) if event["type"] == "step"]
     return {e["step"]: (e["loss"], e["smooth_loss"], e["lr"], e["epoch"], e["samples"], e["grad_norm"]) for e in events}
 
 
 def stop_after(trainer, step: int) -> None:
-    """Asks for a stop so that the run ends with this step: figures are read one step late, and so are requests."""
+    """Requests a stop so that the run ends with this step; results and requests are read one step late."""
     on_step = trainer.callbacks.on_step
 
     def watch(info):
@@ -77,7 +77,7 @@ def stop_after(trainer, step: int) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_twenty_steps_equal_ten_and_a_new_process_and_ten(method, make_config, train, start, config_file, tmp_path):
+def test_twenty_steps_equal_ten_steps_and_ten_after_a_resume(method, make_config, train, start, config_file, tmp_path):
     straight = train(make_config(*RUN, *METHODS[method], f"workspace_dir={tmp_path / 'straight'}"))
 
     first = start(make_config(*RUN, *METHODS[method]))
@@ -99,7 +99,7 @@ def test_twenty_steps_equal_ten_and_a_new_process_and_ten(method, make_config, t
     assert resumed_steps == {step: straight_steps[step] for step in range(11, 21)}
 
 
-def test_a_run_killed_inside_accumulation_goes_on_from_its_backup(make_config, train, config_file, tmp_path):
+def test_a_run_killed_during_accumulation_resumes_from_its_backup(make_config, train, config_file, tmp_path):
     settings = (*RUN, *METHODS["lora"], "backup.every=5", "backup.unit=steps")
     straight = train(make_config(*settings, f"workspace_dir={tmp_path / 'straight'}"))
     config = make_config(*settings)
@@ -111,13 +111,13 @@ def test_a_run_killed_inside_accumulation_goes_on_from_its_backup(make_config, t
     assert 10 < last < 15
 
     resumed = train(config, resume=True)
-    assert resumed.callbacks.steps[0].step in (6, 11)  # the backup at step 10 may not have been on the disk yet
+    assert resumed.callbacks.steps[0].step in (6, 11)  # the backup at step 10 may not have been complete
     assert files(run / "models") == files(tmp_path / "straight" / "models")
     number = resumed.callbacks.steps[0].step - 1
     assert resumed.callbacks.losses == straight.callbacks.losses[number:]
 
 
-def test_a_backup_that_found_no_room_in_the_run_folder_is_gone_on_from_exactly(make_config, train, start, tmp_path):
+def test_a_run_resumes_exactly_from_a_backup_in_a_fallback_folder(make_config, train, start, tmp_path):
     spare = (f"output.fallback_dir={tmp_path / 'spare'}", "output.wait_minutes=0")
     settings = (*RUN, *METHODS["lora"], "max_steps=6", *spare)
     straight = train(make_config(*settings, f"workspace_dir={tmp_path / 'straight'}"))
@@ -134,7 +134,7 @@ def test_a_backup_that_found_no_room_in_the_run_folder_is_gone_on_from_exactly(m
     assert files(run / "models") == files(tmp_path / "straight" / "models") != {}
 
 
-def test_a_backup_inside_an_epoch_repeats_and_drops_no_sample(make_config, train, start):
+def test_a_resume_within_an_epoch_neither_repeats_nor_drops_samples(make_config, train, start):
     config = make_config(*RUN)
     first = start(config)
     stop_after(first, 10)

@@ -1,4 +1,4 @@
-"""Which backup a run goes on from, as the ranks agree on it."""
+"""The ranks agree on the backup to resume from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.ThreadRanks import ThreadRanks
 
 @pytest.fixture
 def folders(tmp_path):
-    """Of two machines without a shared disk, each with the backups of steps 5 and 10."""
+    """The backup folders of two machines without a shared disk, each with backups of steps 5 and 10."""
     found = [tmp_path / "first", tmp_path / "second"]
     for folder in found:
         store = BackupStore(folder, 2, lambda path, step: None, pytest.fail)
@@ -26,7 +26,7 @@ def folders(tmp_path):
 
 
 def resume(folders) -> list:
-    """What each rank has come to: the step of its backup, or why there is none."""
+    """The result of each rank: the step of its backup, or the error."""
 
     def of_rank(runtime):
         store = BackupStore(folders[runtime.rank], 2, lambda path, step: None, lambda text: None)
@@ -39,13 +39,13 @@ def resume(folders) -> list:
     return ThreadRanks(2, num_nodes=2).run(of_rank)
 
 
-def test_all_ranks_go_on_from_the_newest_good_backup_of_the_first(folders):
+def test_all_ranks_resume_from_the_newest_good_backup_of_rank_0(folders):
     assert resume(folders) == [10, 10]
     (folders[0] / "step-000000010" / "manifest.json").unlink()
     assert resume(folders) == [5, 5]
 
 
-def test_where_all_backups_are_damaged_every_rank_is_refused(folders):
+def test_if_all_backups_are_damaged_every_rank_raises(folders):
     for path in folders[0].iterdir():
         (path / "model.safetensors").unlink()
     first, second = resume(folders)
@@ -54,11 +54,11 @@ def test_where_all_backups_are_damaged_every_rank_is_refused(folders):
     assert first.count("model.safetensors is missing") == 2
 
 
-def test_without_any_backup_all_ranks_begin_anew(folders, tmp_path):
+def test_without_backups_all_ranks_start_fresh(folders, tmp_path):
     assert resume([tmp_path / "none", folders[1]]) == [None, None]
 
 
-def test_a_backup_that_is_damaged_on_another_machine_is_refused_by_all_with_the_reason(folders):
+def test_a_backup_damaged_on_another_machine_is_refused_by_all_ranks(folders):
     (folders[1] / "step-000000010" / "model.safetensors").write_bytes(b"")
     for told in resume(folders):
         assert "Rank 1 can't read the backup step-000000010" in told

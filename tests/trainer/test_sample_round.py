@@ -1,4 +1,4 @@
-"""What may go wrong while samples are made, without ending the run."""
+"""Errors during sampling that don't end the run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ALLOCATOR = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: 
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """A function that makes one sample, which fails with an error, and gives what was told."""
+    """Returns a function that makes one sample, which fails with an error, and returns the recorded callbacks."""
 
     def make(error: Exception) -> Recorder:
         def fail(*arguments):
             raise error
 
-        monkeypatch.setattr(module, "make_pictures", fail)
+        monkeypatch.setattr(module, "generate_images", fail)
         base = SimpleNamespace(component_names=(), using=lambda *names: contextlib.nullcontext())
         settings = SamplingConfig(samples=[SampleConfig(prompt="a cat")])
         told = Recorder()
@@ -39,11 +39,11 @@ def make(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError(), MemoryError(), RuntimeError(ALLOCATOR)])
-def test_samples_that_the_memory_is_too_small_for_are_a_warning(error, make):
+def test_running_out_of_memory_while_sampling_is_a_warning(error, make):
     told = make(error)
-    assert [text.partition(":")[0] for text in told.warnings] == ["There is too little memory for the samples"]
+    assert [text.partition(":")[0] for text in told.warnings] == ["Not enough memory for the samples"]
 
 
-def test_another_error_is_not_taken_for_too_little_memory(make):
+def test_other_errors_are_not_treated_as_out_of_memory(make):
     with pytest.raises(RuntimeError, match="size mismatch"):
         make(RuntimeError("size mismatch"))

@@ -1,4 +1,4 @@
-"""Pictures are those of a plain call of the pipeline."""
+"""Generated images equal those of a plain pipeline call."""
 
 from dataclasses import replace
 
@@ -9,9 +9,9 @@ from diffusers import AutoencoderKL, StableDiffusionXLPipeline
 from PIL import Image
 from transformers import CLIPTextModel
 
-from modules.trainer.sampling import PictureRequest, lower_precision, make_pictures, requests_of
+from modules.trainer.sampling import ImageRequest, autocast_denoiser, generate_images, image_requests
 
-REQUEST = PictureRequest("a cat", "", seed=3, width=32, height=32, steps=2, guidance=4.0)
+REQUEST = ImageRequest("a cat", "", seed=3, width=32, height=32, steps=2, guidance=4.0)
 
 
 @pytest.fixture
@@ -25,33 +25,33 @@ def pixels(image):
     return np.asarray(image, np.float32) / 255
 
 
-def test_without_a_negative_prompt_the_pipeline_takes_what_stands_for_no_caption(pipe):
-    ((_, picture),) = make_pictures(pipe, [REQUEST], 1)
+def test_without_a_negative_prompt_the_pipeline_uses_its_unconditional_prompt(pipe):
+    ((_, picture),) = generate_images(pipe, [REQUEST], 1)
     options = {"width": 32, "height": 32, "num_inference_steps": 2, "guidance_scale": 4.0, "output_type": "np"}
     zeros = pipe("a cat", generator=torch.Generator().manual_seed(3), **options).images[0]
     encoded = pipe("a cat", negative_prompt="", generator=torch.Generator().manual_seed(3), **options).images[0]
-    assert np.abs(zeros - encoded).max() > 0.01  # of zeros and of "" the pictures differ
+    assert np.abs(zeros - encoded).max() > 0.01  # zeros and "" give different images
     np.testing.assert_allclose(pixels(picture), zeros, atol=0.003)
 
 
-def test_a_picture_does_not_depend_on_the_negative_prompts_beside_it(pipe):
+def test_an_image_does_not_depend_on_other_negative_prompts(pipe):
     other = replace(REQUEST, negative_prompt="a dog")
-    together = [pixels(image) for _, image in make_pictures(pipe, [REQUEST, other, REQUEST], 3)]
-    alone = pixels(next(make_pictures(pipe, [REQUEST], 1))[1])
+    together = [pixels(image) for _, image in generate_images(pipe, [REQUEST, other, REQUEST], 3)]
+    alone = pixels(next(generate_images(pipe, [REQUEST], 1))[1])
     np.testing.assert_allclose(together[0], alone, atol=0.005)
     np.testing.assert_allclose(together[2], alone, atol=0.005)
 
 
-def test_pictures_that_are_made_together_are_decoded_one_after_the_other(pipe):
+def test_images_of_a_batch_are_decoded_one_at_a_time(pipe):
     decoded = []
     pipe.vae.decoder.register_forward_hook(lambda decoder, inputs, output: decoded.append(len(inputs[0])))
-    assert len(list(make_pictures(pipe, [REQUEST] * 3, 3))) == 3
+    assert len(list(generate_images(pipe, [REQUEST] * 3, 3))) == 3
     assert decoded == [1, 1, 1]
     assert not pipe.vae.use_slicing
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
-def test_with_mixed_precision_the_denoiser_alone_computes_in_it(precision, dtype, make_config, start, monkeypatch):
+def test_only_the_denoiser_runs_in_mixed_precision(precision, dtype, make_config, start, monkeypatch):
     def record(owner, method, of, original):
         def recorded(*args, **kwargs):
             computed[of] = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
@@ -70,18 +70,18 @@ def test_with_mixed_precision_the_denoiser_alone_computes_in_it(precision, dtype
     trainer.sample()
     assert computed == {"denoiser": dtype, "text encoder": torch.float32, "VAE": torch.float32}
     with Image.open(trainer.callbacks.samples[0]) as picture, base.using(*base.component_names) as pipe:
-        ((_, expected),) = make_pictures(pipe, requests_of(trainer.config.sampling.samples[0]), 1)
+        ((_, expected),) = generate_images(pipe, image_requests(trainer.config.sampling.samples[0]), 1)
         assert np.abs(pixels(picture) - pixels(expected)).max() < 0.1
     assert computed["denoiser"] == torch.float32
 
 
-def test_a_denoiser_of_lists_gives_what_it_predicts_in_the_precision_of_its_latents():
+def test_a_denoiser_with_list_inputs_predicts_in_the_dtype_of_its_latents():
     class OfLists(torch.nn.Module):
         def forward(self, latents, scale):
             return ([value.bfloat16() * scale for value in latents],)
 
     denoiser, latents = OfLists(), [torch.ones(2), torch.ones(3)]
-    with lower_precision(denoiser, lambda: torch.autocast("cpu", torch.bfloat16)):
+    with autocast_denoiser(denoiser, lambda: torch.autocast("cpu", torch.bfloat16)):
         (outputs,) = denoiser(latents, scale=2)
     assert [value.dtype for value in outputs] == [torch.float32] * 2
     assert denoiser(latents, scale=2)[0][0].dtype == torch.bfloat16  # as it was

@@ -9,20 +9,20 @@ import torch
 import transformers.optimization
 
 from modules.config.ScheduleConfig import ScheduleConfig, ScheduleName
-from modules.trainer.schedules import learning_rate_share, warmup_steps
+from modules.trainer.schedules import schedule_factor, warmup_steps
 
 NAMES = get_args(ScheduleName)
 
 
 def shares(total: int, **settings) -> list[float]:
-    return [learning_rate_share(ScheduleConfig(**settings), step, total) for step in range(total)]
+    return [schedule_factor(ScheduleConfig(**settings), step, total) for step in range(total)]
 
 
-def test_constant_stays_at_the_whole_rate():
+def test_constant_stays_at_one():
     assert shares(5, name="constant") == [1.0] * 5
 
 
-def test_linear_falls_by_equal_steps_to_its_final_share():
+def test_linear_decays_in_equal_steps_to_its_final_factor():
     assert shares(5, name="linear", final_share=0.5) == pytest.approx([1.0, 0.9, 0.8, 0.7, 0.6])
 
 
@@ -38,20 +38,20 @@ def test_rex_follows_its_formula():
     assert all(rex >= line for rex, line in zip(shares(8, name="rex"), shares(8, name="linear"), strict=True))
 
 
-def test_the_final_share_is_the_least():
+def test_the_final_share_is_the_minimum():
     for name in NAMES[1:]:
         values = shares(50, name=name, final_share=0.25)
         assert min(values) >= 0.25
         assert max(values) == 1.0
 
 
-def test_each_of_the_cosines_starts_at_the_whole_rate():
+def test_each_cosine_cycle_starts_at_one():
     values = shares(12, name="cosine_restarts", restarts=3)
     assert values[0] == values[4] == values[8] == 1.0
     assert values[:4] == pytest.approx(shares(4, name="cosine"))
 
 
-def test_a_polynomial_of_power_one_is_a_line():
+def test_a_polynomial_of_power_one_is_linear():
     assert shares(9, name="polynomial", power=1.0) == pytest.approx(shares(9, name="linear"))
 
 
@@ -76,25 +76,25 @@ def test_a_polynomial_of_power_one_is_a_line():
     ids=lambda value: value.get("name", "") if isinstance(value, dict) else "",
 )
 @pytest.mark.parametrize("warmup", [0, 5])
-def test_shares_after_the_warm_up_are_those_of_diffusers(settings, function, options, warmup):
+def test_factors_after_the_warm_up_equal_those_of_diffusers(settings, function, options, warmup):
     library = transformers.optimization if "inverse" in function else diffusers.optimization  # has no inverse root
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     if "constant" not in function and "inverse" not in function:
         options = {**options, "num_training_steps": 40}
     scheduler = getattr(library, function)(optimizer, num_warmup_steps=warmup, **options)
     expected = [scheduler.lr_lambdas[0](step) for step in range(40)]
-    # theirs starts at 0, ours with a first step
+    # theirs starts at 0, ours at the first step
     assert shares(40, warmup=warmup, **settings)[warmup:] == pytest.approx(expected[warmup:])
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_warm_up_rises_in_equal_steps_and_reaches_the_whole_rate(name):
+def test_the_warm_up_rises_linearly_to_one(name):
     values = shares(20, name=name, warmup=4)
     assert values[:4] == [0.25, 0.5, 0.75, 1.0]
     assert values[4] == 1.0
 
 
-def test_a_warm_up_below_one_is_a_share_of_all_steps():
+def test_a_warm_up_below_one_is_a_fraction_of_all_steps():
     assert warmup_steps(ScheduleConfig(warmup=0.1), 100) == 10
     assert warmup_steps(ScheduleConfig(warmup=0.1), 5) == 1
     assert warmup_steps(ScheduleConfig(warmup=7), 5) == 7
@@ -103,10 +103,10 @@ def test_a_warm_up_below_one_is_a_share_of_all_steps():
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("warmup", [0, 0.5, 3, 50])
-def test_the_share_stays_between_zero_and_one_even_beyond_the_end(name, warmup):
+def test_the_factor_stays_between_zero_and_one_even_beyond_the_end(name, warmup):
     config = ScheduleConfig(name=name, warmup=warmup)
-    assert all(0 <= learning_rate_share(config, step, 10) <= 1 for step in range(60))
+    assert all(0 <= schedule_factor(config, step, 10) <= 1 for step in range(60))
 
 
-def test_a_run_of_one_step_uses_the_whole_rate():
+def test_a_run_of_one_step_uses_the_base_learning_rate():
     assert shares(1, name="cosine") == [1.0]

@@ -1,4 +1,4 @@
-"""A part that stops after some steps or epochs: from then on no bit of it changes, and the others go on."""
+"""A part that stops after some steps or epochs no longer changes by a single bit, and the others train on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from modules.config.optimizers import OPTIMIZERS
 from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone
 
-# Eleven pictures in steps of 4, 4 and 3.
+# Eleven images in steps of 4, 4 and 3.
 RUN = ("method=full", "text_encoder.train=true", "max_steps=8", "backup.at_end=false", "schedule.name=cosine")
 STOP = ("text_encoder.stop_after=3", "text_encoder.stop_unit=steps")
 
@@ -23,7 +23,7 @@ def part(trainer, name):
 
 
 def watch(trainer):
-    """The trainer's parts after each step."""
+    """The weights of the trainer's parts after each step."""
     states, step = [], trainer.loop.train_step
 
     def train_step(work):
@@ -35,7 +35,7 @@ def watch(trainer):
 
 
 def moved(states, name):
-    """For each step after the first, whether any bit of a part has changed in it."""
+    """Whether each step after the first changed any bit of a part."""
     pairs = itertools.pairwise(states)
     return [any(not torch.equal(before[name][key], after[name][key]) for key in after[name]) for before, after in pairs]
 
@@ -45,7 +45,7 @@ def moved(states, name):
     [(STOP, 3), (("text_encoder.stop_after=1.5", "text_encoder.stop_unit=epochs"), 5)],
     ids=["steps", "epochs"],
 )
-def test_a_stopped_part_stays_as_it_is_and_the_other_goes_on(settings, last, make_config, start):
+def test_a_stopped_part_stays_unchanged_and_the_other_trains_on(settings, last, make_config, start):
     trainer = start(make_config(*RUN, *settings))
     states = watch(trainer)
     trainer.train()
@@ -68,7 +68,7 @@ def test_no_optimizer_touches_a_stopped_part(name, make_config, start):
     assert all(moved(states, "unet")[2:])
 
 
-def test_before_its_end_a_part_trains_as_if_it_had_none(make_config, start, tmp_path):
+def test_a_part_trains_normally_before_it_stops(make_config, start, tmp_path):
     ends = []
     for number, settings in enumerate((STOP, ())):
         trainer = start(make_config(*RUN, *settings, f"workspace_dir={tmp_path / str(number)}"))
@@ -80,7 +80,7 @@ def test_before_its_end_a_part_trains_as_if_it_had_none(make_config, start, tmp_
         assert all(torch.equal(tensor, ends[1][0][name][key]) for key, tensor in ends[0][0][name].items())
 
 
-def test_a_resumed_run_knows_that_a_part_has_stopped(make_config, start, train, tmp_path):
+def test_a_stopped_part_stays_stopped_after_a_resume(make_config, start, train, tmp_path):
     settings = (*RUN, *STOP, "backup.every=4", "backup.unit=steps", "backup.keep=9")
     straight = train(make_config(*settings, f"workspace_dir={tmp_path / 'straight'}"))
     config = make_config(*settings)
@@ -105,7 +105,7 @@ def test_a_resumed_run_knows_that_a_part_has_stopped(make_config, start, train, 
         assert all(torch.equal(tensor, part(straight, name)[key]) for key, tensor in part(resumed, name).items())
 
 
-def test_two_ranks_stop_a_part_as_one_does(make_config, two_ranks, tmp_path):
+def test_two_ranks_stop_a_part_at_the_same_step_as_one(make_config, two_ranks, tmp_path):
     outcomes = {}
     for name, run in {"one": run_alone, "two": two_ranks.run}.items():
         settings = ("batch_size=4", "batch_size_mode=global", "model.weight_dtype=float64")

@@ -1,4 +1,4 @@
-"""What TensorBoard reads of a run, also of one that went on from a backup."""
+"""What TensorBoard reads from a run, also after a resume."""
 
 import errno
 
@@ -28,10 +28,10 @@ def test_steps_done_again_after_a_resume_replace_the_first_ones(tmp_path):
     assert {event.value for event in read.Scalars("train/samples_per_sec")} == {8.0}
 
 
-def test_a_disk_that_is_full_at_the_end_ends_the_curves_and_not_the_run(tmp_path, monkeypatch, capsys):
+def test_a_full_disk_stops_the_logging_and_not_the_run(tmp_path, monkeypatch, capsys):
     def refuse(writer):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.close", refuse)
     write(tmp_path, range(1, 3), loss=1.0)
-    assert "TensorBoard's curves end here: No space left on device." in capsys.readouterr().err
+    assert "TensorBoard logging stops: No space left on device." in capsys.readouterr().err

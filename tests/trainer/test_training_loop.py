@@ -105,7 +105,7 @@ def assert_same_state(first, second):
 # --- the arithmetic of a step -----------------------------------------------------------------------------------------
 
 
-def test_a_run_equals_a_loop_written_by_hand():
+def test_a_run_equals_a_handwritten_loop():
     data = batches(30, dtype=torch.float64)
     loop = loop_over(
         small_net(torch.float64), total_steps=30, schedule=ScheduleConfig(name="linear", warmup=5, final_share=0.1)
@@ -139,14 +139,14 @@ def test_the_fused_float32_step_equals_the_loop_to_rounding():
         optimizer.step()
         optimizer.zero_grad()
 
-    assert loop._divides_gradients  # else this test would say nothing of the fused path
+    assert loop._divides_gradients  # otherwise this would not test the fused path
     for own, expected in zip(loop.model.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(own, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("sizes", [(8,), (4, 4), (2, 6)], ids=str)
 @pytest.mark.parametrize("name", ["adamw", "adafactor"])
-def test_a_step_is_the_same_however_it_is_cut_into_micro_batches(sizes, name):
+def test_a_step_does_not_depend_on_its_micro_batches(sizes, name):
     optimizer = OPTIMIZERS[name]
     data = batches(5, dtype=torch.float64)
     whole = loop_over(small_net(torch.float64), optimizer=optimizer)
@@ -157,7 +157,7 @@ def test_a_step_is_the_same_however_it_is_cut_into_micro_batches(sizes, name):
         torch.testing.assert_close(own, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_samples_that_do_not_count_leave_the_step_as_it_is():
+def test_padding_does_not_change_the_step():
     def with_weight(model, batch):
         *data, weight = batch
         loss_sum, count, metrics = squared_error(model, data)
@@ -172,7 +172,7 @@ def test_samples_that_do_not_count_leave_the_step_as_it_is():
         assert torch.equal(own, expected)
 
 
-def test_clipping_can_be_switched_off():
+def test_clipping_can_be_disabled():
     optimizer = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0, max_grad_norm=0.0)
     loop = loop_over(small_net(torch.float64), optimizer=optimizer)
     (inputs, targets) = batches(1, dtype=torch.float64)[0]
@@ -184,7 +184,7 @@ def test_clipping_can_be_switched_off():
     torch.testing.assert_close(moment, expected, rtol=1e-12, atol=0)
 
 
-def test_parameters_that_do_not_require_a_gradient_stay():
+def test_frozen_parameters_do_not_change():
     model = small_net()
     model[0].requires_grad_(False)
     before = model[0].weight.clone()
@@ -199,7 +199,7 @@ def test_a_model_without_trainable_parameters_is_refused():
         loop_over(small_net().requires_grad_(False))
 
 
-def test_groups_have_rates_of_their_own_and_share_the_schedule():
+def test_groups_have_their_own_learning_rates_and_share_the_schedule():
     model = small_net()
     groups = [
         ParamGroup("first", list(model[0].parameters()), 1e-3),
@@ -219,7 +219,7 @@ def test_groups_have_rates_of_their_own_and_share_the_schedule():
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_mixed_precision_computes_low_and_trains_well(precision):
+def test_mixed_precision_uses_low_precision_and_trains_well(precision):
     seen = set()
 
     def step_fn(model, batch):
@@ -237,22 +237,20 @@ def test_mixed_precision_computes_low_and_trains_well(precision):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
-def test_the_loss_scale_is_taken_out_of_the_gradient_again(optimizer):
+def test_the_gradient_is_unscaled(optimizer):
     norms = []
     for precision in ("no", "fp16"):
         recorder = Recorder()
-        loop = loop_over(
-            small_net(), mixed_precision=precision, callbacks=recorder, optimizer=OPTIMIZERS[optimizer]
-        )
+        loop = loop_over(small_net(), mixed_precision=precision, callbacks=recorder, optimizer=OPTIMIZERS[optimizer])
         if precision == "fp16":
-            loop.loss_scale.load_state_dict({"value": 1024.0, "good_steps": 0.0})
+            loop.loss_scaler.load_state_dict({"value": 1024.0, "good_steps": 0.0})
         loop.fit(Step([batch]) for batch in batches(3))
         norms.append([info.grad_norm for info in recorder.steps])
     assert norms[1] == pytest.approx(norms[0], rel=1e-2)
 
 
 def overflowing(model, batch):
-    """Its gradient is beyond fp16 at the first loss scale and within it at a smaller one."""
+    """Its gradient overflows fp16 at the initial loss scale, but not at a smaller one."""
     inputs, targets = batch
     losses = (model(inputs) - targets).square().mean(1)
     return losses.sum() * 8.0, len(inputs), {}
@@ -261,23 +259,23 @@ def overflowing(model, batch):
 def test_fp16_overflow_skips_the_step_and_halves_the_scale():
     recorder = Recorder()
     loop = loop_over(small_net(), overflowing, mixed_precision="fp16", callbacks=recorder)
-    scale = loop.loss_scale.value.item()
+    scale = loop.loss_scaler.value.item()
     before = copied(loop.state())
     loop.train_step(Step([batches(1)[0]]))
-    assert loop.loss_scale.value.item() == scale / 2
+    assert loop.loss_scaler.value.item() == scale / 2
     assert all(torch.equal(value, loop.state()[0]["model"][name]) for name, value in before[0]["model"].items())
     loop.fit(Step([batch]) for batch in batches(15))
     losses = recorder.losses
     assert losses[0] is None
     assert losses[-1] is not None
-    assert recorder.warnings == []  # searching for the scale is no fault
+    assert recorder.warnings == []  # adapting the scale is not an error
 
 
 def test_the_loss_scale_grows_after_enough_good_steps():
     loop = loop_over(small_net(), mixed_precision="fp16")
-    loop.loss_scale.load_state_dict({"value": 16.0, "good_steps": 1999.0})
+    loop.loss_scaler.load_state_dict({"value": 16.0, "good_steps": 1999.0})
     loop.train_step(Step([batches(1)[0]]))
-    assert loop.loss_scale.state_dict() == {"value": 32.0, "good_steps": 0.0}
+    assert loop.loss_scaler.state_dict() == {"value": 32.0, "good_steps": 0.0}
 
 
 # --- what is not finite -----------------------------------------------------------------------------------------------
@@ -306,7 +304,7 @@ def test_a_loss_that_is_not_finite_changes_nothing(optimizer, bad):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_first_step_that_is_skipped_leaves_no_trace_in_the_later_ones(optimizer):
+def test_a_skipped_first_step_does_not_affect_later_ones(optimizer):
     data = batches(3)
     poisoned = (data[0][0] * math.nan, data[0][1])
     late = loop_over(small_net(), optimizer=optimizer)
@@ -354,7 +352,7 @@ def test_twenty_four_bad_steps_and_a_good_one_do_not():
 
 
 def drawn_numbers(seed: int) -> list[float]:
-    """What torch's generator gives in each micro-batch of three steps."""
+    """The numbers from torch's generator in each micro-batch of three steps."""
     drawn = []
 
     def step_fn(model, batch):
@@ -366,7 +364,7 @@ def drawn_numbers(seed: int) -> list[float]:
     return drawn
 
 
-def test_every_micro_batch_of_every_step_draws_other_numbers_and_every_run_the_same():
+def test_dropout_differs_in_every_micro_batch_and_is_reproducible():
     first = drawn_numbers(seed=1)
     assert len(set(first)) == 6
     torch.manual_seed(123)
@@ -392,12 +390,12 @@ def test_loss_and_metrics_are_means_over_the_samples_of_the_step():
     assert info.metrics["one"] == 1.0
 
 
-def test_every_rank_clips_by_the_norm_of_rank_0():
+def test_every_rank_clips_with_the_norm_of_rank_0():
     class OtherRank(Runtime):
-        """Its GPU gives half the norm that rank 0's gives."""
+        """A rank whose GPU computes half the norm of rank 0."""
 
-        def sum(self, values, of_main):
-            return values, of_main * 2
+        def sum(self, values, main_value):
+            return values, main_value * 2
 
     changes, norms = [], []
     for runtime in (Runtime(CPU), OtherRank(CPU)):
@@ -432,7 +430,7 @@ def test_steps_are_reported_in_order_each_once_with_epochs_from_one():
 
 
 class SyncCounter(TorchDispatchMode):
-    """Counts reads of a tensor's value by the host: each would wait for a GPU."""
+    """Counts reads of tensor values by the host, each of which would be a sync on a GPU."""
 
     def __init__(self):
         super().__init__()
@@ -443,7 +441,7 @@ class SyncCounter(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_the_counter_sees_a_value_that_is_read():
+def test_the_counter_detects_syncs():
     with SyncCounter() as counter:
         torch.ones(()).item()
         bool(torch.ones(()) > 0)
@@ -451,14 +449,14 @@ def test_the_counter_sees_a_value_that_is_read():
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
-def test_a_step_reads_no_value_from_the_device(precision):
+def test_a_step_makes_no_sync(precision):
     loop = loop_over(small_net(), mixed_precision=precision, ema=EmaConfig(enabled=True))
     data = batches(4)
-    loop.train_step(Step([data[0]]))  # makes the optimizer's state
+    loop.train_step(Step([data[0]]))  # creates the optimizer's state
     with SyncCounter() as counter:
         for batch in data[1:]:
             loop.train_step(Step([batch, batch]))
-    # the late report itself reads by `tolist`, once a step, of a copy that has long arrived
+    # the late report calls `tolist` once per step, on a copy that has long arrived
     assert counter.count == 0
 
 
@@ -482,7 +480,7 @@ def test_a_step_never_waits_for_the_gpu(precision):
 # --- commands and actions ---------------------------------------------------------------------------------------------
 
 
-def test_stop_ends_at_the_next_step_and_says_so():
+def test_a_stop_takes_effect_at_the_next_step():
     recorder = Recorder()
     loop = loop_over(small_net(), callbacks=recorder)
 
@@ -498,13 +496,13 @@ def test_stop_ends_at_the_next_step_and_says_so():
     assert len(recorder.steps) == loop.step
 
 
-def test_a_run_that_comes_to_its_end_was_not_stopped():
+def test_a_finished_run_was_not_stopped():
     loop = loop_over(small_net())
     loop.fit(Step([batch]) for batch in batches(3))
     assert not loop.stopped
 
 
-def test_commands_run_their_action_between_steps_once():
+def test_a_command_runs_its_action_once_between_steps():
     loop = loop_over(small_net())
     done = []
     for name in ("sample", "save", "backup"):
@@ -522,7 +520,7 @@ def test_commands_run_their_action_between_steps_once():
     assert all(asked < step <= asked + 2 for (_, step), asked in zip(done, (2, 5, 8), strict=True))
 
 
-def test_a_command_in_the_last_step_is_still_done():
+def test_a_command_in_the_last_step_is_still_served():
     loop = loop_over(small_net())
     done = []
     loop.actions["sample"] = Action(Trigger(0, "never"), lambda: done.append(loop.step))
@@ -537,7 +535,7 @@ def test_a_command_in_the_last_step_is_still_done():
     assert done == [5]
 
 
-def test_what_is_asked_for_together_with_a_stop_is_done_first():
+def test_actions_requested_with_a_stop_run_before_it():
     loop = loop_over(small_net())
     done = []
     loop.actions["sample"] = Action(Trigger(0, "never"), lambda: done.append(loop.step))
@@ -548,7 +546,7 @@ def test_what_is_asked_for_together_with_a_stop_is_done_first():
     assert loop.stopped
 
 
-def test_actions_come_at_their_steps_and_see_the_report_of_the_step_before():
+def test_actions_run_at_their_steps_after_the_previous_step_is_reported():
     recorder = Recorder()
     loop = loop_over(small_net(), callbacks=recorder)
     seen = []
@@ -557,7 +555,7 @@ def test_actions_come_at_their_steps_and_see_the_report_of_the_step_before():
     assert seen == [(3, 3), (6, 6)]
 
 
-def test_actions_come_at_the_end_of_epochs():
+def test_actions_run_at_the_end_of_epochs():
     loop = loop_over(small_net())
     seen = []
     loop.actions["save"] = Action(Trigger(2, "epochs"), lambda: seen.append(loop.step))
@@ -566,7 +564,7 @@ def test_actions_come_at_the_end_of_epochs():
     assert seen == [4, 8]
 
 
-def test_actions_come_by_the_clock_once_each_time(monkeypatch):
+def test_actions_by_the_clock_run_once_each_time(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("modules.trainer.Trigger.time.monotonic", lambda: now[0])
     loop = loop_over(small_net())
@@ -579,7 +577,7 @@ def test_actions_come_by_the_clock_once_each_time(monkeypatch):
             yield Step([batch])
 
     loop.fit(steps())
-    assert len(seen) == 1  # 120 s, and each is noticed one step late
+    assert len(seen) == 1  # 120 s, and each request is read one step late
     assert seen[0] in (6, 7, 8)
 
 
@@ -596,7 +594,7 @@ def test_the_average_follows_its_formula():
     torch.testing.assert_close(loop.ema.averages["0.weight"], expected, rtol=1e-12, atol=1e-14)
 
 
-def test_the_averages_are_applied_inside_the_block_only():
+def test_the_averages_are_applied_only_inside_the_block():
     loop = loop_over(small_net(), ema=EmaConfig(enabled=True))
     loop.fit(Step([batch]) for batch in batches(5))
     weight, average = loop.model[0].weight.detach().clone(), loop.ema.averages["0.weight"].clone()
@@ -621,19 +619,19 @@ def test_a_schedule_free_optimizer_always_gives_its_own_average(ema):
     state = loop.optimizer.torch.state[loop.model[0].weight]
     expected = trained + (1 - 1 / 0.9) * (state["z"] - trained)  # Defazio et al. 2024: y = (1 - beta) z + beta x
     for averaged in (False, True):
-        with loop.weights_to_use(averaged):
+        with loop.inference_weights(averaged):
             torch.testing.assert_close(loop.model[0].weight.detach(), expected, rtol=1e-5, atol=1e-7)
             assert not torch.equal(loop.model[0].weight, trained)
         assert torch.equal(loop.model[0].weight, trained)
 
 
-def test_weights_to_use_are_the_averages_only_where_they_are_asked_for():
+def test_inference_weights_are_averaged_only_on_request():
     loop = loop_over(small_net(), ema=EmaConfig(enabled=True))
     loop.fit(Step([batch]) for batch in batches(5))
     weight, average = loop.model[0].weight.detach().clone(), loop.ema.averages["0.weight"]
-    with loop.weights_to_use():
+    with loop.inference_weights():
         assert torch.equal(loop.model[0].weight, average)
-    with loop.weights_to_use(averaged=False):
+    with loop.inference_weights(averaged=False):
         assert torch.equal(loop.model[0].weight, weight)
 
 
@@ -644,7 +642,7 @@ ROUNDED = [name for name in OPTIMIZERS if name != "prodigy"]
 
 
 @pytest.mark.parametrize("name", ROUNDED)
-def test_a_run_with_stochastic_rounding_goes_on_bit_for_bit(name):
+def test_a_run_with_stochastic_rounding_resumes_bit_for_bit(name):
     optimizer = replace(OPTIMIZERS[name], stochastic_rounding=True)
     data = [(inputs.bfloat16(), targets.bfloat16()) for inputs, targets in batches(8)]
 
@@ -664,7 +662,7 @@ def test_a_run_with_stochastic_rounding_goes_on_bit_for_bit(name):
 
 
 @pytest.mark.parametrize("name", ROUNDED)
-def test_a_skipped_step_rounds_nothing(name):
+def test_a_skipped_step_does_not_round(name):
     optimizer = replace(OPTIMIZERS[name], stochastic_rounding=True)
     loop = loop_over(small_net(torch.bfloat16), optimizer=optimizer)
     inputs, targets = (part.bfloat16() for part in batches(1)[0])
@@ -679,7 +677,7 @@ def test_a_skipped_step_rounds_nothing(name):
 
 @pytest.mark.parametrize("precision", ["no", "fp16"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_training_goes_on_from_its_state_bit_for_bit(optimizer, precision):
+def test_training_resumes_from_its_state_bit_for_bit(optimizer, precision):
     data = conv_steps(12)
     settings = {
         "optimizer": optimizer,
@@ -695,7 +693,7 @@ def test_training_goes_on_from_its_state_bit_for_bit(optimizer, precision):
     first.fit(data[:6])
     saved = copied(first.state())
     second = loop_over(conv_net(dropout=0.3), **settings)
-    torch.manual_seed(99)  # a generator in another state must not matter
+    torch.manual_seed(99)  # the state of the generator must not matter
     second.load_state(*saved)
     assert_same_state(copied(second.state()), saved)
     second.fit(data[6:])
@@ -703,7 +701,7 @@ def test_training_goes_on_from_its_state_bit_for_bit(optimizer, precision):
     assert second.model.conv.weight.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_the_state_holds_plain_json(tmp_path):
+def test_the_state_is_plain_json(tmp_path):
     for optimizer in OPTIMIZERS.values():
         loop = loop_over(conv_net(), optimizer=optimizer)
         loop.fit(conv_steps(2))
@@ -718,7 +716,7 @@ def test_a_state_of_other_parameters_is_refused_and_changes_nothing():
     state = copied(source.state())
     loop = loop_over(small_net())
     before = copied(loop.state())
-    with pytest.raises(TrainingError, match="other parameters"):
+    with pytest.raises(TrainingError, match="trainable parameters of the backup"):
         loop.load_state(*state)
     assert_same_state(copied(loop.state()), before)
 
@@ -728,7 +726,7 @@ def test_a_state_of_other_shapes_is_refused_and_changes_nothing():
     source.fit(Step([batch]) for batch in batches(1))
     loop = loop_over(small_net())
     before = copied(loop.state())
-    with pytest.raises(TrainingError, match="other parameters"):
+    with pytest.raises(TrainingError, match="trainable parameters of the backup"):
         loop.load_state(*copied(source.state()))
     assert_same_state(copied(loop.state()), before)
 
@@ -741,7 +739,7 @@ def test_a_state_of_another_optimizer_is_refused():
         loop.load_state(*copied(source.state()))
 
 
-def test_an_average_switched_on_later_starts_at_the_weights_of_the_backup():
+def test_an_ema_enabled_on_resume_starts_at_the_weights_of_the_backup():
     source = loop_over(small_net())
     source.fit(Step([batch]) for batch in batches(5))
     loop = loop_over(small_net(), ema=EmaConfig(enabled=True))
@@ -749,7 +747,7 @@ def test_an_average_switched_on_later_starts_at_the_weights_of_the_backup():
     assert torch.equal(loop.ema.averages["0.weight"], source.model[0].weight)
 
 
-def test_a_resumed_run_takes_its_rates_from_the_settings():
+def test_a_resumed_run_takes_its_learning_rates_from_the_settings():
     source = loop_over(small_net())
     source.fit(Step([batch]) for batch in batches(2))
     slower = OptimizerConfig(learning_rate=1e-3, weight_decay=0.0)
@@ -760,13 +758,13 @@ def test_a_resumed_run_takes_its_rates_from_the_settings():
 
 
 @pytest.mark.parametrize(("before", "after"), [("fp16", "no"), ("no", "fp16")])
-def test_a_resume_with_another_precision_starts_with_a_loss_scale_of_its_own(before, after):
+def test_a_resume_with_another_precision_starts_with_a_new_loss_scale(before, after):
     source = loop_over(small_net(), mixed_precision=before)
     source.fit([Step([batch]) for batch in batches(2)])
     loop = loop_over(small_net(), mixed_precision=after)
-    fresh = loop.loss_scale.value.clone()
+    fresh = loop.loss_scaler.value.clone()
     loop.load_state(*copied(source.state()))
-    assert loop.loss_scale.value == fresh
+    assert loop.loss_scaler.value == fresh
 
 
 def test_the_averages_of_half_precision_weights_keep_small_updates():
@@ -783,7 +781,7 @@ def test_the_averages_of_half_precision_weights_keep_small_updates():
 
 
 @pytest.mark.parametrize(("platform", "gigabytes", "warnings"), [("win32", 13, 1), ("win32", 11, 0), ("linux", 13, 0)])
-def test_on_windows_memory_that_spills_into_the_systems_is_warned_of_once(platform, gigabytes, warnings, monkeypatch):
+def test_on_windows_spilling_into_system_memory_is_warned_about_once(platform, gigabytes, warnings, monkeypatch):
     callbacks = Recorder()
     loop = loop_over(small_net(), callbacks=callbacks)
     monkeypatch.setattr("modules.trainer.TrainingLoop.sys", SimpleNamespace(platform=platform))

@@ -31,12 +31,12 @@ def test_epochs_are_due_at_their_last_step_only():
     assert due == [(1, True), (3, True)]
 
 
-def test_fractions_of_epochs_keep_the_mean_distance():
+def test_fractional_epochs_keep_the_mean_interval():
     trigger = Trigger(2.5, "epochs")
     assert [epoch + 1 for epoch in range(10) if trigger.due_after(1, epoch, True)] == [3, 5, 8, 10]
 
 
-def test_minutes_count_from_the_start_and_from_each_time(clock):
+def test_minutes_count_from_the_start_and_from_the_last_time(clock):
     trigger = Trigger(1.5, "minutes")
     clock[0] += 89
     assert not trigger.due_by_clock()
@@ -48,7 +48,7 @@ def test_minutes_count_from_the_start_and_from_each_time(clock):
     assert trigger.due_by_clock()
 
 
-def test_minutes_are_asked_of_the_clock_alone(clock):
+def test_minutes_depend_only_on_the_clock(clock):
     trigger = Trigger(1, "minutes")
     clock[0] += 600
     assert not trigger.due_after(5, 1, True)

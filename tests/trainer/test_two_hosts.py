@@ -1,4 +1,4 @@
-"""Two machines train together by the commands written for them, or say why not; here they are network namespaces."""
+"""Two machines train together with the documented commands, or say why not; simulated by network namespaces."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ print(flush=True)
 while True:
     server.accept()[0].close()
 """
-# mounts what is the host's own where all hosts look for it, for this command alone
+# mounts the host's own folder at the common path, for this command only
 OWN_DISK = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
 
 
 @pytest.fixture
 def run_on_both(two_hosts) -> Callable[..., list[str]]:
-    """A function that runs the command of each node on a host, as it would be pasted; gives what they wrote.
+    """Returns a function that runs the command of each node on its host and returns their output.
 
     disk: where each finds a folder of its own, if they share none.
     """
@@ -98,7 +98,7 @@ def test_two_hosts_give_the_losses_of_one_with_and_without_a_shared_disk(
     for output in outputs:
         assert "2 nodes, alike: settings, Chorus, Python " in output
     assert [losses(tmp_path / "shared", rank) for rank in (0, 1)] == [expected, expected]
-    assert sum(cached(tmp_path / "shared-cache", rank) for rank in (0, 1)) == len(SIZES)  # each encodes its share
+    assert sum(cached(tmp_path / "shared-cache", rank) for rank in (0, 1)) == len(SIZES)  # each encodes its part
 
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -111,12 +111,12 @@ def test_two_hosts_give_the_losses_of_one_with_and_without_a_shared_disk(
     for node in (0, 1):
         own = tmp_path / f"disk-{node}"
         assert losses(own / "run", node) == expected
-        assert cached(own / "cache", node) == len(SIZES)  # what it does not see of the other's it encodes itself
+        assert cached(own / "cache", node) == len(SIZES)  # without the other's cache, it encodes everything
         assert len(list((own / "run" / "models").iterdir())) == (node == 0)
 
 
 class Node:
-    """The command of a node on a host, as it would be pasted; with when it has said its first line and has ended."""
+    """The command of a node running on a host, with the times of its first output line and of its end."""
 
     def __init__(self, host: Host, command: Command, output: Path):
         self._output = output
@@ -131,25 +131,25 @@ class Node:
         return self._output.read_text(encoding="utf-8").splitlines()
 
     def look(self) -> bool:
-        """Whether it has ended; to be called again and again, for the times."""
+        """Whether it has ended; call it repeatedly, because it also records the times."""
         now = time.monotonic()
         if self.ended is None and self.process.poll() is not None:
             self.ended = now
-        if self.spoke is None and self.lines:  # after the look at its end: who has ended has said all
+        if self.spoke is None and self.lines:  # checked after its end, when all output is there
             self.spoke = now
         return self.ended is not None
 
 
 def wait_for(condition: Callable[[Node], object], nodes: Sequence[Node]) -> None:
-    """Until it is true of all the nodes; each is asked every time."""
+    """Waits until the condition holds for all nodes; checks every node each time."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while unlike := [node for node in nodes if not condition(node)]:
         assert time.monotonic() < deadline, [node.lines for node in unlike]
         time.sleep(0.05)
 
 
-def test_each_mistake_is_one_plain_sentence_on_both_hosts_in_seconds(config, two_hosts, config_file, tmp_path):
-    """All at once, each at a port of its own, for a wrong address takes a while to be given up."""
+def test_each_mistake_is_one_sentence_on_both_hosts_within_seconds(config, two_hosts, config_file, tmp_path):
+    """All cases run at once, each on its own port, because giving up on a wrong address takes a while."""
     first, second = two_hosts
     settings, other_settings = Path(config_file(config)), tmp_path / "other.yaml"
     save_config(replace(config, seed=config.seed + 1), other_settings)
@@ -162,7 +162,7 @@ def test_each_mistake_is_one_plain_sentence_on_both_hosts_in_seconds(config, two
     busy = first.popen([sys.executable, "-c", OTHER_PROGRAM, "29502"], stdout=subprocess.PIPE)
     busy.stdout.readline()
     leader = start(first, 29503, 0)
-    wait_for(lambda node: node.lines, [leader])  # it listens: else the second one finds nobody, and says something else
+    wait_for(lambda node: node.lines, [leader])  # otherwise the second node finds no listener
     unlike = "Node 1 (10.77.0.2) has other settings (seed): bring it to what node 0 has, and start all again."
     given_twice = "node_rank 0 was given twice, to the machine that has master_addr and to 10.77.0.2: "
     mistakes = {

@@ -1,4 +1,4 @@
-"""Pictures side by side in one image: rows and columns with their names. Pillow only."""
+"""Arranges images in a labelled grid, using only Pillow."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from PIL import Image, ImageDraw, ImageFont
 from modules.config.atomic_file import new_file
 
 PAPER, LINE, INK = (255, 255, 255), (214, 214, 214), (40, 40, 40)
-GAP = 6  # pixels between pictures
+GAP = 6  # pixels between images
 MARGIN = 10  # pixels around the grid
 
 
 def save_sample_grid(rounds: Mapping[str, Path], path: Path) -> Path:
-    """Writes a PNG of several rounds of samples below each other, one column for each prompt, and returns its path.
+    """Writes a PNG with one column per prompt and the rounds of samples below each other; returns its path.
 
-    rounds: what a round is called -> its folder, with the files that `save_picture` wrote. All are of the same prompts.
+    rounds: name of a round -> its folder, with files written by `save_image`. All rounds have the same prompts.
     """
     rows: list[list[Image.Image]] = []
     row_names: list[str] = []
@@ -27,32 +27,32 @@ def save_sample_grid(rounds: Mapping[str, Path], path: Path) -> Path:
         rows += of_round
         row_names += [name] * len(of_round)
     with new_file(path) as temporary:
-        picture_grid(rows, _without_common_start(list(by_prompt)), row_names).save(temporary, format="PNG")
+        image_grid(rows, _without_common_start(list(by_prompt)), row_names).save(temporary, format="PNG")
     return path
 
 
-def picture_grid(
+def image_grid(
     rows: Sequence[Sequence[Image.Image]],
     column_names: Sequence[str] = (),
     row_names: Sequence[str] = (),
     scale: int = 2,
 ) -> Image.Image:
-    """One RGB image of `rows`, each from left to right, with names above the columns and left of the rows.
+    """One RGB image of `rows`, with names above the columns and to the left of the rows.
 
-    rows: pictures; rows may have different lengths, and each cell is as large as the largest picture.
-    row_names: one for each row; a name that equals the one above it is written once, and a line divides the groups.
-    scale: how much pictures are enlarged; each pixel stays a square.
-    Raises ValueError if there is no picture, or if there are names but not one for each row or column.
+    rows: images; rows may have different lengths, and all cells have the size of the largest image.
+    row_names: one per row; consecutive equal names are written once, and a line separates the groups.
+    scale: integer magnification, nearest neighbor.
+    Raises ValueError if there is no image, or if the number of names does not match.
     """
-    pictures = [picture for row in rows for picture in row]
+    images = [image for row in rows for image in row]
     num_columns = max((len(row) for row in rows), default=0)
-    if not pictures:
-        raise ValueError("a grid needs a picture")
+    if not images:
+        raise ValueError("a grid needs at least one image")
     if len(row_names) not in (0, len(rows)) or len(column_names) not in (0, num_columns):
         raise ValueError(f"{len(row_names)} and {len(column_names)} names for {len(rows)} rows of {num_columns}")
     font = ImageFont.load_default()
-    cell_w = max([picture.width * scale for picture in pictures] + [_width(font, name) for name in column_names])
-    cell_h = max(picture.height for picture in pictures) * scale
+    cell_w = max([image.width * scale for image in images] + [_width(font, name) for name in column_names])
+    cell_h = max(image.height for image in images) * scale
     left = MARGIN + max((_width(font, name) + MARGIN for name in row_names), default=0)
     top = MARGIN + (_height(font) + GAP if column_names else 0)
     size = left + num_columns * (cell_w + GAP) - GAP + MARGIN, top + len(rows) * (cell_h + GAP) - GAP + MARGIN
@@ -66,26 +66,26 @@ def picture_grid(
             draw.text((MARGIN, y + cell_h // 2), row_names[number], INK, font, anchor="lm")
             if number:
                 draw.line((MARGIN, y - GAP // 2, grid.width - MARGIN, y - GAP // 2), LINE)
-        for column, picture in enumerate(row):
-            large = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
+        for column, image in enumerate(row):
+            large = image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
             grid.paste(large.convert("RGB"), (left + column * (cell_w + GAP) + (cell_w - large.width) // 2, y))
     return grid
 
 
 def _by_prompt(folder: Path) -> dict[str, list[Image.Image]]:
-    """The pictures of a round by prompt, in the order in which they were made."""
-    pictures: dict[str, list[Image.Image]] = {}
+    """The images of a round by prompt, in the order in which they were generated."""
+    images: dict[str, list[Image.Image]] = {}
     for path in sorted(folder.glob("*.png")):
-        with Image.open(path) as picture:
-            picture.load()
-        pictures.setdefault(picture.text["prompt"], []).append(picture)
-    return pictures
+        with Image.open(path) as image:
+            image.load()
+        images.setdefault(image.text["prompt"], []).append(image)
+    return images
 
 
 def _without_common_start(prompts: list[str]) -> list[str]:
-    """What tells prompts apart: `a red cat` and `a red dog` become `cat` and `dog`."""
+    """Removes the words that all prompts start with: `a red cat` and `a red dog` become `cat` and `dog`."""
     words = [prompt.split() for prompt in prompts]
-    same = [len(set(places)) == 1 for places in zip(*words, strict=False)]
+    same = [len(set(column)) == 1 for column in zip(*words, strict=False)]
     common = [*same, False].index(False)
     return [" ".join(each[common:]) or prompt for each, prompt in zip(words, prompts, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Any torch optimizer and scheduler in the training loop."""
+"""Adapts any torch optimizer and learning-rate scheduler to the training loop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from modules.trainer.LoopOptimizer import LoopOptimizer
 from modules.trainer.optimizers import load_optimizer_state, optimizer_state
 
 
-class PlainOptimizer(LoopOptimizer):
-    """An optimizer with the scheduler that sets its rates, which steps after every optimizer step or every epoch."""
+class EngineOptimizer(LoopOptimizer):
+    """A torch optimizer with an optional scheduler, which steps after every optimizer step or after every epoch."""
 
-    def __init__(
-        self, optimizer: Optimizer, scheduler: LRScheduler | None, interval: Literal["epoch", "step"]
-    ):
+    def __init__(self, optimizer: Optimizer, scheduler: LRScheduler | None, interval: Literal["epoch", "step"]):
         super().__init__(optimizer)
         self.scheduler = scheduler
         self._interval = interval
@@ -29,7 +27,7 @@ class PlainOptimizer(LoopOptimizer):
             self.scheduler.step()
 
     def end_epoch(self, monitored: float) -> None:
-        """monitored: what ReduceLROnPlateau watches."""
+        """Steps an epoch-wise scheduler. monitored: the metric for ReduceLROnPlateau."""
         if self.scheduler is None or self._interval == "step":
             return
         if isinstance(self.scheduler, ReduceLROnPlateau):
@@ -40,25 +38,25 @@ class PlainOptimizer(LoopOptimizer):
     def state(self, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, data = optimizer_state(self.torch, names)
         groups = [{key: group[key] for key in group if key != "params"} for group in self.torch.param_groups]
-        data["groups"] = _plain(groups)
-        data["scheduler"] = _plain(self.scheduler.state_dict()) if self.scheduler is not None else None
+        data["groups"] = _to_json(groups)
+        data["scheduler"] = _to_json(self.scheduler.state_dict()) if self.scheduler is not None else None
         return tensors, data
 
     def load_state(self, names: dict[Tensor, str], tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
         load_optimizer_state(self.torch, names, tensors, {**data, "groups": [{} for _ in data["groups"]]})
         for group, saved in zip(self.torch.param_groups, data["groups"], strict=True):
-            group.update(_alike(saved, group))
+            group.update(_restore_types(saved, group))
         if self.scheduler is not None and data["scheduler"] is not None:
-            self.scheduler.load_state_dict(_alike(data["scheduler"], self.scheduler.state_dict()))
+            self.scheduler.load_state_dict(_restore_types(data["scheduler"], self.scheduler.state_dict()))
 
 
-def _plain(value: Any) -> Any:
-    """`value` as JSON holds it; infinities as texts. What JSON can't hold, such as a function, is left out."""
+def _to_json(value: Any) -> Any:
+    """Converts `value` for JSON, infinities to strings. Omits what JSON can't represent, such as functions."""
     if isinstance(value, dict):
-        pairs = ((str(key), _plain(part)) for key, part in value.items())
+        pairs = ((str(key), _to_json(part)) for key, part in value.items())
         return {key: part for key, part in pairs if part is not _LEFT_OUT}
     if isinstance(value, list | tuple):
-        return [part for part in map(_plain, value) if part is not _LEFT_OUT]
+        return [part for part in map(_to_json, value) if part is not _LEFT_OUT]
     if isinstance(value, Tensor):
         return value.item() if value.numel() == 1 else _LEFT_OUT
     if isinstance(value, float) and not math.isfinite(value):
@@ -66,11 +64,11 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else _LEFT_OUT
 
 
-def _alike(saved: Any, own: Any) -> Any:
-    """What `_plain` made, with the types that `own` has."""
+def _restore_types(saved: Any, own: Any) -> Any:
+    """Converts the result of `_to_json` back to the types in `own`."""
     if isinstance(own, dict) and isinstance(saved, dict):
         keys = {str(key): key for key in own}
-        return {keys.get(key, key): _alike(value, own.get(keys.get(key, key))) for key, value in saved.items()}
+        return {keys.get(key, key): _restore_types(value, own.get(keys.get(key, key))) for key, value in saved.items()}
     if isinstance(own, tuple):
         return tuple(saved)
     if isinstance(own, Tensor):

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 
-class LossScale:
-    """Dynamic loss scaling (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2), without a sync.
+class LossScaler:
+    """Dynamic loss scaling (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2) without a device sync.
 
-    torch's GradScaler does the same with a pass of its own over the gradients and a decision of its own whether to
-    skip; here both are shared with clipping and with the decision that all ranks take together.
+    torch's GradScaler does the same, but makes an extra pass over the gradients and decides on its own whether to skip
+    a step. Here the pass is shared with clipping, and all ranks make the decision together.
     """
 
     GROWTH, BACKOFF, GROWTH_INTERVAL = 2.0, 0.5, 2000
@@ -24,7 +24,7 @@ class LossScale:
         return loss * self.value if self.enabled else loss
 
     def update(self, skipped: Tensor) -> None:
-        """After a step; skipped: scalar bool on the device."""
+        """Call after each step. skipped: scalar bool on the device."""
         if not self.enabled:
             return
         self.good_steps = torch.where(skipped, 0.0, self.good_steps + 1)
@@ -37,7 +37,7 @@ class LossScale:
         return {"value": self.value.item(), "good_steps": self.good_steps.item()} if self.enabled else {}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """A run that is resumed with another precision starts with a scale of its own, or goes without."""
+        """Restores `state_dict()`. After a change of precision there is nothing to restore: the scale starts afresh."""
         if self.enabled and state:
             self.value.fill_(state["value"])
             self.good_steps.fill_(state["good_steps"])

@@ -1,4 +1,4 @@
-"""Forward passes that leave no trace in the buffers of a module."""
+"""Forward passes that leave the buffers of a module unchanged."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import nn
 
 
 @contextmanager
-def buffers_kept(module: nn.Module) -> Iterator[None]:
-    """Afterwards every buffer has the value from before, whatever forward passes inside have done to it."""
-    # on the host: the device's memory may be nearly full
+def preserve_buffers(module: nn.Module) -> Iterator[None]:
+    """Restores the value of every buffer on exit."""
+    # copied to the host because device memory may be nearly full
     values = {name: buffer.to("cpu", copy=True) for name, buffer in module.named_buffers()}
     yield
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Turns are taken first come, first served, and nobody waits for ever."""
+"""The semaphore is first come, first served, and no rank waits for ever."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from modules.distributed.turns import turn
+from modules.distributed.store_semaphore import store_semaphore
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
@@ -17,9 +17,9 @@ def store():
     return dist.HashStore()
 
 
-def test_at_most_so_many_are_inside_at_once_and_all_come_to_their_turn(store):
+def test_at_most_limit_holders_are_inside_and_all_get_in(store):
     def take(number):
-        with turn(store, "loading", 2, PATIENCE_SECONDS):
+        with store_semaphore(store, "loading", 2, PATIENCE_SECONDS):
             inside.add(number)
             most.append(len(inside))
             entered.append(number)
@@ -40,24 +40,27 @@ def test_at_most_so_many_are_inside_at_once_and_all_come_to_their_turn(store):
     assert max(most) == 2
 
 
-def test_who_was_called_away_keeps_nobody_from_coming(store):
+def test_a_waiter_that_gives_up_does_not_block_others(store):
     def leave():
         raise KeyError("a stop")
 
-    first = turn(store, "loading", 1, PATIENCE_SECONDS)
-    with first, pytest.raises(KeyError), turn(store, "loading", 1, PATIENCE_SECONDS, while_waiting=leave):
+    first = store_semaphore(store, "loading", 1, PATIENCE_SECONDS)
+    with first, pytest.raises(KeyError), store_semaphore(store, "loading", 1, PATIENCE_SECONDS, on_wait=leave):
         pass
-    with turn(store, "loading", 1, PATIENCE_SECONDS):
+    with store_semaphore(store, "loading", 1, PATIENCE_SECONDS):
         pass
 
 
-def test_after_the_limit_the_body_runs_without_a_turn(store):
+def test_after_the_time_limit_the_body_runs_anyway(store):
     store.add("loading/came", 1)  # of a rank that is gone
     start = time.monotonic()
-    with turn(store, "loading", 1, limit_seconds=0.2):
+    with store_semaphore(store, "loading", 1, limit_seconds=0.2):
         assert time.monotonic() - start >= 0.2
 
 
-def test_turns_of_another_name_are_others(store):
-    with turn(store, "loading/0", 1, PATIENCE_SECONDS), turn(store, "loading/1", 1, PATIENCE_SECONDS):
+def test_semaphores_with_different_names_are_independent(store):
+    with (
+        store_semaphore(store, "loading/0", 1, PATIENCE_SECONDS),
+        store_semaphore(store, "loading/1", 1, PATIENCE_SECONDS),
+    ):
         pass

@@ -1,11 +1,11 @@
-"""The picture of several rounds of samples."""
+"""The grid of several rounds of samples."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from modules.trainer.picture_grid import GAP, MARGIN, picture_grid, save_sample_grid
-from modules.trainer.sampling import PictureRequest, save_picture
+from modules.trainer.image_grid import GAP, MARGIN, image_grid, save_sample_grid
+from modules.trainer.sampling import ImageRequest, save_image
 
 COLOURS = ("red", "green", "blue", "black")
 
@@ -15,7 +15,7 @@ def square(colour: str, side: int = 4) -> Image.Image:
 
 
 def centres(grid: Image.Image, num_rows: int, num_columns: int, cell: int) -> list[list[tuple[int, ...]]]:
-    """The colour in the middle of each cell, counted from the lower right corner, where no names stand."""
+    """The color in the middle of each cell, counted from the lower right corner, which has no labels."""
     return [
         [
             grid.getpixel(
@@ -32,24 +32,24 @@ def centres(grid: Image.Image, num_rows: int, num_columns: int, cell: int) -> li
 
 def test_pictures_stand_in_their_row_and_column():
     red, green, blue, black = map(square, COLOURS)
-    grid = picture_grid([[red, green], [blue, black]], scale=3)
+    grid = image_grid([[red, green], [blue, black]], scale=3)
     assert centres(grid, 2, 2, 12) == [[(255, 0, 0), (0, 128, 0)], [(0, 0, 255), (0, 0, 0)]]
 
 
 def test_each_pixel_becomes_a_square():
     pixels = np.array([[0, 255], [255, 0]], np.uint8)
-    grid = np.asarray(picture_grid([[Image.fromarray(pixels)]], scale=5).convert("L"))
+    grid = np.asarray(image_grid([[Image.fromarray(pixels)]], scale=5).convert("L"))
     inner = grid[MARGIN:-MARGIN, MARGIN:-MARGIN]
     assert (inner == np.kron(pixels, np.ones((5, 5)))).all()
 
 
 def test_a_grid_without_pictures_or_with_too_few_names_is_refused():
-    with pytest.raises(ValueError, match="needs a picture"):
-        picture_grid([[]])
+    with pytest.raises(ValueError, match="needs at least one image"):
+        image_grid([[]])
     with pytest.raises(ValueError, match="names"):
-        picture_grid([[square("red"), square("blue")]], column_names=["one"])
+        image_grid([[square("red"), square("blue")]], column_names=["one"])
     with pytest.raises(ValueError, match="names"):
-        picture_grid([[square("red")]], row_names=["before", "after"])
+        image_grid([[square("red")]], row_names=["before", "after"])
 
 
 def test_rounds_of_samples_stand_below_each_other_with_a_column_for_each_prompt(tmp_path):
@@ -58,8 +58,8 @@ def test_rounds_of_samples_stand_below_each_other_with_a_column_for_each_prompt(
     for name, of_round in colours.items():
         for number, (prompt, colour) in enumerate(zip(prompts, of_round, strict=True)):
             for seed in (0, 1):
-                request = PictureRequest(prompt, "", seed, 32, 32, steps=1, guidance=1.0)
-                save_picture(tmp_path / name / f"{2 * number + seed:03d}.png", square(colour, 32), request)
+                request = ImageRequest(prompt, "", seed, 32, 32, steps=1, guidance=1.0)
+                save_image(tmp_path / name / f"{2 * number + seed:03d}.png", square(colour, 32), request)
     path = save_sample_grid({name: tmp_path / name for name in colours}, tmp_path / "grid.png")
     rows = centres(Image.open(path), num_rows=4, num_columns=2, cell=64)
     assert rows[0] == rows[1] == [(255, 0, 0), (0, 128, 0)]
