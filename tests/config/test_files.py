@@ -14,6 +14,7 @@ from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError, UserError
 from modules.config.explain import FOREIGN_NAMES, generic_path
 from modules.config.files import apply_overrides, config_from_values, load_config, load_values, save_config, to_values
+from modules.config.methods import METHODS
 from modules.config.SampleConfig import SampleConfig
 from modules.config.TrainConfig import TrainConfig
 
@@ -149,7 +150,7 @@ def test_a_byte_order_mark_is_skipped(tmp_path):
         ),
         (
             "method: loar",
-            "method is 'loar' in {}: it must be one of lora, full, embedding, vae; lora was probably meant.",
+            f"method is 'loar' in {{}}: it must be one of {', '.join(METHODS)}; lora was probably meant.",
         ),
         (
             "lora: {dropout: 1}",
@@ -361,7 +362,7 @@ def test_a_choice_that_yaml_reads_as_false_can_be_given():
         ),
         ("batch_size=0", "batch_size is 0: it must be a whole number, at least 1; the default is 4."),
         ("batch_size=[", "batch_size is '[': it must be a whole number, at least 1; the default is 4."),
-        ("method=", "method is '': it must be one of lora, full, embedding, vae; the default is lora."),
+        ("method=", f"method is '': it must be one of {', '.join(METHODS)}; the default is lora."),
         ("concepts=[{path: 3}]", "concepts.0.path is 3: it must be text; put it in quotes."),
         ("device_indexes=[-1]", "device_indexes.0 is -1: it must be a whole number, at least 0."),
         ("se\ned=1", "unknown setting 'se\\ned': did you mean seed?"),
