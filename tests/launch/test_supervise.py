@@ -102,7 +102,7 @@ def windows_without_gloo(monkeypatch):
 
 
 def test_where_gloo_does_not_work_ranks_are_refused_before_they_start(windows_without_gloo, config):
-    reason = r"distributed_backend gloo: gloo, .+ does not work .+\(.+: unsupported gloo device\); switch enable"
+    reason = r"distributed_backend gloo: the gloo backend does not work .+: unsupported gloo device\); switch enable"
     with pytest.raises(UserError, match=reason):
         supervise_training(*planned(replace(config, num_nodes=1), 2))
 

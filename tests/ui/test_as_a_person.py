@@ -223,7 +223,7 @@ def test_closing_the_window_keeps_the_training_or_stops_and_saves_it(person, cho
     wait_until(lambda: folder.event_path(0).exists() and steps_told(folder))
 
     person.open()
-    person.wait_for("The run demo goes on")
+    person.wait_for("The run demo is still running")
     person.close_window()
     person.click("Cancel")
     person.wait(lambda seen: seen["titles"] == ["Chorus"])
@@ -234,7 +234,7 @@ def test_closing_the_window_keeps_the_training_or_stops_and_saves_it(person, cho
     wait_until(lambda: steps_told(folder)[-1] > before)
 
     person.open()
-    person.wait_for("The run demo goes on")
+    person.wait_for("The run demo is still running")
     person.close_window()
     person.click("Stop and save")
     assert person.wait_until_closed() == 0
