@@ -41,6 +41,7 @@ from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.trainer.BackupStore import Backup, BackupStore
 from modules.trainer.evaluation_mode import evaluation_mode
+from modules.trainer.heap import keep_freed_memory
 from modules.trainer.LoopSettings import LoopSettings
 from modules.trainer.resuming import newest_backup
 from modules.trainer.Step import Step
@@ -237,6 +238,8 @@ class TrainingEngine:
         )
         if save_every_steps:
             loop.actions["save"] = Action(Trigger(save_every_steps, "steps"), lambda: self._save(self._last))
+        if self.device.type == "cpu":
+            keep_freed_memory()
         backup = self._checkpoint(resume)
         if backup is None:
             self._start_fresh()
