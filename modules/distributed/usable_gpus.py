@@ -73,6 +73,13 @@ def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
     return not known
 
 
+def supports_bf16(device: torch.device) -> bool:
+    """Whether the device computes in bfloat16 itself. CPUs do, if slowly."""
+    import torch
+
+    return device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def describe_device(device: torch.device) -> str:
     """Describes the device for users: the name of the GPU, or why it is the CPU."""
     import torch

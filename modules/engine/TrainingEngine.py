@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,11 +27,13 @@ from modules.config.ModelConfig import ModelConfig
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.setup_distributed import cleanup_distributed, create_runtime, setup_distributed
+from modules.distributed.usable_gpus import supports_bf16
 from modules.engine.EngineOptimizer import EngineOptimizer
 from modules.engine.History import History
-from modules.engine.loading import LoadedStep, StepSource, batch_size_of, step_source, to_device
-from modules.engine.metrics import MeanFigures, Metric, is_torchmetric, sum_and_count
+from modules.engine.loading import LoadedStep, StepSource, step_source, to_device
+from modules.engine.metrics import MeanFigures, Metric, is_torchmetric, mean_to_sum
 from modules.engine.RankContext import rank_context
+from modules.engine.Task import Criterion, StepFn, Task
 from modules.session.atomic import remove_folder
 from modules.session.backups import ENGINE
 from modules.session.names import safe_file_name
@@ -45,36 +46,12 @@ from modules.trainer.heap import keep_freed_memory
 from modules.trainer.LoopSettings import LoopSettings
 from modules.trainer.resuming import newest_backup
 from modules.trainer.Step import Step
-from modules.trainer.TrainingLoop import Action, TrainingLoop
+from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
+from modules.trainer.TrainingLoop import AUTOCAST, Action, TrainingLoop, autocast
 from modules.trainer.Trigger import Trigger
 
-Criterion = Callable[[Any, Any], Tensor]
-# (model, batch) -> mean loss of the batch | (loss, samples) | (loss, samples, name -> metric)
-StepFn = Callable[[nn.Module, Any], Any]
-
-PRECISIONS: dict[torch.dtype | None, Literal["no", "bf16", "fp16"]] = {
-    None: "no",
-    torch.float32: "no",
-    torch.bfloat16: "bf16",
-    torch.float16: "fp16",
-}
+PRECISIONS = {None: "no", torch.float32: "no", **{dtype: name for name, dtype in AUTOCAST.items()}}
 DEFAULT_PORT = "12355"
-
-
-@dataclass
-class Task:
-    """How to compute loss and metrics of a batch. Exactly one of criterion and step_fn must be given."""
-
-    criterion: Criterion | None = None
-    step_fn: StepFn | None = None
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if (self.criterion is None) == (self.step_fn is None):
-            raise UserError(
-                "train needs either criterion(output, target), for batches of (inputs, target), or step_fn(model, "
-                "batch): pass exactly one of them."
-            )
 
 
 class TrainingEngine:
@@ -121,8 +98,9 @@ class TrainingEngine:
             setup_distributed(_settings(backend, self._precision))  # joined already: it says who trains, and how
         self._ema = EmaConfig(enabled=use_ema, decay=ema_decay)
         self._totals = EpochTotals()
+        self._warnings = PrintWarnings() if self.is_main_process else TrainCallbacks()
         self._last, self._best = (
-            BackupStore(self.folder / "checkpoints" / name, 1, lambda path, step: None, self._warn)
+            BackupStore(self.folder / "checkpoints" / name, 1, lambda path, step: None, self._warnings.on_warning)
             for name in ("last", "best")
         )
         self._loop: TrainingLoop | None = None
@@ -220,6 +198,8 @@ class TrainingEngine:
         """
         _check_counts(num_epochs, gradient_accumulation_steps)
         task = Task(criterion, step_fn, metrics or {})
+        if val_loader is None and any(map(is_torchmetric, task.metrics.values())):
+            raise UserError("metrics: torchmetrics objects need a val_loader; pass one.")
         self._check_optimizer(optimizer)
         source = step_source(train_loader, self.runtime, gradient_accumulation_steps, self.seed)
         self._optimizer = EngineOptimizer(optimizer, scheduler, scheduler_interval)
@@ -232,7 +212,7 @@ class TrainingEngine:
             (source.num_steps() or 0) * num_epochs,
             LoopSettings(clip_grad_norm or 0.0, self._ema, self._precision, self.seed),
             self.runtime,
-            CallbackList([self._totals, callbacks or PrintWarnings(self.is_main_process)]),
+            CallbackList([self._totals, callbacks or self._warnings]),
             rank_context().commands,
             unused_parameters,
         )
@@ -248,14 +228,15 @@ class TrainingEngine:
         with ExitStack() as stack:
             for store in (self._last, self._best):
                 stack.callback(store.close)
-            board = stack.enter_context(TensorBoardCurves(self.folder / "tensorboard", self.is_main_process))
+            board = TensorBoardCallbacks(self.folder / "tensorboard")
+            stack.callback(board.close)
             while loop.epoch < num_epochs and not loop.stopped:
-                self._train_epoch(loop, source)
-                if loop.stopped:
+                if not self._train_epoch(loop, source):  # stopped before the epoch's end
                     break
                 figures = self._end_epoch(loop, task, val_loader, monitor)
                 is_best = self._record_epoch(figures, monitor)
-                board.add(figures, self.history.num_epochs)
+                if self.is_main_process:
+                    board.add_scalars(figures, self.history.num_epochs)
                 if save_best and is_best:
                     self._save(self._best)
                 if save_last:
@@ -266,7 +247,8 @@ class TrainingEngine:
         self.runtime.barrier("saving")
         return self.history
 
-    def _train_epoch(self, loop: TrainingLoop, source: StepSource) -> None:
+    def _train_epoch(self, loop: TrainingLoop, source: StepSource) -> bool:
+        """Whether the epoch was trained to its end; a stop may come with its last step."""
         epoch, first = loop.epoch, loop.step_in_epoch
         if first == 0:
             self._totals.clear()
@@ -278,6 +260,7 @@ class TrainingEngine:
         )
         if loop.epoch == epoch and not loop.stopped:
             raise UserError("train_loader yields no batches: there is nothing to train on.")
+        return loop.epoch > epoch
 
     def _end_epoch(
         self, loop: TrainingLoop, task: Task, val_loader: Iterable[Any] | None, monitor: str
@@ -288,8 +271,6 @@ class TrainingEngine:
             measured = self._measure(val_loader, task)
             figures["val_loss"] = measured.pop("loss")
             figures.update(measured)
-        elif any(map(is_torchmetric, task.metrics.values())):
-            raise UserError("metrics: torchmetrics objects need a val_loader; pass one.")
         if monitor not in figures:
             raise UserError(f"monitor {monitor!r} is not among the metrics: {', '.join(figures)}.")
         self._optimizer.end_epoch(figures[monitor])
@@ -312,22 +293,13 @@ class TrainingEngine:
 
     def _step_function(self, task: Task, measures: bool) -> Callable[[nn.Module, Any], Any]:
         """The step function for the loop. measures: whether to compute metrics on the training data."""
-        metrics = {name: metric for name, metric in task.metrics.items() if measures and not is_torchmetric(metric)}
 
         def step(model: nn.Module, batch: Any) -> tuple[Tensor, int, dict[str, Tensor]]:
-            batch = to_device(batch, self.device)
-            if task.step_fn is not None:
-                loss, count, found = _split_result(task.step_fn(model, batch), batch)
-                sums = {name: pair for name, value in found.items() for name, pair in _named_sums(name, value, count)}
-                return loss * count, count, sums
-            inputs, target = _inputs_and_target(batch)
-            output = model(inputs)
-            loss, count = _mean_loss(task.criterion(output, target)), batch_size_of(batch)
+            result = task.run(model, to_device(batch, self.device), measures)
             sums = {}
-            with torch.no_grad():
-                for name, metric in metrics.items():
-                    sums[name], sums[f"{name}/count"] = sum_and_count(name, metric(output, target))
-            return loss * count, count, sums
+            for name, (total, count) in result.sums.items():
+                sums[name], sums[f"{name}/count"] = total, count
+            return result.loss * result.samples, result.samples, sums
 
         return step
 
@@ -362,18 +334,10 @@ class TrainingEngine:
                 if step.padding:
                     continue
                 self.runtime.heartbeat.beat()
-                batch = to_device(step.batches[0], self.device)
-                if task.step_fn is not None:
-                    loss, count, found = _split_result(task.step_fn(self.model, batch), batch)
-                    for name, value in found.items():
-                        pair = sum_and_count(name, value) if isinstance(value, tuple) else (value * count, count)
-                        figures.add(name, *pair)
-                else:
-                    inputs, target = _inputs_and_target(batch)
-                    output = self.model(inputs)
-                    loss, count = _mean_loss(task.criterion(output, target)), batch_size_of(batch)
-                    figures.add_outputs(output, target)
-                figures.add("loss", loss.double() * count, count)
+                result = task.run(self.model, to_device(step.batches[0], self.device))
+                for name, pair in result.sums.items():
+                    figures.add(name, *pair)
+                figures.add("loss", *mean_to_sum(result.loss, result.samples, self.device))
         means = figures.means(self.runtime, "validating")
         if "loss" not in means:
             raise UserError("val_loader yields no batches: there is nothing to evaluate.")
@@ -402,9 +366,7 @@ class TrainingEngine:
             stack.enter_context(evaluation_mode(self.model))
             if self._loop is not None:
                 stack.enter_context(self._loop.inference_weights())
-            dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self._precision)
-            if dtype is not None:
-                stack.enter_context(torch.autocast(self.device.type, dtype))
+            stack.enter_context(autocast(self.device, self._precision))
             return stack.pop_all()
 
     # --- checkpoints ----------------------------------------------------------------------------------------------
@@ -430,7 +392,7 @@ class TrainingEngine:
         tensors, data = self._loop.state()
         data[ENGINE] = {"history": self.history.to_json(), "epoch_totals": self._totals.to_json()}
         with self._loop.inference_weights():
-            used = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+            used = self.model.state_dict()  # its tensors keep the weights that they have here
         if self._ema.enabled:
             tensors["training"] = tensors["model"]
         return {"tensors": {**tensors, "model": used}, "data": data}
@@ -458,7 +420,7 @@ class TrainingEngine:
             return newest_backup(self._best, self.runtime)
         if resume:
             path = Path(resume)
-            return BackupStore(path.parent, 1, lambda path, step: None, self._warn).load(path.name)
+            return BackupStore(path.parent, 1, lambda path, step: None, self._warnings.on_warning).load(path.name)
         return loaded
 
     def _start_fresh(self) -> None:
@@ -501,9 +463,6 @@ class TrainingEngine:
         if any(param not in own for group in optimizer.param_groups for param in group["params"]):
             raise UserError("optimizer: it has parameters that are not the model's; create it with model.parameters().")
 
-    def _warn(self, text: str) -> None:
-        print_line(f"Warning: {text}")
-
 
 class EpochTotals(TrainCallbacks):
     """Sums loss and metrics over the samples of an epoch."""
@@ -536,38 +495,8 @@ class EpochTotals(TrainCallbacks):
 class PrintWarnings(TrainCallbacks):
     """Prints warnings."""
 
-    def __init__(self, is_main: bool):
-        self._is_main = is_main
-
     def on_warning(self, text: str) -> None:
-        if self._is_main:
-            print_line(f"Warning: {text}")
-
-
-class TensorBoardCurves:
-    """Logs losses and metrics of epochs to TensorBoard, in `folder`."""
-
-    def __init__(self, folder: Path, is_main: bool):
-        self._folder = folder
-        self._is_main = is_main
-        self._writer: Any = None
-
-    def __enter__(self) -> TensorBoardCurves:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def add(self, figures: Mapping[str, float], epoch: int) -> None:
-        if not self._is_main:
-            return
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter  # imported late: it takes half a second
-
-            self._writer = SummaryWriter(self._folder, purge_step=epoch)
-        for name, value in figures.items():
-            self._writer.add_scalar(name, value, epoch)
+        print_line(f"Warning: {text}")
 
 
 def _make_runtime(
@@ -608,8 +537,7 @@ def _amp_dtype(use_amp: bool, dtype: torch.dtype | None, device: torch.device) -
     if dtype not in PRECISIONS:
         raise UserError(f"amp_dtype {dtype}: use torch.bfloat16 or torch.float16.")
     if dtype is None:
-        has_bf16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if has_bf16 else torch.float16
+        return torch.bfloat16 if supports_bf16(device) else torch.float16
     return dtype
 
 
@@ -626,36 +554,3 @@ def _mark_last(steps: Iterator[LoadedStep]) -> Iterator[tuple[LoadedStep, bool]]
         following = next(steps, None)
         yield step, following is None
         step = following
-
-
-def _inputs_and_target(batch: Any) -> tuple[Any, Any]:
-    if isinstance(batch, list | tuple) and len(batch) == 2:
-        return batch[0], batch[1]
-    raise UserError(
-        f"criterion is for batches of (inputs, target), but the loader yields {type(batch).__name__}"
-        f"{f' of {len(batch)}' if isinstance(batch, list | tuple) else ''}: use step_fn(model, batch)."
-    )
-
-
-def _mean_loss(loss: Tensor) -> Tensor:
-    if not isinstance(loss, Tensor) or loss.dim() > 0:
-        raise UserError("The loss must be the mean over the batch, a scalar tensor; use reduction='mean'.")
-    return loss
-
-
-def _split_result(result: Any, batch: Any) -> tuple[Tensor, int, Mapping[str, Any]]:
-    """The result of a step_fn as (mean loss, samples, metrics)."""
-    loss, count, metrics = (*result, None, None)[:3] if isinstance(result, tuple) else (result, None, None)
-    count = batch_size_of(batch) if count is None else int(count)
-    if not count:
-        raise UserError("step_fn: the number of samples in this batch is unknown; return (loss, samples).")
-    return _mean_loss(loss), count, metrics or {}
-
-
-def _named_sums(name: str, value: Any, count: int) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, tuple):
-        total, number = sum_and_count(name, value)
-        yield name, total
-        yield f"{name}/count", number
-    else:
-        yield name, torch.as_tensor(value).detach().double() * count

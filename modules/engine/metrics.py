@@ -20,17 +20,30 @@ def is_torchmetric(metric: Any) -> bool:
     return all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset"))
 
 
-def sum_and_count(name: str, value: Any) -> tuple[Tensor, Tensor]:
-    """The value of a metric for a batch as (sum, count). Raises UserError if it has the wrong form."""
+def sum_and_count(name: str, value: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The value of a metric for a batch as (sum, count), scalars on `device`. Raises UserError for a wrong form."""
     if isinstance(value, tuple) and len(value) == 2:
-        total, count = (torch.as_tensor(part).double().sum() for part in value)
+        total, count = (_scalar(part, device) for part in value)
         return total, count
     if isinstance(value, Tensor) and value.dim() > 0:
-        return value.double().sum(), torch.tensor(float(value.shape[0]), dtype=torch.float64, device=value.device)
+        return _scalar(value, device), _scalar(value.shape[0], device)
     raise UserError(
         f"metric {name!r} returned {type(value).__name__} without samples: return one value per sample, shape (N,), "
         "or a pair (sum, count)."
     )
+
+
+def mean_to_sum(mean: Any, samples: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A mean over `samples` as (sum, count), scalars on `device`."""
+    return _scalar(mean, device) * samples, _scalar(samples, device)
+
+
+def _scalar(value: Any, device: torch.device) -> Tensor:
+    """The sum of `value`, a number or tensor, in float64 on `device`."""
+    if isinstance(value, Tensor):
+        return value.detach().to(device, torch.float64, non_blocking=True).sum()
+    # filled on the device: a tensor made on the CPU would have to be copied, for which the host waits
+    return torch.full((), float(value), dtype=torch.float64, device=device)
 
 
 class MeanFigures:
@@ -38,7 +51,6 @@ class MeanFigures:
 
     def __init__(self, metrics: Mapping[str, Metric], device: torch.device):
         self._metrics = metrics
-        self._device = device
         self._sums: dict[str, Tensor] = {}
         for metric in metrics.values():
             if is_torchmetric(metric):
@@ -46,17 +58,9 @@ class MeanFigures:
                 if hasattr(metric, "to"):
                     metric.to(device)
 
-    def add(self, name: str, total: Any, count: Any) -> None:
-        values = torch.stack([torch.as_tensor(part).to(self._device, torch.float64) for part in (total, count)])
+    def add(self, name: str, total: Tensor, count: Tensor) -> None:
+        values = torch.stack([total, count])
         self._sums[name] = self._sums[name] + values if name in self._sums else values
-
-    def add_outputs(self, output: Any, target: Any) -> None:
-        """Adds the metrics of a batch."""
-        for name, metric in self._metrics.items():
-            if is_torchmetric(metric):
-                metric.update(output, target)
-            else:
-                self.add(name, *sum_and_count(name, metric(output, target)))
 
     def means(self, runtime: Runtime, why: str) -> dict[str, float]:
         """The means by name, the same on all ranks; nan for a metric without samples. All ranks must call it."""

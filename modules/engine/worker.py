@@ -12,7 +12,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from modules.engine.History import History
-from modules.engine.TrainingEngine import Criterion, TrainingEngine
+from modules.engine.Task import Criterion
+from modules.engine.TrainingEngine import TrainingEngine
 
 
 def distributed_train_worker(

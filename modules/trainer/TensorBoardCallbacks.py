@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from modules.session.printing import print_line
@@ -27,14 +27,18 @@ class TensorBoardCallbacks(TrainCallbacks):
     def on_step(self, info: StepInfo) -> None:
         scalars = {"loss": info.loss, "smooth_loss": info.smooth_loss, "grad_norm": info.grad_norm, **info.metrics}
         scalars["train/samples_per_sec"] = info.samples / info.seconds if info.seconds else None
-        self._try(lambda: self._add_scalars(scalars, info.step), info.step)
+        self.add_scalars(scalars, info.step)
 
     def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
-        self._try(lambda: self._add_scalars({"validation/loss": loss, "validation/ema_loss": ema_loss}, step), step)
+        self.add_scalars({"validation/loss": loss, "validation/ema_loss": ema_loss}, step)
 
     def on_samples(self, folder: str | Path, step: int) -> None:
         for path in sorted(Path(folder).glob("*.png")):
             self._try(lambda path=path: self._add_image(path, step), step)
+
+    def add_scalars(self, scalars: Mapping[str, float | None], step: int) -> None:
+        """Logs values by name; None is left out. step: the x-axis, whatever it counts."""
+        self._try(lambda: self._add_scalars(scalars, step), step)
 
     def close(self) -> None:
         if self._writer is not None and not self._has_failed:
@@ -62,7 +66,7 @@ class TensorBoardCallbacks(TrainCallbacks):
             self._has_failed = True
             print_line(f"TensorBoard logging stops: {error.strerror or error}.", sys.stderr)
 
-    def _add_scalars(self, scalars: dict[str, float | None], step: int) -> None:
+    def _add_scalars(self, scalars: Mapping[str, float | None], step: int) -> None:
         for name, value in scalars.items():
             if value is not None:
                 self._writer.add_scalar(name, value, step)

@@ -292,8 +292,7 @@ class TrainingLoop:
         return self.runtime.gradient_scale / (totals[COUNT] * self.loss_scaler.value)
 
     def autocast(self) -> AbstractContextManager:
-        dtype = AUTOCAST.get(self.settings.mixed_precision)
-        return torch.autocast(self.runtime.device.type, dtype) if dtype else nullcontext()
+        return autocast(self.runtime.device, self.settings.mixed_precision)
 
     def _apply_gradients(self, totals: Tensor, norm: Tensor, skipped: Tensor) -> None:
         factor = self._gradient_unit(totals)
@@ -439,3 +438,9 @@ class TrainingLoop:
                 f"The trainable parameters of the backup don't match these settings ({len(missing)} missing, "
                 f"{len(foreign)} unexpected, such as {example}): resume with the settings of the original run."
             )
+
+
+def autocast(device: torch.device, mixed_precision: str) -> AbstractContextManager:
+    """Autocast to the dtype of a precision in AUTOCAST; nothing for "no"."""
+    dtype = AUTOCAST.get(mixed_precision)
+    return torch.autocast(device.type, dtype) if dtype else nullcontext()

@@ -16,6 +16,7 @@ from modules.config.methods import facts_of
 from modules.config.validation import check_batch, check_settings
 from modules.data.prepare import check_sizes
 from modules.distributed.Heartbeat import read_limits
+from modules.distributed.usable_gpus import supports_bf16
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
 from modules.machine.can_start import StartFacts, blocking, can_start
@@ -104,11 +105,9 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
 
 def check_precision(model: ModelConfig, device: torch.device) -> None:
     """Raises ConfigError if the device does not support model.mixed_precision."""
-    import torch
+    if model.mixed_precision == "bf16" and not supports_bf16(device):
+        import torch
 
-    if model.mixed_precision != "bf16" or device.type != "cuda":
-        return
-    if not torch.cuda.is_bf16_supported(including_emulation=False):
         name = torch.cuda.get_device_name(device)
         raise ConfigError(f"model.mixed_precision 'bf16': {name} can't compute in bf16; use fp16.")
 
@@ -149,8 +148,6 @@ def _check_scheduler(config: TrainConfig, family: Family, base: BaseInfo) -> Non
 def _check_trained(config: TrainConfig, family: Family) -> None:
     method = facts_of(config)
     trainable = set(method.trainable(family))
-    if not trainable:
-        raise ConfigError(f"method {config.method!r} can't train {family.label}: choose another method.")
     if not method.chooses_parts:
         return
     parts = trained_parts(family, config, trainable)

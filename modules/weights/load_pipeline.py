@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.ModelConfig import ModelConfig
+from modules.distributed.usable_gpus import supports_bf16
 from modules.families.registry import family_of
 from modules.weights.BaseModel import BaseModel
 from modules.weights.embedding_files import add_embedding
@@ -55,8 +56,7 @@ def _torch_dtype(name: str, device: torch.device) -> torch.dtype:
 
     if name:
         return getattr(torch, name)
-    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.bfloat16 if has_bf16 else torch.float32
+    return torch.bfloat16 if device.type == "cuda" and supports_bf16(device) else torch.float32
 
 
 def _single_file(base: str, info: BaseInfo, config_folder: str) -> DiffusionPipeline:

@@ -260,33 +260,54 @@ def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(data, ema, m
     assert dict(history) == dict(whole_history)
 
 
+def run_to_stop(engine, loader, stop_at=0, **options):
+    """Two epochs of `engine`, unless a stop is requested when step `stop_at` is reported; the context of the rank."""
+    context = RankContext()
+    enter_rank(context)
+
+    class Stop(TrainCallbacks):
+        def on_step(self, info):
+            if info.step == stop_at:
+                context.commands.stop()
+
+    options = {"optimizer": adamw(engine), "criterion": nn.CrossEntropyLoss(), **options}
+    engine.train(loader, num_epochs=2, callbacks=Stop(), **options)
+    enter_rank(RankContext())
+    return context
+
+
 @pytest.mark.parametrize("data", [Augmented, Stream])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_training_stopped_within_an_epoch_resumes_exactly(data, workers, make_engine):
-    def run(name, stops=0, **options):
+    def run(name, **options):
         engine = make_engine(experiment_name=name)
-        context = RankContext()
-        enter_rank(context)
+        return engine, run_to_stop(engine, DataLoader(data(), batch_size=16, num_workers=workers), **options)
 
-        class Stop(TrainCallbacks):
-            def on_step(self, info):
-                if info.step == stops:
-                    context.commands.stop()
-
-        loader = DataLoader(data(), batch_size=16, num_workers=workers)
-        history = engine.train(
-            loader, optimizer=adamw(engine), criterion=nn.CrossEntropyLoss(), num_epochs=2, callbacks=Stop(), **options
-        )
-        enter_rank(RankContext())
-        return engine, history, context
-
-    whole, whole_history, _ = run("whole")
-    _, _, context = run("parts", stops=3)
+    whole, _ = run("whole")
+    _, context = run("parts", stop_at=3)
     assert context.stopped
     assert 3 <= context.step < 7
-    parts, history, _ = run("parts", resume=True)
+    parts, _ = run("parts", resume=True)
     assert same(whole, parts)
-    assert dict(history) == dict(whole_history)
+    assert dict(parts.history) == dict(whole.history)
+
+
+@pytest.mark.parametrize("stop_at", [2, 3, 4, 5])  # which comes into effect some steps later
+def test_a_stop_around_the_end_of_an_epoch_loses_nothing_of_the_epoch(stop_at, make_engine):
+    def run(name, **options):
+        engine = make_engine(experiment_name=name)
+        optimizer = adamw(engine)
+        scheduler = LambdaLR(optimizer, lambda epoch: 0.1**epoch)
+        loaders = DataLoader(points(), batch_size=16), DataLoader(points(), batch_size=50)
+        options = {"optimizer": optimizer, "scheduler": scheduler, "val_loader": loaders[1], **options}
+        return engine, run_to_stop(engine, loaders[0], **options)
+
+    whole, _ = run("whole")
+    _, context = run("parts", stop_at=stop_at)
+    assert context.stopped
+    parts, _ = run("parts", resume=True)
+    assert dict(parts.history) == dict(whole.history)
+    assert same(whole, parts)
 
 
 def test_the_monitored_metric_selects_the_best_epoch(make_engine):
@@ -367,6 +388,7 @@ REFUSALS = {
     "a loss per sample": ({"criterion": nn.CrossEntropyLoss(reduction="none")}, "use reduction='mean'"),
     "no epochs": ({"num_epochs": 0}, "num_epochs 0: it must be at least 1."),
     "no batches": ({"train_loader": []}, "train_loader yields no batches"),
+    "an object without validation": ({"metrics": {"f": Mean()}}, "torchmetrics objects need a val_loader"),
     "an unknown figure": ({"monitor": "f1"}, "monitor 'f1' is not among the metrics: train_loss, lr."),
     "another's optimizer": (
         {"optimizer": torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)},

@@ -1,0 +1,93 @@
+"""How TrainingEngine computes loss and metrics of a batch, in training and in evaluation alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modules.config.errors import UserError
+from modules.engine.loading import batch_size_of
+from modules.engine.metrics import Metric, is_torchmetric, mean_to_sum, sum_and_count
+
+Criterion = Callable[[Any, Any], Tensor]
+# (model, batch) -> mean loss of the batch | (loss, samples) | (loss, samples, name -> metric)
+StepFn = Callable[[nn.Module, Any], Any]
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """loss: mean over the batch's samples, a scalar. sums: metric -> (sum, count), scalars on the loss's device."""
+
+    loss: Tensor
+    samples: int
+    sums: dict[str, tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Exactly one of criterion and step_fn must be given. metrics: for criterion; a step_fn returns its own."""
+
+    criterion: Criterion | None = None
+    step_fn: StepFn | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.criterion is None) == (self.step_fn is None):
+            raise UserError(
+                "train needs either criterion(output, target), for batches of (inputs, target), or step_fn(model, "
+                "batch): pass exactly one of them."
+            )
+
+    def run(self, model: nn.Module, batch: Any, measures: bool = True) -> BatchResult:
+        """The forward pass of a batch that is on the model's device. Nothing in it waits for the device.
+
+        measures: whether to compute `metrics`, and to update those that are torchmetrics objects.
+        """
+        if self.step_fn is not None:
+            return _step_result(self.step_fn(model, batch), batch)
+        inputs, target = _inputs_and_target(batch)
+        output = model(inputs)
+        loss = _mean_loss(self.criterion(output, target))
+        with torch.no_grad():
+            sums = dict(self._measure(output, target, loss.device)) if measures else {}
+        return BatchResult(loss, batch_size_of(batch), sums)
+
+    def _measure(self, output: Any, target: Any, device: torch.device) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
+        for name, metric in self.metrics.items():
+            if is_torchmetric(metric):
+                metric.update(output, target)
+            else:
+                yield name, sum_and_count(name, metric(output, target), device)
+
+
+def _step_result(result: Any, batch: Any) -> BatchResult:
+    loss, samples, metrics = (*result, None, None)[:3] if isinstance(result, tuple) else (result, None, None)
+    loss, samples = _mean_loss(loss), batch_size_of(batch) if samples is None else int(samples)
+    if not samples:
+        raise UserError("step_fn: the number of samples in this batch is unknown; return (loss, samples).")
+    sums = {
+        name: sum_and_count(name, value, loss.device)
+        if isinstance(value, tuple)
+        else mean_to_sum(value, samples, loss.device)
+        for name, value in (metrics or {}).items()
+    }
+    return BatchResult(loss, samples, sums)
+
+
+def _inputs_and_target(batch: Any) -> tuple[Any, Any]:
+    if isinstance(batch, list | tuple) and len(batch) == 2:
+        return batch[0], batch[1]
+    raise UserError(
+        f"criterion is for batches of (inputs, target), but the loader yields {type(batch).__name__}"
+        f"{f' of {len(batch)}' if isinstance(batch, list | tuple) else ''}: use step_fn(model, batch)."
+    )
+
+
+def _mean_loss(loss: Tensor) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.dim() > 0:
+        raise UserError("The loss must be the mean over the batch, a scalar tensor; use reduction='mean'.")
+    return loss
