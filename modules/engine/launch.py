@@ -32,6 +32,7 @@ from modules.session.FolderCommands import FolderCommands
 from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import HANGUP_SIGNALS, STOP_SIGNALS
+from modules.session.standard_streams import outlast_readers
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
@@ -127,6 +128,7 @@ def run_rank(
     """
     for number in (*STOP_SIGNALS, *HANGUP_SIGNALS):  # they may reach every process, but the supervisor handles them
         signal.signal(number, signal.SIG_IGN)
+    outlast_readers()
     attempt = int(variables[ATTEMPT_VARIABLE])
     os.environ.update(variables)
     os.environ.update(spawn_variables(local_rank, TrainConfig(), num_ranks, port, run_id, attempt))

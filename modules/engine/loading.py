@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from torch.utils.data.distributed import DistributedSampler
 
+from modules.config.errors import UserError
 from modules.data.draws import torch_seed
 from modules.distributed.Runtime import Runtime
 from modules.engine.EpochPlan import EpochPlan, Key, PrivateRandomState, StepKeys, seed_generators, seeded
@@ -135,7 +136,11 @@ class PreShardedSource:
                 sampler.set_epoch(epoch)
         with seeded(self._seed, epoch, self._runtime.rank, "workers"):
             batches = iter(self._loader)  # this draws the seeds of the workers
-        most = max(self._runtime.gather(len(self._loader), "counting batches"))
+        lengths = self._runtime.gather(len(self._loader), "counting batches")
+        if not min(lengths):
+            rank = lengths.index(0)
+            raise UserError(f"The loader of rank {rank} yields no batches: give every rank at least one.")
+        most = max(lengths)
         last: Any = None
         for number in range(-(-most // self._accumulation)):
             own = list(islice(batches, self._accumulation))

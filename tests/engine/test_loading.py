@@ -17,6 +17,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime
 from modules.engine.loading import batch_size_of, step_source, to_device
 from tests.support.engine_data import Augmented, Stream
@@ -181,6 +182,12 @@ def test_ranks_with_fewer_batches_get_padding():
     steps = list(step_source(loader, RankOf(0, 2, sizes=[3, 5]), 1, seed=1).steps(0))
     assert [step.padding for step in steps] == [False] * 3 + [True] * 2
     assert steps[4].batches[0][0].tolist() == [4, 5]
+
+
+def test_a_rank_without_batches_of_its_own_is_refused_on_every_rank():
+    loader = DataLoader(NUMBERS, batch_size=5, sampler=DistributedSampler(NUMBERS, num_replicas=1, rank=0))
+    with pytest.raises(UserError, match="The loader of rank 1 yields no batches"):
+        list(step_source(loader, RankOf(0, 2, sizes=[5, 0]), 1, seed=1).steps(0))
 
 
 def test_batches_of_any_iterable_are_distributed_round_robin():

@@ -17,7 +17,6 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.config.files import load_config
 from modules.session.TrainCommands import TrainCommands
@@ -31,6 +30,7 @@ from modules.weights.safe import save_tensors
 from tests.support.full_disk import full_disk
 from tests.support.make_loop import make_loop
 from tests.support.Recorder import Recorder
+from tests.support.SyncCounter import SyncCounter
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -418,18 +418,6 @@ def keep_what_is_frozen(make_runtime: MakeRuntime) -> dict[str, Any]:
         "shift": model.shift.tolist(),
         "has_gradient": model.frozen.weight.grad is not None,
     }
-
-
-class SyncCounter(TorchDispatchMode):
-    """Counts reads of tensor values by the host, each of which would be a sync on a GPU."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += function is torch.ops.aten._local_scalar_dense.default
-        return function(*args, **(kwargs or {}))
 
 
 def count_collectives(make_runtime: MakeRuntime, steps: int) -> dict[str, int]:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.config.EmaConfig import EmaConfig
 from modules.config.OptimizerConfig import OptimizerConfig
@@ -23,6 +22,7 @@ from modules.trainer.TrainingLoop import Action
 from modules.trainer.Trigger import Trigger
 from tests.support.make_loop import make_loop
 from tests.support.Recorder import Recorder
+from tests.support.SyncCounter import SyncCounter
 
 CPU = torch.device("cpu")
 ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-2, weight_decay=0.1, max_grad_norm=0.5)
@@ -427,18 +427,6 @@ def test_steps_are_reported_in_order_each_once_with_epochs_from_one():
     loop.fit(Step([data], epoch=e, index=i, ends_epoch=i == 2) for e in range(2) for i in range(3))
     assert [(info.epoch, info.step) for info in recorder.steps] == [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5), (2, 6)]
     assert (loop.epoch, loop.step_in_epoch) == (2, 0)
-
-
-class SyncCounter(TorchDispatchMode):
-    """Counts reads of tensor values by the host, each of which would be a sync on a GPU."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += function is torch.ops.aten._local_scalar_dense.default
-        return function(*args, **(kwargs or {}))
 
 
 def test_the_counter_detects_syncs():
