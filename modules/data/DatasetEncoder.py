@@ -41,7 +41,7 @@ class DatasetEncoder:
     rank must call `latents`, `text` and `pixels`.
     everyone_encodes: every rank encodes a shard; otherwise only the first rank of each node does, and the others wait.
     progress: receives the progress of this rank; an exception that it raises ends the encoding and keeps the cache.
-    tell: receives messages about damaged entries that are encoded again during training.
+    tell: receives the progress of encoding damaged entries again during training.
     unusable: sample id -> why its image can't be used. Set by `latents` and `pixels`; the same on all ranks.
     """
 
@@ -150,9 +150,9 @@ class DatasetEncoder:
             merged = dict(pairs) | merged
         return dict(sorted(merged.items()))
 
-    def _report(self, text: str) -> None:
+    def _report(self, text: str, done: int, total: int) -> None:
         self._runtime.heartbeat.beat()
-        self._progress(text)
+        self._progress(text, done, total)
 
 
 def _rounds(runtime: Runtime, everyone_encodes: bool) -> list[Shard]:

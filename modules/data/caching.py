@@ -40,7 +40,7 @@ IMAGES_AT_ONCE = 4
 CAPTIONS_AT_ONCE = 16
 NUM_READERS = 4
 
-Progress = Callable[[str], None]
+Progress = Callable[[str, int, int], None]  # (activity, items done, items in total)
 # (index, count): every count-th item from index on; None for a rank that does none of the work.
 Shard = tuple[int, int] | None
 WHOLE: Shard = (0, 1)
@@ -83,7 +83,7 @@ def cache_latents(
     cache: TensorCache,
     base: BaseModel,
     shard: Shard = WHOLE,
-    progress: Progress = lambda text: None,
+    progress: Progress = lambda text, done, total: None,
     known_unusable: dict[int, str] | None = None,
 ) -> dict[int, str]:
     """Encodes this rank's shard of the missing latents; returns the unusable images (sample id -> reason).
@@ -110,7 +110,7 @@ def cache_text(
     cache: TensorCache,
     base: BaseModel,
     shard: Shard = WHOLE,
-    progress: Progress = lambda text: None,
+    progress: Progress = lambda text, done, total: None,
 ) -> None:
     """Encodes this rank's shard of the captions that are missing in the cache."""
     import torch
@@ -127,11 +127,11 @@ def cache_text(
             for number, record in zip(chunk, records, strict=True):
                 cache.put(keys[number], record)
             done += len(chunk)
-            progress(f"Caching captions: {done} of {len(missing)}")
+            progress("Caching captions", done, len(missing))
 
 
 def find_undecodable(
-    dataset: Dataset, buckets: Buckets, shard: Shard = WHOLE, progress: Progress = lambda text: None
+    dataset: Dataset, buckets: Buckets, shard: Shard = WHOLE, progress: Progress = lambda text, done, total: None
 ) -> dict[int, str]:
     """Decodes this rank's shard of all images, for methods that train on pixels.
 
@@ -143,7 +143,7 @@ def find_undecodable(
     for done, (sample, pixels) in enumerate(zip(samples, images, strict=True), start=1):
         if isinstance(pixels, str):
             undecodable[sample] = pixels
-        progress(f"Checking images: {done} of {len(samples)}")
+        progress("Checking images", done, len(samples))
     return undecodable
 
 
@@ -199,7 +199,7 @@ def _encode_images(
                     masks = {} if mask is None else {"mask": _mask_of_latents(mask, record)}
                     cache.put(keys[sample], {"latents": record, **masks})
             done += len(chunk)
-            progress(f"Caching images: {done} of {len(missing)}")
+            progress("Caching images", done, len(missing))
     return unusable
 
 

@@ -8,6 +8,7 @@ from modules.session.event_types import (
     Event,
     FailedEvent,
     FinishedEvent,
+    ProgressEvent,
     SampleEvent,
     SamplesEvent,
     SavedEvent,
@@ -30,6 +31,10 @@ class TrainCallbacks:
     def on_status(self, text: str) -> None:
         """A new phase began, such as loading or caching."""
         self.on_event(StatusEvent(text))
+
+    def on_progress(self, text: str, done: int, total: int) -> None:
+        """`done` of the `total` items that this rank has to work on are done; text: the activity."""
+        self.on_event(ProgressEvent(text, done, total))
 
     def on_step(self, info: StepInfo) -> None:
         """An optimizer step is done."""

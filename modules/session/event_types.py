@@ -30,6 +30,16 @@ class StatusEvent(Event):
 
 
 @dataclass(frozen=True)
+class ProgressEvent(Event):
+    """text: the activity. done: how many of this rank's `total` items are done."""
+
+    type: ClassVar[str] = "progress"
+    text: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
 class ValidationEvent(Event):
     """loss: None if it was not finite. ema_loss: also None without EMA."""
 

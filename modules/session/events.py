@@ -25,6 +25,7 @@ from modules.session.event_types import (
     Event,
     FailedEvent,
     FinishedEvent,
+    ProgressEvent,
     SampleEvent,
     SamplesEvent,
     SavedEvent,
@@ -39,6 +40,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
     event.type: event
     for event in (
         StatusEvent,
+        ProgressEvent,
         StepInfo,
         ValidationEvent,
         SampleEvent,

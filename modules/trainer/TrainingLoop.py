@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from modules.data.draws import torch_seed
 from modules.distributed.Heartbeat import PHASE_LIMITS, Phase
 from modules.distributed.Runtime import Runtime, default_device
+from modules.session.RunningMean import RunningMean
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
@@ -50,7 +51,6 @@ StepFunction = Callable[[nn.Module, Any], tuple[Tensor, int, dict[str, Tensor]]]
 MakeOptimizer = Callable[[dict[str, nn.Parameter]], LoopOptimizer]
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-SMOOTHING = 0.98
 MAX_SKIPPED_STEPS = 25
 
 
@@ -98,7 +98,7 @@ class TrainingLoop:
         self.epoch = 0
         self.step_in_epoch = 0  # steps done in the current epoch
         self.stopped = False
-        self.smooth_loss: float | None = None
+        self._smooth_loss = RunningMean()
         self._fault = Fault(self.runtime.rank, os.environ.get("FAULT", ""))
         self._skipped_in_a_row = 0
         self._late: LateReport | None = None
@@ -190,7 +190,8 @@ class TrainingLoop:
             "step": self.step,
             "epoch": self.epoch,
             "step_in_epoch": self.step_in_epoch,
-            "smooth_loss": self.smooth_loss,
+            "smooth_loss": self._smooth_loss.value,
+            "smooth_loss_weight": self._smooth_loss.weight,
             "optimizer": optimizer_numbers,
             "loss_scale": self.loss_scaler.state_dict(),
             "ema": self.ema is not None,
@@ -214,11 +215,13 @@ class TrainingLoop:
             averages = tensors.get("ema") or {name: tensors["model"][name] for name in self.trainable}
             self.ema.load(averages, data["step"])
         self.loss_scaler.load_state_dict(data["loss_scale"])
-        for key in ("step", "epoch", "step_in_epoch", "smooth_loss"):
+        for key in ("step", "epoch", "step_in_epoch"):
             setattr(self, key, data[key])
+        weight = data.get("smooth_loss_weight", 1.0)  # old backups have no weight, as they did not correct the bias
+        self._smooth_loss = RunningMean(data["smooth_loss"], 0.0 if data["smooth_loss"] is None else weight)
 
     def flush(self) -> None:
-        """Reads the pending results of the last step, so that `smooth_loss` includes it."""
+        """Reads the pending results of the last step, so that the smoothed loss includes it."""
         self._read_late()
 
     @contextmanager
@@ -353,8 +356,7 @@ class TrainingLoop:
         figures = report.read()
         self._agreed |= figures.requests
         if figures.loss is not None:
-            before = figures.loss if self.smooth_loss is None else self.smooth_loss
-            self.smooth_loss = SMOOTHING * before + (1 - SMOOTHING) * figures.loss
+            self._smooth_loss.add(figures.loss)
         self._note_skipped(figures.loss is None, report.number)
         memory_bytes, peak_memory_bytes = self._device_memory()
         self.callbacks.on_step(
@@ -363,7 +365,7 @@ class TrainingLoop:
                 step=report.number,
                 steps_total=self.total_steps,
                 loss=figures.loss,
-                smooth_loss=self.smooth_loss,
+                smooth_loss=self._smooth_loss.value,
                 lr=next(iter(report.learning_rates.values())),
                 samples=figures.samples,
                 seconds=report.seconds,

@@ -61,7 +61,7 @@ class BottomBar(ctk.CTkFrame):
 
     def show_run(self, state: RunState) -> None:
         """Show the progress of the run."""
-        self.progress.set(state.step / state.total if state.total else 0)
+        self.progress.set(share_done(state))
         self.status.configure(text=describe_progress(state))
         self.show_button()
 
@@ -117,9 +117,7 @@ def describe_progress(state: RunState) -> str:
         return state.message
     if state.folder is None:
         return "No run yet"
-    parts = [state.phase or ("running" if state.is_running else "ended")]
-    if state.exit is not None and not state.is_running:
-        parts = [str(state.exit.get("status", "ended"))]
+    parts = [describe_phase(state)]
     if state.step:
         parts.append(f"epoch {state.epoch}")
         parts.append(f"step {state.step:,}" + (f" of {state.total:,}" if state.total else ""))
@@ -132,6 +130,24 @@ def describe_progress(state: RunState) -> str:
     if state.is_running and state.eta_seconds is not None:
         parts.append(f"ETA {describe_seconds(state.eta_seconds)}")
     return "   ".join(parts)
+
+
+def describe_phase(state: RunState) -> str:
+    """What the run is doing, or how it ended."""
+    if state.exit is not None and not state.is_running:
+        return str(state.exit.get("status", "ended")).capitalize()
+    if state.is_stopping:
+        return "Stopping…"
+    if state.activity is not None:
+        return f"{state.activity.text}: {state.activity.done:,} of {state.activity.total:,}"
+    return state.phase or ("Running" if state.is_running else "Ended")
+
+
+def share_done(state: RunState) -> float:
+    """The share of the current activity that is done, else of the steps."""
+    if state.activity is not None:
+        return state.activity.done / max(1, state.activity.total)
+    return state.step / state.total if state.total else 0.0
 
 
 def describe_seconds(seconds: float) -> str:

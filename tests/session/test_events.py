@@ -16,6 +16,7 @@ from modules.session.event_types import (
     BackupEvent,
     FailedEvent,
     FinishedEvent,
+    ProgressEvent,
     SampleEvent,
     SamplesEvent,
     SavedEvent,
@@ -31,6 +32,7 @@ STEP = StepInfo(
 )
 EVENTS = [
     StatusEvent("Caching latents"),
+    ProgressEvent("Caching images", 3, 8),
     STEP,
     ValidationEvent(2, 40, 0.5, 0.25),
     SampleEvent("a.png", "a fox", 2),

@@ -42,6 +42,15 @@ class SamplePicture:
 
 
 @dataclass(frozen=True)
+class Activity:
+    """Work before the first step, such as caching: `done` of the `total` items of all ranks."""
+
+    text: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
 class LogLine:
     """One line of the log. time: Unix seconds. rank: None for the supervisor. kind: the event's type."""
 
@@ -55,7 +64,8 @@ class LogLine:
 class RunState:
     """A run from its start to its end.
 
-    folder: None before there is a run. phase: the current activity, in words. is_running: whether its processes are
+    folder: None before there is a run. phase: what it is doing, in words. activity: the progress of that, if it is
+    counted. is_running: whether its processes are
     running. is_stopping: whether it was asked to stop. total: the step at which it ends, 0 while unknown.
     smooth: the running mean of the loss. eta_seconds: until the last step; None while it can't be estimated.
     samples_per_second: over all ranks. exit: the content of exit.json, None while it runs.
@@ -64,6 +74,7 @@ class RunState:
 
     folder: Path | None = None
     phase: str = ""
+    activity: Activity | None = None
     is_running: bool = False
     is_stopping: bool = False
     epoch: int = 0
