@@ -137,6 +137,7 @@ def train_rank(
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(log_file(folder.log_path(rank)))
         callbacks = CallbackList(_listeners(config, folder, rank, log, tells_failure, stack))
+        callbacks.on_started(started)
         commands = FolderCommands(folder, callbacks, run_started=started) if rank == 0 else TrainCommands()
         stack.enter_context(stop_on(signals, commands, callbacks))
         if keeps_awake:

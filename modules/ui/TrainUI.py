@@ -48,6 +48,7 @@ TABS = {
     "sampling": "SamplingTab",
     "backup": "BackupTab",
     "tools": "ToolsTab",
+    "monitor": "MonitorTab",
 }
 TAB_OF_GROUP = {
     "general": "general",

@@ -193,14 +193,10 @@ def _time_calls() -> type[Any]:
 
 
 def _open_run(app: TrainUI, run_folder: str | None) -> LossChart:
-    """The chart of the losses, in its window; run_folder: shows this run."""
-    from modules.ui.widgets.LossChart import LossChart
-
+    """The chart of the losses on the monitor tab; run_folder: shows this run."""
     if run_folder is not None:
         app.run.attach(run_folder)
-    app.bottom_bar.control.show_loss()
-    window = next(child for child in app.winfo_children() if isinstance(child, tkinter.Toplevel))
-    return next(child for child in window.winfo_children() if isinstance(child, LossChart))
+    return app.open_tab("monitor").chart
 
 
 def _scroll_to_end_and_back(app: TrainUI, thumbnails: Thumbnails, seconds: list[float]) -> None:

@@ -24,8 +24,8 @@ from modules.session.following import run_info
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.ui import RunControl as run_control
-from modules.ui.BottomBar import describe_progress, describe_seconds
 from modules.ui.cards.ResumeCard import ResumeCard
+from modules.ui.models.run_text import describe_progress, describe_seconds
 from modules.ui.models.RunState import RunState
 from modules.ui.RunControl import check_of, next_free_folder, run_check
 from modules.ui.tabs.GeneralTab import LookCard
@@ -398,7 +398,9 @@ def test_the_progress_says_step_loss_speed_and_time_left():
         eta_seconds=3723,
     )
     text = describe_progress(state)
-    assert text == "Training   epoch 3   step 1,200 of 2,000   loss 0.1234   2.50 it/s   80.0 img/s   ETA 1:02:03"
+    assert (
+        text == "run   Training   epoch 3   step 1,200 of 2,000   loss 0.1234   ETA 1:02:03   2.50 it/s   80.0 images/s"
+    )
     assert describe_progress(RunState()) == "No run yet"
     assert describe_progress(RunState(message="The run folder is gone.")) == "The run folder is gone."
     assert describe_seconds(59.6) == "01:00"
@@ -801,8 +803,6 @@ def test_a_run_whose_events_are_cut_in_the_middle_of_a_line_is_shown_on_every_ta
     for name in TABS:
         app.open_tab(name)
         app.update()
-    app.bottom_bar.loss.invoke()
-    app.update()
     assert app.run.state.step == 1
 
 
