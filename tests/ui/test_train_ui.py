@@ -625,11 +625,11 @@ def test_family_and_method_follow_the_settings_and_set_them(app):
 
 
 def test_control_tab_goes_around_the_tabs(app):
-    app.open_tab("tools")
+    app.open_tab("monitor")
     press(app, "<Control-Tab>")
     assert app.tab_bar.selected == "general"
     press(app, "<Control-Prior>")
-    assert app.tab_bar.selected == "tools"
+    assert app.tab_bar.selected == "monitor"
 
 
 def test_the_last_state_comes_back(make_app, tmp_path, wait_for):
