@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Make pictures from a model, with LoRAs and embeddings if wanted.")
+    parser = argparse.ArgumentParser(description="Make images from a model, with LoRAs and embeddings if wanted.")
     parser.add_argument("--base", required=True, metavar="DIR", help="diffusers folder, Hub id or single file")
     parser.add_argument("--config", default="", metavar="DIR", help="diffusers folder, for a single file")
     parser.add_argument(

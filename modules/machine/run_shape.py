@@ -92,7 +92,7 @@ def shape_lines(shape: RunShape, config: TrainConfig) -> list[tuple[str, str]]:
     parts = f"{shape.local_batch:g} per device x {devices} x {shape.accumulation} accumulation"
     return [
         ("Processes", f"{shape.num_ranks} on {nodes}{each}"),
-        ("Batch", f"{parts} = {shape.batch} pictures a step"),
+        ("Batch", f"{parts} = {shape.batch} images a step"),
         ("Steps", _steps_text(shape, config)),
         ("Learning rate", "; ".join(_rate_text(rate, shape, config) for rate in shape.rates)),
     ]
@@ -149,7 +149,7 @@ def _steps(config: TrainConfig, num_samples: int | None, batch: int) -> int | No
 
 def _steps_text(shape: RunShape, config: TrainConfig) -> str:
     if shape.steps is None:
-        return "the pictures are not counted yet"
+        return "the images are not counted yet"
     epochs = f"{config.epochs} epoch{'s' if config.epochs > 1 else ''}"
     text = f"{shape.num_samples:,} samples x {epochs} / {shape.batch} = {shape.steps:,} steps"
     if shape.num_ranks == 1:

@@ -321,7 +321,7 @@ def test_two_fast_presses_of_start_ask_once_about_a_folder_that_holds_a_run(app,
     asked = answer_all(app, "Cancel")
     when_seen(monkeypatch, app.bottom_bar.start.invoke)
     app.bottom_bar.start.invoke()
-    assert asked == ["Run folder"]
+    assert asked == ["Output folder"]
 
 
 def test_a_second_press_of_start_in_the_summary_neither_starts_again_nor_stops_the_run(app, wait_for, monkeypatch):
@@ -533,7 +533,7 @@ def test_what_a_preset_would_change_is_shown_before_it_is_taken(app, wait_for):
 
 
 def test_a_preset_says_what_it_has_kept_and_one_undo_brings_all_back(app, wait_for, settle):
-    app.settings.set("concepts.0.path", "my pictures")
+    app.settings.set("concepts.0.path", "my images")
     app.settings.set("workspace_dir", "my run")
     before = app.settings.values
     window = app.top_bar.choose_preset()
@@ -592,7 +592,7 @@ def test_changes_are_listed_and_taken_back(app):
     assert set(window.table.get_children()) == {"epochs", "batch_size"}
     assert window.table.item("epochs", "values")[1:] == ("100", "3")
     window.table.selection_set("epochs")
-    window._act(dict(window._actions)["Take back"])
+    window._act(dict(window._actions)["Revert"])
     assert app.settings.modified_paths() == ["batch_size"]
 
 
@@ -621,7 +621,7 @@ def test_family_and_method_follow_the_settings_and_set_them(app):
     app.top_bar.family._command("Stable Diffusion XL")
     assert app.settings.get("family") == "sdxl"
     app.settings.set("method", "full")
-    assert app.top_bar.method.get() == "Full training"
+    assert app.top_bar.method.get() == "Full fine-tune"
 
 
 def test_control_tab_goes_around_the_tabs(app):

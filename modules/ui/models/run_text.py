@@ -101,7 +101,7 @@ def wait_advice(ranks: Sequence[RankRow]) -> str:
     longest = max(waits, key=waits.__getitem__, default=None)
     if longest is None or waits[longest] < LONG_WAIT:
         return ""
-    return f"Rank {longest} waits for images {percent(waits[longest])} of the time: raise Prefetch on the data tab."
+    return f"Rank {longest} waits for images {percent(waits[longest])} of the time: raise Prefetch on the Data tab."
 
 
 def percent(share: float) -> str:

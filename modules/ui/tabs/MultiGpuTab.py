@@ -251,7 +251,7 @@ class MultiGpuTab(ctk.CTkFrame):
 
     def _build_shape_card(self) -> None:
         """Create this card at once, so that the search finds its fields; the form itself is built in slices."""
-        self._run_card = Card(self._page, self.app, "Run shape")
+        self._run_card = Card(self._page, self.app, "Parallelism")
         others = [path for path, info in settings_by_path().items() if info.group == "multi_gpu"]
         first = ["enable_multi_gpu", *ALWAYS, *BATCH_PATHS]
         paths = [*first, *(path for path in others if path not in first)]
