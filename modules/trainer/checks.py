@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
-from modules.config.validation import check_batch, check_settings
+from modules.config.validation import check_batch, check_settings, find_problems
 from modules.data.prepare import check_sizes
 from modules.distributed.Heartbeat import read_limits
 from modules.distributed.usable_gpus import supports_bf16
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
-from modules.machine.can_start import StartFacts, blocking, can_start
-from modules.machine.run_shape import ranks_here, run_shape
+from modules.machine.can_start import StartFacts, blocking, shape_problems
+from modules.machine.run_shape import run_shape
 from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
 from modules.session.RunFolder import RunFolder
@@ -63,16 +63,17 @@ def check_own_start(config: TrainConfig, machine: Machine, resume: bool = False)
 
     Raises UserError like `check_before_start`, and for settings that the machine's devices don't support.
     """
-    num_ranks = ranks_here(config, machine.gpus, machine.cores)
+    shape = run_shape(config, machine)
     if config.device_indexes and not machine.gpus:
         from modules.distributed.Runtime import default_device
 
         default_device(config.device_indexes)  # torch may know GPUs of other vendors
-    base = check_before_start(config, run_shape(config, num_ranks).num_ranks, resume)
-    problems = can_start(config, StartFacts(machine, base_bytes=base.size_bytes or None), resume)
+    base = check_before_start(config, shape.num_ranks, resume)
+    facts = StartFacts(machine, base_bytes=base.size_bytes or None)
+    problems = [*find_problems(config), *shape_problems(config, shape, facts, resume)]
     if refused := blocking(problems):
         raise ConfigError(refused)
-    return [problem.message for problem in problems]
+    return list(dict.fromkeys(problem.message for problem in problems))
 
 
 def check_compiles(config: TrainConfig) -> None:
