@@ -28,38 +28,36 @@ from modules.session.signals import remember_signals
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-    from modules.config.TrainConfig import TrainConfig
     from modules.distributed.environments import RankEnvironment
-    from modules.launch.plan import LaunchPlan
+    from modules.launch.plan import JoinPlan
     from modules.launch.RankWatch import Failure
 
 VERDICT_SECONDS = 5.0
 REFUSED = 2  # the exit code for any other invalid setting, too
 
 
-def join_training(config: TrainConfig, plan: LaunchPlan) -> NoReturn:
+def join_training(plan: JoinPlan) -> NoReturn:
     """Train as the rank that a launcher has assigned to this process, then exit: with 0 if finished or stopped.
 
     Unless the launcher itself runs under a supervisor of Chorus, the ranks of a machine watch each other.
     Raises UserError for what can be refused before the ranks have met.
     """
-    environment, resume = plan.environment, plan.resume
+    environment = plan.environment
     started = float(os.environ.get(STARTED_VARIABLE) or time.time())
     lifeline, watch = Lifeline.from_environment(environment.rank), None
     is_supervised = lifeline is not None
-    stops, requeues = plan.stop_signals, plan.requeue_signals
-    remember_signals(requeues)
-    config = with_found_ranks(config, environment)
-    folder = RunFolder(config.workspace_dir)
+    remember_signals(plan.requeue_signals)
+    folder = RunFolder(plan.config.workspace_dir)
     held = contextlib.ExitStack()  # until the process ends
-    if not is_supervised:
+    if lifeline is None:
         launcher = LauncherWatch(environment.rank)
         if environment.has_store:  # else the parent may be a shell that started the rank by hand and may exit
             launcher.start()
-        lifeline, watch = _meet(config, environment, folder, resume, held)
+        lifeline, watch = _meet(plan, folder, held)
         launcher.folder = folder
-    remember_signals(stops)  # even after the training: torchrun's SIGTERM to all others must not preempt the verdict
-    outcome = train_as_rank(config, environment, lifeline, resume, started, (*stops, *requeues))
+    # even after the training: torchrun's SIGTERM to all others must not preempt the verdict
+    remember_signals(plan.stop_signals)
+    outcome = train_as_rank(plan, lifeline, started)
     if outcome.status == "failed":
         if not outcome.is_symptom:  # torchrun takes the earliest reported error as the cause
             _tell_torchrun(outcome)
@@ -74,31 +72,18 @@ def join_training(config: TrainConfig, plan: LaunchPlan) -> NoReturn:
     end_process(outcome, lifeline)
 
 
-def with_found_ranks(config: TrainConfig, environment: RankEnvironment) -> TrainConfig:
-    """`config` with the ranks that the launcher has actually started."""
-    return replace(
-        config,
-        enable_multi_gpu=environment.world_size > 1,
-        world_size=environment.local_world_size,
-        num_nodes=environment.num_nodes,
-        node_rank=environment.node_rank,
-        master_addr=environment.master_addr,
-    )
-
-
-def _meet(
-    config: TrainConfig, environment: RankEnvironment, folder: RunFolder, resume: bool, held: contextlib.ExitStack
-) -> tuple[Lifeline, threading.Thread | None]:
+def _meet(plan: JoinPlan, folder: RunFolder, held: contextlib.ExitStack) -> tuple[Lifeline, threading.Thread | None]:
     """Join the process group, let rank 0 prepare the run folder, and connect this machine's ranks to their watch.
 
     Also returns the thread of the watch if this rank hosts it.
     """
     from modules.distributed.setup_distributed import run_store, setup_distributed
 
-    setup_distributed(config, tell=None)  # which devices train is reported later, when there is a log
+    environment = plan.environment
+    setup_distributed(plan.config, tell=None)  # which devices train is reported later, when there is a log
     store = run_store()
     if environment.rank == 0:
-        store.set("refusal", _take_folder(folder, resume, held))
+        store.set("refusal", _take_folder(folder, plan.resume, held))
     refusal = store.get("refusal").decode()
     if refusal and environment.rank == 0:
         raise UserError(refusal)
@@ -120,9 +105,7 @@ def _take_folder(folder: RunFolder, resume: bool, held: contextlib.ExitStack) ->
     return ""
 
 
-def _connect(
-    environment: RankEnvironment, folder: RunFolder, store: Store
-) -> tuple[Lifeline, threading.Thread | None]:
+def _connect(environment: RankEnvironment, folder: RunFolder, store: Store) -> tuple[Lifeline, threading.Thread | None]:
     """Connect this rank to the watch over its machine, which local rank 0 runs in a thread."""
     node = environment.node_rank
     leader = environment.rank - environment.local_rank

@@ -16,11 +16,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from modules.config.presets import ROOT
-from modules.config.TrainConfig import TrainConfig
 from modules.launch.parent_watch import PARENT_VARIABLE
+
+if TYPE_CHECKING:
+    from modules.launch.plan import SupervisePlan
 
 SAVE_SECONDS = 600  # for ranks to save after a signal, before torchrun kills them; its default of 30 s is too short
 
@@ -175,14 +177,9 @@ class TorchrunLauncher:
 
 
 def torchrun_command(
-    config: TrainConfig,
-    script_args: Sequence[str],
-    num_ranks: int,
-    port: int,
-    log_dir: str | os.PathLike,
-    ends: str | os.PathLike,
+    plan: SupervisePlan, script_args: Sequence[str], log_dir: str | os.PathLike, ends: str | os.PathLike
 ) -> list[str]:
-    """The argument list that starts `num_ranks` ranks of this node with torchrun's agent.
+    """The argument list that starts the ranks of this node with torchrun's agent.
 
     script_args: the script and its arguments. ends: as for `TorchrunLauncher`. log_dir: where ranks report errors to
     torchrun; by default it creates a folder in the system's temporary one and leaves it there.
@@ -194,15 +191,15 @@ def torchrun_command(
         str(ROOT / "scripts" / "elastic_agent.py"),
         str(ends),
         "--nnodes",
-        str(config.num_nodes),
+        str(plan.num_nodes),
         "--node-rank",
-        str(config.node_rank),
+        str(plan.node_rank),
         "--nproc-per-node",
-        str(num_ranks),
+        str(plan.num_ranks),
         "--master-addr",
-        config.master_addr,
+        plan.config.master_addr,
         "--master-port",
-        str(port),
+        str(plan.port),
         "--log-dir",
         str(log_dir),
         "--shutdown-timeout",

@@ -41,6 +41,7 @@ from modules.trainer.TrainingError import StopRequested
 from modules.weights.libraries import gc_paused
 
 if TYPE_CHECKING:
+    from modules.launch.plan import HerePlan
     from modules.trainer.GenericTrainer import GenericTrainer
 
 OUT_OF_MEMORY = (
@@ -76,28 +77,28 @@ class Outcome:
         return {"finished": FINISHED, "stopped": stopped, "failed": FAILED}[self.status]
 
 
-def run_training(config: TrainConfig, resume: bool = False) -> int:
+def run_training(plan: HerePlan) -> int:
     """Train on one device in this process and return the exit code, as in `Outcome`.
 
     Raises UserError if the run folder can't be used; any later error is recorded there.
     """
     started = time.time()
-    signals = (*stop_signals(), *requeue_signals())
-    folder = RunFolder(config.workspace_dir)
+    signals = (*plan.stop_signals, *plan.requeue_signals)
+    folder = RunFolder(plan.config.workspace_dir)
 
     def make_trainer(callbacks: TrainCallbacks, commands: TrainCommands) -> GenericTrainer:
         from modules.trainer.GenericTrainer import GenericTrainer
 
-        return GenericTrainer(config, callbacks, commands, resume=resume)
+        return GenericTrainer(plan.config, callbacks, commands, resume=plan.resume)
 
     with signals_remembered(signals):  # a signal before or after the training must not prevent its end being recorded
-        if not resume:
+        if not plan.resume:
             folder.refuse_earlier_run()  # before exit.json of the earlier run is touched
         folder.create()
         with RunLock(folder.lock_path):
             folder.clear_exit()
             outcome = train_rank(
-                config, folder, make_trainer, started=started, signals=signals, keeps_awake=config.keep_awake
+                plan.config, folder, make_trainer, started=started, signals=signals, keeps_awake=plan.config.keep_awake
             )
             record_end(folder, outcome)
     return outcome.exit_code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from modules.config.files import config_from_values
 from modules.distributed.environments import SlurmEnvironment
 from modules.launch import join
 from modules.launch.lifeline import Lifeline, LifelineServer
-from modules.launch.plan import LaunchPlan
+from modules.launch.plan import JoinPlan
 from modules.launch.RankWatch import watch_in_thread
 from modules.launch.run import Outcome
 from modules.session.signals import stop_signals
@@ -29,6 +30,17 @@ def same_signals():
         signal.signal(number, handler)
 
 
+def planned(environment: SlurmEnvironment, folder: Path) -> JoinPlan:
+    return JoinPlan(
+        config=config_from_values({"workspace_dir": str(folder)}),
+        resume=False,
+        stop_signals=(),
+        requeue_signals=(),
+        environment=environment,
+        is_supervised=False,
+    )
+
+
 def test_the_rank_that_keeps_the_watch_of_a_machine_stays_until_its_other_ranks_are_done(monkeypatch, tmp_path):
     """On the second of two machines, whose ranks no other machine waits for at the end."""
     order = []
@@ -37,7 +49,7 @@ def test_the_rank_that_keeps_the_watch_of_a_machine_stays_until_its_other_ranks_
         second.on_lost = lambda: order.append("the second has lost the first")
         watch = watch_in_thread(server, lambda failure: order.append(failure.text), (2, 3))
 
-        def train(config, environment, lifeline, *arguments):
+        def train(plan, lifeline, started):
             lifeline.done("finished", 8)
             return Outcome("finished", 8)
 
@@ -53,8 +65,7 @@ def test_the_rank_that_keeps_the_watch_of_a_machine_stays_until_its_other_ranks_
         other = threading.Thread(target=end_later)
         other.start()
         environment = SlurmEnvironment(2, 0, 4, 2, 1, 2, "127.0.0.1", 12355, "job", 0)
-        plan = LaunchPlan("join", 2, environment=environment)
-        join.join_training(config_from_values({"workspace_dir": str(tmp_path)}), plan)
+        join.join_training(planned(environment, tmp_path))
         other.join()
         first.close()
         second.close()
@@ -73,8 +84,7 @@ def test_the_rank_that_keeps_the_watch_waits_for_nobody_after_a_second_ctrl_c(mo
         monkeypatch.setattr(join, "train_as_rank", lambda *arguments: Outcome("stopped", at_once=True))
         monkeypatch.setattr(join, "end_process", lambda outcome, lifeline: ended.append(watch.is_alive()))
         environment = SlurmEnvironment(0, 0, 2, 2, 0, 1, "127.0.0.1", 12355, "job", 0)
-        plan = LaunchPlan("join", 2, environment=environment)
-        join.join_training(config_from_values({"workspace_dir": str(tmp_path)}), plan)
+        join.join_training(planned(environment, tmp_path))
         assert ended == [True]
         first.done("stopped", 0)
         second.done("stopped", 0)
