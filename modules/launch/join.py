@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from modules.launch.RankWatch import Failure
 
 VERDICT_SECONDS = 5.0
+REFUSAL_SECONDS = 2.0  # for one rank to print what is wrong before the launcher ends it because of the others
+READ_SECONDS = 10.0  # for the others to read a refusal of rank 0
 REFUSED = 2  # the exit code for any other invalid setting, too
 
 
@@ -85,11 +87,21 @@ def _meet(plan: JoinPlan, folder: RunFolder, held: contextlib.ExitStack) -> tupl
     if environment.rank == 0:
         store.set("refusal", _take_folder(folder, plan.resume, held))
     refusal = store.get("refusal").decode()
-    if refusal and environment.rank == 0:
-        raise UserError(refusal)
-    if refusal:  # rank 0 reports it
-        raise SystemExit(REFUSED)
+    if refusal:
+        _end_refused(environment, store, refusal)
     return _connect(environment, folder, store)
+
+
+def _end_refused(environment: RankEnvironment, store: Store, refusal: str) -> NoReturn:
+    """Raises UserError on rank 0, once the others have read the refusal: the store may end with its process."""
+    if environment.rank > 0:
+        store.add("refused", 1)
+        time.sleep(REFUSAL_SECONDS)
+        raise SystemExit(REFUSED)
+    deadline = time.monotonic() + READ_SECONDS
+    while store.add("refused", 0) < environment.world_size - 1 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    raise UserError(refusal)
 
 
 def _take_folder(folder: RunFolder, resume: bool, held: contextlib.ExitStack) -> str:

@@ -13,7 +13,7 @@ from modules.config.errors import UserError
 from modules.distributed.environments import find_environment
 from modules.launch.accelerate import launcher_arguments
 from modules.launch.check_plan import check_plan
-from modules.launch.join import REFUSED, join_training
+from modules.launch.join import REFUSAL_SECONDS, REFUSED, join_training
 from modules.launch.plan import JoinPlan, SupervisePlan, plan_launch
 from modules.launch.run import run_training
 from modules.launch.supervise import supervise_training
@@ -26,8 +26,6 @@ from modules.session.standard_streams import outlast_readers
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.distributed.environments import RankEnvironment
-
-REFUSAL_SECONDS = 2.0  # for one rank to print what is wrong before the launcher ends it because of the others
 
 
 def start_training(

@@ -8,7 +8,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from torch.distributed import HashStore
 
+from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.distributed.environments import SlurmEnvironment
 from modules.launch import join
@@ -16,6 +18,7 @@ from modules.launch.lifeline import Lifeline, LifelineServer
 from modules.launch.plan import JoinPlan
 from modules.launch.RankWatch import watch_in_thread
 from modules.launch.run import Outcome
+from modules.session.RunFolder import RunFolder
 from modules.session.signals import stop_signals
 from tests.support.waiting import wait_until
 
@@ -70,6 +73,31 @@ def test_the_rank_that_keeps_the_watch_of_a_machine_stays_until_its_other_ranks_
         first.close()
         second.close()
     assert order == ["the second is done", "the first ends"]
+
+
+def test_rank_0_stays_until_the_others_have_read_why_all_are_refused(monkeypatch, tmp_path):
+    """Its end may take the store with it, or have the launcher kill the others."""
+    (tmp_path / "models" / "model").mkdir(parents=True)
+    store, ended = HashStore(), []
+    monkeypatch.setattr("modules.distributed.setup_distributed.setup_distributed", lambda config, tell: None)
+    monkeypatch.setattr("modules.distributed.setup_distributed.run_store", lambda: store)
+    monkeypatch.setattr(join, "REFUSAL_SECONDS", 0.0)
+
+    def meet(rank: int) -> None:
+        environment = SlurmEnvironment(rank, rank, 2, 2, 0, 1, "127.0.0.1", 12355, "job", 0)
+        folder = RunFolder(tmp_path)
+        with pytest.raises((UserError, SystemExit)) as end, contextlib.ExitStack() as held:
+            join._meet(planned(environment, tmp_path), folder, held)
+        ended.append((rank, type(end.value)))
+
+    first = threading.Thread(target=meet, args=(0,))
+    first.start()
+    assert store.get("refusal")
+    threading.Event().wait(LATER_SECONDS)
+    assert ended == []
+    meet(1)
+    first.join()
+    assert sorted(ended) == [(0, UserError), (1, SystemExit)]
 
 
 def test_the_rank_that_keeps_the_watch_waits_for_nobody_after_a_second_ctrl_c(monkeypatch, tmp_path):
