@@ -359,6 +359,23 @@ def test_a_run_that_can_be_backed_up_nowhere_on_its_way_ends_and_keeps_its_last_
     assert train_here(config, resume=True) == 0
 
 
+def test_a_finished_run_that_is_resumed_saves_nothing_again(make_config, capfd):
+    config = make_config("max_steps=1")
+    models = RunFolder(config.workspace_dir).models_dir
+    assert train_here(config) == 0
+    (model,) = saved = list(models.iterdir())
+    capfd.readouterr()
+    assert train_here(config, resume=True) == 0
+    assert "Nothing is left to do: the run finished at step 1" in capfd.readouterr().err
+    assert list(models.iterdir()) == saved
+    assert (record(config)["status"], last_events(config)[-1]) == ("finished", "finished")
+    model.unlink()  # as if it had been saved in a fallback folder
+    assert train_here(config, resume=True) == 0
+    assert list(models.iterdir()) == saved
+    assert train_here(make_config("max_steps=2"), resume=True) == 0
+    assert len(list(models.iterdir())) == 2
+
+
 # --- as a task of SLURM -----------------------------------------------------------------------------------------------
 
 
