@@ -17,7 +17,7 @@ from modules.launch.lifeline import LOST_EXIT_CODE, Lifeline, LifelineServer
 from modules.launch.parent_watch import wait_for_end_of
 from modules.launch.rank import end_process, train_as_rank
 from modules.launch.RankWatch import watch_in_thread
-from modules.launch.run import Outcome, record_end
+from modules.launch.run import record_end
 from modules.launch.stacks import with_stacks
 from modules.session.FolderCommands import STARTED_VARIABLE
 from modules.session.printing import print_text
@@ -61,8 +61,8 @@ def join_training(plan: JoinPlan) -> NoReturn:
     remember_signals(plan.stop_signals)
     outcome = train_as_rank(plan, lifeline, started)
     if outcome.status == "failed":
-        if not outcome.is_symptom:  # torchrun takes the earliest reported error as the cause
-            _tell_torchrun(outcome)
+        if outcome.error is not None and not outcome.is_symptom:  # torchrun takes the earliest one as the cause
+            _tell_torchrun(outcome.error)
         if not is_supervised:  # the verdict ends this process; it may come from one of its own threads
             time.sleep(VERDICT_SECONDS)
     elif not is_supervised and environment.rank == 0:
@@ -181,14 +181,14 @@ class LauncherWatch(threading.Thread):
         os._exit(LOST_EXIT_CODE)
 
 
-def _tell_torchrun(outcome: Outcome) -> None:
-    """Report the error for the summary that torchrun prints. Does nothing under another launcher."""
+def _tell_torchrun(error: Exception) -> None:
+    """Report `error` for the summary that torchrun prints. Does nothing under another launcher."""
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-    parts = outcome.error.args  # torchrun prints them verbatim
-    outcome.error.args = tuple(visible_text(part) if isinstance(part, str) else part for part in parts)
+    parts = error.args  # torchrun prints them verbatim
+    error.args = tuple(visible_text(part) if isinstance(part, str) else part for part in parts)
     try:
-        raise outcome.error
-    except Exception as error:  # torchrun records the traceback of the exception being handled
+        raise error
+    except Exception as raised:  # torchrun records the traceback of the exception being handled
         with contextlib.suppress(OSError):  # its folder is gone or the disk full: the record is only a copy
-            get_error_handler().record_exception(error)
+            get_error_handler().record_exception(raised)
