@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 def train_as_rank(plan: JoinPlan, lifeline: Lifeline, started: float) -> Outcome:
     """Train as one of several ranks, and report the outcome over `lifeline`. started: as for `train_rank`."""
-    config, environment = plan.config, plan.environment
-    folder = RunFolder(config.workspace_dir)
+    environment, folder = plan.environment, RunFolder(plan.config.workspace_dir)
     tqdm.set_lock(threading.RLock())  # the default is a lock between processes, which would outlive os._exit
     dump_stacks_on_request(folder.stacks_path(environment.rank))
     trainers: list[DistributedTrainer] = []
@@ -33,15 +32,15 @@ def train_as_rank(plan: JoinPlan, lifeline: Lifeline, started: float) -> Outcome
     def make_trainer(callbacks: TrainCallbacks, commands: TrainCommands) -> DistributedTrainer:
         from modules.trainer.DistributedTrainer import DistributedTrainer
 
-        arguments = (config, callbacks, commands, environment.local_rank)
+        arguments = (plan.config, callbacks, commands, environment.local_rank)
         trainers.append(DistributedTrainer(*arguments, resume=plan.resume, heartbeat=lifeline))
         return trainers[0]
 
     outcome = train_rank(
-        config,
         folder,
         make_trainer,
         started=started,
+        tensorboard=plan.config.tensorboard,
         rank=environment.rank,
         tells_failure=False,
         signals=(*plan.stop_signals, *plan.requeue_signals),

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from modules.config.errors import UserError
-from modules.config.TrainConfig import TrainConfig
 from modules.launch.run import train_rank
 from modules.launch.start import start_training
 from modules.session.backups import damage
@@ -108,7 +107,7 @@ def toy_run(tmp_path):
 
         folder = RunFolder(tmp_path)
         folder.create()
-        return train_rank(TrainConfig(tensorboard=False), folder, make, started=0.0, signals=signals)
+        return train_rank(folder, make, started=0.0, tensorboard=False, signals=signals)
 
     return run
 
