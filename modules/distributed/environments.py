@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypedDict
 
 from modules.config.errors import UserError
 from modules.session.slurm import is_task
@@ -195,7 +195,20 @@ class SlurmEnvironment(RankEnvironment):
         )
 
 
-def _read_ranks(env: Env) -> dict[str, int | str]:
+class _Ranks(TypedDict):
+    """The fields of RankEnvironment that `_read_ranks` finds."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    master_addr: str
+    master_port: int
+
+
+def _read_ranks(env: Env) -> _Ranks:
     """Reads the variables of torch's `env://` initialization and, if set, those that torchrun adds."""
     world_size = _number(env, "WORLD_SIZE", 1)
     master_addr = _text(env, "MASTER_ADDR")
@@ -235,7 +248,8 @@ def _first_host(env: Env) -> str:
     """The host of rank 0, the first in a list such as "n[03-05,9],m1" (here n03)."""
     name = _first_set(env, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
     text = _text(env, name)
-    first = re.match(r"(?:[^\[\],]|\[[^\[\]]*\])*", text)[0]  # up to the first comma outside brackets
+    match = re.match(r"(?:[^\[\],]|\[[^\[\]]*\])*", text)  # up to the first comma outside brackets
+    first = match[0] if match else ""
     host = re.sub(r"\[([0-9]+)[^\[\]]*\]", r"\1", first)
     if not re.fullmatch(r"[A-Za-z0-9._-]+", host) or text[len(first) : len(first) + 1] not in ("", ","):
         raise _refusal(name, text, 'a list of hosts such as "n[03-05,9],m1"')
