@@ -132,8 +132,8 @@ class GenericTrainer:
                 self.step >= self.loop.total_steps and is_complete(self.run_folder, self.step), "resuming"
             )
         self._add_actions()
-        if text := no_validation_warning(self.config, len(run.plan.validation_samples)):
-            progress.warn(text)
+        if warning := no_validation_warning(self.config, len(run.plan.validation_samples)):
+            progress.warn(warning)
         if self.runtime.is_main:  # last, so that a failed start does not overwrite the settings of an earlier run
             self.run_folder.freeze_config(self.config)
 
@@ -361,5 +361,5 @@ class GenericTrainer:
         return tensors, data
 
     def _check_ranks(self) -> None:
-        tensors = self.runtime.replicated(self.loop.trainable)
+        tensors = self.runtime.replicated(dict(self.loop.trainable))
         check_same(self.runtime, self.step, "trained weights", lambda: checksum(tensors), "the memory of its device")
