@@ -11,7 +11,7 @@ import modules.families
 from modules.families.Family import Family
 
 if TYPE_CHECKING:
-    from diffusers import DiffusionPipeline
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 
 
 def _declared() -> dict[str, Family]:

@@ -18,7 +18,7 @@ from modules.weights.lora_files import load_lora
 
 if TYPE_CHECKING:
     import torch
-    from diffusers import DiffusionPipeline
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 
 
 def load_pipeline(
