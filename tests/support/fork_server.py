@@ -14,6 +14,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing import resource_tracker, util
@@ -84,6 +85,7 @@ def _run_as_python(arguments: Sequence[str], environment: Mapping[str, str]) -> 
     """What `python *arguments` would do: run a script or, behind -m, a module."""
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # found anew where the environment says
     if arguments[0] == "-u":
         arguments = arguments[1:]
     if arguments[0] == "-m":
