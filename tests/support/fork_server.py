@@ -142,7 +142,11 @@ def _end_as_python(arguments: list[str], environment: dict[str, str]) -> None:
             signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - to the end of the process
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        # those of the other process may have been replaced, and closed
+        stream = open(number, mode, 1, encoding="utf-8", closefd=False)  # noqa: SIM115 - to the end of the process
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # where the other process has put something in their place
     util._close_stdin = lambda: None  # it is this process's own, not that of the one it was forked from
     process = multiprocessing.get_context("fork").Process(target=_run_as_python, args=(arguments, environment))
