@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
+from modules.config.installation import INSTALL_TORCH_BUILD
 from modules.distributed.allocator import enable_expandable_segments
 from modules.distributed.torch_facts import no_cuda_reason
 from modules.machine.devices import driver_fault, list_gpus, no_gpu_reason
@@ -32,7 +33,7 @@ def check_gpus() -> None:
         return
     if torch.version.cuda is None:
         reason = f"PyTorch {torch.__version__} was built without CUDA"
-        remedy = "install a CUDA build with `python scripts/setup_env.py` and CHORUS_TORCH_INDEX set to its index"
+        remedy = f"install a CUDA build {INSTALL_TORCH_BUILD}"
     else:
         reason = fault or reason.split(". ")[0]  # torch adds URLs
         remedy = "install a matching driver and restart"

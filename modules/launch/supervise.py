@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from modules.config.batch_size import global_batch, learning_rate_factor, scientific
 from modules.config.errors import UserError
 from modules.config.files import config_from_values, save_config, to_values
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment, spawn_variables
 from modules.launch.launchers import Launcher, SpawnLauncher, TorchrunLauncher, torchrun_command
 from modules.launch.lifeline import Lifeline
