@@ -23,35 +23,28 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from modules.config.EmaConfig import EmaConfig
 from modules.config.errors import UserError
-from modules.config.ModelConfig import ModelConfig
-from modules.config.TrainConfig import TrainConfig
-from modules.distributed.Runtime import Runtime, default_device
-from modules.distributed.setup_distributed import cleanup_distributed, create_runtime, setup_distributed
-from modules.distributed.usable_gpus import supports_bf16
+from modules.distributed.setup_distributed import cleanup_distributed
+from modules.engine.EngineCheckpoints import EngineCheckpoints
 from modules.engine.EngineOptimizer import EngineOptimizer
+from modules.engine.EpochTotals import EpochTotals
 from modules.engine.History import History
+from modules.engine.joining import introduce_ranks, join_ranks, make_runtime, precision_name
 from modules.engine.loading import LoadedStep, StepSource, step_source, to_device
 from modules.engine.metrics import MeanFigures, Metric, is_torchmetric, mean_to_sum
 from modules.engine.RankContext import rank_context
 from modules.engine.Task import Criterion, StepFn, Task
-from modules.session.atomic import remove_folder
 from modules.session.backups import ENGINE
 from modules.session.names import safe_file_name
 from modules.session.printing import print_line
-from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
-from modules.trainer.BackupStore import Backup, BackupStore
+from modules.trainer.BackupStore import Backup
 from modules.trainer.evaluation_mode import evaluation_mode
 from modules.trainer.heap import keep_freed_memory
 from modules.trainer.LoopSettings import LoopSettings
-from modules.trainer.resuming import newest_backup
 from modules.trainer.Step import Step
 from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
-from modules.trainer.TrainingLoop import AUTOCAST, Action, TrainingLoop, autocast
+from modules.trainer.TrainingLoop import Action, TrainingLoop, autocast
 from modules.trainer.Trigger import Trigger
-
-PRECISIONS = {None: "no", torch.float32: "no", **{dtype: name for name, dtype in AUTOCAST.items()}}
-DEFAULT_PORT = "12355"
 
 
 class TrainingEngine:
@@ -87,27 +80,23 @@ class TrainingEngine:
         output_dir: str | os.PathLike = "runs",
         seed: int = 42,
     ):
-        self.runtime = _make_runtime(device, distributed, local_rank, world_size, backend, sync_batchnorm)
+        self.runtime = make_runtime(device, distributed, local_rank, world_size, backend, sync_batchnorm)
         self.device = self.runtime.device
         self.model = model.to(self.device)
         self.seed = seed
         self.folder = Path(output_dir) / safe_file_name(experiment_name)
         self.history = History()
-        self._precision = PRECISIONS[_amp_dtype(use_amp, amp_dtype, self.device)]
+        self._precision = precision_name(use_amp, amp_dtype, self.device)
         if distributed:
-            setup_distributed(_settings(backend, self._precision))  # joined already: it says who trains, and how
+            introduce_ranks(backend, self._precision)
         self._ema = EmaConfig(enabled=use_ema, decay=ema_decay)
         self._totals = EpochTotals()
         self._warnings = PrintWarnings() if self.is_main_process else TrainCallbacks()
-        self._last, self._best = (
-            BackupStore(self.folder / "checkpoints" / name, 1, lambda path, step: None, self._warnings.on_warning)
-            for name in ("last", "best")
-        )
+        self._checkpoints = EngineCheckpoints(self.folder, self.runtime, self._warnings.on_warning)
         self._loop: TrainingLoop | None = None
         self._optimizer: EngineOptimizer | None = None
         self._task: Task | None = None
         self._loaded: Backup | None = None
-        self._has_saved = False
 
     # --- ranks ----------------------------------------------------------------------------------------------------
 
@@ -119,21 +108,7 @@ class TrainingEngine:
         port 12355 of this machine, or the port in MASTER_PORT.
         Raises UserError if the ranks can't join.
         """
-        for name, value in {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": world_size,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": DEFAULT_PORT,
-        }.items():
-            os.environ.setdefault(name, str(value))
-        with rank_context().heartbeat.phase("joining"):
-            _, joined_rank, joined_size = setup_distributed(_settings(backend), tell=None)
-        if (joined_rank, joined_size) != (rank, world_size):
-            raise UserError(
-                f"setup_distributed({rank}, {world_size}): the launcher has started this process as rank {joined_rank} "
-                f"of {joined_size}; pass what RANK and WORLD_SIZE say."
-            )
+        join_ranks(rank, world_size, backend)
 
     @staticmethod
     def cleanup_distributed() -> None:
@@ -217,17 +192,18 @@ class TrainingEngine:
             unused_parameters,
         )
         if save_every_steps:
-            loop.actions["save"] = Action(Trigger(save_every_steps, "steps"), lambda: self._save(self._last))
+            loop.actions["save"] = Action(Trigger(save_every_steps, "steps"), self._save_last)
         if self.device.type == "cpu":
             keep_freed_memory()
-        backup = self._checkpoint(resume)
+        loaded, self._loaded = self._loaded, None
+        backup = self._checkpoints.load(resume) if resume else loaded
         if backup is None:
-            self._start_fresh()
+            self._checkpoints.start_fresh()
+            self.history = History()
         else:
             self._resume(backup)
         with ExitStack() as stack:
-            for store in (self._last, self._best):
-                stack.callback(store.close)
+            stack.callback(self._checkpoints.close)
             board = TensorBoardCallbacks(self.folder / "tensorboard")
             stack.callback(board.close)
             while loop.epoch < num_epochs and not loop.stopped:
@@ -238,11 +214,11 @@ class TrainingEngine:
                 if self.is_main_process:
                     board.add_scalars(figures, self.history.num_epochs)
                 if save_best and is_best:
-                    self._save(self._best)
+                    self._checkpoints.save_best(self.state_dict())
                 if save_last:
-                    self._save(self._last)
+                    self._save_last()
             if loop.stopped and save_last:
-                self._save(self._last)
+                self._save_last()
         rank_context().step, rank_context().stopped = loop.step, loop.stopped
         self.runtime.barrier("saving")
         return self.history
@@ -374,12 +350,12 @@ class TrainingEngine:
     @property
     def last_checkpoint(self) -> Path | None:
         """The folder of the newest checkpoint; its model.safetensors can be loaded into the bare model."""
-        return next(iter(self._last.paths()), None)
+        return self._checkpoints.last
 
     @property
     def best_checkpoint(self) -> Path | None:
         """The folder of the checkpoint of the best epoch."""
-        return next(iter(self._best.paths()), None)
+        return self._checkpoints.best
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume exactly: {"tensors": file -> name -> tensor, "data": plain data}.
@@ -411,29 +387,8 @@ class TrainingEngine:
             ) from error
         self._loaded = backup if backup.data else None
 
-    def _checkpoint(self, resume: bool | str | os.PathLike | None) -> Backup | None:
-        """The checkpoint to continue from, if any."""
-        loaded, self._loaded = self._loaded, None
-        if resume is True or resume == "last":
-            return newest_backup(self._last, self.runtime)
-        if resume == "best":
-            return newest_backup(self._best, self.runtime)
-        if resume:
-            path = Path(resume)
-            return BackupStore(path.parent, 1, lambda path, step: None, self._warnings.on_warning).load(path.name)
-        return loaded
-
-    def _start_fresh(self) -> None:
-        """Removes this engine's earlier checkpoints. Raises UserError on every rank if another's are there."""
-        paths = [path for store in (self._last, self._best) for path in store.paths()] if self.is_main_process else []
-        if self.runtime.broadcast(bool(paths) and not self._has_saved, "looking for checkpoints"):
-            raise UserError(
-                f"{self.folder} holds checkpoints of an earlier training: pass resume=True to continue it, or another "
-                "experiment_name."
-            )
-        for path in paths:
-            remove_folder(path)
-        self.history = History()
+    def _save_last(self) -> None:
+        self._checkpoints.save_last(self.state_dict())
 
     def _resume(self, backup: Backup) -> None:
         """Restores loop, history and model from the checkpoint."""
@@ -447,13 +402,6 @@ class TrainingEngine:
         self.history = History.from_json(own["history"])
         self._totals.from_json(own["epoch_totals"])
 
-    def _save(self, store: BackupStore) -> None:
-        state = self.state_dict()
-        self._has_saved = True
-        if self.is_main_process:
-            store.folder.mkdir(parents=True, exist_ok=True)
-            store.write(state["tensors"], state["data"])
-
     # --- helpers --------------------------------------------------------------------------------------------------
 
     def _check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -464,81 +412,11 @@ class TrainingEngine:
             raise UserError("optimizer: it has parameters that are not the model's; create it with model.parameters().")
 
 
-class EpochTotals(TrainCallbacks):
-    """Sums loss and metrics over the samples of an epoch."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, list[float]] = {}
-
-    def clear(self) -> None:
-        self._sums.clear()
-
-    def on_step(self, info: StepInfo) -> None:
-        if info.loss is None:  # the step was skipped
-            return
-        figures = {name: value for name, value in info.metrics.items() if not name.startswith("lr/")}
-        for name, value in {"train_loss": info.loss, **figures}.items():
-            entry = self._sums.setdefault(name, [0.0, 0.0])
-            entry[0] += value * info.samples
-            entry[1] += info.samples
-
-    def means(self) -> dict[str, float]:
-        return {name: total / count for name, (total, count) in self._sums.items()} or {"train_loss": float("nan")}
-
-    def to_json(self) -> dict[str, list[str]]:
-        return {name: [repr(value) for value in entry] for name, entry in self._sums.items()}  # JSON has no nan
-
-    def from_json(self, sums: dict[str, list[str]]) -> None:
-        self._sums = {name: [float(value) for value in entry] for name, entry in sums.items()}
-
-
 class PrintWarnings(TrainCallbacks):
     """Prints warnings."""
 
     def on_warning(self, text: str) -> None:
         print_line(f"Warning: {text}")
-
-
-def _make_runtime(
-    device: torch.device | str | None,
-    distributed: bool,
-    local_rank: int,
-    world_size: int,
-    backend: str | None,
-    sync_batchnorm: bool,
-) -> Runtime:
-    heartbeat = rank_context().heartbeat
-    if not distributed:
-        return Runtime(torch.device(device) if device is not None else default_device(), heartbeat)
-    config = _settings(backend)
-    with heartbeat.phase("joining"):
-        joined_local, _, joined_size = setup_distributed(config, tell=None)
-    if (world_size > 1 and joined_size != world_size) or (local_rank > 0 and joined_local != local_rank):
-        raise UserError(
-            f"TrainingEngine(local_rank={local_rank}, world_size={world_size}): this process is local rank "
-            f"{joined_local} of {joined_size} ranks; call TrainingEngine.setup_distributed first, or start the program "
-            "with torchrun."
-        )
-    runtime = create_runtime(config, heartbeat, sync_batch_norm=sync_batchnorm)
-    if device is not None and torch.device(device).type != runtime.device.type:
-        raise UserError(f"device {str(device)!r}: the ranks have joined with {runtime.device}; omit device.")
-    return runtime
-
-
-def _settings(backend: str | None, precision: str = "no") -> TrainConfig:
-    """The settings with which the ranks are joined."""
-    model = ModelConfig(mixed_precision=precision)
-    return TrainConfig(model=model, enable_multi_gpu=True, distributed_backend=backend or "auto")
-
-
-def _amp_dtype(use_amp: bool, dtype: torch.dtype | None, device: torch.device) -> torch.dtype | None:
-    if not use_amp:
-        return None
-    if dtype not in PRECISIONS:
-        raise UserError(f"amp_dtype {dtype}: use torch.bfloat16 or torch.float16.")
-    if dtype is None:
-        return torch.bfloat16 if supports_bf16(device) else torch.float16
-    return dtype
 
 
 def _check_counts(num_epochs: int, accumulation: int) -> None:
