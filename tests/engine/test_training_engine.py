@@ -231,6 +231,11 @@ class Mean:
         return self.total / self.count
 
 
+class Values(Mean):
+    def compute(self):
+        return torch.zeros(3)
+
+
 def test_torchmetrics_objects_are_evaluated(make_engine):
     engine = make_engine()
     loader = DataLoader(points(), batch_size=10)
@@ -395,6 +400,10 @@ REFUSALS = {
         "create it with model.parameters()",
     ),
     "no optimizer": ({"optimizer": "adam"}, "optimizer: str is not a torch optimizer"),
+    "an object with several values": (
+        {"metrics": {"f": Values()}, "val_loader": DataLoader(points(), batch_size=16)},
+        "metric 'f' computes a tensor of shape (3,), but the history has one number per epoch",
+    ),
     "a metric without samples": (
         {"metrics": {"f": lambda output, target: torch.tensor(1.0)}},
         "metric 'f' returned Tensor without samples",
