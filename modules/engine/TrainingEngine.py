@@ -1,9 +1,5 @@
 """Trains any PyTorch model on one or many devices, with the same loop that trains diffusion models in Chorus.
 
-    engine = TrainingEngine(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    history = engine.train(train_loader, val_loader, optimizer=optimizer, criterion=nn.CrossEntropyLoss(), num_epochs=9)
-
 With several ranks, every rank makes the same calls. The batch size is per rank, so N ranks train on N times as many
 samples per step. The samples of a step depend only on the seed and the global batch size: one rank with batches of 64
 and two ranks with batches of 32 give the same loss curve, up to rounding.
@@ -48,18 +44,31 @@ from modules.trainer.Trigger import Trigger
 
 
 class TrainingEngine:
-    """Trains `model`, which is moved to the device.
+    """Trains a model on one device, or as one of several ranks.
 
+        engine = TrainingEngine(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        history = engine.train(loader, optimizer=optimizer, criterion=nn.CrossEntropyLoss(), num_epochs=9)
+
+    With several ranks, every rank makes the same calls. The model, its device, the history and the folder of the output
+    are the attributes `model`, `device`, `history` and `folder`.
+
+    model: any module with parameters; it is moved to the device.
     device: by default the first GPU, or the GPU of this rank, or the CPU if there is no GPU.
     distributed: whether this process is one of several ranks. They have been joined by `setup_distributed`, or are
-        joined now according to the launcher's variables. local_rank, world_size: if given, checked against those.
+        joined now according to the launcher's variables.
+    local_rank, world_size: if given, checked against what this process has joined as.
     backend: "nccl" or "gloo"; by default "nccl" with NVIDIA GPUs.
-    use_amp: use autocast with `amp_dtype`; by default bfloat16 if the device supports it, else float16 with loss
-        scaling.
+    use_amp: run forward passes under autocast.
+    amp_dtype: torch.bfloat16, or torch.float16 with loss scaling; by default bfloat16 if the device supports it.
     use_ema: keep an exponential moving average of the parameters, which validation, `predict` and the saved models
-        use. Its decay warms up to `ema_decay` during the first steps.
+        use.
+    ema_decay: what the decay of the average rises to during the first steps.
     sync_batchnorm: BatchNorm layers in training mode normalize over the batches of all ranks.
-    Checkpoints, history.json and TensorBoard logs are written to output_dir/experiment_name.
+    experiment_name, output_dir: checkpoints, history.json and TensorBoard logs are written to
+        output_dir/experiment_name.
+    seed: determines the order of the samples, what datasets draw while they load them, and dropout.
+
     Raises UserError, with a one-sentence message, for mistakes of the caller.
     """
 
@@ -105,7 +114,8 @@ class TrainingEngine:
         """Joins `world_size` ranks on this machine as `rank`; a second call does nothing.
 
         If a launcher has set MASTER_ADDR and torch's other variables, those are used. Otherwise the ranks connect on
-        port 12355 of this machine, or the port in MASTER_PORT.
+        port 12355 of this machine, or the port in MASTER_PORT. `launch_distributed_training` does this for its ranks.
+
         Raises UserError if the ranks can't join.
         """
         join_ranks(rank, world_size, backend)
@@ -117,6 +127,7 @@ class TrainingEngine:
 
     @property
     def is_main_process(self) -> bool:
+        """Whether this process is rank 0, which writes the files and prints."""
         return self.runtime.is_main
 
     def reduce_tensor(self, tensor: Tensor) -> Tensor:
@@ -153,22 +164,27 @@ class TrainingEngine:
 
         train_loader, val_loader: DataLoaders with the batch size per rank, whose samples are split over the ranks, or
             other iterables of batches. A loader with a DistributedSampler is used as it is.
-        criterion(output, target): returns the mean loss of a batch of (inputs, target). For all other batches, use
-            step_fn(model, batch): it returns the mean loss, or (loss, samples), or (loss, samples, metrics), where each
-            metric is its mean over the batch or a pair (sum, count).
-        optimizer, scheduler: from torch, for the parameters of the model. The scheduler steps after every epoch or
-            every optimizer step, depending on scheduler_interval; ReduceLROnPlateau gets the metric `monitor`.
+        criterion(output, target): returns the mean loss of a batch of (inputs, target).
+        step_fn(model, batch): instead of a criterion, for all other batches. It returns the mean loss, or (loss,
+            samples), or (loss, samples, metrics), where each metric is its mean over the batch or a pair (sum, count).
+        optimizer, scheduler: from torch, for the parameters of the model.
+        scheduler_interval: whether the scheduler steps after every epoch or after every optimizer step.
+            ReduceLROnPlateau gets the metric `monitor`.
+        num_epochs: passes over the data in total, including those before a resume.
+        save_best: save a checkpoint after an epoch that is the best so far.
+        save_last: save a checkpoint after every epoch, and when training is stopped.
+        gradient_accumulation_steps: batches per rank in one optimizer step.
+        clip_grad_norm: maximum gradient norm.
+        resume: True or "last" continues from the last checkpoint, if there is one; "best" or the folder of a checkpoint
+            continues from that one.
         metrics: name -> f(output, target), which returns one value per sample or (sum, count), or a torchmetrics
             object. Computed on the validation data, or on the training data if there is no val_loader.
         monitor: the metric that selects the best epoch. Lower is better if its name ends in "loss", otherwise higher.
-            Default: "val_loss", or "train_loss" without a val_loader.
-        gradient_accumulation_steps: batches per rank in one optimizer step. clip_grad_norm: maximum gradient norm.
-        resume: True or "last" continues from the last checkpoint, if there is one; "best" or the folder of a checkpoint
-            from that one.
-        save_last: save a checkpoint after every epoch, and when training is stopped. save_every_steps: also save one
-            every so many optimizer steps.
+            By default "val_loss", or "train_loss" without a val_loader.
+        save_every_steps: also save a checkpoint every so many optimizer steps.
         unused_parameters: whether a step may leave parameters without a gradient.
         callbacks: called for every optimizer step and for warnings.
+
         Raises UserError for mistakes of the caller.
         """
         _check_counts(num_epochs, gradient_accumulation_steps)
@@ -290,8 +306,10 @@ class TrainingEngine:
     ) -> dict[str, float]:
         """Returns {"loss": mean over all samples, name: value of each metric}, the same on every rank.
 
-        Every sample counts exactly once. criterion, metrics, step_fn: by default those of `train`. The model is
-        evaluated in evaluation mode, with its averaged weights if there are any.
+        Every sample counts exactly once. The model is evaluated in evaluation mode, with its averaged weights if there
+        are any.
+
+        criterion, metrics, step_fn: as in `train`; by default those of its last call.
         """
         before = self._task or Task(criterion, step_fn)
         given = criterion is not None or step_fn is not None

@@ -53,13 +53,18 @@ def launch_distributed_training(
 ) -> Any:
     """Calls `train_fn(rank, world_size, **kwargs)` on `world_size` ranks of this machine; returns rank 0's result.
 
-    world_size: by default the number of GPUs, or 2 without a GPU. backend: "nccl" or "gloo"; by default "nccl" with
-    NVIDIA GPUs. In a process that torchrun, accelerate or srun has started as a rank, calls `train_fn` as that rank and
-    returns its result.
-    A single rank runs in this process. If the ranks can't join, one process trains alone. If a rank dies, raises or
-    hangs, the others are ended. The first Ctrl-C stops training after the current step, with a checkpoint.
-    Call it from the main thread, inside `if __name__ == "__main__":`. Functions and data are sent to the ranks with
-    cloudpickle, which supports lambdas and closures.
+        launch_distributed_training(train, world_size=2, lr=1e-3)  # calls train(rank, 2, lr=1e-3) on each rank
+
+    Call it from the main thread, inside `if __name__ == "__main__":`. A single rank runs in this process. In a process
+    that torchrun, accelerate or srun has started as a rank, it calls `train_fn` as that rank and returns its result.
+    If the ranks can't join, one process trains alone. If a rank dies, raises or hangs, the others are ended. The first
+    Ctrl-C stops training after the current step, with a checkpoint.
+
+    train_fn: by default `distributed_train_worker`.
+    world_size: by default the number of GPUs, or 2 without a GPU.
+    backend: "nccl" or "gloo"; by default "nccl" with NVIDIA GPUs.
+    kwargs: sent to the ranks with cloudpickle, as is train_fn, so lambdas and closures are fine.
+
     Raises UserError, with a one-sentence message, if something can't be sent or if the ranks have failed.
     """
     environment = find_environment()
