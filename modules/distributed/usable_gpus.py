@@ -44,6 +44,21 @@ def check_gpus() -> None:
     )
 
 
+def usable_device(name: torch.device | str) -> torch.device:
+    """The device of that name. Raises UserError if there is none, or if this process can't use it."""
+    import torch
+
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise UserError(f"device {name!r}: use 'cpu', 'cuda' or the number of a GPU, such as 'cuda:1'.") from error
+    num_gpus = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= num_gpus:
+        found = f"only {num_gpus} GPU{'s' if num_gpus > 1 else ''}" if num_gpus else "no GPU"
+        raise UserError(f"device '{device}': PyTorch finds {found} here; use another device, or omit it.")
+    return device
+
+
 def set_cuda_device(device: torch.device) -> None:
     """Makes `device` the current GPU of this process. Raises UserError if this PyTorch has no kernels for it."""
     import torch

@@ -12,6 +12,7 @@ from modules.distributed.Runtime import Runtime
 from modules.session.atomic import remove_folder
 from modules.trainer.BackupStore import Backup, BackupStore
 from modules.trainer.resuming import newest_backup
+from modules.trainer.TrainingError import DamagedBackup
 
 
 class EngineCheckpoints:
@@ -47,7 +48,7 @@ class EngineCheckpoints:
     def load(self, resume: bool | str | os.PathLike | None) -> Backup | None:
         """The checkpoint that the argument `resume` of `TrainingEngine.train` means; None if there is none.
 
-        Raises TrainingError or UserError if it can't be read. All ranks must call it.
+        Raises UserError if it can't be read. All ranks must call it.
         """
         if resume is True or resume == "last":
             return newest_backup(self._last, self._runtime)
@@ -56,7 +57,13 @@ class EngineCheckpoints:
         if not resume:
             return None
         path = Path(resume)
-        return self._store(path.parent).load(path.name)
+        try:
+            return self._store(path.parent).load(path.name)
+        except DamagedBackup as error:
+            raise UserError(
+                f"resume {str(path)!r}: it is not a complete checkpoint ({error}); use True, 'best' or the folder of a "
+                "checkpoint, such as engine.last_checkpoint."
+            ) from error
 
     def start_fresh(self) -> None:
         """Removes the earlier checkpoints of this engine. Raises UserError on every rank if another's are there."""

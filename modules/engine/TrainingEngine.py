@@ -20,6 +20,18 @@ from torch.optim.lr_scheduler import LRScheduler
 from modules.config.EmaConfig import EmaConfig
 from modules.config.errors import UserError
 from modules.distributed.setup_distributed import cleanup_distributed
+from modules.engine.arguments import (
+    check_callbacks,
+    check_clip_grad_norm,
+    check_count,
+    check_ema_decay,
+    check_loader,
+    check_model,
+    check_optimizer,
+    check_resume,
+    check_scheduler,
+    check_state,
+)
 from modules.engine.EngineCheckpoints import EngineCheckpoints
 from modules.engine.EngineOptimizer import EngineOptimizer
 from modules.engine.EpochTotals import EpochTotals
@@ -89,6 +101,8 @@ class TrainingEngine:
         output_dir: str | os.PathLike = "runs",
         seed: int = 42,
     ):
+        check_model(model)
+        check_ema_decay(ema_decay)
         self.runtime = make_runtime(device, distributed, local_rank, world_size, backend, sync_batchnorm)
         self.device = self.runtime.device
         self.model = model.to(self.device)
@@ -187,11 +201,21 @@ class TrainingEngine:
 
         Raises UserError for mistakes of the caller.
         """
-        _check_counts(num_epochs, gradient_accumulation_steps)
-        task = Task(criterion, step_fn, metrics or {})
+        check_loader("train_loader", train_loader)
+        if val_loader is not None:
+            check_loader("val_loader", val_loader)
+        check_optimizer(optimizer, self.model)
+        check_scheduler(scheduler, scheduler_interval, optimizer)
+        check_count("num_epochs", num_epochs)
+        check_count("gradient_accumulation_steps", gradient_accumulation_steps)
+        if save_every_steps:
+            check_count("save_every_steps", save_every_steps)
+        check_clip_grad_norm(clip_grad_norm)
+        check_resume(resume)
+        check_callbacks(callbacks)
+        task = Task(criterion, step_fn, metrics if metrics is not None else {})
         if val_loader is None and any(map(is_torchmetric, task.metrics.values())):
             raise UserError("metrics: torchmetrics objects need a val_loader; pass one.")
-        self._check_optimizer(optimizer)
         source = step_source(train_loader, self.runtime, gradient_accumulation_steps, self.seed)
         self._optimizer = EngineOptimizer(optimizer, scheduler, scheduler_interval)
         self._task = task
@@ -288,6 +312,11 @@ class TrainingEngine:
 
         def step(model: nn.Module, batch: Any) -> tuple[Tensor, int, dict[str, Tensor]]:
             result = task.run(model, to_device(batch, self.device), measures)
+            if not result.loss.requires_grad:
+                raise UserError(
+                    "The loss does not depend on the trainable parameters of the model: compute it from the model's "
+                    "output, without detach() or item()."
+                )
             sums = {}
             for name, (total, count) in result.sums.items():
                 sums[name], sums[f"{name}/count"] = total, count
@@ -311,6 +340,7 @@ class TrainingEngine:
 
         criterion, metrics, step_fn: as in `train`; by default those of its last call.
         """
+        check_loader("loader", loader)
         before = self._task or Task(criterion, step_fn)
         given = criterion is not None or step_fn is not None
         task = Task(
@@ -343,6 +373,7 @@ class TrainingEngine:
 
         A batch is either the inputs, or a tuple whose first element is the inputs.
         """
+        check_loader("loader", loader)
         own: list[Tensor | None] = []
         with self._inference_mode():
             for step in step_source(loader, self.runtime, 1, self.seed).steps(0):
@@ -351,7 +382,10 @@ class TrainingEngine:
                 own.append(None if step.padding else self.model(inputs).cpu())
                 self.runtime.heartbeat.beat()
         ranks = self.runtime.gather_objects(own)
-        return torch.cat([part for parts in zip(*ranks, strict=True) for part in parts if part is not None])
+        outputs = [part for parts in zip(*ranks, strict=True) for part in parts if part is not None]
+        if not outputs:
+            raise UserError("loader yields no batches: there is nothing to predict.")
+        return torch.cat(outputs)
 
     def _inference_mode(self) -> ExitStack:
         """Inside, the model has its inference weights, is in evaluation mode and uses the precision of training."""
@@ -396,21 +430,25 @@ class TrainingEngine:
 
         Raises UserError if it belongs to another model.
         """
+        check_state(state)
         backup = Backup(Path("state"), dict(state["tensors"]), dict(state["data"]))
+        self._load_model(backup)
+        self._loaded = backup if backup.data else None
+
+    def _save_last(self) -> None:
+        self._checkpoints.save_last(self.state_dict())
+
+    def _load_model(self, backup: Backup) -> None:
         try:
             self.model.load_state_dict(backup.tensors["model"])
         except RuntimeError as error:
             raise UserError(
                 f"The checkpoint belongs to another model: {str(error).splitlines()[-1].strip()}"
             ) from error
-        self._loaded = backup if backup.data else None
-
-    def _save_last(self) -> None:
-        self._checkpoints.save_last(self.state_dict())
 
     def _resume(self, backup: Backup) -> None:
         """Restores loop, history and model from the checkpoint."""
-        self.model.load_state_dict(backup.tensors["model"])
+        self._load_model(backup)
         names = {*self._loop.trainable, *(name for name, _ in self.model.named_buffers())}
         training = backup.tensors.get("training") or {
             name: value for name, value in backup.tensors["model"].items() if name in names
@@ -420,27 +458,12 @@ class TrainingEngine:
         self.history = History.from_json(own["history"])
         self._totals.from_json(own["epoch_totals"])
 
-    # --- helpers --------------------------------------------------------------------------------------------------
-
-    def _check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise UserError(f"optimizer: {type(optimizer).__name__} is not a torch optimizer; pass an instance of one.")
-        own = set(self.model.parameters())
-        if any(param not in own for group in optimizer.param_groups for param in group["params"]):
-            raise UserError("optimizer: it has parameters that are not the model's; create it with model.parameters().")
-
 
 class PrintWarnings(TrainCallbacks):
     """Prints warnings."""
 
     def on_warning(self, text: str) -> None:
         print_line(f"Warning: {text}")
-
-
-def _check_counts(num_epochs: int, accumulation: int) -> None:
-    for name, value in {"num_epochs": num_epochs, "gradient_accumulation_steps": accumulation}.items():
-        if value < 1:
-            raise UserError(f"{name} {value}: it must be at least 1.")
 
 
 def _mark_last(steps: Iterator[LoadedStep]) -> Iterator[tuple[LoadedStep, bool]]:

@@ -11,7 +11,8 @@ from modules.config.ModelConfig import ModelConfig
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.setup_distributed import create_runtime, setup_distributed
-from modules.distributed.usable_gpus import supports_bf16
+from modules.distributed.usable_gpus import supports_bf16, usable_device
+from modules.engine.arguments import check_backend
 from modules.engine.RankContext import rank_context
 from modules.trainer.TrainingLoop import AUTOCAST
 
@@ -21,6 +22,7 @@ PRECISIONS = {None: "no", torch.float32: "no", **{dtype: name for name, dtype in
 
 def join_ranks(rank: int, world_size: int, backend: str | None) -> None:
     """See `TrainingEngine.setup_distributed`."""
+    check_backend(backend)
     for name, value in {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -47,9 +49,13 @@ def make_runtime(
     sync_batchnorm: bool,
 ) -> Runtime:
     """The Runtime for the arguments of TrainingEngine. If `distributed`, the ranks join unless they have joined."""
+    check_backend(backend)
+    wanted = None if device is None else usable_device(device)
     heartbeat = rank_context().heartbeat
     if not distributed:
-        return Runtime(torch.device(device) if device is not None else default_device(), heartbeat)
+        if world_size > 1:
+            raise UserError(f"TrainingEngine(world_size={world_size}): several ranks need distributed=True.")
+        return Runtime(wanted or default_device(), heartbeat)
     config = _settings(backend)
     with heartbeat.phase("joining"):
         joined_local, _, joined_size = setup_distributed(config, tell=None)
@@ -60,7 +66,7 @@ def make_runtime(
             "with torchrun."
         )
     runtime = create_runtime(config, heartbeat, sync_batch_norm=sync_batchnorm)
-    if device is not None and torch.device(device).type != runtime.device.type:
+    if wanted is not None and wanted.type != runtime.device.type:
         raise UserError(f"device {str(device)!r}: the ranks have joined with {runtime.device}; omit device.")
     return runtime
 
