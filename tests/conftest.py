@@ -50,6 +50,7 @@ LONG_FILES = (
     "weights/test_lora_files.py",
     "scripts/test_benchmark.py",
     "trainer/test_resume.py",
+    "scripts/test_build_wheel.py",
     "launch/test_supervisor.py",
     "distributed/test_probe.py",
     "methods/test_lora_start.py",
