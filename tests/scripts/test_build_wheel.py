@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -168,3 +169,17 @@ def f():
 def test_an_import_that_would_keep_its_old_name_in_expressions_is_refused():
     with pytest.raises(SetupError, match="Line 2"):
         renamed("import sys\nimport modules.families\n")
+
+
+def test_no_text_that_is_used_names_a_module_by_its_name_in_a_checkout():
+    """Only imports are renamed; texts take the name from modules/config/installation.py. Docstrings may keep it."""
+    found = []
+    for path, _ in shipped_files(ROOT):
+        source = path.read_text(encoding="utf-8") if path.suffix == ".py" else ""
+        if not re.search(r"[\"'].*\bmodules\.[a-z]", source):
+            continue
+        tree = ast.parse(source)
+        unused = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in unused)
+        found += [f"{path}:{text.lineno}" for text in texts if re.search(r"\bmodules\.[a-z]", str(text.value))]
+    assert found == []
