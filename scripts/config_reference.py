@@ -39,7 +39,7 @@ INTRODUCTION = """\
 
 Every setting of a run, as it is named in a settings file (YAML or JSON). What a file leaves out is the default.
 On the command line a setting is changed with `--set`, as in `--set optimizer.learning_rate=1e-5`. `[]` in a name
-stands for an entry of a list: `concepts[].path` is written `--set concepts.0.path=pictures` for the first concept.
+stands for an entry of a list: `concepts[].path` is written `--set concepts.0.path=images` for the first concept.
 
 This page is made from the declarations in `modules/config` by `python scripts/config_reference.py --write`.
 """

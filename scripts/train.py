@@ -32,13 +32,13 @@ def main(argv: list[str] | None = None) -> int:
         config = read_config(args)
         if args.dry_run:
             from modules.data.run_summary import summarize
+            from modules.launch.check_plan import check_plan
             from modules.launch.plan import plan_launch
             from modules.machine.Machine import read_machine
-            from modules.trainer.checks import check_compiles, check_own_start
+            from modules.trainer.checks import check_compiles
 
-            machine = read_machine()
-            plan = plan_launch(config, {}, machine, resume=args.resume, supervise=args.supervise)
-            warnings = check_own_start(config, machine, args.resume)
+            plan = plan_launch(config, {}, read_machine(), resume=args.resume, supervise=args.supervise)
+            warnings = check_plan(plan)
             check_compiles(config)
             show(f"{'Start:':<15}{plan.describe()}\n{summarize(config, plan.world_size, warnings)}")
             return 0

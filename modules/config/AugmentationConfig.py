@@ -9,14 +9,14 @@ from modules.config.setting import STRICT, Float, setting
 class AugmentationConfig:
     flip: bool = setting(
         False,
-        label="Mirror",
-        help="Half of a picture's variants are mirrored left to right. Not for faces or things that are not "
-        "symmetric, for text in pictures, nor for captions that say left or right.",
+        label="Horizontal flip",
+        help="Half of an image's variants are mirrored left to right. Not for faces or things that are not "
+        "symmetric, for text in images, nor for captions that say left or right.",
         group="data",
     )
     crop_jitter: bool = setting(
         False,
-        label="Crop jitter",
+        label="Random crop",
         help="Cut what is too long for the shape at a place drawn for each variant. Off: around the centre.",
         group="data",
     )

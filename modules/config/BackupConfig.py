@@ -24,7 +24,7 @@ class BackupConfig:
     )
     keep: Int = setting(
         2,
-        label="Backups to keep",
+        label="Keep last N backups",
         help="How many of the newest backups stay on the disk; older ones are deleted. With 2, a damaged one does no "
         "harm.",
         group="backup",

@@ -22,7 +22,7 @@ class ConceptConfig:
     path: Str = setting(
         "",
         label="Folder",
-        help="The folder with the pictures.",
+        help="The folder with the images.",
         group="data",
         format="folder",
         scope="machine",
@@ -36,13 +36,13 @@ class ConceptConfig:
     include_subfolders: bool = setting(
         True,
         label="Include subfolders",
-        help="Also take the pictures of the folders inside the folder, except what a run has written there, such as "
+        help="Also take the images of the folders inside the folder, except what a run has written there, such as "
         "its samples.",
         group="data",
     )
     include: Str = setting(
         "",
-        label="Only pictures named",
+        label="Include pattern",
         help="Patterns for the path below the folder, separated by commas: `people/*, *.jpg` takes a subfolder and all "
         "JPEGs. * stands for any characters, / too, and case does not matter. Empty: all.",
         group="data",
@@ -50,19 +50,19 @@ class ConceptConfig:
     )
     exclude: Str = setting(
         "",
-        label="No pictures named",
-        help="Patterns like those of the pictures to take: what they match is left out.",
+        label="Exclude pattern",
+        help="Patterns like those of the images to take: what they match is left out.",
         group="data",
         importance="advanced",
     )
     captions: Literal["txt", "table", "file_name", "prompt"] = setting(
         "txt",
         label="Captions",
-        help="Where a picture's caption comes from: a .txt file beside it, a table of all captions, the picture's file "
-        "name, or one prompt for all pictures.",
+        help="Where an image's caption comes from: a .txt file beside it, a table of all captions, the image's file "
+        "name, or one prompt for all images.",
         group="data",
         choice_labels={
-            "txt": "Text file beside the picture",
+            "txt": ".txt caption file",
             "table": "Table (CSV or JSON lines)",
             "file_name": "File name",
             "prompt": "One prompt for all",
@@ -71,15 +71,15 @@ class ConceptConfig:
     caption_per_line: bool = setting(
         False,
         label="One caption per line",
-        help="Each line of the text file is a caption, and one of them is drawn each time the picture is shown. Off: "
+        help="Each line of the text file is a caption, and one of them is drawn each time the image is shown. Off: "
         "the whole file is one caption.",
         group="data",
         visible_when={".captions": ["txt"]},
     )
     caption_table: Str = setting(
         "",
-        label="Table",
-        help="A .csv or .jsonl file in the folder, with a column file_name. Several rows for a picture are several "
+        label="Caption table",
+        help="A .csv or .jsonl file in the folder, with a column file_name. Several rows for an image are several "
         "captions. Empty: metadata.csv, metadata.jsonl, captions.csv or captions.jsonl.",
         group="data",
         format="file",
@@ -88,7 +88,7 @@ class ConceptConfig:
     )
     caption_column: Str = setting(
         "",
-        label="Column of the captions",
+        label="Caption column",
         help="Name of the table's column with the captions. Empty: caption or text.",
         group="data",
         importance="advanced",
@@ -97,7 +97,7 @@ class ConceptConfig:
     prompt: Str = setting(
         "",
         label="Prompt",
-        help="The caption of every picture of the concept.",
+        help="The caption of every image of the concept.",
         group="data",
         format="long",
         visible_when={".captions": ["prompt"]},
@@ -119,7 +119,7 @@ class ConceptConfig:
     )
     keep_tags: Int = setting(
         0,
-        label="Tags kept in front",
+        label="Keep tokens",
         help="So many tags stay first and are never left out, such as a trigger word.",
         group="data",
         ge=0,
@@ -128,7 +128,7 @@ class ConceptConfig:
     tag_dropout: Float = setting(
         0.0,
         label="Tag dropout",
-        help="Share of the other tags that is left out each time. 0 to 0.2.",
+        help="Fraction of the other tags that is left out each time. 0 to 0.2.",
         group="data",
         ge=0,
         le=1,
@@ -137,15 +137,15 @@ class ConceptConfig:
     repeats: Float = setting(
         1.0,
         label="Repeats",
-        help="How often each picture is used in an epoch. Fractions draw a share of the pictures anew each epoch: 10 "
-        "pictures with 2.5 make 25 samples.",
+        help="How often each image is used in an epoch. Fractions draw a share of the images anew each epoch: 10 "
+        "images with 2.5 make 25 samples.",
         group="data",
         gt=0,
     )
     share: Float | None = setting(
         None,
-        label="Share of an epoch",
-        help="The concept fills this share of every epoch, however many pictures it has; its repeats then matter only "
+        label="Fraction of epoch",
+        help="The concept fills this share of every epoch, however many images it has; its repeats then matter only "
         "if all concepts have a share, for the length of an epoch. Empty: the repeats decide.",
         group="data",
         gt=0,
@@ -155,7 +155,7 @@ class ConceptConfig:
     resolution: Int | None = setting(
         None,
         label="Resolution",
-        help="Of this concept's pictures. Empty: that of the data settings. A folder in two concepts trains in both of "
+        help="Of this concept's images. Empty: that of the data settings. A folder in two concepts trains in both of "
         "their resolutions.",
         group="data",
         unit="pixels",
@@ -164,8 +164,8 @@ class ConceptConfig:
     )
     regularisation: bool = setting(
         False,
-        label="Regularisation pictures",
-        help="The pictures show what the model should not forget, not what it should learn. All such concepts "
+        label="Regularization (class) images",
+        help="The images show what the model should not forget, not what it should learn. All such concepts "
         "together are shown as often as all others; their repeats say how they share this.",
         group="data",
         importance="advanced",
@@ -173,15 +173,15 @@ class ConceptConfig:
     loss_weight: Float = setting(
         1.0,
         label="Loss weight",
-        help="How strongly the concept's pictures count in the loss. 1 is normal, 0 has no effect on the model.",
+        help="How strongly the concept's images count in the loss. 1 is normal, 0 has no effect on the model.",
         group="data",
         ge=0,
         importance="advanced",
     )
     validation: bool = setting(
         False,
-        label="For validation only",
-        help="The pictures are never trained on: they show how well the model does on pictures it does not know.",
+        label="Validation only",
+        help="The images are never trained on: they show how well the model does on images it does not know.",
         group="data",
         importance="advanced",
     )

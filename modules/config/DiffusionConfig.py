@@ -14,7 +14,7 @@ OTHER_THAN_FAMILY = ["uniform", "logit_normal", "sigmoid", "beta"]
 class DiffusionConfig:
     timesteps: Literal["uniform", "family", "logit_normal", "sigmoid", "beta"] = setting(
         "uniform",
-        label="Timesteps",
+        label="Timestep distribution",
         help="How often each amount of noise is trained. Model's own: as the model's makers did, for Stable Diffusion "
         "3 logit-normal with the model's shift, for Stable Diffusion uniform.",
         group="training",
@@ -29,7 +29,7 @@ class DiffusionConfig:
     )
     logit_normal_mean: Float = setting(
         0.0,
-        label="Mean of the logit-normal",
+        label="Logit-normal mean",
         help="Above 0 trains noisier samples more often, below 0 cleaner ones.",
         group="training",
         ge=-10,
@@ -39,7 +39,7 @@ class DiffusionConfig:
     )
     logit_normal_std: Float = setting(
         1.0,
-        label="Deviation of the logit-normal",
+        label="Logit-normal std",
         help="Small values train the middle almost alone; above 2 most samples are nearly clean or nearly noise.",
         group="training",
         gt=0,
@@ -49,7 +49,7 @@ class DiffusionConfig:
     )
     sigmoid_slope: Float = setting(
         8.0,
-        label="Slope of the sigmoid",
+        label="Sigmoid scale",
         help="How suddenly timesteps go from seldom to often. Positive trains noisy samples more, negative clean ones.",
         group="training",
         ge=-50,
@@ -59,7 +59,7 @@ class DiffusionConfig:
     )
     sigmoid_centre: Float = setting(
         0.5,
-        label="Centre of the sigmoid",
+        label="Sigmoid bias",
         help="Where timesteps go from seldom to often: 0 is no noise, 1 is noise alone.",
         group="training",
         ge=0,
@@ -69,7 +69,7 @@ class DiffusionConfig:
     )
     beta_alpha: Float = setting(
         2.0,
-        label="Alpha of the beta distribution",
+        label="Beta distribution alpha",
         help="Above 1 leaves out samples with almost no noise, below 1 prefers them.",
         group="training",
         gt=0,
@@ -79,7 +79,7 @@ class DiffusionConfig:
     )
     beta_beta: Float = setting(
         2.0,
-        label="Beta of the beta distribution",
+        label="Beta distribution beta",
         help="Above 1 leaves out samples of almost noise alone, below 1 prefers them.",
         group="training",
         gt=0,
@@ -89,18 +89,18 @@ class DiffusionConfig:
     )
     shift_by: Literal["none", "factor", "resolution"] = setting(
         "none",
-        label="Shift timesteps",
+        label="Timestep shift",
         help="Moves the timesteps towards noise (factor above 1) or detail (below 1): by one factor, or by one that "
-        "grows with the picture, with the numbers of the model.",
+        "grows with the image, with the numbers of the model.",
         group="training",
-        choice_labels={"none": "Not", "factor": "By a factor", "resolution": "By the picture's size"},
+        choice_labels={"none": "Off", "factor": "By a factor", "resolution": "By the image's size"},
         importance="advanced",
         visible_when={".timesteps": OTHER_THAN_FAMILY},
     )
     shift: Float = setting(
         3.0,
-        label="Shift",
-        help="The factor by which the noise-to-picture ratio is raised. 3 is what Stable Diffusion 3 is sampled with.",
+        label="Shift value",
+        help="The factor by which the noise-to-image ratio is raised. 3 is what Stable Diffusion 3 is sampled with.",
         group="training",
         gt=0,
         le=100,
@@ -109,7 +109,7 @@ class DiffusionConfig:
     )
     min_timestep: Int = setting(
         0,
-        label="Lowest timestep",
+        label="Min timestep",
         help="Timesteps are pressed into the range from this one on. 0 is no noise.",
         group="training",
         ge=0,
@@ -118,7 +118,7 @@ class DiffusionConfig:
     )
     max_timestep: Int = setting(
         1000,
-        label="Highest timestep",
+        label="Max timestep",
         help="Timesteps are pressed into the range below this one. 1000 is noise alone.",
         group="training",
         ge=1,
@@ -139,8 +139,8 @@ class DiffusionConfig:
     offset_noise: Float = setting(
         0.0,
         label="Offset noise",
-        help="Noise that is the same all over a picture is added, so that the model learns very dark and very bright "
-        "pictures. 0 switches it off; 0.05 to 0.1 is usual.",
+        help="Noise that is the same all over an image is added, so that the model learns very dark and very bright "
+        "images. 0 switches it off; 0.05 to 0.1 is usual.",
         group="training",
         ge=0,
         le=1,

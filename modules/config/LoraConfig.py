@@ -11,9 +11,9 @@ from modules.config.setting import STRICT, Float, Int, Str, setting
 class LoraConfig:
     rank: Int = setting(
         16,
-        label="Rank",
+        label="Rank (network dim)",
         help="Width of the adapter: how much it can learn, and how large its file is. 4 to 32 for a subject, up to "
-        "128 for a style of many pictures.",
+        "128 for a style of many images.",
         group="method",
         ge=1,
     )
@@ -28,7 +28,7 @@ class LoraConfig:
     dropout: Float = setting(
         0.0,
         label="Dropout",
-        help="Share of the adapter's inputs left out at random in training, against overfitting. 0 switches it off; "
+        help="Fraction of the adapter's inputs left out at random in training, against overfitting. 0 switches it off; "
         "0.05 to 0.1 is usual.",
         group="method",
         ge=0,
@@ -37,7 +37,7 @@ class LoraConfig:
     )
     targets: Literal["attention", "attention_mlp", "linear", "linear_conv"] = setting(
         "attention",
-        label="Layers",
+        label="Target modules",
         help="Which layers get an adapter. Attention is enough for most subjects; more layers learn more and weigh "
         "more.",
         group="method",
@@ -59,7 +59,7 @@ class LoraConfig:
     )
     rslora: bool = setting(
         False,
-        label="Rank-stabilised",
+        label="Rank-stabilized (rsLoRA)",
         help="Multiply the adapter's output by alpha / sqrt(rank), so that a high rank learns as fast as a low one. "
         "With alpha equal to the rank that is much: use alpha near the rank's square root.",
         group="method",
@@ -67,7 +67,7 @@ class LoraConfig:
     )
     start_from: Str = setting(
         "",
-        label="Start from",
+        label="Resume from LoRA file",
         help="A LoRA file, in diffusers' or kohya's format, to train on instead of a new adapter. Its rank, alpha and "
         "layers are kept; the settings above are for parts that it does not hold. Where a loss holds to what the model "
         "predicted before the training, that is the base without this LoRA. Empty: a new one.",

@@ -27,7 +27,7 @@ class ModelConfig:
     )
     config_folder: Str = setting(
         "",
-        label="Configuration folder",
+        label="Diffusers config folder",
         help="A diffusers folder whose configuration files and tokenizer describe a .safetensors base model. "
         "Needed only without internet.",
         group="model",
@@ -51,7 +51,7 @@ class ModelConfig:
     zero_terminal_snr: bool = setting(
         False,
         label="Zero terminal SNR",
-        help="The noisiest timestep is noise alone, as in sampling: models learn very dark and very bright pictures. "
+        help="The noisiest timestep is noise alone, as in sampling: models learn very dark and very bright images. "
         "Only for models that predict v; the saved model's scheduler says so.",
         group="model",
         importance="advanced",
@@ -92,7 +92,7 @@ class ModelConfig:
     )
     compile: Literal["off", "blocks"] = setting(
         "off",
-        label="Compile",
+        label="torch.compile",
         help="Let torch compile the denoiser's repeated blocks: the first steps take a minute or two, the others are "
         "faster. Changes no result beyond rounding.",
         group="model",

@@ -133,7 +133,7 @@ class OptimizerConfig:
     sgd_momentum: Float = setting(
         0.9,
         label="SGD: momentum",
-        help="Share of the last step that is taken again. 0.9 is usual, 0 switches it off.",
+        help="Fraction of the last step that is taken again. 0.9 is usual, 0 switches it off.",
         group="optimizer",
         ge=0,
         lt=1,

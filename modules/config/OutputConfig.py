@@ -44,7 +44,7 @@ class OutputConfig:
     dtype: Literal["float32", "float16", "bfloat16"] = setting(
         "float32",
         label="Precision",
-        help="Precision of the saved weights. float16 halves the file and shows no difference in most pictures.",
+        help="Precision of the saved weights. float16 halves the file and shows no difference in most images.",
         group="output",
     )
     save_ema: Literal["averaged", "plain", "both"] = setting(

@@ -73,7 +73,7 @@ class PartConfig:
     )
     include_layers: Str = setting(
         "",
-        label="Only layers",
+        label="Include modules",
         help="Of the chosen layers only those whose names match one of these patterns train, such as *.attn2.* or "
         "mid_block, up_blocks.1; * stands for any text, ? for one character, and a pattern takes all that is below it. "
         "Text encoders may name theirs unlike each other: *encoder.layers.0 fits all. Empty: all of them.",
@@ -83,7 +83,7 @@ class PartConfig:
     )
     exclude_layers: Str = setting(
         "",
-        label="Without layers",
+        label="Exclude modules",
         help="Layers whose names match one of these patterns don't train; written as the patterns of those that do.",
         group="method",
         importance="advanced",

@@ -12,21 +12,21 @@ class SampleConfig:
     prompt: Str = setting(
         "",
         label="Prompt",
-        help="What the picture should show.",
+        help="What the image should show.",
         group="sampling",
         format="long",
     )
     negative_prompt: Str = setting(
         "",
         label="Negative prompt",
-        help="What the picture should not show.",
+        help="What the image should not show.",
         group="sampling",
         format="long",
     )
     seed: Int = setting(
         42,
         label="Seed",
-        help="Start of the noise. The same seed makes samples of different steps comparable; with several pictures "
+        help="Start of the noise. The same seed makes samples of different steps comparable; with several images "
         "each next one takes the next seed.",
         group="sampling",
         ge=0,
@@ -35,7 +35,7 @@ class SampleConfig:
     width: Int = setting(
         512,
         label="Width",
-        help="Width of the picture; a multiple of 8 or 16, depending on the model.",
+        help="Width of the image; a multiple of 8 or 16, depending on the model.",
         group="sampling",
         unit="pixels",
         ge=8,
@@ -44,7 +44,7 @@ class SampleConfig:
     height: Int = setting(
         512,
         label="Height",
-        help="Height of the picture; a multiple of 8 or 16, depending on the model.",
+        help="Height of the image; a multiple of 8 or 16, depending on the model.",
         group="sampling",
         unit="pixels",
         ge=8,
@@ -60,20 +60,20 @@ class SampleConfig:
     guidance: Float = setting(
         7.5,
         label="Guidance scale",
-        help="How closely the picture follows the prompt. 5 to 8 for Stable Diffusion 1.x and 2.x, 3 to 5 for 3.",
+        help="How closely the image follows the prompt. 5 to 8 for Stable Diffusion 1.x and 2.x, 3 to 5 for 3.",
         group="sampling",
         ge=0,
     )
     count: Int = setting(
         1,
-        label="Pictures",
-        help="How many pictures are made of this prompt.",
+        label="Images per prompt",
+        help="How many images are made of this prompt.",
         group="sampling",
         ge=1,
     )
     enabled: bool = setting(
         True,
         label="Enabled",
-        help="Off: the prompt stays in the list and no picture is made of it.",
+        help="Off: the prompt stays in the list and no image is made of it.",
         group="sampling",
     )

@@ -37,8 +37,8 @@ class SamplingConfig:
     )
     batch_size: Int = setting(
         4,
-        label="Pictures at a time",
-        help="How many pictures each GPU makes at once. Lower it if sampling runs out of memory.",
+        label="Sampling batch size",
+        help="How many images each GPU makes at once. Lower it if sampling runs out of memory.",
         group="sampling",
         ge=1,
         importance="advanced",

@@ -32,12 +32,12 @@ class ScheduleConfig:
         label="Warm-up",
         help="The learning rate rises from zero this long. Below 1: share of all steps; from 1: optimizer steps.",
         group="optimizer",
-        unit="share or steps",
+        unit="fraction or steps",
         ge=0,
     )
     final_share: Float = setting(
         0.0,
-        label="Final share",
+        label="Min LR ratio",
         help="The least share of the learning rate, which is left at the end. 0 ends at zero, 0.1 keeps a tenth.",
         group="optimizer",
         ge=0,
@@ -47,7 +47,7 @@ class ScheduleConfig:
     )
     restarts: Int = setting(
         3,
-        label="Cosines",
+        label="Number of cycles",
         help="How many cosines the run is cut into; each falls from the whole learning rate to the final share.",
         group="optimizer",
         ge=1,

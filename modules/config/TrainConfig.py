@@ -64,7 +64,7 @@ class TrainConfig:
     )
     workspace_dir: Str = setting(
         "workspace/run",
-        label="Run folder",
+        label="Output folder",
         help="Where everything of the run is written: models, samples, backups and logs.",
         group="general",
         format="folder",
@@ -74,7 +74,7 @@ class TrainConfig:
     cache_dir: Str = setting(
         "workspace/cache",
         label="Cache folder",
-        help="Where prepared pictures and captions are kept. Runs may share it.",
+        help="Where prepared images and captions are kept. Runs may share it.",
         group="general",
         format="folder",
         scope="machine",
@@ -92,13 +92,13 @@ class TrainConfig:
     epochs: Int = setting(
         10,
         label="Epochs",
-        help="How often the run goes through all pictures, repeats counted. The same on any number of GPUs.",
+        help="How often the run goes through all images, repeats counted. The same on any number of GPUs.",
         group="training",
         ge=1,
     )
     max_steps: Int | None = setting(
         None,
-        label="Most steps",
+        label="Max steps",
         help="The run ends after this many optimizer steps, if the epochs don't end it before. Empty: the epochs "
         "decide.",
         group="training",
@@ -109,11 +109,11 @@ class TrainConfig:
     batch_size: Int = setting(
         4,
         label="Batch size",
-        help="How many pictures are trained at once: on each GPU, or in a whole step on all GPUs, as the batch size "
+        help="How many images are trained at once: on each GPU, or in a whole step on all GPUs, as the batch size "
         "mode says. 1 to 8 per GPU is usual.",
         group="training",
         in_crash_report=True,
-        unit="pictures",
+        unit="images",
         ge=1,
     )
     batch_size_mode: Literal["per_device", "global"] = setting(
@@ -136,7 +136,7 @@ class TrainConfig:
     )
     enable_multi_gpu: bool = setting(
         False,
-        label="Multi-GPU",
+        label="Enable Multi-GPU Training",
         help="Train on several GPUs at once.",
         group="multi_gpu",
         in_crash_report=True,
@@ -172,8 +172,8 @@ class TrainConfig:
     )
     distributed_data_loading: bool = setting(
         True,
-        label="Share the caching",
-        help="Each GPU prepares its share of the pictures. Off: the first GPU of each machine prepares all, the "
+        label="Distributed data loading",
+        help="Each GPU prepares its share of the images. Off: the first GPU of each machine prepares all, the "
         "others wait.",
         group="multi_gpu",
         importance="advanced",
@@ -190,7 +190,7 @@ class TrainConfig:
     )
     node_rank: Int = setting(
         0,
-        label="Number of this machine",
+        label="Node rank",
         help="Which of the machines this is, counted from 0. 0 is the one whose address the others know.",
         group="multi_gpu",
         scope="machine",
@@ -200,7 +200,7 @@ class TrainConfig:
     )
     num_nodes: Int = setting(
         1,
-        label="Machines",
+        label="Nodes (machines)",
         help="How many machines train together.",
         group="multi_gpu",
         in_crash_report=True,
@@ -210,7 +210,7 @@ class TrainConfig:
     )
     master_addr: Str = setting(
         "localhost",
-        label="Address of machine 0",
+        label="Master address",
         help="Host name or IP address of machine 0, as the other machines see it. localhost on one machine.",
         group="multi_gpu",
         scope="machine",
@@ -236,7 +236,7 @@ class TrainConfig:
     )
     gradient_reduce_precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32",
-        label="Gradient reduce precision",
+        label="Gradient all-reduce dtype",
         help="Precision in which GPUs exchange gradients. fp32 is exact; bf16 halves the traffic over slow links.",
         group="multi_gpu",
         importance="advanced",
@@ -255,7 +255,7 @@ class TrainConfig:
     )
     ddp_gradient_as_bucket_view: bool = setting(
         True,
-        label="Gradients in the buckets",
+        label="Gradients as bucket views",
         help="Keep gradients where they are exchanged: saves a copy of them in memory.",
         group="multi_gpu",
         importance="advanced",
@@ -272,7 +272,7 @@ class TrainConfig:
     )
     check_ranks_every: Int = setting(
         500,
-        label="Compare the GPUs every",
+        label="Compare ranks every",
         help="Every so many steps the GPUs compare what they have trained and the run ends if they differ. 0 switches "
         "it off.",
         group="multi_gpu",
@@ -283,7 +283,7 @@ class TrainConfig:
     )
     max_restarts: Int = setting(
         0,
-        label="Restarts",
+        label="Max restarts",
         help="How often a run on one machine starts again from its last backup after a crash. Mistakes in the settings "
         "end it at once.",
         group="multi_gpu",
@@ -311,7 +311,7 @@ class TrainConfig:
     data: DataConfig = section(DataConfig, label="Data")
     concepts: list[ConceptConfig] = setting(
         label="Concepts",
-        help="The folders of pictures to train on.",
+        help="The folders of images to train on.",
         group="data",
         part_name="concept",
         kept_as="concepts",

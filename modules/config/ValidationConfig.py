@@ -25,7 +25,7 @@ class ValidationConfig:
     timesteps: Int = setting(
         4,
         label="Timesteps",
-        help="At how many evenly spread timesteps each held-out picture is measured. More give a smoother curve and "
+        help="At how many evenly spread timesteps each held-out image is measured. More give a smoother curve and "
         "take longer.",
         group="training",
         ge=1,

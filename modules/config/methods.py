@@ -92,7 +92,7 @@ METHODS: dict[str, MethodFacts] = {
         ),
         MethodFacts(
             name="full",
-            label="Full training",
+            label="Full fine-tune",
             trains="the model itself",
             trainable=lambda family: (*family.denoisers, *family.text_encoders),
             chooses_parts=True,

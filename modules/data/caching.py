@@ -40,7 +40,7 @@ IMAGES_AT_ONCE = 4
 CAPTIONS_AT_ONCE = 16
 NUM_READERS = 4
 
-Progress = Callable[[str], None]
+Progress = Callable[[str, int, int], None]  # (activity, items done, items in total)
 # (index, count): every count-th item from index on; None for a rank that does none of the work.
 Shard = tuple[int, int] | None
 WHOLE: Shard = (0, 1)
@@ -56,7 +56,7 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
         augmentation = augmentation_of(dataset, sample).cache_key_part
         # Without augmentation or mask nothing is added, so the keys of plain images never change.
         parts = [content, buckets.shapes[bucket], encoder, *([augmentation] if augmentation else [])]
-        mask = dataset.masks and dataset.masks[sample]
+        mask = dataset.mask_of(sample)
         if mask:
             parts.append({"mask": masks[mask]})
         is_readable = content is not None and not (mask and masks[mask] is None)
@@ -83,7 +83,7 @@ def cache_latents(
     cache: TensorCache,
     base: BaseModel,
     shard: Shard = WHOLE,
-    progress: Progress = lambda text: None,
+    progress: Progress = lambda text, done, total: None,
     known_unusable: dict[int, str] | None = None,
 ) -> dict[int, str]:
     """Encodes this rank's shard of the missing latents; returns the unusable images (sample id -> reason).
@@ -110,7 +110,7 @@ def cache_text(
     cache: TensorCache,
     base: BaseModel,
     shard: Shard = WHOLE,
-    progress: Progress = lambda text: None,
+    progress: Progress = lambda text, done, total: None,
 ) -> None:
     """Encodes this rank's shard of the captions that are missing in the cache."""
     import torch
@@ -127,11 +127,11 @@ def cache_text(
             for number, record in zip(chunk, records, strict=True):
                 cache.put(keys[number], record)
             done += len(chunk)
-            progress(f"Caching captions: {done} of {len(missing)}")
+            progress("Caching captions", done, len(missing))
 
 
 def find_undecodable(
-    dataset: Dataset, buckets: Buckets, shard: Shard = WHOLE, progress: Progress = lambda text: None
+    dataset: Dataset, buckets: Buckets, shard: Shard = WHOLE, progress: Progress = lambda text, done, total: None
 ) -> dict[int, str]:
     """Decodes this rank's shard of all images, for methods that train on pixels.
 
@@ -143,7 +143,7 @@ def find_undecodable(
     for done, (sample, pixels) in enumerate(zip(samples, images, strict=True), start=1):
         if isinstance(pixels, str):
             undecodable[sample] = pixels
-        progress(f"Checking images: {done} of {len(samples)}")
+        progress("Checking images", done, len(samples))
     return undecodable
 
 
@@ -168,12 +168,12 @@ def shard_of(values: Sequence[T], shard: Shard) -> Sequence[T]:
 def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
     """The image of a sample as float32[3, H, W] in [-1, 1], fitted to its bucket. Raises ImageError."""
     augmentation = augmentation_of(dataset, sample)
-    image = fit_image(load_image(dataset.paths[sample]), *buckets.shapes[buckets.index[sample]], augmentation)
+    image = fit_image(load_image(dataset.paths[sample]), *buckets.shape_of(sample), augmentation)
     return to_array(adjust_colors(image, augmentation))
 
 
 def _encode_images(
-    missing: list[int],
+    missing: Sequence[int],
     dataset: Dataset,
     buckets: Buckets,
     keys: Sequence[str | None],
@@ -197,9 +197,11 @@ def _encode_images(
                 latents = encoder.encode(torch.from_numpy(np.stack([pixels for _, pixels, _ in readable])))
                 for (sample, _, mask), record in zip(readable, latents, strict=True):
                     masks = {} if mask is None else {"mask": _mask_of_latents(mask, record)}
-                    cache.put(keys[sample], {"latents": record, **masks})
+                    key = keys[sample]
+                    assert key is not None  # `missing` has only samples with a key
+                    cache.put(key, {"latents": record, **masks})
             done += len(chunk)
-            progress(f"Caching images: {done} of {len(missing)}")
+            progress("Caching images", done, len(missing))
     return unusable
 
 
@@ -227,12 +229,12 @@ def _pixels_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> np.nda
 def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> tuple[np.ndarray, np.ndarray | None] | str:
     """The pixels and mask (or None) of a sample, or the reason why they can't be read."""
     pixels = _pixels_or_reason(dataset, buckets, sample)
-    path = dataset.masks and dataset.masks[sample]
+    path = dataset.mask_of(sample)
     if isinstance(pixels, str) or not path:
         return pixels if isinstance(pixels, str) else (pixels, None)
     size = int(dataset.widths[sample]), int(dataset.heights[sample])
     try:
-        mask = load_mask(path, size, *buckets.shapes[buckets.index[sample]], augmentation_of(dataset, sample))
+        mask = load_mask(path, size, *buckets.shape_of(sample), augmentation_of(dataset, sample))
     except ImageError as error:
         return f"its mask can't be read: {error.reason}"
     return pixels, mask
@@ -242,12 +244,12 @@ def _mask_of_latents(mask: np.ndarray, latents: Tensor) -> Tensor:
     """A pixel mask [1, H, W] averaged over the area of each latent cell, [1, h, w]."""
     import torch
 
-    return torch.nn.functional.adaptive_avg_pool2d(torch.from_numpy(mask), tuple(latents.shape[-2:]))
+    height, width = latents.shape[-2:]
+    return torch.nn.functional.adaptive_avg_pool2d(torch.from_numpy(mask), (height, width))
 
 
 def _why_without_key(dataset: Dataset, sample: int) -> str:
-    has_mask = dataset.masks and dataset.masks[sample]
-    return "it or its mask can't be read" if has_mask else "it can't be read"
+    return "it or its mask can't be read" if dataset.mask_of(sample) else "it can't be read"
 
 
 def _first_of_each_key(keys: Sequence[str | None], cache: TensorCache) -> list[int]:

@@ -41,6 +41,8 @@ def read_captions(
     if concept.captions == "file_name":
         return (_plain_text(file_stem(image_path)).replace("_", " ").strip(),)
     if concept.captions == "table":
+        if table is None:
+            raise ValueError("captions from a table need the table")
         found = table.get(path_in_concept(os.fspath(image_path), concept))
         return found and tuple(map(_plain_text, found))
     return _read_text(caption_path(image_path), concept.caption_per_line)

@@ -103,7 +103,10 @@ def bus_bandwidth(num_bytes: int, seconds: float, num_ranks: int) -> float:
 
 
 def choose_ranks(
-    gpus: Sequence[int], devices: Sequence[int] | None, backend: str, world_size: int | None
+    gpus: Sequence[int],
+    devices: Sequence[int] | None,
+    backend: Literal["gloo", "nccl", "auto"],
+    world_size: int | None,
 ) -> tuple[Backend, list[int | str]]:
     """The backend, and the device of each rank. gpus: indexes of the available GPUs.
 
@@ -113,11 +116,11 @@ def choose_ranks(
         backend, _ = choose_backend(backend, bool(gpus))
     if backend == "nccl" and not gpus:
         raise UserError("backend nccl: there is no NVIDIA GPU here; use gloo or auto.")
-    missing = [device for device in devices or () if device not in gpus]
-    if missing:
+    wanted = list(devices or ())
+    if not set(wanted) <= set(gpus):
         available = f"only {join_words(gpus)}" if gpus else "no GPU"
-        raise UserError(f"devices {join_words(devices)}: there is {available} here; choose others, or omit devices.")
-    chosen = list(devices or gpus)
+        raise UserError(f"devices {join_words(wanted)}: there is {available} here; choose others, or omit devices.")
+    chosen = wanted or list(gpus)
     num_ranks = (len(chosen) or DEFAULT_CPU_RANKS) if world_size is None else world_size
     if backend == "nccl" and (num_ranks > len(chosen) or len(set(chosen)) < len(chosen)):
         raise UserError(

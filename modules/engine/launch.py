@@ -139,7 +139,7 @@ def run_rank(
     outlast_readers()
     attempt = int(variables[ATTEMPT_VARIABLE])
     os.environ.update(variables)
-    os.environ.update(spawn_variables(local_rank, TrainConfig(), num_ranks, port, run_id, attempt))
+    os.environ.update(spawn_variables(local_rank, num_ranks, port, run_id, attempt=attempt))
     folder, lifeline = RunFolder(folder_path), Lifeline.from_environment(local_rank)
     dump_stacks_on_request(folder.stacks_path(local_rank))
     callbacks = TrainCallbacks()

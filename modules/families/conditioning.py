@@ -13,7 +13,7 @@ from modules.families.TextEncoding import collate_text
 
 if TYPE_CHECKING:
     import torch
-    from diffusers import DiffusionPipeline
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import Tensor
 
     from modules.families.Family import Family

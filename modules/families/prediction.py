@@ -11,7 +11,7 @@ from modules.families.Family import DenoiserCall
 
 if TYPE_CHECKING:
     import torch
-    from diffusers import DiffusionPipeline
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import Tensor
 
     from modules.diffusion.objectives import Objective

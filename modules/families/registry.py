@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from modules.families.Family import Family
 
 if TYPE_CHECKING:
-    from diffusers import DiffusionPipeline
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 
 
 def _declared() -> dict[str, Family]:

@@ -14,7 +14,7 @@ class StepInfo(Event):
     step: optimizer steps done since the start of the training, this one included; keeps counting after a resume.
     steps_total: value of `step` at which the training ends.
     loss: mean over the step's samples; None if it was not finite and the step was skipped.
-    smooth_loss: running mean of `loss`; None before the first finite loss.
+    smooth_loss: bias-corrected running mean of `loss` (RunningMean); None before the first finite loss.
     lr: learning rate of the first parameter group in this step.
     samples: samples in this step, over all ranks.
     seconds: wall time of this step, so that samples / seconds is the throughput.

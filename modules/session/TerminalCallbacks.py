@@ -34,6 +34,9 @@ class TerminalCallbacks(TrainCallbacks):
     def on_status(self, text: str) -> None:
         self._write(text)
 
+    def on_progress(self, text: str, done: int, total: int) -> None:
+        self._write(f"{text}: {done} of {total}")
+
     def on_step(self, info: StepInfo) -> None:
         loss = info.loss if info.smooth_loss is None else info.smooth_loss
         loss_text = f"loss {'not finite' if loss is None else f'{loss:.4f}'}"

@@ -8,9 +8,11 @@ from modules.session.event_types import (
     Event,
     FailedEvent,
     FinishedEvent,
+    ProgressEvent,
     SampleEvent,
     SamplesEvent,
     SavedEvent,
+    StartedEvent,
     StatusEvent,
     ValidationEvent,
     WarningEvent,
@@ -27,9 +29,17 @@ class TrainCallbacks:
     def on_event(self, event: Event) -> None:
         """Any event below whose own callback is not overridden."""
 
+    def on_started(self, started: float) -> None:
+        """The run was started or resumed, at `started` in Unix seconds."""
+        self.on_event(StartedEvent(started))
+
     def on_status(self, text: str) -> None:
         """A new phase began, such as loading or caching."""
         self.on_event(StatusEvent(text))
+
+    def on_progress(self, text: str, done: int, total: int) -> None:
+        """`done` of the `total` items that this rank has to work on are done; text: the activity."""
+        self.on_event(ProgressEvent(text, done, total))
 
     def on_step(self, info: StepInfo) -> None:
         """An optimizer step is done."""

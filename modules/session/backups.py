@@ -149,13 +149,15 @@ class _Run(_Strict):
 class _LoopState(_Strict):
     """The fields of state.json needed to resume any training.
 
-    ema: whether there are EMA weights; old versions don't say.
+    smooth_loss_weight: of the smoothed loss (RunningMean); 1 in versions that did not correct its bias. ema: whether
+    there are EMA weights; old versions don't say.
     """
 
     step: _Count
     epoch: _Count
     step_in_epoch: _Count
     smooth_loss: float | None
+    smooth_loss_weight: Annotated[float, Field(ge=0, le=1)] = 1.0
     optimizer: _Optimizer
     loss_scale: dict[str, float]
     ema: bool = False

@@ -30,6 +30,24 @@ class StatusEvent(Event):
 
 
 @dataclass(frozen=True)
+class StartedEvent(Event):
+    """The run was started or resumed. started: when, in Unix seconds, which is before its processes existed."""
+
+    type: ClassVar[str] = "started"
+    started: float
+
+
+@dataclass(frozen=True)
+class ProgressEvent(Event):
+    """text: the activity. done: how many of this rank's `total` items are done."""
+
+    type: ClassVar[str] = "progress"
+    text: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
 class ValidationEvent(Event):
     """loss: None if it was not finite. ema_loss: also None without EMA."""
 

@@ -25,9 +25,11 @@ from modules.session.event_types import (
     Event,
     FailedEvent,
     FinishedEvent,
+    ProgressEvent,
     SampleEvent,
     SamplesEvent,
     SavedEvent,
+    StartedEvent,
     StatusEvent,
     ValidationEvent,
     WarningEvent,
@@ -38,7 +40,9 @@ from modules.session.StepInfo import StepInfo
 EVENT_TYPES: dict[str, type[Event]] = {
     event.type: event
     for event in (
+        StartedEvent,
         StatusEvent,
+        ProgressEvent,
         StepInfo,
         ValidationEvent,
         SampleEvent,

@@ -1,4 +1,4 @@
-"""Status messages and stop requests while a run starts."""
+"""Progress reports and stop requests while a run starts."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class StartProgress:
         self._runtime = runtime
         self._callbacks = callbacks
         self._commands = commands
-        self._last_status = 0.0
+        self._last_report = 0.0
 
-    def status(self, text: str) -> None:
-        """Reports a status, at most once a second: caching reports every few images."""
-        if time.monotonic() - self._last_status >= 1:
-            self._last_status = time.monotonic()
-            self._callbacks.on_status(text)
+    def report(self, text: str, done: int, total: int) -> None:
+        """Reports progress at most once a second, and the end: caching reports every few images."""
+        if done == total or time.monotonic() - self._last_report >= 1:
+            self._last_report = time.monotonic()
+            self._callbacks.on_progress(text, done, total)
 
-    def status_or_stop(self, text: str) -> None:
-        """Reports a status, or raises StopRequested; cached data is kept."""
+    def report_or_stop(self, text: str, done: int, total: int) -> None:
+        """Reports progress, or raises StopRequested; cached data is kept."""
         self.raise_if_stop_requested()
-        self.status(text)
+        self.report(text, done, total)
 
     def warn(self, text: str) -> None:
         """Shows a warning that every rank finds, on rank 0 only."""

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from modules.data.draws import torch_seed
 from modules.distributed.Heartbeat import PHASE_LIMITS, Phase
 from modules.distributed.Runtime import Runtime, default_device
+from modules.session.RunningMean import RunningMean
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
@@ -50,7 +51,6 @@ StepFunction = Callable[[nn.Module, Any], tuple[Tensor, int, dict[str, Tensor]]]
 MakeOptimizer = Callable[[dict[str, nn.Parameter]], LoopOptimizer]
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-SMOOTHING = 0.98
 MAX_SKIPPED_STEPS = 25
 
 
@@ -98,7 +98,7 @@ class TrainingLoop:
         self.epoch = 0
         self.step_in_epoch = 0  # steps done in the current epoch
         self.stopped = False
-        self.smooth_loss: float | None = None
+        self._smooth_loss = RunningMean()
         self._fault = Fault(self.runtime.rank, os.environ.get("FAULT", ""))
         self._skipped_in_a_row = 0
         self._late: LateReport | None = None
@@ -177,7 +177,7 @@ class TrainingLoop:
         All ranks must call it; only rank 0 is guaranteed to get full tensors. They may be the live tensors: copy them
         before training continues.
         """
-        names = {param: name for name, param in self.trainable.items()}
+        names: dict[Tensor, str] = {param: name for name, param in self.trainable.items()}
         optimizer_tensors, optimizer_numbers = self.optimizer.state(names)
         buffers = dict(self.model.named_buffers())
         persistent = {name: buffers[name] for name in self.model.state_dict() if name in buffers}
@@ -190,7 +190,8 @@ class TrainingLoop:
             "step": self.step,
             "epoch": self.epoch,
             "step_in_epoch": self.step_in_epoch,
-            "smooth_loss": self.smooth_loss,
+            "smooth_loss": self._smooth_loss.value,
+            "smooth_loss_weight": self._smooth_loss.weight,
             "optimizer": optimizer_numbers,
             "loss_scale": self.loss_scaler.state_dict(),
             "ema": self.ema is not None,
@@ -207,18 +208,20 @@ class TrainingLoop:
         self.optimizer.check_state(data["optimizer"])
         for name, value in tensors["model"].items():
             own[name].copy_(value)
-        names = {param: name for name, param in self.trainable.items()}
+        names: dict[Tensor, str] = {param: name for name, param in self.trainable.items()}
         self.optimizer.load_state(names, tensors["optimizer"], data["optimizer"])
         if self.ema:
             # if EMA is enabled only now, it starts at the current weights
             averages = tensors.get("ema") or {name: tensors["model"][name] for name in self.trainable}
             self.ema.load(averages, data["step"])
         self.loss_scaler.load_state_dict(data["loss_scale"])
-        for key in ("step", "epoch", "step_in_epoch", "smooth_loss"):
+        for key in ("step", "epoch", "step_in_epoch"):
             setattr(self, key, data[key])
+        weight = data.get("smooth_loss_weight", 1.0)  # old backups have no weight, as they did not correct the bias
+        self._smooth_loss = RunningMean(data["smooth_loss"], 0.0 if data["smooth_loss"] is None else weight)
 
     def flush(self) -> None:
-        """Reads the pending results of the last step, so that `smooth_loss` includes it."""
+        """Reads the pending results of the last step, so that the smoothed loss includes it."""
         self._read_late()
 
     @contextmanager
@@ -262,7 +265,8 @@ class TrainingLoop:
                     self._beat()  # the following backward pass waits for slower ranks
                 self.loss_scaler.scale(loss_sum).backward()
             metric_names = tuple(sorted(metrics))
-            sums.append(torch.stack([value.detach().double() for value in (loss_sum, *map(metrics.get, metric_names))]))
+            values = (loss_sum, *(metrics[name] for name in metric_names))
+            sums.append(torch.stack([value.detach().double() for value in values]))
             count += batch_count
         names = Names(("stop", *self.actions), metric_names)
         requested = self._requested()
@@ -302,8 +306,9 @@ class TrainingLoop:
         if self._divides_gradients:
             # Fused optimizers divide by grad_scale and honor found_inf inside their kernel (torch.amp.GradScaler passes
             # them the same way). This saves a pass over the gradients, and the sync to decide whether to skip.
-            self.optimizer.torch.grad_scale = (1.0 / factor).float()
-            self.optimizer.torch.found_inf = skipped.float()
+            fused: Any = self.optimizer.torch  # torch declares neither attribute
+            fused.grad_scale = (1.0 / factor).float()
+            fused.found_inf = skipped.float()
             self.optimizer.step(self.step)
         elif not skipped.item():  # a sync, but non-fused optimizers make several anyway
             gradients = self._gradients()
@@ -353,8 +358,7 @@ class TrainingLoop:
         figures = report.read()
         self._agreed |= figures.requests
         if figures.loss is not None:
-            before = figures.loss if self.smooth_loss is None else self.smooth_loss
-            self.smooth_loss = SMOOTHING * before + (1 - SMOOTHING) * figures.loss
+            self._smooth_loss.add(figures.loss)
         self._note_skipped(figures.loss is None, report.number)
         memory_bytes, peak_memory_bytes = self._device_memory()
         self.callbacks.on_step(
@@ -363,7 +367,7 @@ class TrainingLoop:
                 step=report.number,
                 steps_total=self.total_steps,
                 loss=figures.loss,
-                smooth_loss=self.smooth_loss,
+                smooth_loss=self._smooth_loss.value,
                 lr=next(iter(report.learning_rates.values())),
                 samples=figures.samples,
                 seconds=report.seconds,

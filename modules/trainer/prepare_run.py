@@ -101,8 +101,8 @@ def prepare_run(
         Path(os.path.expanduser(config.cache_dir)),
         runtime,
         config.distributed_data_loading,
-        progress.status_or_stop,
-        progress.status,
+        progress.report_or_stop,
+        progress.report,
     )
     takes_latents = method.facts.uses_denoiser
     if not takes_latents:

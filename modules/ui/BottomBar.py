@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.ui.models.run_text import describe_progress, share_done
 from modules.ui.models.RunState import RunState
 from modules.ui.RunControl import RunControl
 from modules.ui.theme import Theme
@@ -38,7 +39,6 @@ class BottomBar(ctk.CTkFrame):
         Tooltip(self.status, app.theme, lambda: self.status.cget("text") if self.status.is_cut else "")
         self._canvas.bind("<Configure>", lambda event: self._arrange(), add="+")
         self._arrange()
-        self.loss = self._button("Loss", self.control.show_loss, 2)
         self.check = self._button("Check", self.control.check, 3)
         self.start = self._button("Start training", self.control.start_or_stop, 4, width=140)
         self._unsubscribe = (app.settings.subscribe(self._settings_changed), app.run.subscribe(self.show_run))
@@ -61,7 +61,7 @@ class BottomBar(ctk.CTkFrame):
 
     def show_run(self, state: RunState) -> None:
         """Show the progress of the run."""
-        self.progress.set(state.step / state.total if state.total else 0)
+        self.progress.set(share_done(state))
         self.status.configure(text=describe_progress(state))
         self.show_button()
 
@@ -109,36 +109,6 @@ class BottomBar(ctk.CTkFrame):
         button = ctk.CTkButton(self, text=text, command=command, width=width, height=36, font=self.app.theme.font(14))
         button.grid(row=0, column=column, rowspan=3, padx=(0, 14 if column == 4 else 6))
         return button
-
-
-def describe_progress(state: RunState) -> str:
-    """Phase, epoch, step, loss, speed and remaining time, as far as they are known."""
-    if state.message:
-        return state.message
-    if state.folder is None:
-        return "No run yet"
-    parts = [state.phase or ("running" if state.is_running else "ended")]
-    if state.exit is not None and not state.is_running:
-        parts = [str(state.exit.get("status", "ended"))]
-    if state.step:
-        parts.append(f"epoch {state.epoch}")
-        parts.append(f"step {state.step:,}" + (f" of {state.total:,}" if state.total else ""))
-    if state.smooth is not None:
-        parts.append(f"loss {state.smooth:.4f}")
-    if state.is_running and state.steps_per_second:
-        parts.append(f"{state.steps_per_second:.2f} it/s")
-    if state.is_running and state.samples_per_second:
-        parts.append(f"{state.samples_per_second:.1f} img/s")
-    if state.is_running and state.eta_seconds is not None:
-        parts.append(f"ETA {describe_seconds(state.eta_seconds)}")
-    return "   ".join(parts)
-
-
-def describe_seconds(seconds: float) -> str:
-    """A duration as 1:02:03, or as 02:03 below an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -90,12 +90,6 @@ class RunControl:
         if not self.app.run.state.is_running:
             self._summarize(resume=True, then_start=True)
 
-    def show_loss(self) -> None:
-        """Open the loss curve in a separate window."""
-        from modules.ui.windows.LossWindow import LossWindow
-
-        open_window(self.app, LossWindow)
-
     def _is_ready(self) -> bool:
         blocking = [problem for problem in self.app.settings.problems() if problem.blocking]
         if blocking:
@@ -162,6 +156,8 @@ class RunControl:
             self.app.run.start(config, resume)
         except UserError as error:
             self.app.show_message(str(error), "error")
+        else:
+            self.app.open_tab("monitor")
 
     def _force(self) -> None:
         text = "Stop the run now? Progress since the last backup will be lost."

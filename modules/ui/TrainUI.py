@@ -49,6 +49,7 @@ TABS = {
     "sampling": "SamplingTab",
     "backup": "BackupTab",
     "tools": "ToolsTab",
+    "monitor": "MonitorTab",
 }
 TAB_OF_GROUP = {
     "general": "general",
@@ -371,7 +372,7 @@ class TrainUI(RootWindow):
             self.show_message(f"The run is {status} after {state.step:,} steps.", "info")
         elif is_new and status == "failed":
             reason = text.partition("\n")[0].rstrip(".")
-            self.show_message(f"The run {state.folder.name} failed: {reason}. Its report is on the tools tab.", "error")
+            self.show_message(f"The run {state.folder.name} failed: {reason}. Its report is on the Tools tab.", "error")
 
 
 def tab_of(path: str) -> str:

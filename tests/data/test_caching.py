@@ -186,12 +186,12 @@ def test_encoders_are_in_memory_only_while_they_encode(base, hashes, picture_fol
     seen = []
     keys = latent_keys(dataset, buckets, base, hashes)
     cache = TensorCache(tmp_path / "cache", "latents", 0)
-    cache_latents(dataset, buckets, keys, cache, base, progress=lambda _: seen.append(base.module("vae") is not None))
+    cache_latents(dataset, buckets, keys, cache, base, progress=lambda *_: seen.append(base.module("vae") is not None))
     assert seen
     assert all(seen)
     assert base.module("vae") is None
     seen.clear()
-    cache_latents(dataset, buckets, keys, cache, base, progress=seen.append)
+    cache_latents(dataset, buckets, keys, cache, base, progress=lambda *told: seen.append(told))
     assert seen == []  # nothing is missing: the VAE is not even loaded
 
 
@@ -217,8 +217,8 @@ def test_pictures_for_methods_on_pixels_are_checked_too(picture_folder):
     folder = picture_folder()
     spoil(folder / "002.png")
     progress = []
-    assert list(find_undecodable(*prepare(folder), progress=progress.append)) == [2]
-    assert progress[-1] == "Checking images: 4 of 4"
+    assert list(find_undecodable(*prepare(folder), progress=lambda *told: progress.append(told))) == [2]
+    assert progress[-1] == ("Checking images", 4, 4)
 
 
 @pytest.mark.parametrize(("unusable", "share", "refused"), [(0, 0.0, False), (1, 0.25, False), (2, 0.25, True)])

@@ -97,7 +97,7 @@ def prepare(folder: Path):
 def cache(tiny_sd15, tmp_path, encodings) -> Callable[..., list[Cached]]:
     """Caches a folder's pictures and captions on all ranks. cache_dirs: of each node, a shared one by default."""
 
-    def run(ranks: ThreadRanks, folder, everyone=True, cache_dirs=None, progress=lambda runtime, text: None):
+    def run(ranks: ThreadRanks, folder, everyone=True, cache_dirs=None, progress=lambda runtime, *told: None):
         data = folder if isinstance(folder, tuple) else prepare(folder)
         model = ModelConfig(base=str(tiny_sd15))
         bases = [BaseModel(FAMILIES["sd15"], model, torch.device("cpu")) for _ in ranks.runtimes]
@@ -290,7 +290,7 @@ def test_a_copy_that_is_damaged_on_one_node_only_is_unusable_on_both(tiny_sd15, 
     def body(runtime):
         node = tmp_path / f"node-{runtime.rank}"
         data = prepare(folders[runtime.rank])
-        encoder = DatasetEncoder(bases[runtime.rank], *data, node, runtime, True, lambda _: None, lambda _: None)
+        encoder = DatasetEncoder(bases[runtime.rank], *data, node, runtime, True, lambda *_: None, lambda *_: None)
         records = encoder.latents()
         assert all(records.cache.get(key) for sample, key in enumerate(records.keys) if sample != 5)
         return encoder.unusable
@@ -307,20 +307,22 @@ def test_pictures_for_methods_on_pixels_are_checked_in_parts(everyone, tiny_sd15
     spoil(folder / "005.png")
     data = prepare(folder)
     base = BaseModel(FAMILIES["sd15"], ModelConfig(base=str(tiny_sd15)), torch.device("cpu"))
-    texts: dict[int, list[str]] = {0: [], 1: []}
+    reports: dict[int, list[tuple]] = {0: [], 1: []}
 
     def body(runtime):
-        tell = texts[runtime.rank].append
+        def tell(*report):
+            reports[runtime.rank].append(report)
+
         encoder = DatasetEncoder(base, *data, tmp_path / "cache", runtime, everyone, tell, tell)
         encoder.pixels()
         return list(encoder.unusable)
 
     assert ThreadRanks(2).run(body) == [[4, 5], [4, 5]]
-    last = [told[-1] if told else None for told in texts.values()]
+    last = [told[-1] if told else None for told in reports.values()]
     if everyone:
-        assert last == ["Checking images: 5 of 5", "Checking images: 4 of 4"]
+        assert last == [("Checking images", 5, 5), ("Checking images", 4, 4)]
     else:
-        assert last == ["Checking images: 9 of 9", None]
+        assert last == [("Checking images", 9, 9), None]
 
 
 # --- what goes wrong on one rank --------------------------------------------------------------------------------------
@@ -330,8 +332,8 @@ def test_a_caching_that_was_killed_on_one_rank_goes_on(cache, encodings, picture
     monkeypatch.setattr("modules.data.caching.IMAGES_AT_ONCE", 1)
     folder = picture_folder(SIZES)
 
-    def die(runtime, text):
-        if runtime.rank == 1 and text.startswith("Caching images: 2 of"):
+    def die(runtime, text, done, total):
+        if runtime.rank == 1 and (text, done) == ("Caching images", 2):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -402,10 +404,10 @@ def test_each_rank_tells_of_its_share_and_shows_that_it_goes_on(cache, picture_f
     ranks = ThreadRanks(2)
     for runtime in ranks.runtimes:
         runtime.heartbeat = Watched()
-    texts: dict[int, list[str]] = {0: [], 1: []}
-    cache(ranks, picture_folder(SIZES), progress=lambda runtime, text: texts[runtime.rank].append(text))
+    reports: dict[int, list[tuple]] = {0: [], 1: []}
+    cache(ranks, picture_folder(SIZES), progress=lambda runtime, *report: reports[runtime.rank].append(report))
     for rank, share in ((0, 5), (1, 4)):
-        told = texts[rank]
-        assert f"Caching images: {share} of {share}" in told
-        assert told[-1] == f"Caching captions: {share} of {share}"
+        told = reports[rank]
+        assert ("Caching images", share, share) in told
+        assert told[-1] == ("Caching captions", share, share)
         assert ranks.runtimes[rank].heartbeat.phases.count("caching") > len(told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -170,6 +171,15 @@ class TestLaunchers:
         run.wait_until_gone(GONE_SECONDS)
         assert os.listdir(run.variables["TMPDIR"]) == []
         assert not [path for path in run.folder.rglob("*") if is_temporary(path)]
+
+
+def test_a_finished_run_that_is_resumed_on_two_ranks_ends_with_nothing_to_do(open_run, finished, tmp_path):
+    folder = shutil.copytree(finished("alone").folder, tmp_path / "run")
+    models = sorted((folder / "models").iterdir())
+    run = open_run("forked spawn", "--resume", folder=folder)
+    assert run.wait() == [0], run.output
+    assert run.output.count("Nothing is left to do") == 1
+    assert sorted((folder / "models").iterdir()) == models
 
 
 def cached_latents(run: StartedRun) -> list[int]:

@@ -18,7 +18,9 @@ INFO = StepInfo(
     epoch=1, step=2, steps_total=10, loss=0.5, smooth_loss=0.25, lr=1e-4, samples=8, seconds=2.0, grad_norm=0.1
 )
 CALLS = {
+    "on_started": (1000.5,),
     "on_status": ("Caching latents",),
+    "on_progress": ("Caching images", 3, 8),
     "on_step": (INFO,),
     "on_validation": (2, 40, 0.5, 0.25),
     "on_sample": ("a.png", "a fox", 2),
@@ -75,7 +77,9 @@ def test_every_call_becomes_an_event_with_its_fields(tmp_path):
         assert event.pop("time") > 0
         assert event.pop("rank") == 1
     assert found == {
+        "started": {"started": 1000.5},
         "status": {"text": "Caching latents"},
+        "progress": {"text": "Caching images", "done": 3, "total": 8},
         "step": {
             "epoch": 1,
             "step": 2,
@@ -114,6 +118,7 @@ def test_a_log_file_gets_plain_lines():
     callbacks.close()
     assert log.getvalue().splitlines() == [
         "Caching latents",
+        "Caching images: 3 of 8",
         "step 2/10, epoch 1, loss 0.2500, lr 1.00e-04, 4.00 samples/s",
         "Validation at step 2: loss 0.5000, of the averaged weights 0.2500 (40 held-out samples)",
         "Sample at step 2: a.png",

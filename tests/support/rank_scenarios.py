@@ -281,10 +281,10 @@ def stop_while_caching(make_runtime: MakeRuntime, config: str, stopper: int) -> 
     trainer = WatchedTrainer(load_config(config), runtime)
 
     class Stopped(StartProgress):
-        def status_or_stop(self, text: str) -> None:
+        def report_or_stop(self, text: str, done: int, total: int) -> None:
             if runtime.rank == stopper:
                 trainer.commands.stop()
-            super().status_or_stop(text)
+            super().report_or_stop(text, done, total)
 
     with patch("modules.trainer.GenericTrainer.StartProgress", Stopped):
         return caught(trainer.start)

@@ -280,14 +280,14 @@ def test_validation_without_held_out_pictures_is_a_warning(make_config, train):
 def test_tensorboard_gets_pictures_validation_and_every_metric(make_config, validation, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from modules.launch.run import run_training
+    from tests.support.train_here import train_here
 
     config = make_config(
         *validation, "tensorboard=true", "max_steps=2", "sampling.at_end=true", "ema.enabled=true",
         "sampling.samples.0.prompt=a cat", "sampling.samples.0.count=2", "sampling.samples.0.width=32",
         "sampling.samples.0.height=32", "sampling.samples.0.steps=1",
     )  # fmt: skip
-    assert run_training(config) == 0
+    assert train_here(config) == 0
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     tags = events.Tags()

@@ -663,6 +663,26 @@ def test_a_skipped_step_does_not_round(name):
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
+def test_the_smoothed_loss_continues_after_a_resume_also_of_an_old_backup():
+    data = batches(6)
+    straight = loop_over(small_net(), callbacks=Recorder())
+    straight.fit(Step([batch]) for batch in data)
+    first = loop_over(small_net())
+    first.fit(Step([batch]) for batch in data[:3])
+    tensors, state = copied(first.state())
+    smoothed = {}
+    for version in ("new", "old"):
+        resumed = loop_over(small_net(), callbacks=Recorder())
+        if version == "old":
+            del state["smooth_loss_weight"]
+        resumed.load_state(tensors, state)
+        resumed.fit(Step([batch]) for batch in data[3:])
+        smoothed[version] = [info.smooth_loss for info in resumed.callbacks.steps]
+    assert smoothed["new"] == [info.smooth_loss for info in straight.callbacks.steps[3:]]
+    assert smoothed["old"][0] == pytest.approx(0.98 * state["smooth_loss"] + 0.02 * resumed.callbacks.steps[0].loss)
+
+
+
 @pytest.mark.parametrize("precision", ["no", "fp16"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_training_resumes_from_its_state_bit_for_bit(optimizer, precision):

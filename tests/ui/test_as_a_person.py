@@ -112,7 +112,7 @@ def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(perso
     person.press("Return")
     person.wait(lambda seen: seen["titles"] == ["Chorus"])
     person.set_value("epochs", "Epochs", str(MANY_EPOCHS))
-    person.set_value("max_steps", "Most steps", str(MANY_STEPS))
+    person.set_value("max_steps", "Max steps", str(MANY_STEPS))
     person.set_value("sampling.every", "Sample every", str(SAMPLE_EVERY))
     person.open_tab("training")
     for is_on in (0, 1):
@@ -121,10 +121,9 @@ def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(perso
 
     start(person)
     person.wait_for(f"of {MANY_STEPS:,}   loss")
-    person.click("Loss")
+    person.wait(lambda seen: seen["tab"] == "monitor")  # it opens at the start
     few = person.wait(lambda seen: seen["curve"] >= 2)["curve"]
     person.wait(lambda seen: seen["curve"] > few)
-    person.press("Escape")
     person.open_tab("sampling")
     person.wait(lambda seen: seen["pictures"] >= 2)
     person.click("Stop")
@@ -136,7 +135,7 @@ def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(perso
     assert stopped_at < MANY_STEPS
 
     last = (stopped_at // SAMPLE_EVERY + 1) * SAMPLE_EVERY
-    person.set_value("max_steps", "Most steps", str(last))
+    person.set_value("max_steps", "Max steps", str(last))
     person.open_tab("sampling")
     person.click("Start training")
     person.wait_for("holds a run already")
@@ -147,9 +146,11 @@ def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(perso
     person.wait(lambda seen: seen["run"]["ranks"] == {"0": "finished", "1": "finished"})
     assert steps_told(folder) == list(range(1, last + 1))
     person.wait(lambda seen: seen["run"]["steps_kept"] == [1, last, last])
+    person.wait_for("✓ Finished in ")
+    person.open_tab("sampling")
     sampled = range(0, last + 1, SAMPLE_EVERY)
     person.wait(lambda seen: seen["run"]["sample_steps"] == list(sampled))
-    person.wait_for(f"{20 * len(sampled):,} pictures of {len(sampled):,} steps")
+    person.wait_for(f"{20 * len(sampled):,} images of {len(sampled):,} steps")
     person.wait_for(f"step {last:,}")  # the newest are visible
 
 

@@ -92,7 +92,7 @@ def test_samples_appear_by_themselves(app, gallery, tmp_path, wait_for):
     app.run.state.samples += make_samples(tmp_path, [0, 100])
     wait_for(app, lambda: len(gallery.table.steps) == 2)
     wait_for(app, lambda: len(gallery.grid_view._photos) == 8)
-    assert gallery._count.cget("text") == "8 pictures of 2 steps"
+    assert gallery._count.cget("text") == "8 images of 2 steps"
 
 
 def test_steps_and_prompts_are_written_beside_the_pictures(app, gallery, tmp_path):

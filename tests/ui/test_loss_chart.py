@@ -22,9 +22,9 @@ def chart(app, settle):
     return made
 
 
-def fill(app, losses, smooth=None) -> None:
+def fill(app, losses, rate=None) -> None:
     for step, loss in enumerate(losses, start=1):
-        app.run.history.add(step, loss, loss if smooth is None else smooth)
+        app.run.history.add(step, loss, rate)
 
 
 def y_range(chart, item) -> tuple[float, float]:
@@ -48,10 +48,10 @@ def test_new_steps_are_drawn_by_themselves(app, chart, wait_for):
 
 def test_a_single_high_loss_in_a_million_is_seen(app, chart):
     history = app.run.history
-    fill(app, [0.1] * 1000, smooth=0.1)
-    history.add(1001, 9.0, 0.1)
+    fill(app, [0.1] * 1000)
+    history.add(1001, 9.0)
     for step in range(1002, 5000):
-        history.add(step, 0.1, 0.1)
+        history.add(step, 0.1)
     chart.redraw()
     top, bottom = y_range(chart, chart._raw)
     assert abs(top - chart.plot.y(9.0)) < 0.5
@@ -111,18 +111,25 @@ def test_the_raw_line_can_be_hidden(app, chart):
 
 
 def test_hovering_tells_the_step_its_loss_and_the_last_validation(app, chart):
-    fill(app, [0.5, 0.4, 0.3, 0.2], smooth=0.35)
+    fill(app, [0.5, 0.5, 0.3, 0.2], rate=1e-4)
+    chart.smooth_over(2)
     app.run.history.add_validation(2, 0.44)
     chart.redraw()
     chart.canvas.event_generate("<Motion>", x=int(chart.plot.x(3)), y=(chart.plot.top + chart.plot.bottom) // 2)
     app.update()
     text = chart.canvas.itemcget(chart._hover_text, "text")
-    assert text.splitlines() == ["step 3", "loss   0.3", "smoothed   0.35", "validation   0.44 at step 2"]
+    smoothed = f"smoothed   {(0.3 + 0.5 / 2 + 0.5 / 4) / 1.75:.5g}"
+    assert text.splitlines() == [
+        "step 3",
+        "loss   0.3",
+        smoothed,
+        "learning rate   0.0001",
+        "validation   0.44 at step 2",
+    ]
 
 
 def test_a_skipped_step_is_told_as_such(app, chart):
-    app.run.history.add(1, 0.5, 0.5)
-    app.run.history.add(2, None, 0.5)
+    fill(app, [0.5, None])
     assert "skipped" in chart.describe(2)
 
 
@@ -136,8 +143,32 @@ def test_arrows_move_the_marked_step(app, chart):
     assert chart._hovered == 47
 
 
+def test_the_slider_smooths_more_and_less(app, chart):
+    fill(app, [0.1, 0.9] * 200)
+    chart.redraw()
+    heights = {}
+    for place in (0, 1, 3):
+        chart.slider._command(place)
+        top, bottom = y_range(chart, chart._smooth)
+        heights[place] = bottom - top
+    assert heights[0] > heights[1] > heights[3]
+    assert chart._averaged.cget("text") == "over 1,000 steps"
+    chart.slider._command(0)
+    assert chart._averaged.cget("text") == "not smoothed"
+
+
+def test_the_learning_rate_has_its_own_height(app, chart):
+    for step in range(1, 11):
+        app.run.history.add(step, 0.5, 1e-4 * (11 - step))
+    chart.redraw()
+    heights = chart.canvas.coords(chart._rate)[1::2]
+    assert heights == sorted(heights)  # it falls
+    assert (heights[0], heights[-1]) == pytest.approx((chart.plot.rate_y(1.0), chart.plot.rate_y(0.1)))
+
+
 def test_the_range_shows_the_last_steps_only(app, chart):
     fill(app, [1.0] * 500 + [0.1] * 100)
+    chart.smooth_over(1)
     chart._range_menu.set("Last 100 steps")
     chart.redraw()
     assert (chart.plot.first, chart.plot.last) == (501, 600)
@@ -159,7 +190,7 @@ def test_redrawing_makes_no_new_items(app, chart):
     chart.redraw()
     before = len(chart.canvas.find_all())
     for step in range(4, 200):
-        app.run.history.add(step, 0.3, 0.3)
+        app.run.history.add(step, 0.3)
         chart.redraw()
     assert len(chart.canvas.find_all()) == before
 

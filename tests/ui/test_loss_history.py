@@ -3,13 +3,14 @@ import random
 
 import pytest
 
+from modules.session.RunningMean import RunningMean
 from modules.ui.models.LossHistory import LossHistory
 
 
 def history_of(losses, first=1):
     history = LossHistory()
     for step, loss in enumerate(losses, first):
-        history.add(step, loss, loss)
+        history.add(step, loss)
     return history
 
 
@@ -21,7 +22,7 @@ def random_losses(count):
 def test_a_few_steps_are_given_as_they_are():
     history = history_of([0.5, 0.25, 0.125])
     assert history.points(10) == [(1, 0.5, 0.5, 0.5), (2, 0.25, 0.25, 0.25), (3, 0.125, 0.125, 0.125)]
-    assert history.smooth_points(10) == [(1, 0.5), (2, 0.25), (3, 0.125)]
+    assert history.smooth_points(10, smoothing=0.0) == [(1, 0.5), (2, 0.25), (3, 0.125)]
     assert (history.first_step, history.last_step, len(history)) == (1, 3, 3)
 
 
@@ -75,7 +76,7 @@ def test_a_skipped_step_counts_for_nothing():
     history = history_of([1.0, None, 3.0] * 100)
     assert all(not math.isnan(value) for point in history.points(10) for value in point)
     assert history.points(1)[0][1:] == (1.0, 3.0, 2.0)
-    assert history.at(2) == (2, None, None)
+    assert history.at(2) == (2, None, 1.0, None)  # the mean stays where it was
 
 
 def test_only_skipped_steps_give_no_points():
@@ -99,10 +100,44 @@ def test_a_resumed_run_takes_the_place_of_what_it_repeats():
 def test_the_step_under_the_pointer_is_the_nearest():
     history = LossHistory()
     history.add(10, 0.5, 0.25)
-    history.add(20, 1.0, 0.5)
-    assert history.at(3) == (10, 0.5, 0.25)
-    assert history.at(16) == (20, 1.0, 0.5)
-    assert history.at(99) == (20, 1.0, 0.5)
+    history.add(20, 1.0, 0.125)
+    assert history.at(3, smoothing=0.0) == (10, 0.5, 0.5, 0.25)
+    assert history.at(16, smoothing=0.0) == (20, 1.0, 1.0, 0.125)
+    assert history.at(99, smoothing=0.0) == (20, 1.0, 1.0, 0.125)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5, 0.98, 0.999])
+def test_the_smoothed_loss_is_the_mean_of_the_steps_so_far_by_their_age(smoothing):
+    """However many steps are added between two drawings, with skipped steps, and after a resume."""
+    losses = [None if number % 7 == 3 else loss for number, loss in enumerate(random_losses(1500))]
+    history = LossHistory()
+    for step, loss in enumerate([*losses, 9.0, 9.0], 1):
+        history.add(step, loss)
+        if step in (1, 5, 700, 1502):
+            history.smooth_points(10, smoothing=smoothing)
+    history.add(1501, 0.25)  # resumed from the backup of step 1500
+    seen = [loss for loss in [*losses, 0.25] if loss is not None]
+    for count, step in ((1, 1), (3, 3), (len(seen), 1501)):
+        weights = [smoothing**age for age in range(count)]
+        mean = sum(w * loss for w, loss in zip(weights, reversed(seen[:count]), strict=True)) / sum(weights)
+        assert history.at(step, smoothing)[2] == pytest.approx(mean, rel=1e-5)
+
+
+def test_the_trainer_smooths_in_the_same_way():
+    losses, mean, history = random_losses(400), RunningMean(), LossHistory()
+    for step, loss in enumerate(losses, 1):
+        mean.add(loss)
+        history.add(step, loss)
+        if step in (1, 10, 400):
+            assert history.at(step)[2] == pytest.approx(mean.value, rel=1e-5)
+    assert history.at(40)[2] == pytest.approx(sum(losses[:40]) / 40, abs=0.05)  # not drawn to the first loss
+
+
+def test_learning_rates_are_given_by_step():
+    history = LossHistory()
+    for step in range(1, 1001):
+        history.add(step, 0.5, 1e-3 / step)
+    assert history.rate_points(2) == [(1, pytest.approx(1e-3)), (1000, pytest.approx(1e-6))]
 
 
 def test_a_step_number_of_a_damaged_file_takes_no_memory():

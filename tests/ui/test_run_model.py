@@ -26,6 +26,7 @@ from modules.session.RunLock import RunLock
 from modules.ui.models import RunModel as run_model_module
 from modules.ui.models.RunModel import RunModel
 from modules.ui.models.RunReader import GONE, NO_RECORD, RunReader
+from modules.ui.models.RunState import Activity
 from tests.support.run_processes import pid_of_rank
 from tests.support.StartedRun import MARK, find_processes
 from tests.support.toy_run import make_toy_chorus
@@ -93,9 +94,27 @@ class TestReading:
         for number in range(1, 11):
             step(running, number, loss=1 / number)
         state = read(running).state
-        assert (state.phase, state.step, state.total, state.epoch) == ("Training: 100 steps of 8 samples", 10, 100, 1)
+        assert (state.phase, state.step, state.total, state.epoch) == ("Training", 10, 100, 1)
         assert (state.loss, state.lr, state.is_running, state.exit) == (0.1, 1e-4, True, None)
         assert (state.steps_per_second, state.samples_per_second) == pytest.approx((2.0, 16.0))
+
+    def test_the_phase_is_not_that_of_what_was_done_between_two_steps(self, running):
+        step(running, 1)
+        tell(running, "status", text="Generating 10 samples")
+        assert read(running).state.phase == "Generating 10 samples"
+        step(running, 2)
+        assert read(running).state.phase == "Training"
+
+    def test_caching_is_counted_over_all_ranks(self, running):
+        for rank, done in ((0, 2), (1, 5)):
+            tell(running, "progress", rank, text="Caching images", done=done, total=10)
+        assert read(running).state.activity == Activity("Caching images", 7, 20)
+        tell(running, "progress", 0, text="Caching captions", done=1, total=4)  # rank 1 is still at its images
+        state = read(running).state
+        assert (state.phase, state.activity) == ("Caching captions", Activity("Caching captions", 1, 4))
+        for rank in (0, 1):
+            tell(running, "status", rank, text="Loading model")
+        assert read(running).state.activity is None
 
     def test_the_remaining_time_leaves_out_the_warm_up(self, running):
         tell(running, "status", text="Loading the model")

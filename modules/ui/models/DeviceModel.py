@@ -15,7 +15,7 @@ from modules.machine.can_start import StartFacts, device_problems
 from modules.machine.devices import UNKNOWN_USAGE, Gpu, GpuUsage, Link, read_usage
 from modules.machine.Machine import Machine
 from modules.machine.memory_estimate import GIB, estimate_memory
-from modules.machine.run_shape import RunShape, chosen_gpus, ranks_here, run_shape
+from modules.machine.run_shape import RunShape, chosen_gpus, run_shape
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.typed_text import NO_GPU
 
@@ -97,10 +97,9 @@ class DeviceModel:
         if self.machine is None:
             return None
         try:
-            ranks = ranks_here(config, self.gpus, self.machine.cores)
+            return run_shape(config, self.machine, self.num_samples)
         except UserError:
             return None
-        return run_shape(config, ranks, self.num_samples)
 
     def needed_bytes(self, config: TrainConfig) -> float | None:
         """The estimated memory on each device, scaled down for a base that is smaller than its family's model. None for

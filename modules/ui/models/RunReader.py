@@ -23,9 +23,11 @@ from modules.session.event_types import (
     Event,
     FailedEvent,
     FinishedEvent,
+    ProgressEvent,
     SampleEvent,
     SamplesEvent,
     SavedEvent,
+    StartedEvent,
     StatusEvent,
     ValidationEvent,
     WarningEvent,
@@ -37,7 +39,7 @@ from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import holder_here
 from modules.session.StepInfo import StepInfo
 from modules.ui.models.LossHistory import LossHistory
-from modules.ui.models.RunState import LogLine, RankRow, RunState, SamplePicture
+from modules.ui.models.RunState import Activity, LogLine, RankRow, RunState, SamplePicture, SavedModel
 
 WARM_UP_STEPS = 3  # after loading, in which kernels are compiled and caches filled
 RECENT_STEPS = 50  # from which the speed is computed
@@ -47,6 +49,7 @@ MAX_LOG_LINES = 20_000  # plus as many steps of ranks other than 0
 REFUSED = 2  # the exit code of scripts/train.py for invalid settings
 REFUSAL_LINES = 10
 MAX_WARNINGS = 1000
+TRAINING = "Training"
 WRITTEN = {SampleEvent: "Sample", SamplesEvent: "All samples", BackupEvent: "Backup", SavedEvent: "Model saved"}
 
 GONE = "The run folder {} is gone: connect its disk again, or open another run."
@@ -74,6 +77,7 @@ class RunReader:
         self._rows: dict[int, RankRow] = {}
         self._last_event: dict[int, float] = {}
         self._last_steps: dict[int, StepInfo] = {}  # by rank, not yet shown in the rows
+        self._progress: dict[int, ProgressEvent] = {}  # by rank, of what it is doing
         # With their numbers. Steps of other ranks than 0 are separate: those of 64 ranks would displace all else.
         self._lines: deque[tuple[int, LogLine]] = deque(maxlen=MAX_LOG_LINES)
         self._other_steps: deque[tuple[int, LogLine]] = deque(maxlen=MAX_LOG_LINES)
@@ -130,7 +134,15 @@ class RunReader:
         self._note_speed()
         rows = [self._rows[rank] for rank in sorted(self._rows)]
         copies = {name: list(getattr(self._state, name)) for name in ("warnings", "samples", "backups", "saved")}
-        self.state = dataclasses.replace(self._state, ranks=rows, **copies)
+        self.state = dataclasses.replace(self._state, ranks=rows, activity=self._activity(), **copies)
+
+    def _activity(self) -> Activity | None:
+        """What the lowest busy rank is doing, counted over all ranks that do the same."""
+        if not self._progress or self._state.exit is not None:
+            return None
+        text = self._progress[min(self._progress)].text
+        same = [progress for progress in self._progress.values() if progress.text == text]
+        return Activity(visible_line(text), sum(one.done for one in same), sum(one.total for one in same))
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -146,8 +158,10 @@ class RunReader:
 
     def _take_step(self, info: StepInfo, rank: int, when: float) -> None:
         self._last_steps[rank] = info
+        self._progress.pop(rank, None)
         if rank == 0:
-            self.history.add(info.step, info.loss, info.smooth_loss)
+            self._state.phase = TRAINING
+            self.history.add(info.step, info.loss, info.lr)
             self._steps_since_status += 1
             if self._warm_up_left:
                 self._warm_up_left -= 1
@@ -196,8 +210,16 @@ class RunReader:
     def _take_other(self, event: Event, rank: int | None, when: float) -> None:
         state = self._state
         match event:
+            case StartedEvent():
+                if rank == 0:
+                    self._note_start(event.started)
+                return
             case StatusEvent():
                 self._take_status(visible_line(event.text), rank)
+            case ProgressEvent() if rank is not None:
+                self._progress[rank] = event
+                if rank == 0:
+                    state.phase = visible_line(event.text)
             case WarningEvent() if len(state.warnings) < MAX_WARNINGS:
                 state.warnings.append(LogLine(when, rank, event.type, _text(event)))
             case SampleEvent():
@@ -206,14 +228,23 @@ class RunReader:
             case BackupEvent():
                 state.backups.append(self._here(event.path, self.folder.backup_dir))
             case SavedEvent():
-                state.saved.append(self._here(event.path, self.folder.models_dir))
+                state.saved.append(SavedModel(event.step, self._here(event.path, self.folder.models_dir)))
             case ValidationEvent() if rank == 0:
                 self.history.add_validation(event.step, event.loss, event.ema_loss)
         self._log(when, rank, event.type, _text(event))
 
+    def _note_start(self, started: float) -> None:
+        """A new start of the run: the speed of an earlier one no longer applies."""
+        self._state.started = started
+        self._progress.clear()
+        self._recent.clear()
+        self._warm_up_left = WARM_UP_STEPS
+
     def _take_status(self, text: str, rank: int | None) -> None:
         if rank in (0, None):
             self._state.phase = text
+        if rank is not None:
+            self._progress.pop(rank, None)
         if rank != 0:
             return
         if not self._steps_since_status:  # two statuses in a row: it is loading, and the old speed no longer applies
@@ -338,6 +369,8 @@ def _text(event: Event) -> str:
     match event:
         case FailedEvent():
             return visible_text(event.text)
+        case ProgressEvent():
+            return visible_line(f"{event.text}: {event.done} of {event.total}")
         case StatusEvent() | WarningEvent():
             return visible_line(event.text)
         case FinishedEvent():

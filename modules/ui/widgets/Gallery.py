@@ -59,12 +59,12 @@ class Gallery(ctk.CTkFrame):
         self.table = arrange_samples(samples)
         self.grid_view.show(self.table)
         num_pictures = len(self.table.paths)
-        self._count.configure(text=f"{num_pictures:,} pictures of {len(self.table.steps):,} steps" if samples else "")
+        self._count.configure(text=f"{num_pictures:,} images of {len(self.table.steps):,} steps" if samples else "")
         if is_other_run:
             self._row = self._compared = None
             self._before.configure(values=[""])
             self._after.configure(values=[""])
-            self._comparison.show_message("Choose a picture to compare it with an earlier one.")
+            self._comparison.show_message("Choose an image to compare it with an earlier one.")
         elif self._row in self.table.rows:
             self._offer_steps(self._row)
 

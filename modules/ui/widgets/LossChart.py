@@ -1,4 +1,4 @@
-"""A chart of a run's loss: of every step, smoothed, and of the validation.
+"""A chart of a run's loss: of every step, smoothed, and of the validation, with the learning rate.
 
 Drawn on a Canvas whose items are created once and then only get new coordinates: 2,000 points take a few ms, while a
 plotting library takes 30 to 45 ms, a second for the first drawing, and 50 MiB.
@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import customtkinter as ctk
 
+from modules.session.RunningMean import SMOOTHING
+from modules.ui.widgets.fitting import lay_in_rows
+
 if TYPE_CHECKING:
     from modules.ui.App import App
     from modules.ui.models.LossHistory import LossHistory
+    from modules.ui.theme import Pair
 
 MAX_POINTS = 1000  # of a line: more than one per pixel would not be visible
 NUM_TICKS = 8  # maximum on each axis
@@ -25,6 +29,8 @@ SMALLEST_LOG = 1e-8
 RANGES = {"All steps": None, "Last 10,000 steps": 10_000, "Last 1,000 steps": 1_000, "Last 100 steps": 100}
 DASH = 8  # length of the dash that marks a single step, in unscaled pixels
 SPREAD = 0.05  # of the height left free above and below
+RATE_DASH = (4, 4)  # pixels
+MAX_AVERAGED = 1000  # steps over which the slider can average
 
 # unscaled pixels around the plot, for the axis labels
 LEFT, TOP, RIGHT, BOTTOM = 64, 10, 16, 26
@@ -50,6 +56,10 @@ class Plot(NamedTuple):
         value = math.log10(max(loss, SMALLEST_LOG)) if self.is_log else loss
         return self.bottom - (value - self.low) / (self.high - self.low) * (self.bottom - self.top)
 
+    def rate_y(self, share: float) -> float:
+        """share: of the highest learning rate. Its axis begins at 0 and has no labels: the pointer tells values."""
+        return self.bottom - share * (1 - SPREAD) * (self.bottom - self.top)
+
     def step(self, x: float) -> float:
         return self.first + (x - self.left) / (self.right - self.left) * (self.last - self.first)
 
@@ -62,6 +72,7 @@ class LossChart(ctk.CTkFrame):
         self.app = app
         self.is_log = tk.BooleanVar(self, False)
         self.shows_raw = tk.BooleanVar(self, True)
+        self.smoothing = SMOOTHING
         self.plot: Plot | None = None
         self._drawn: tuple | None = None  # what the last drawing depended on
         self._hovered: int | None = None
@@ -79,15 +90,22 @@ class LossChart(ctk.CTkFrame):
         self._drawn = self._state_of(history)
         first, last = self._range(history)
         raw = history.points(self._num_points(), first, last) if self.shows_raw.get() else []
-        smooth = history.smooth_points(self._num_points(), first, last)
+        smooth = history.smooth_points(self._num_points(), first, last, self.smoothing)
         measured = ((step, loss) for step, loss, _ in history.validation if loss is not None)
         validation = [(step, loss) for step, loss in measured if first <= step <= last]
         self.plot = self._place(first, last, raw, smooth, validation)
+        self._draw_line(self._rate, self._rate_line(history.rate_points(self._num_points(), first, last)))
         self._draw_line(self._raw, _zigzag(self.plot, raw))
         self._draw_line(self._smooth, _line(self.plot, smooth))
         self._draw_validation(validation)
         self._draw_axes(history)
         self._draw_hover()
+
+    def smooth_over(self, num_steps: float) -> None:
+        """Smooth the loss over about this many steps."""
+        self.smoothing = 1 - 1 / max(1.0, num_steps)
+        self._show_smoothing()
+        self.redraw()
 
     # --- drawing -----------------------------------------------------------------------------------------------------
 
@@ -130,6 +148,11 @@ class LossChart(ctk.CTkFrame):
         if shown:
             self.canvas.coords(item, *coordinates)
         self.canvas.itemconfigure(item, state="normal" if shown else "hidden")
+
+    def _rate_line(self, points: Sequence[tuple[int, float]]) -> list[float]:
+        highest = max((rate for _, rate in points), default=0.0) or 1.0
+        places = [(self.plot.x(step), self.plot.rate_y(rate / highest)) for step, rate in points]
+        return [coordinate for place in places for coordinate in place]
 
     def _draw_validation(self, points: Sequence[tuple[int, float]]) -> None:
         self.canvas.delete("validation")
@@ -200,13 +223,15 @@ class LossChart(ctk.CTkFrame):
     def describe(self, step: int) -> str | None:
         """The values of the step nearest to `step`, in words; None if there is none."""
         history = self.app.run.history
-        found = history.at(step)
+        found = history.at(step, self.smoothing)
         if found is None:
             return None
-        step, loss, smooth = found
+        step, loss, smooth, rate = found
         lines = [f"step {step:,}", "loss   not finite: skipped" if loss is None else f"loss   {loss:.5g}"]
         if smooth is not None:
             lines.append(f"smoothed   {smooth:.5g}")
+        if rate is not None:
+            lines.append(f"learning rate   {rate:.3g}")
         validation = [point for point in history.validation if point[1] is not None]
         near = bisect_left([point[0] for point in validation], step + 1) - 1
         if near >= 0:
@@ -218,19 +243,44 @@ class LossChart(ctk.CTkFrame):
     def _build_bar(self) -> None:
         theme = self.app.theme
         bar = ctk.CTkFrame(self, fg_color="transparent")
-        bar.grid(row=0, column=0, sticky="ew", padx=10, pady=(8, 2))
-        ctk.CTkLabel(bar, text="Loss", font=theme.font(15, "bold")).pack(side="left", padx=(0, 12))
-        self._keys = []
-        for text, colour in (("each step", theme.border), ("smoothed", theme.accent), ("validation", theme.warning)):
-            mark = ctk.CTkFrame(bar, width=14, height=4, fg_color=colour, corner_radius=2)
-            mark.pack(side="left", padx=(8, 4))
-            ctk.CTkLabel(bar, text=text, text_color=theme.muted, font=theme.font(12)).pack(side="left")
-        self._range_menu = ctk.CTkOptionMenu(bar, values=list(RANGES), width=160, command=lambda _: self.redraw())
+        bar.grid(row=0, column=0, sticky="ew", padx=12, pady=(8, 2))
+        made: list[ctk.CTkBaseClass] = [
+            ctk.CTkLabel(bar, text="Loss", font=theme.font(15, "bold"), width=52, anchor="w")
+        ]
+        keys = ("each step", theme.border), ("smoothed", theme.accent), ("validation", theme.warning)
+        made += [self._make_key(bar, text, colour) for text, colour in (*keys, ("learning rate", theme.success))]
+        made.append(self._make_slider(bar))
+        for text, variable in (("Each step", self.shows_raw), ("Log scale", self.is_log)):
+            made.append(ctk.CTkSwitch(bar, text=text, variable=variable, command=self.redraw))
+        self._range_menu = ctk.CTkOptionMenu(
+            bar, values=list(RANGES), width=150, height=26, command=lambda _: self.redraw()
+        )
         self._range_menu.set(next(iter(RANGES)))
-        self._range_menu.pack(side="right")
-        for text, variable in (("Log scale", self.is_log), ("Each step", self.shows_raw)):
-            switch = ctk.CTkSwitch(bar, text=text, variable=variable, command=self.redraw)
-            switch.pack(side="right", padx=(0, 14))
+        lay_in_rows(bar, [*made, self._range_menu], theme, gap=10)
+
+    def _make_key(self, bar: ctk.CTkFrame, text: str, colour: Pair) -> ctk.CTkFrame:
+        key = ctk.CTkFrame(bar, fg_color="transparent")
+        ctk.CTkFrame(key, width=14, height=4, fg_color=colour, corner_radius=2).pack(side="left", padx=(0, 4))
+        ctk.CTkLabel(key, text=text, text_color=self.app.theme.muted, font=self.app.theme.font(12)).pack(side="left")
+        return key
+
+    def _make_slider(self, bar: ctk.CTkFrame) -> ctk.CTkFrame:
+        """A slider for the number of averaged steps, on a logarithmic scale."""
+        pair = ctk.CTkFrame(bar, fg_color="transparent")
+        self.slider = ctk.CTkSlider(
+            pair, width=90, from_=0, to=math.log10(MAX_AVERAGED), command=lambda place: self.smooth_over(10**place)
+        )
+        self.slider.pack(side="left")
+        self._averaged = ctk.CTkLabel(pair, text="", width=106, anchor="w", font=self.app.theme.font(12))
+        self._averaged.pack(side="left", padx=(4, 0))
+        self._show_smoothing()
+        return pair
+
+    def _show_smoothing(self) -> None:
+        num_steps = 1 / (1 - self.smoothing)
+        self.slider.set(math.log10(num_steps))
+        text = "not smoothed" if num_steps < 1.5 else f"over {num_steps:,.0f} steps"
+        self._averaged.configure(text=text, text_color=self.app.theme.muted)
 
     def _build_canvas(self) -> None:
         self.canvas = canvas = tk.Canvas(self, width=200, height=120, bd=0, highlightthickness=2, takefocus=True)
@@ -239,6 +289,7 @@ class LossChart(ctk.CTkFrame):
             [(canvas.create_line(0, 0, 0, 0), canvas.create_text(0, 0, anchor=anchor)) for _ in range(NUM_TICKS)]
             for anchor in ("e", "n")
         )
+        self._rate = canvas.create_line(0, 0, 0, 0, state="hidden", dash=RATE_DASH)
         self._raw = canvas.create_line(0, 0, 0, 0, state="hidden")
         self._smooth = canvas.create_line(0, 0, 0, 0, state="hidden")
         self._hint = canvas.create_text(0, 0)
@@ -260,6 +311,7 @@ class LossChart(ctk.CTkFrame):
         for line, text in (*self._grid, *self._steps):
             canvas.itemconfigure(line, fill=theme.now(theme.line))
             canvas.itemconfigure(text, fill=muted, font=font)
+        canvas.itemconfigure(self._rate, fill=theme.now(theme.success))
         canvas.itemconfigure(self._raw, fill=theme.now(theme.border), width=1)
         canvas.itemconfigure(self._smooth, fill=theme.now(theme.accent), width=max(2, theme.scaled(2)))
         canvas.itemconfigure(self._hint, fill=muted, font=theme.plain_font(13))
