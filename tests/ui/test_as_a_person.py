@@ -245,9 +245,7 @@ def test_closing_the_window_keeps_the_training_or_stops_and_saves_it(person, cho
     assert not is_running(folder)
 
 
-def test_the_commands_for_two_machines_train_when_they_are_pasted_there(
-    person, chorus, demo_with, folder, two_hosts
-):
+def test_the_commands_for_two_machines_train_when_they_are_pasted_there(person, chorus, demo_with, folder, two_hosts):
     config = demo_with(max_steps=4, sampling={}, distributed_backend="gloo", use_torchrun=True, world_size=1)
     person.open("--config", str(config))
     person.open_tab("training")
@@ -272,7 +270,13 @@ def test_the_commands_for_two_machines_train_when_they_are_pasted_there(
             for host, command in zip(two_hosts, commands, strict=True)
         ]
         codes = [shell.wait(PATIENCE_SECONDS) for shell in shells]
-    assert codes == [0, 0], (chorus / "output.txt").read_text()
+    said = (chorus / "output.txt").read_text()
+    assert codes == [0, 0], said
+    assert said.count("2 nodes, alike: settings, Chorus, Python ") == 2
     assert steps_told(folder) == [1, 2, 3, 4]
     assert folder.event_path(1).exists()
     assert folder.read_exit()["status"] == "finished"
+    cache = chorus / "workspace" / "cache"
+    cached = [len(list(cache.glob(f"rank-{rank}/latents/**/*.safetensors"))) for rank in (0, 1)]
+    assert min(cached) > 0  # they share a disk: each encodes its part
+    assert sum(cached) == len(list((chorus / "resources" / "demo").glob("*/*.png")))

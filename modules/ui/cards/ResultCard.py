@@ -18,7 +18,6 @@ from modules.ui.models.desktop import open_folder
 from modules.ui.models.run_text import describe_phase, describe_seconds
 from modules.ui.models.SampleTable import arrange_samples
 from modules.ui.theme import Theme
-from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.fitting import FittedLabel
 
 if TYPE_CHECKING:
@@ -30,9 +29,9 @@ FAILED = ("✗", Theme.error)
 
 
 class ResultCard(Card):
-    """Shows a run that has ended."""
+    """Shows a run that has ended. show_report: opens the crash report."""
 
-    def __init__(self, parent: tkinter.Misc, app: App):
+    def __init__(self, parent: tkinter.Misc, app: App, show_report: Callable[[], object]):
         super().__init__(parent, app, "")
         self._shown: tuple | None = None
         self._size_labels: dict[Path, FittedLabel] = {}
@@ -41,7 +40,7 @@ class ResultCard(Card):
         self._rows.grid(row=2, column=0, sticky="ew", padx=12, pady=4)
         self._rows.grid_columnconfigure(0, weight=1)
         actions = ("Open folder", self._open_folder), ("Load these settings", self._load_settings)
-        self.folder, self.settings, self.report = self.add_buttons(3, *actions, ("Crash report…", self._show_report))
+        self.folder, self.settings, self.report = self.add_buttons(3, *actions, ("Crash report…", show_report))
 
     def show(self, state: RunState) -> None:
         """Show how the run ended; nothing is written if that is shown already."""
@@ -104,11 +103,6 @@ class ResultCard(Card):
             self.app.show_message(
                 "These are the settings of the run; Undo brings the earlier ones back.", "info"
             )
-
-    def _show_report(self) -> None:
-        from modules.ui.windows.CrashReportWindow import CrashReportWindow
-
-        open_window(self.app, CrashReportWindow, self.app.run.state.folder)
 
 
 def describe_end(state: RunState) -> str:

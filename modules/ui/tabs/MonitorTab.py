@@ -16,9 +16,11 @@ from modules.ui.cards.SamplesCard import SamplesCard
 from modules.ui.cards.TryCard import TryCard
 from modules.ui.models.run_text import describe_ranks, wait_advice
 from modules.ui.theme import Theme
+from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.LogPane import LogPane
 from modules.ui.widgets.LossChart import LossChart
 from modules.ui.widgets.scrolling import quiet_page
+from modules.ui.windows.CrashReportWindow import CrashReportWindow
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -114,7 +116,10 @@ class MonitorTab(ctk.CTkFrame):
         self._arrange()
 
     def _build_end(self) -> Iterator[None]:
-        result = ResultCard(self._page, self.app)
+        def show_report() -> None:
+            open_window(self.app, CrashReportWindow, self.app.run.state.folder)
+
+        result = ResultCard(self._page, self.app, show_report)
         yield
         self.trying = TryCard(self._page, self.app)
         self.result = result
