@@ -27,7 +27,7 @@ from PIL import Image
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
 from modules.trainer.image_grid import image_grid

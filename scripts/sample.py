@@ -13,6 +13,7 @@ if __name__ == "__main__":  # before the imports that take long
     prepare_terminal()
 
 from modules.config.errors import UserError
+from modules.config.installation import command_name
 from modules.config.SampleConfig import MAX_SIDE
 from modules.config.visible_text import visible_line
 from modules.session.out_of_memory import is_out_of_memory
@@ -63,7 +64,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Make images from a model, with LoRAs and embeddings if wanted.")
+    parser = argparse.ArgumentParser(
+        prog=command_name("sample"), description="Make images from a model, with LoRAs and embeddings if wanted."
+    )
     parser.add_argument("--base", required=True, metavar="DIR", help="diffusers folder, Hub id or single file")
     parser.add_argument("--config", default="", metavar="DIR", help="diffusers folder, for a single file")
     parser.add_argument(

@@ -23,7 +23,7 @@ elif __name__ == "__mp_main__":  # in a rank that this script has spawned
     end_with_parent()
 
 from modules.config.errors import UserError
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 from modules.launch.command_text import Command, bash_line, powershell_line
 from modules.machine.Machine import Machine, read_machine
 from modules.machine.run_shape import run_shape, shape_lines

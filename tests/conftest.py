@@ -52,6 +52,7 @@ LONG_FILES = (
     "trainer/test_options.py",
     "families/test_conformance.py",
     "trainer/test_resume.py",
+    "scripts/test_build_wheel.py",
     "launch/test_supervisor.py",
     "methods/test_lora_start.py",
     "methods/test_lora.py",

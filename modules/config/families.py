@@ -9,12 +9,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+from modules.config.installation import ROOT
 from modules.config.methods import methods_for
 
-PATH = Path(__file__).resolve().parents[2] / "resources" / "families.json"
+PATH = ROOT / "resources" / "families.json"
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import IO, Any
 
+from modules.config.installation import IMPORT_FOLDER, PACKAGE
 from modules.distributed.probe_worker import RankTask
 
 START_SECONDS = 180  # importing torch from a cold or network disk, and creating a CUDA context on each GPU
 CAUSE_SECONDS = 1.0  # how long to look for the cause after a symptom; peers notice a dead rank within 0.4 s
 END_SECONDS = 10
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -96,10 +94,10 @@ class ProbeRanks:
 
     def _start(self, task: RankTask) -> None:
         log = self._stack.enter_context(_log())
-        command = [sys.executable, "-m", "modules.distributed.probe_worker", json.dumps(asdict(task))]
+        command = [sys.executable, "-m", f"{PACKAGE}.distributed.probe_worker", json.dumps(asdict(task))]
         env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}  # so that both sides count GPUs in the same order
         process = subprocess.Popen(
-            command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0
+            command, cwd=IMPORT_FOLDER, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0
         )
         assert process.stdin is not None  # a pipe, as stdout is
         assert process.stdout is not None

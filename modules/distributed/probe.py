@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from modules.config.errors import UserError
+from modules.config.installation import PACKAGE
 from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, join_words
 from modules.machine.backend import Backend, choose_backend
 from modules.session.printing import print_line, print_text
@@ -149,7 +150,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m modules.distributed.probe", description="Measure how fast ranks exchange gradients."
+        prog=f"python -m {PACKAGE}.distributed.probe", description="Measure how fast ranks exchange gradients."
     )
     parser.add_argument("--devices", type=_indexes, metavar="0,1,...", help="GPUs (default: all)")
     parser.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 from modules.launch.parent_watch import PARENT_VARIABLE
 
 if TYPE_CHECKING:

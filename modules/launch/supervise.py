@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from modules.config.batch_size import scientific
 from modules.config.errors import UserError
 from modules.config.files import save_config
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 from modules.distributed.environments import ATTEMPT_VARIABLE, SpawnEnvironment, spawn_variables
 from modules.launch.launchers import Launcher, SpawnLauncher, TorchrunLauncher, torchrun_command
 from modules.launch.lifeline import Lifeline

@@ -14,6 +14,7 @@ import customtkinter as ctk
 from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.explain import generic_path
+from modules.config.installation import PACKAGE
 from modules.config.visible_text import visible_text
 from modules.session.following import RunInfo, find_runs, run_info
 from modules.session.RunFolder import RunFolder
@@ -386,4 +387,4 @@ def tab_of(path: str) -> str:
 
 
 def _module_of(tab: str) -> ModuleType:
-    return importlib.import_module(f"modules.ui.tabs.{TABS[tab]}")
+    return importlib.import_module(f"{PACKAGE}.ui.tabs.{TABS[tab]}")

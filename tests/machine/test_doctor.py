@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from modules.config.errors import UserError
+from modules.config.installation import ROOT
 from modules.config.TrainConfig import TrainConfig
 from modules.machine.doctor import disk as disk_module
 from modules.machine.doctor import examine as examine_module
 from modules.machine.doctor import nodes as nodes_module
 from modules.machine.doctor.CheckResult import CheckResult
-from modules.machine.doctor.child import ROOT, ChildAnswer, run_child
+from modules.machine.doctor.child import ChildAnswer, run_child
 from modules.machine.doctor.communication import check_communication
 from modules.machine.doctor.disk import check_disk
 from modules.machine.doctor.examine import examine, within

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from modules.config.installation import ROOT
 from modules.machine.can_start import StartFacts, blocking, device_problems
 from modules.machine.doctor.CheckResult import CheckResult
-from modules.machine.doctor.child import ROOT, ChildAnswer, run_child
+from modules.machine.doctor.child import ChildAnswer, run_child
 from modules.machine.doctor.hardware import Hardware
 from modules.machine.Machine import Machine
 

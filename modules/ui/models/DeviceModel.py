@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from modules.config.errors import UserError
 from modules.config.families import load_families
+from modules.config.installation import PACKAGE
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem
 from modules.machine.backend import choose_backend
@@ -156,7 +157,7 @@ def worst_link(links: Sequence[Sequence[Link | None]], index: int, others: set[i
 
 def probe_command(python: str, config: TrainConfig, machine: Machine, json_path: str | os.PathLike) -> list[str]:
     """The arguments of a communication test between the devices that train."""
-    command = [python, "-m", "modules.distributed.probe", f"--json={os.fspath(json_path)}"]
+    command = [python, "-m", f"{PACKAGE}.distributed.probe", f"--json={os.fspath(json_path)}"]
     if not machine.gpus:
         ranks = config.world_size or min(4, max(2, machine.cores))
         return [*command, "--backend=gloo", f"--world-size={max(2, ranks)}", "--megabytes=16", "--seconds=0.5"]

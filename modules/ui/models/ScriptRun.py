@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
 from modules.config.files import save_config
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.errors import UserError
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 from modules.launch.command_text import Places, launch_settings_path
 from modules.machine.Machine import read_machine
 from modules.ui.cards.Card import Card
