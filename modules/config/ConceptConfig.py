@@ -22,6 +22,7 @@ class ConceptConfig:
     path: Str = setting(
         "",
         label="Folder",
+        also_called="train_data_dir, image_dir, dataset",
         help="The folder with the images.",
         group="data",
         format="folder",
@@ -58,6 +59,7 @@ class ConceptConfig:
     captions: Literal["txt", "table", "file_name", "prompt"] = setting(
         "txt",
         label="Captions",
+        also_called="caption_extension",
         help="Where an image's caption comes from: a .txt file beside it, a table of all captions, the image's file "
         "name, or one prompt for all images.",
         group="data",
@@ -79,6 +81,7 @@ class ConceptConfig:
     caption_table: Str = setting(
         "",
         label="Caption table",
+        also_called="metadata_file, jsonl, csv",
         help="A .csv or .jsonl file in the folder, with a column file_name. Several rows for an image are several "
         "captions. Empty: metadata.csv, metadata.jsonl, captions.csv or captions.jsonl.",
         group="data",
@@ -97,6 +100,7 @@ class ConceptConfig:
     prompt: Str = setting(
         "",
         label="Prompt",
+        also_called="class_tokens, instance_prompt",
         help="The caption of every image of the concept.",
         group="data",
         format="long",
@@ -105,6 +109,7 @@ class ConceptConfig:
     shuffle_tags: bool = setting(
         False,
         label="Shuffle tags",
+        also_called="shuffle_caption",
         help="Captions are lists of tags, whose order is drawn anew each time. Cached captions have "
         "data.caption_variants orders.",
         group="data",
@@ -112,6 +117,7 @@ class ConceptConfig:
     tag_separator: Str = setting(
         ",",
         label="Tag separator",
+        also_called="caption_separator",
         help="What stands between two tags.",
         group="data",
         importance="advanced",
@@ -120,6 +126,7 @@ class ConceptConfig:
     keep_tags: Int = setting(
         0,
         label="Keep tokens",
+        also_called="keep_tokens",
         help="So many tags stay first and are never left out, such as a trigger word.",
         group="data",
         ge=0,
@@ -128,6 +135,7 @@ class ConceptConfig:
     tag_dropout: Float = setting(
         0.0,
         label="Tag dropout",
+        also_called="caption_tag_dropout_rate",
         help="Fraction of the other tags that is left out each time. 0 to 0.2.",
         group="data",
         ge=0,
@@ -137,6 +145,7 @@ class ConceptConfig:
     repeats: Float = setting(
         1.0,
         label="Repeats",
+        also_called="num_repeats, balancing",
         help="How often each image is used in an epoch. Fractions draw a share of the images anew each epoch: 10 "
         "images with 2.5 make 25 samples.",
         group="data",
@@ -165,6 +174,7 @@ class ConceptConfig:
     regularisation: bool = setting(
         False,
         label="Regularization (class) images",
+        also_called="reg_data_dir, class images, prior preservation, is_reg",
         help="The images show what the model should not forget, not what it should learn. All such concepts "
         "together are shown as often as all others; their repeats say how they share this.",
         group="data",
@@ -173,6 +183,7 @@ class ConceptConfig:
     loss_weight: Float = setting(
         1.0,
         label="Loss weight",
+        also_called="prior_loss_weight",
         help="How strongly the concept's images count in the loss. 1 is normal, 0 has no effect on the model.",
         group="data",
         ge=0,

@@ -14,6 +14,7 @@ class DataConfig:
     resolution: Int = setting(
         512,
         label="Resolution",
+        also_called="size, train_resolution",
         help="Images are resized to about this many pixels squared. 512 for Stable Diffusion 1.x, 768 for 2.x, "
         "1024 for XL and 3.",
         group="data",
@@ -33,6 +34,7 @@ class DataConfig:
     bucketing: bool = setting(
         True,
         label="Aspect ratio bucketing",
+        also_called="enable_bucket, aspect_ratio_bucketing, ARB",
         help="Train on several shapes, each image in the one nearest to its own. Off: every image is cropped to "
         "a square.",
         group="data",
@@ -40,6 +42,7 @@ class DataConfig:
     bucket_step: Int = setting(
         64,
         label="Bucket resolution steps",
+        also_called="bucket_reso_steps",
         help="Widths and heights of the shapes are multiples of this. 64 suits every model; smaller steps crop less "
         "and make more shapes.",
         group="data",
@@ -51,6 +54,7 @@ class DataConfig:
     max_aspect: Float = setting(
         2.0,
         label="Max aspect ratio",
+        also_called="max_aspect_ratio",
         help="Long side over short side of the most elongated shape; images beyond it are cropped. 2 is usual.",
         group="data",
         ge=1,
@@ -60,6 +64,7 @@ class DataConfig:
     caption_dropout: Float = setting(
         0.0,
         label="Caption dropout",
+        also_called="caption_dropout_rate, dropout_probability, unconditional",
         help="Fraction of the samples that are trained without their caption, which keeps guidance working in long "
         "trainings. 0 to 0.1.",
         group="data",
@@ -70,6 +75,7 @@ class DataConfig:
     caption_variants: Int = setting(
         8,
         label="Cached tag shuffles",
+        also_called="text_variations",
         help="How many orders of each caption are made where tags are shuffled and captions are cached; every one is a "
         "cache entry. While a text encoder trains each showing has an order of its own.",
         group="data",
@@ -79,6 +85,7 @@ class DataConfig:
     augmentation_variants: Int = setting(
         4,
         label="Cached augmentations per image",
+        also_called="image_variations",
         help="How many looks each image of a concept with augmentation has; every one is a cache entry. Each "
         "showing draws one of them.",
         group="data",
@@ -88,6 +95,7 @@ class DataConfig:
     validation_share: Float = setting(
         0.0,
         label="Validation split",
+        also_called="validation_split, held out",
         help="Fraction of the images that is never trained on, to see how well the model does on images it does not "
         "know. Equal images stay together, and adding images moves none. 0 to 0.1.",
         group="data",
@@ -107,6 +115,7 @@ class DataConfig:
     prefetch_steps: Int = setting(
         2,
         label="Prefetch (steps)",
+        also_called="dataloader_num_workers, max_data_loader_n_workers",
         help="Batches of how many steps are loaded while the GPU works. 0 loads each when it is needed; 2 hides "
         "most disks.",
         group="data",

@@ -15,6 +15,7 @@ class DiffusionConfig:
     timesteps: Literal["uniform", "family", "logit_normal", "sigmoid", "beta"] = setting(
         "uniform",
         label="Timestep distribution",
+        also_called="timestep_sampling, weighting_scheme, timestep_distribution",
         help="How often each amount of noise is trained. Model's own: as the model's makers did, for Stable Diffusion "
         "3 logit-normal with the model's shift, for Stable Diffusion uniform.",
         group="training",
@@ -30,6 +31,7 @@ class DiffusionConfig:
     logit_normal_mean: Float = setting(
         0.0,
         label="Logit-normal mean",
+        also_called="logit_mean",
         help="Above 0 trains noisier samples more often, below 0 cleaner ones.",
         group="training",
         ge=-10,
@@ -40,6 +42,7 @@ class DiffusionConfig:
     logit_normal_std: Float = setting(
         1.0,
         label="Logit-normal std",
+        also_called="logit_std",
         help="Small values train the middle almost alone; above 2 most samples are nearly clean or nearly noise.",
         group="training",
         gt=0,
@@ -50,6 +53,7 @@ class DiffusionConfig:
     sigmoid_slope: Float = setting(
         8.0,
         label="Sigmoid scale",
+        also_called="sigmoid_scale",
         help="How suddenly timesteps go from seldom to often. Positive trains noisy samples more, negative clean ones.",
         group="training",
         ge=-50,
@@ -90,6 +94,7 @@ class DiffusionConfig:
     shift_by: Literal["none", "factor", "resolution"] = setting(
         "none",
         label="Timestep shift",
+        also_called="discrete_flow_shift, dynamic_timestep_shifting",
         help="Moves the timesteps towards noise (factor above 1) or detail (below 1): by one factor, or by one that "
         "grows with the image, with the numbers of the model.",
         group="training",
@@ -100,6 +105,7 @@ class DiffusionConfig:
     shift: Float = setting(
         3.0,
         label="Shift value",
+        also_called="discrete_flow_shift, timestep_shift, noising shift",
         help="The factor by which the noise-to-image ratio is raised. 3 is what Stable Diffusion 3 is sampled with.",
         group="training",
         gt=0,
@@ -110,6 +116,7 @@ class DiffusionConfig:
     min_timestep: Int = setting(
         0,
         label="Min timestep",
+        also_called="min_noising_strength",
         help="Timesteps are pressed into the range from this one on. 0 is no noise.",
         group="training",
         ge=0,
@@ -119,6 +126,7 @@ class DiffusionConfig:
     max_timestep: Int = setting(
         1000,
         label="Max timestep",
+        also_called="max_noising_strength",
         help="Timesteps are pressed into the range below this one. 1000 is noise alone.",
         group="training",
         ge=1,
@@ -128,6 +136,7 @@ class DiffusionConfig:
     guidance: Float = setting(
         1.0,
         label="Guidance (embedded)",
+        also_called="guidance_scale, flux_guidance_value",
         help="The guidance scale that the model is told in training, where it takes one as an input, as FLUX.1 dev. "
         "1 is usual, whatever samples are made with. Models without that input, such as FLUX.1 schnell, ignore it.",
         group="training",
@@ -139,6 +148,7 @@ class DiffusionConfig:
     offset_noise: Float = setting(
         0.0,
         label="Offset noise",
+        also_called="noise_offset, offset_noise_weight",
         help="Noise that is the same all over an image is added, so that the model learns very dark and very bright "
         "images. 0 switches it off; 0.05 to 0.1 is usual.",
         group="training",
@@ -149,6 +159,7 @@ class DiffusionConfig:
     offset_noise_random: bool = setting(
         False,
         label="Random offset noise",
+        also_called="noise_offset_random_strength",
         help="The strength of the offset noise is drawn for each sample, from 0 to the value above.",
         group="training",
         importance="advanced",
@@ -156,6 +167,7 @@ class DiffusionConfig:
     input_perturbation: Float = setting(
         0.0,
         label="Input perturbation",
+        also_called="ip_noise_gamma, perturbation_noise_weight",
         help="The model sees a little more noise than it has to predict, as in sampling, where its own errors add up. "
         "0 switches it off; 0.1 is usual.",
         group="training",

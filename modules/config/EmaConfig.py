@@ -10,12 +10,14 @@ class EmaConfig:
     enabled: bool = setting(
         False,
         label="EMA",
+        also_called="use_ema, exponential moving average",
         help="Keep a running average of the trained weights and save that. Steadier results for a copy's memory.",
         group="training",
     )
     decay: Float = setting(
         0.999,
         label="EMA decay",
+        also_called="ema_decay",
         help="Fraction of the average kept at each step. 0.999 looks back about 1,000 steps; short runs like 0.99.",
         group="training",
         gt=0,
@@ -26,6 +28,7 @@ class EmaConfig:
     update_every: Int = setting(
         1,
         label="Update every",
+        also_called="ema_update_step_interval",
         help="The average takes the weights in once in so many steps, and then with as much weight as in all of them. "
         "1 is exact; 10 saves time and hardly differs.",
         group="training",

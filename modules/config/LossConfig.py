@@ -16,6 +16,7 @@ class LossConfig:
     mse: Float = setting(
         1.0,
         label="MSE weight",
+        also_called="loss_type l2, mse_strength",
         help="The shares of squared, absolute and Huber error add up. 1 with the others 0 is how models are made.",
         group="training",
         ge=0,
@@ -24,6 +25,7 @@ class LossConfig:
     mae: Float = setting(
         0.0,
         label="MAE weight",
+        also_called="loss_type l1, mae_strength",
         help="Heeds large errors less than the squared error does.",
         group="training",
         ge=0,
@@ -32,6 +34,7 @@ class LossConfig:
     huber: Float = setting(
         0.0,
         label="Huber weight",
+        also_called="loss_type huber, huber_strength",
         help="Squared where the error is small, absolute where it is large: a few bad images do less harm.",
         group="training",
         ge=0,
@@ -40,6 +43,7 @@ class LossConfig:
     huber_delta: Float = setting(
         0.1,
         label="Huber threshold",
+        also_called="huber_c",
         help="From about this error on the Huber error is absolute; with a schedule, at the noisiest timestep.",
         group="training",
         gt=0,
@@ -49,6 +53,7 @@ class LossConfig:
     huber_schedule: Literal["constant", "exponential", "snr"] = setting(
         "constant",
         label="Huber schedule",
+        also_called="huber_schedule",
         help="Whether the threshold depends on the noise: exponential and SNR keep the squared error for nearly clean "
         "samples, which teach details.",
         group="training",
@@ -58,6 +63,7 @@ class LossConfig:
     weighting: Literal["constant", "min_snr_gamma", "debiased", "sigma_sqrt", "cosmap"] = setting(
         "constant",
         label="Loss weighting",
+        also_called="loss_weight_fn, debiased_estimation_loss, scale_v_pred_loss_like_noise_pred",
         help="How much each timestep counts. Min-SNR and debiased are for Stable Diffusion 1, 2 and XL, sigma_sqrt "
         "and cosmap for flow models such as Stable Diffusion 3.",
         group="training",
@@ -73,6 +79,7 @@ class LossConfig:
     snr_gamma: Float = setting(
         5.0,
         label="Min-SNR gamma",
+        also_called="min_snr_gamma",
         help="Samples whose signal-to-noise ratio is above this count less. 5 is usual.",
         group="training",
         gt=0,
@@ -82,6 +89,7 @@ class LossConfig:
     masked_training: bool = setting(
         False,
         label="Masked training",
+        also_called="masked_loss, alpha_mask",
         help="Learns only the white parts of a mask image beside each image: for cat.jpg, cat-mask.png, "
         "cat_mask.png, cat.mask.png or cat-masklabel.png. Images without one are learnt whole.",
         group="training",

@@ -15,6 +15,7 @@ CHOOSES_LAYERS = methods_that(lambda method: method.chooses_parts and method.tra
 class PartConfig:
     train: bool = setting(
         label="Train",
+        also_called="unet, transformer, te, network_train_unet_only, train_text_encoder",
         help="Train this part of the model. The denoiser usually is trained; the text encoder helps with new words "
         "and costs memory.",
         group="method",
@@ -22,6 +23,7 @@ class PartConfig:
     learning_rate: Float | None = setting(
         None,
         label="Learning rate",
+        also_called="unet_lr, text_encoder_lr",
         help="Learning rate of this part alone. Empty: the optimizer's. Text encoders like a half to a tenth of it.",
         group="method",
         gt=0,
@@ -40,6 +42,7 @@ class PartConfig:
     stop_after: Float = setting(
         0.0,
         label="Stop after",
+        also_called="stop_text_encoder_training",
         help="From then on this part stays as it is, while the others train on. Text encoders learn fast: a third of "
         "the run is often enough for them.",
         group="method",

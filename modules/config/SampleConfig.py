@@ -12,6 +12,7 @@ class SampleConfig:
     prompt: Str = setting(
         "",
         label="Prompt",
+        also_called="sample_prompts, validation_prompt",
         help="What the image should show.",
         group="sampling",
         format="long",
@@ -53,6 +54,7 @@ class SampleConfig:
     steps: Int = setting(
         25,
         label="Sampling steps",
+        also_called="sample_steps, num_inference_steps, diffusion_steps",
         help="Steps of the sampler. 20 to 30 are good; more take longer and change little.",
         group="sampling",
         ge=1,
@@ -60,6 +62,7 @@ class SampleConfig:
     guidance: Float = setting(
         7.5,
         label="Guidance scale",
+        also_called="cfg, cfg_scale, guidance_scale",
         help="How closely the image follows the prompt. 5 to 8 for Stable Diffusion 1.x and 2.x, 3 to 5 for 3.",
         group="sampling",
         ge=0,

@@ -65,6 +65,7 @@ class TrainConfig:
     workspace_dir: Str = setting(
         "workspace/run",
         label="Output folder",
+        also_called="output_dir, logging_dir",
         help="Where everything of the run is written: models, samples, backups and logs.",
         group="general",
         format="folder",
@@ -74,6 +75,7 @@ class TrainConfig:
     cache_dir: Str = setting(
         "workspace/cache",
         label="Cache folder",
+        also_called="cache_latents_to_disk, cache_text_encoder_outputs",
         help="Where prepared images and captions are kept. Runs may share it.",
         group="general",
         format="folder",
@@ -92,6 +94,7 @@ class TrainConfig:
     epochs: Int = setting(
         10,
         label="Epochs",
+        also_called="max_train_epochs, num_train_epochs",
         help="How often the run goes through all images, repeats counted. The same on any number of GPUs.",
         group="training",
         ge=1,
@@ -99,6 +102,7 @@ class TrainConfig:
     max_steps: Int | None = setting(
         None,
         label="Max steps",
+        also_called="max_train_steps",
         help="The run ends after this many optimizer steps, if the epochs don't end it before. Empty: the epochs "
         "decide.",
         group="training",
@@ -109,6 +113,7 @@ class TrainConfig:
     batch_size: Int = setting(
         4,
         label="Batch size",
+        also_called="train_batch_size, per_device_train_batch_size",
         help="How many images are trained at once: on each GPU, or in a whole step on all GPUs, as the batch size "
         "mode says. 1 to 8 per GPU is usual.",
         group="training",
@@ -128,6 +133,7 @@ class TrainConfig:
     gradient_accumulation_steps: Int = setting(
         1,
         label="Gradient accumulation",
+        also_called="accumulation",
         help="How many batches make one optimizer step: a larger step in the same memory. 1 switches it off.",
         group="training",
         in_crash_report=True,
@@ -137,6 +143,7 @@ class TrainConfig:
     enable_multi_gpu: bool = setting(
         False,
         label="Enable Multi-GPU Training",
+        also_called="num_processes, DDP, distributed",
         help="Train on several GPUs at once.",
         group="multi_gpu",
         in_crash_report=True,
@@ -154,6 +161,7 @@ class TrainConfig:
     world_size: Int | None = setting(
         None,
         label="GPUs per machine",
+        also_called="num_processes, nproc_per_node",
         help="How many GPUs each machine uses. Empty: all, or all chosen ones.",
         group="multi_gpu",
         scope="machine",
@@ -182,6 +190,7 @@ class TrainConfig:
     initial_port: Str = setting(
         "12355",
         label="Port",
+        also_called="main_process_port, master_port",
         help="Network port at which the processes meet. On one machine the next free one is taken if it is busy.",
         group="multi_gpu",
         scope="machine",
@@ -191,6 +200,7 @@ class TrainConfig:
     node_rank: Int = setting(
         0,
         label="Node rank",
+        also_called="machine_rank",
         help="Which of the machines this is, counted from 0. 0 is the one whose address the others know.",
         group="multi_gpu",
         scope="machine",
@@ -201,6 +211,7 @@ class TrainConfig:
     num_nodes: Int = setting(
         1,
         label="Nodes (machines)",
+        also_called="num_machines, nnodes",
         help="How many machines train together.",
         group="multi_gpu",
         in_crash_report=True,
@@ -211,6 +222,7 @@ class TrainConfig:
     master_addr: Str = setting(
         "localhost",
         label="Master address",
+        also_called="main_process_ip, rdzv_endpoint",
         help="Host name or IP address of machine 0, as the other machines see it. localhost on one machine.",
         group="multi_gpu",
         scope="machine",
@@ -219,6 +231,7 @@ class TrainConfig:
     )
     device_indexes: list[Annotated[Int, Field(ge=0)]] = setting(
         label="GPUs",
+        also_called="gpu_ids, CUDA_VISIBLE_DEVICES",
         help="Numbers of the GPUs to use, counted from 0. Empty: all. Without multi-GPU the first of them trains.",
         group="multi_gpu",
         empty_means="all",
@@ -228,6 +241,7 @@ class TrainConfig:
     lr_scaling: Literal["none", "sqrt", "linear"] = setting(
         "sqrt",
         label="Learning rate scaling",
+        also_called="scale_lr, learning_rate_scaler",
         help="How the learning rate grows with the number of GPUs when each takes its own batch: not, with the square "
         "root, or in proportion. Never used for Prodigy.",
         group="multi_gpu",
@@ -256,6 +270,7 @@ class TrainConfig:
     ddp_gradient_as_bucket_view: bool = setting(
         True,
         label="Gradients as bucket views",
+        also_called="gradient_as_bucket_view",
         help="Keep gradients where they are exchanged: saves a copy of them in memory.",
         group="multi_gpu",
         importance="advanced",
@@ -264,6 +279,7 @@ class TrainConfig:
     ddp_static_graph: bool = setting(
         False,
         label="Static graph",
+        also_called="static_graph",
         help="The same parts get gradients in every step, which lets the exchange skip some bookkeeping. Costs one "
         "pass at the start.",
         group="multi_gpu",
@@ -284,6 +300,7 @@ class TrainConfig:
     max_restarts: Int = setting(
         0,
         label="Max restarts",
+        also_called="max_restarts",
         help="How often a run on one machine starts again from its last backup after a crash. Mistakes in the settings "
         "end it at once.",
         group="multi_gpu",
@@ -329,6 +346,7 @@ class TrainConfig:
     tensorboard: bool = setting(
         True,
         label="TensorBoard",
+        also_called="log_with, logging",
         help="Also write loss, learning rate and speed for TensorBoard.",
         group="general",
         importance="advanced",

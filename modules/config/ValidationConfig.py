@@ -10,6 +10,7 @@ class ValidationConfig:
     every: Float = setting(
         0.0,
         label="Validate every",
+        also_called="validate_every_n_steps, validate_after",
         help="How much training lies between two measurements of the validation loss, in the unit beside it.",
         group="training",
         ge=0,
