@@ -153,15 +153,22 @@ def _rates(config: TrainConfig) -> Iterator[tuple[str, float]]:
 def _steps(config: TrainConfig, num_samples: int | None, batch: int) -> int | None:
     if num_samples is None:
         return None
-    steps = -(-num_samples // batch) * config.epochs
+    steps = _steps_of_epochs(config, num_samples, batch)
     return steps if config.max_steps is None else min(steps, config.max_steps)
+
+
+def _steps_of_epochs(config: TrainConfig, num_samples: int, batch: int) -> int:
+    return -(-num_samples // batch) * config.epochs
 
 
 def _steps_text(shape: RunShape, config: TrainConfig) -> str:
     if shape.steps is None:
         return "the images are not counted yet"
     epochs = f"{config.epochs} epoch{'s' if config.epochs > 1 else ''}"
-    text = f"{shape.num_samples:,} samples x {epochs} / {shape.batch} = {shape.steps:,} steps"
+    steps = _steps_of_epochs(config, shape.num_samples, shape.batch)
+    text = f"{shape.num_samples:,} samples x {epochs} / {shape.batch} = {steps:,} steps"
+    if shape.steps < steps:
+        text += f", limited to {shape.steps:,} by Max steps"
     if shape.num_ranks == 1:
         return text
     return f"{text} (one device: {shape.steps_on_one:,})"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.ui.models.run_text import describe_progress, share_done
+from modules.ui.models.run_text import counted, describe_progress, share_done
 from modules.ui.models.RunState import RunState
 from modules.ui.RunControl import RunControl
 from modules.ui.theme import Theme
@@ -83,8 +83,8 @@ class BottomBar(ctk.CTkFrame):
         self._next_problem = 0
         text, colour = "No problems", Theme.muted
         if found:
-            kinds = [_count(blocking, "problem")] if blocking else []
-            kinds += [_count(len(found) - blocking, "warning")] if len(found) > blocking else []
+            kinds = [counted(blocking, "problem")] if blocking else []
+            kinds += [counted(len(found) - blocking, "warning")] if len(found) > blocking else []
             text = f"{', '.join(kinds)}: {found[0].message}"
             colour = Theme.error if blocking else Theme.warning
         self.problems.configure(text=text, text_color=colour)
@@ -109,7 +109,3 @@ class BottomBar(ctk.CTkFrame):
         button = ctk.CTkButton(self, text=text, command=command, width=width, height=36, font=self.app.theme.font(14))
         button.grid(row=0, column=column, rowspan=3, padx=(0, 14 if column == 4 else 6))
         return button
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -93,8 +93,7 @@ class RunControl:
     def _is_ready(self) -> bool:
         blocking = [problem for problem in self.app.settings.problems() if problem.blocking]
         if blocking:
-            self.app.show_message(blocking[0].message, "error")
-            self.app.flash(blocking[0].path)
+            self.app.flash(blocking[0].path)  # the message is at the field and in the bottom bar, and goes once fixed
         return not blocking
 
     def _choose_folder(self) -> str | None:

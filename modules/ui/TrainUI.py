@@ -23,9 +23,11 @@ from modules.ui import keyboard
 from modules.ui.App import MessageKind
 from modules.ui.BottomBar import BottomBar
 from modules.ui.models.BackgroundChecks import BackgroundChecks
+from modules.ui.models.desktop import notify
 from modules.ui.models.DeviceModel import DeviceModel
 from modules.ui.models.LaunchModel import LaunchModel
 from modules.ui.models.Preferences import Preferences
+from modules.ui.models.run_text import describe_result
 from modules.ui.models.RunModel import RunModel
 from modules.ui.models.RunState import RunState
 from modules.ui.models.SettingsModel import SettingsModel
@@ -363,13 +365,13 @@ class TrainUI(RootWindow):
             return
         is_new, self._told_run = self.run.history is not self._told_run, self.run.history
         status, text = state.exit.get("status"), str(state.exit.get("text", ""))
+        if was_running and self.focus_displayof() is None:  # the user is looking at something else
+            notify(f"{state.folder.name}: {status}", describe_result(state))
         if was_running and status == "failed":
             from modules.ui.windows.CrashReportWindow import CrashReportWindow
 
             self.show_message(f"The run failed: {text}", "error")
             open_window(self, CrashReportWindow, state.folder)
-        elif was_running:
-            self.show_message(f"The run is {status} after {state.step:,} steps.", "info")
         elif is_new and status == "failed":
             reason = text.partition("\n")[0].rstrip(".")
             self.show_message(f"The run {state.folder.name} failed: {reason}. Its report is on the Tools tab.", "error")

@@ -33,6 +33,11 @@ def test_a_table_has_a_row_for_each_prompt_and_seed_and_a_column_for_each_step(t
     assert Path(table.path(2, 1)).parts[-2:] == ("step-000000100", "000_a blue bird_seed42.png".replace("000", "002"))
 
 
+def test_a_round_that_was_cut_off_leaves_the_rows_where_they_are(tmp_path):
+    whole, cut_off = make_samples(tmp_path, [0, 100]), make_samples(tmp_path, [200], [PROMPTS[1]])
+    assert arrange_samples(whole + cut_off).rows == arrange_samples(whole).rows
+
+
 def test_a_prompt_keeps_its_row_when_others_are_put_before_it(tmp_path):
     samples = make_samples(tmp_path, [0], ["old"]) + make_samples(tmp_path, [100], ["new", "old"])
     table = arrange_samples(samples)

@@ -209,7 +209,7 @@ def test_start_is_refused_with_a_problem_and_leads_to_it(app, monkeypatch):
     app.settings.set("optimizer.learning_rate", "3e-x")
     press(app, "<F5>")
     assert app.tab_bar.selected == "training"
-    assert "is not a number" in app.message.cget("text")
+    assert "is not a number" in app.bottom_bar.problems.cget("text")
     assert not app.bottom_bar.control.is_checking
 
 

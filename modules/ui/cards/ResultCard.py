@@ -15,7 +15,7 @@ from modules.session.byte_sizes import spoken_bytes
 from modules.session.RunFolder import RunFolder
 from modules.ui.cards.Card import Card
 from modules.ui.models.desktop import open_folder
-from modules.ui.models.run_text import describe_phase, describe_seconds
+from modules.ui.models.run_text import counted, describe_end, describe_result
 from modules.ui.models.SampleTable import arrange_samples
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import FittedLabel
@@ -62,7 +62,7 @@ class ResultCard(Card):
                 self._size_labels[model.path] = self._add_row(model.path.name, "Copy path", copy)
         if state.samples:
             table = arrange_samples(state.samples)
-            text = f"{_count(len(table.paths), 'sample')} of {_count(len(table.steps), 'step')}"
+            text = f"{counted(len(table.paths), 'sample')} of {counted(len(table.steps), 'step')}"
             self._add_row(text, "Show", lambda: self.app.open_tab("sampling"))
         if state.backups:
             self._add_row(f"Backup {state.backups[-1].name}", "Show", lambda: self.app.open_tab("backup"))
@@ -105,21 +105,6 @@ class ResultCard(Card):
             )
 
 
-def describe_end(state: RunState) -> str:
-    """Such as "Finished in 02:41"."""
-    elapsed = state.elapsed(0.0)
-    return describe_phase(state) + ("" if elapsed is None else f" in {describe_seconds(elapsed)}")
-
-
-def describe_result(state: RunState) -> str:
-    """Steps, epochs and loss; for a failure also the reason."""
-    parts = [_count(state.step, "step"), _count(state.epoch, "epoch")] if state.step else []
-    if state.smooth is not None:
-        parts.append(f"final loss {state.smooth:.4f}")
-    text = state.exit.get("text") if state.exit else None
-    return "\n".join(part for part in (", ".join(parts), str(text or "")) if part)
-
-
 def size_of(path: Path) -> int:
     """The bytes of a file, or of all files in a folder; 0 if it is gone."""
     try:
@@ -127,7 +112,3 @@ def size_of(path: Path) -> int:
         return sum(file.stat().st_size for file in files)
     except OSError:
         return 0
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

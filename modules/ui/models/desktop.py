@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -36,10 +37,11 @@ def notification_command(title: str, text: str) -> list[str] | None:
 
 
 def notify(title: str, text: str) -> None:
-    """Show a notification where the desktop can."""
+    """Show a notification where the desktop can; one that can't be shown is no error."""
     command = notification_command(title, text)
     if command is not None:
-        _start(command)
+        with contextlib.suppress(OSError):
+            _start(command)
 
 
 def _start(command: Sequence[str]) -> None:

@@ -49,6 +49,21 @@ def describe_phase(state: RunState) -> str:
     return state.phase or ("Running" if state.is_running else "Ended")
 
 
+def describe_end(state: RunState) -> str:
+    """Such as "Finished in 02:41"."""
+    elapsed = state.elapsed(0.0)
+    return describe_phase(state) + ("" if elapsed is None else f" in {describe_seconds(elapsed)}")
+
+
+def describe_result(state: RunState) -> str:
+    """Steps, epochs and loss; for a failure also the reason."""
+    parts = [counted(state.step, "step"), counted(state.epoch, "epoch")] if state.step else []
+    if state.smooth is not None:
+        parts.append(f"final loss {state.smooth:.4f}")
+    text = state.exit.get("text") if state.exit else None
+    return "\n".join(part for part in (", ".join(parts), str(text or "")) if part)
+
+
 def describe_step(state: RunState) -> str:
     """Such as "step 320 of 500"."""
     return f"step {state.step:,}" + (f" of {state.total:,}" if state.total else "")
@@ -102,6 +117,11 @@ def wait_advice(ranks: Sequence[RankRow]) -> str:
     if longest is None or waits[longest] < LONG_WAIT:
         return ""
     return f"Rank {longest} waits for images {percent(waits[longest])} of the time: raise Prefetch on the Data tab."
+
+
+def counted(number: int, noun: str) -> str:
+    """Such as "1 step" and "1,200 steps"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def percent(share: float) -> str:
