@@ -13,7 +13,9 @@ class SampleConfig:
         "",
         label="Prompt",
         also_called="sample_prompts, validation_prompt",
-        help="What the image should show.",
+        help="What the image should show. Empty: a caption of the dataset, the next one for each further empty prompt; "
+        "without captions, the name of a concept.",
+        empty_means="from a caption",
         group="sampling",
         format="long",
     )

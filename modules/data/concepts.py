@@ -216,6 +216,18 @@ def scan(
     )
 
 
+def caption_prompts(
+    texts: Sequence[tuple[str, ...]], concepts: Sequence[ConceptConfig], count: int
+) -> tuple[str, ...]:
+    """At most `count` different prompts: the first captions, or the names of the concepts if there are none.
+
+    texts: as from `captions`.
+    """
+    found = dict.fromkeys(options[0] for options in texts if options[0])
+    names = dict.fromkeys(concept.name for concept in concepts if concept.enabled and concept.name)
+    return tuple(found or names)[:count]
+
+
 def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None) -> list[tuple[str, ...]]:
     """The captions of each sample; ("",) if its caption is missing.
 

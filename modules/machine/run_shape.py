@@ -162,7 +162,7 @@ def _steps_of_epochs(config: TrainConfig, num_samples: int, batch: int) -> int:
 
 
 def _steps_text(shape: RunShape, config: TrainConfig) -> str:
-    if shape.steps is None:
+    if shape.steps is None or shape.num_samples is None:
         return "the images are not counted yet"
     epochs = f"{config.epochs} epoch{'s' if config.epochs > 1 else ''}"
     steps = _steps_of_epochs(config, shape.num_samples, shape.batch)

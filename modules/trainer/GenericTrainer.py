@@ -39,7 +39,7 @@ from modules.trainer.prepare_run import compiles, prepare_run
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same
 from modules.trainer.SampleRound import SampleRound
-from modules.trainer.sampling import autocast_denoiser
+from modules.trainer.sampling import autocast_denoiser, with_prompts
 from modules.trainer.StartProgress import StartProgress
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
@@ -233,7 +233,8 @@ class GenericTrainer:
 
     def sample(self) -> None:
         """Generates the configured sample images with the current weights, split over the ranks."""
-        samples = SampleRound(self.config.sampling, self.prepared.base, self.runtime, self.callbacks, self.commands)
+        sampling = with_prompts(self.config.sampling, self.prepared.prompts)
+        samples = SampleRound(sampling, self.prepared.base, self.runtime, self.callbacks, self.commands)
         with self.runtime.full_parameters(self.loop.model):
             samples.make(self.run_folder.samples_dir / f"step-{self.step:09d}", self.step, self._weights_to_sample())
 

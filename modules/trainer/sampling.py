@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 
     from modules.config.SampleConfig import SampleConfig
+    from modules.config.SamplingConfig import SamplingConfig
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,16 @@ class ImageRequest:
     def batch_key(self) -> tuple:
         """Images of one batch must have the same key."""
         return self.width, self.height, self.steps, self.guidance, bool(self.negative_prompt)
+
+
+def with_prompts(sampling: SamplingConfig, prompts: Sequence[str]) -> SamplingConfig:
+    """The settings with samples that have no prompt given one of `prompts` each, in turn."""
+    turns = itertools.cycle(prompts or [""])
+    samples = [
+        replace(sample, prompt=next(turns)) if sample.enabled and not sample.prompt else sample
+        for sample in sampling.samples
+    ]
+    return replace(sampling, samples=samples)
 
 
 def image_requests(sample: SampleConfig) -> list[ImageRequest]:

@@ -108,7 +108,7 @@ class RunControl:
             folder.refuse_earlier_run()
         except UserError:
             text = f"{settings.get('workspace_dir')} holds a run already. Resume it or start a new run?"
-            answer = ask(self.app, "Run folder", text, ("Resume", "New folder", "Cancel"))
+            answer = ask(self.app, "Output folder", text, ("Resume", "New folder", "Cancel"))
             if answer == "New folder":
                 settings.set("workspace_dir", next_free_folder(settings.get("workspace_dir")))
                 return "new"

@@ -502,7 +502,7 @@ def test_presets_are_listed_for_the_gpus_that_are_chosen(app, wait_for):
     app.update()
     assert window.detail.cget("text").startswith("The text encoders need")
     before = app.settings.values
-    window._act(dict(window._actions)["Use"])
+    window._act(dict(window._actions)["Apply"])
     assert "preset sd3-full-8gb is not offered: The text encoders need" in app.message.cget("text")
     assert app.settings.values == before
 
@@ -521,13 +521,13 @@ def test_what_a_preset_would_change_is_shown_before_it_is_taken(app, wait_for):
     window = app.top_bar.choose_preset()
     wait_for(app, window.table.get_children)
     window.table.selection_set("preset:sdxl-lora")
-    window._act(dict(window._actions)["Compare…"])
+    window._act(dict(window._actions)["Show changes…"])
     assert app.settings.get("family") == "sd15"
     comparison = next(child for child in app.winfo_children() if isinstance(child, ChangesWindow))
     assert comparison.table.item("epochs", "values")[1:] == ("3", "100")
     assert comparison.table.item("concepts", "values")[1:] == ("2", "0")
     assert not comparison.table.exists("seed")
-    comparison._act(dict(comparison._actions)["Use it"])
+    comparison._act(dict(comparison._actions)["Apply"])
     assert (app.settings.get("family"), app.settings.preset_name) == ("sdxl", "sdxl-lora")
     assert app.message.cget("text") == ""
 
@@ -539,12 +539,12 @@ def test_a_preset_says_what_it_has_kept_and_one_undo_brings_all_back(app, wait_f
     window = app.top_bar.choose_preset()
     wait_for(app, window.table.get_children)
     window.table.selection_set("preset:sd15-lora")
-    window._act(dict(window._actions)["Compare…"])
+    window._act(dict(window._actions)["Show changes…"])
     comparison = next(child for child in app.winfo_children() if isinstance(child, ChangesWindow))
     assert comparison.table.exists("epochs") is False  # 100 in both
     assert comparison.table.exists("lora.targets")
     assert not any(comparison.table.exists(path) for path in ("concepts", "concepts.0.path", "workspace_dir"))
-    comparison._act(dict(comparison._actions)["Use it"])
+    comparison._act(dict(comparison._actions)["Apply"])
     assert app.message.cget("text") == "Kept from before: run folder, concepts. Undo brings all back."
     assert app.top_bar.modified.cget("text") == "modified (2)"
     app.open_tab("general")
@@ -611,7 +611,7 @@ def test_the_lists_of_changes_follow_the_settings_behind_them(app, wait_for):
     presets = app.top_bar.choose_preset()
     wait_for(app, presets.table.get_children)
     presets.table.selection_set("preset:demo")
-    presets._act(dict(presets._actions)["Compare…"])
+    presets._act(dict(presets._actions)["Show changes…"])
     comparison = next(child for child in app.winfo_children() if isinstance(child, ChangesWindow))
     app.settings.set("epochs", 77)
     assert comparison.table.item("epochs", "values")[1:] == ("77", "100")
