@@ -309,7 +309,7 @@ class TrainConfig:
         visible_when=MULTI_GPU,
     )
     model: ModelConfig = section(ModelConfig, label="Model")
-    denoiser: PartConfig = section(lambda: PartConfig(train=True), label="Denoiser", visible_when=PARTS)
+    denoiser: PartConfig = section(lambda: PartConfig(train=True), label="U-Net or transformer", visible_when=PARTS)
     text_encoder: TextEncoderConfig = section(
         lambda: TextEncoderConfig(train=False), label="Text encoder", visible_when=PARTS
     )
@@ -338,7 +338,7 @@ class TrainConfig:
     loss: LossConfig = section(LossConfig, label="Loss", visible_when=DIFFUSION)
     optimizer: OptimizerConfig = section(OptimizerConfig, label="Optimizer")
     schedule: ScheduleConfig = section(ScheduleConfig, label="Schedule")
-    ema: EmaConfig = section(EmaConfig, label="Average of the weights")
+    ema: EmaConfig = section(EmaConfig, label="EMA")
     validation: ValidationConfig = section(ValidationConfig, label="Validation")
     sampling: SamplingConfig = section(SamplingConfig, label="Sampling")
     backup: BackupConfig = section(BackupConfig, label="Backup")
