@@ -23,9 +23,12 @@ class TextEncoding:
     options: further arguments for `encode_prompt`, and for `__call__` if it has them.
     empty_options: options that differ for the empty prompt, so that caption dropout encodes it as the pipeline encodes
         a missing negative prompt.
+    empty_prompt: the text that takes the place of an empty prompt, in caption dropout and, if no negative prompt is
+        given, in sampling. "" if the pipeline encodes "" itself where a negative prompt is missing.
     collate: "stack" if all prompts give the same shapes; "pad" if the outputs in `padded` differ in length (their first
         axis) and are padded with zeros; "list" if the denoiser takes a list.
-    mask: name of a bool[B, length] tensor that is True where padded outputs are not padding; "" for none.
+    mask: name of a bool[B, length] tensor that is True where padded outputs are not padding; "" for none. Batches
+        without padding have none, because denoisers are faster without it.
     """
 
     outputs: tuple[str | None, ...]
@@ -33,6 +36,7 @@ class TextEncoding:
     tokenizers: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     empty_options: Mapping[str, Any] = field(default_factory=dict)
+    empty_prompt: str = ""
     collate: Literal["stack", "pad", "list"] = "stack"
     padded: tuple[str, ...] = ()
     mask: str = ""
@@ -53,8 +57,8 @@ def collate_text(text: TextEncoding, records: list[Mapping[str, Tensor]]) -> dic
         name: pad_sequence(values, batch_first=True) if name in text.padded else torch.stack(values)
         for name, values in columns.items()
     }
-    if text.mask:
-        lengths = [len(values) for values in columns[text.padded[0]]]
+    lengths = [len(values) for values in columns[text.padded[0]]] if text.mask else []
+    if len(set(lengths)) > 1:
         batch[text.mask] = pad_sequence(
             [torch.ones(length, dtype=torch.bool, device=batch[text.padded[0]].device) for length in lengths],
             batch_first=True,

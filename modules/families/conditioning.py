@@ -31,7 +31,8 @@ _FIXED = {
 def encode_text(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> dict[str, Tensor | list[Tensor]]:
     """The conditioning of a batch of prompts, on the device of the encoders.
 
-    Gradients flow if the caller enables them. Names are those of `family.text.outputs` and `family.text.mask`.
+    Gradients flow if the caller enables them. Names are those of `family.text.outputs` and, for padded texts,
+    `family.text.mask`.
     """
     return collate_text(family.text, encode_records(family, pipe, prompts))
 
@@ -57,7 +58,7 @@ def _encode(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list
     arguments: dict[str, Any] = {**_FIXED, "device": encoder.device, **family.text.options_for(prompts[0])}
     with _denoiser_config_available(family, pipe), _no_float16(encoder.device):
         outputs = pipe.encode_prompt(
-            prompt=expand_textual_inversion(pipe, prompts),
+            prompt=expand_textual_inversion(pipe, [prompt or family.text.empty_prompt for prompt in prompts]),
             **{name: value for name, value in arguments.items() if name in taken},
         )
     named = {name: value for name, value in zip(family.text.outputs, outputs, strict=True) if name is not None}

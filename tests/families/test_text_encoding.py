@@ -21,6 +21,11 @@ def test_texts_of_unlike_length_are_padded_with_zeros_and_the_mask_tells():
     assert batch["pooled"].shape == (2, 5)
 
 
+def test_texts_of_one_length_need_no_mask():
+    batch = collate_text(encoding(collate="pad", padded=("words",), mask="mask"), [LONG, LONG])
+    assert batch.keys() == {"words", "pooled"}
+
+
 def test_a_family_that_takes_lists_gets_each_text_as_it_is():
     batch = collate_text(encoding(collate="list"), [SHORT, LONG])
     assert [value.shape for value in batch["words"]] == [(2, 3), (4, 3)]
