@@ -354,6 +354,65 @@ def _save_tiny_wan(path: str | Path, channels: int = 16, experts: int = 1, vae: 
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_qwen_image(path: str | Path) -> Path:
+    """Save a tiny Qwen-Image pipeline below `path` and return the path."""
+    import torch
+    from diffusers import FlowMatchEulerDiscreteScheduler, QwenImagePipeline, QwenImageTransformer2DModel
+
+    torch.manual_seed(SEED)
+    tokenizer = qwen_tokenizer()
+    transformer = QwenImageTransformer2DModel(
+        in_channels=16,
+        out_channels=4,
+        num_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=16,
+        axes_dims_rope=(8, 4, 4),
+    )
+    pipeline = QwenImagePipeline(
+        transformer=transformer,
+        vae=tiny_qwen_vae(),
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+        text_encoder=tiny_qwen_vl(tokenizer),
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def tiny_qwen_vae():
+    from diffusers import AutoencoderKLQwenImage
+
+    return AutoencoderKLQwenImage(
+        base_dim=4,
+        z_dim=4,
+        dim_mult=[1, 1, 1],
+        num_res_blocks=1,
+        temperal_downsample=[False, True],
+        # unlike each other: mixed up channels would show
+        latents_mean=[0.1, -0.2, 0.3, 0.0],
+        latents_std=[1.5, 2.0, 0.5, 1.0],
+    )
+
+
+def tiny_qwen_vl(tokenizer):
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    config = Qwen2_5_VLConfig(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]},
+        },
+        vision_config={"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 16},
+    )
+    return Qwen2_5_VLForConditionalGeneration(config)
+
+
 def clip_tokenizer(max_length: int = 77):
     """A CLIP tokenizer that knows bytes only, so any text becomes ids without a merges file."""
     from tokenizers.pre_tokenizers import ByteLevel
