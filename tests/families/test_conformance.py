@@ -209,7 +209,7 @@ def test_our_decoding_is_the_pipelines(case):
     with torch.no_grad():
         ours = (decode_latents(case.family, case.pipe.vae, latents) / 2 + 0.5).clamp(0, 1)
     assert ours.std() > 0.01  # not one colour, which any scale would give
-    assert largest_difference(ours, picture) == 0.0
+    assert largest_difference(ours, picture) <= 1e-6  # some pipelines multiply where we divide
 
 
 def test_encoding_undoes_the_scale_and_shift_of_decoding(case):

@@ -83,7 +83,7 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance
     taken = inspect.signature(pipe.__call__).parameters  # of models without guidance neither
     output = pipe(
-        request.prompt,
+        prompt=request.prompt,
         generator=torch.Generator().manual_seed(request.seed),
         width=request.width,
         height=request.height,

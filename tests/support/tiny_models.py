@@ -354,6 +354,105 @@ def _save_tiny_wan(path: str | Path, channels: int = 16, experts: int = 1, vae: 
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_flux2_dev(path: str | Path) -> Path:
+    """Save a tiny FLUX.2 dev pipeline below `path` and return the path."""
+    import torch
+    from diffusers import Flux2Pipeline
+    from transformers import Mistral3Config, Mistral3ForConditionalGeneration
+
+    torch.manual_seed(SEED)
+    # The real one has a PixtralProcessor, which adds images to the same template.
+    tokenizer = qwen_tokenizer()
+    tokenizer.chat_template = (
+        "{% for message in messages %}{% for part in message['content'] %}[{{ part['text'] }}]{% endfor %}{% endfor %}"
+    )
+    text = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 31,  # the denoiser reads the outputs of the 10th, 20th and 30th
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 4,
+    }
+    vision = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = Mistral3Config(
+        text_config={"model_type": "mistral", **text}, vision_config={"model_type": "pixtral", **vision}
+    )
+    pipeline = Flux2Pipeline(
+        text_encoder=Mistral3ForConditionalGeneration(config),
+        tokenizer=tokenizer,
+        **_tiny_flux2_parts(guidance_embeds=True),
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def make_tiny_flux2_klein(path: str | Path) -> Path:
+    """Save a tiny FLUX.2 klein pipeline below `path` and return the path."""
+    import torch
+    from diffusers import Flux2KleinPipeline
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(SEED)
+    tokenizer = qwen_tokenizer()
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=28,  # the denoiser reads the outputs of the 9th, 18th and 27th
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=4,
+        max_position_embeddings=512,
+    )
+    pipeline = Flux2KleinPipeline(
+        text_encoder=Qwen3ForCausalLM(config),
+        tokenizer=tokenizer,
+        **_tiny_flux2_parts(guidance_embeds=False),
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def _tiny_flux2_parts(guidance_embeds: bool) -> dict:
+    from diffusers import FlowMatchEulerDiscreteScheduler, Flux2Transformer2DModel
+
+    transformer = Flux2Transformer2DModel(
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=24,
+        timestep_guidance_channels=16,
+        axes_dims_rope=(4, 4, 4, 4),
+        guidance_embeds=guidance_embeds,
+    )
+    return {
+        "transformer": transformer,
+        "vae": tiny_flux2_vae(),
+        "scheduler": FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+    }
+
+
+def tiny_flux2_vae():
+    import torch
+    from diffusers import AutoencoderKLFlux2
+
+    vae = AutoencoderKLFlux2(
+        block_out_channels=(8, 8),
+        layers_per_block=1,
+        latent_channels=4,
+        norm_num_groups=2,
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        sample_size=32,
+    )
+    # unlike each other: mixed up channels would show
+    vae.bn.running_mean.copy_(torch.linspace(-0.5, 0.5, 16))
+    vae.bn.running_var.copy_(torch.linspace(0.5, 2.0, 16))
+    return vae
+
+
 def make_tiny_qwen_image(path: str | Path) -> Path:
     """Save a tiny Qwen-Image pipeline below `path` and return the path."""
     import torch
