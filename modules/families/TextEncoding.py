@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,6 +25,7 @@ class TextEncoding:
         a missing negative prompt.
     empty_prompt: the text that takes the place of an empty prompt, in caption dropout and, if no negative prompt is
         given, in sampling. "" if the pipeline encodes "" itself where a negative prompt is missing.
+    select: outputs of `encode_prompt` by name -> what to keep of them, for pipelines that return more than they need.
     collate: "stack" if all prompts give the same shapes; "pad" if the outputs in `padded` differ in length (their first
         axis) and are padded with zeros; "list" if the denoiser takes a list.
     mask: name of a bool[B, length] tensor that is True where padded outputs are not padding; "" for none. Batches
@@ -37,6 +38,7 @@ class TextEncoding:
     options: Mapping[str, Any] = field(default_factory=dict)
     empty_options: Mapping[str, Any] = field(default_factory=dict)
     empty_prompt: str = ""
+    select: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda outputs: outputs
     collate: Literal["stack", "pad", "list"] = "stack"
     padded: tuple[str, ...] = ()
     mask: str = ""

@@ -339,14 +339,9 @@ def make_tiny_wan22_a14b(path: str | Path) -> Path:
 def _save_tiny_wan(path: str | Path, channels: int = 16, experts: int = 1, vae: dict | None = None, **options) -> Path:
     import torch
     from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
-    from transformers import UMT5Config, UMT5EncoderModel
 
     torch.manual_seed(SEED)
     tokenizer = t5_tokenizer()
-    text_encoder = UMT5Config(
-        vocab_size=len(tokenizer), d_model=32, d_ff=40, d_kv=8, num_heads=4, num_layers=2,
-        relative_attention_num_buckets=8,
-    )  # fmt: skip
     transformers = [
         WanTransformer3DModel(
             num_attention_heads=2,
@@ -374,9 +369,42 @@ def _save_tiny_wan(path: str | Path, channels: int = 16, experts: int = 1, vae: 
             **(vae or {}),
         ),
         scheduler=UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
-        text_encoder=UMT5EncoderModel(text_encoder),
+        text_encoder=tiny_umt5(tokenizer, width=32),
         tokenizer=tokenizer,
         **options,
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def make_tiny_auraflow(path: str | Path) -> Path:
+    """Save a tiny AuraFlow pipeline below `path` and return the path."""
+    import torch
+    from diffusers import AuraFlowPipeline, AuraFlowTransformer2DModel, FlowMatchEulerDiscreteScheduler
+
+    torch.manual_seed(SEED)
+    tokenizer = t5_tokenizer()
+    transformer = AuraFlowTransformer2DModel(
+        sample_size=32,
+        patch_size=2,
+        in_channels=4,
+        num_mmdit_layers=1,
+        num_single_dit_layers=1,
+        attention_head_dim=8,
+        num_attention_heads=4,
+        caption_projection_dim=32,
+        joint_attention_dim=32,
+        out_channels=4,
+        pos_embed_max_size=256,
+    )
+    for name, parameter in transformer.named_parameters():
+        if "norm" in name:  # gates: nearly closed when they are made, so that no text would show
+            parameter.data *= 4
+    pipeline = AuraFlowPipeline(
+        transformer=transformer,
+        vae=tiny_vae(scaling_factor=0.13025),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=1.73),
+        text_encoder=tiny_umt5(tokenizer, width=32),
+        tokenizer=tokenizer,
     )
     return randomize_and_save(pipeline, path)
 
@@ -629,6 +657,16 @@ def tiny_vae(**config):
         sample_size=32,
         **config,
     )
+
+
+def tiny_umt5(tokenizer, width: int):
+    from transformers import UMT5Config, UMT5EncoderModel
+
+    config = UMT5Config(
+        vocab_size=len(tokenizer), d_model=width, d_ff=40, d_kv=8, num_heads=4, num_layers=2,
+        relative_attention_num_buckets=8,
+    )  # fmt: skip
+    return UMT5EncoderModel(config)
 
 
 def randomize_and_save(pipeline, path: str | Path) -> Path:
