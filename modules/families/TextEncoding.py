@@ -27,7 +27,8 @@ class TextEncoding:
         given, in sampling. "" if the pipeline encodes "" itself where a negative prompt is missing.
     select: outputs of `encode_prompt` by name -> what to keep of them, for pipelines that return more than they need.
     collate: "stack" if all prompts give the same shapes; "pad" if the outputs in `padded` differ in length (their first
-        axis) and are padded with zeros; "list" if the denoiser takes a list.
+        axis) and are padded with zeros; "list" if the denoiser takes a list; "group" if it takes no mask, so that only
+        texts of the same length can share a forward pass. Outputs that differ in length are then lists.
     mask: name of a bool[B, length] tensor that is True where padded outputs are not padding; "" for none. Batches
         without padding have none, because denoisers are faster without it.
     """
@@ -39,7 +40,7 @@ class TextEncoding:
     empty_options: Mapping[str, Any] = field(default_factory=dict)
     empty_prompt: str = ""
     select: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda outputs: outputs
-    collate: Literal["stack", "pad", "list"] = "stack"
+    collate: Literal["stack", "pad", "list", "group"] = "stack"
     padded: tuple[str, ...] = ()
     mask: str = ""
 
@@ -55,6 +56,9 @@ def collate_text(text: TextEncoding, records: list[Mapping[str, Tensor]]) -> dic
     columns = {name: [record[name] for record in records] for name in records[0]}
     if text.collate == "list":
         return columns
+    if text.collate == "group":
+        alike = {name: len({value.shape for value in values}) == 1 for name, values in columns.items()}
+        return {name: torch.stack(values) if alike[name] else values for name, values in columns.items()}
     batch = {
         name: pad_sequence(values, batch_first=True) if name in text.padded else torch.stack(values)
         for name, values in columns.items()

@@ -40,7 +40,7 @@ def encode_text(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> 
 def encode_records(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list[dict[str, Tensor]]:
     """The conditioning of each prompt, without a batch axis, as stored in the cache."""
     numbers = range(len(prompts))
-    if family.text.collate == "pad":  # one at a time, or they would be padded to the longest
+    if family.text.collate in ("pad", "group"):  # one at a time, or they would be padded to the longest
         groups = [[number] for number in numbers]
     elif family.text.empty_options:
         groups = [[number for number in numbers if bool(prompts[number]) is spoken] for spoken in (True, False)]
