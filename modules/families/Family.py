@@ -131,6 +131,11 @@ class Family:
         return self.text.encoders
 
     @property
+    def trainable_text_encoders(self) -> tuple[str, ...]:
+        """The text encoders that a method which trains weights can train."""
+        return self.text.encoders if self.text.trainable else ()
+
+    @property
     def text_components(self) -> tuple[str, ...]:
         return self.text.encoders + self.text.tokenizers
 

@@ -17,9 +17,11 @@ Conditioning = Mapping[str, "Tensor | list[Tensor]"]
 class TextEncoding:
     """The text encoding of a family.
 
-    outputs: a name for each value that `encode_prompt` returns, or None to drop it. Names equal the argument of the
-        pipeline's `__call__` that takes the value, so that cached records can be used for training and sampling.
+    outputs: a name for each value that `encode_prompt` returns, or None to drop it; one name if it returns a list.
+        Names equal the argument of the pipeline's `__call__` that takes the value, so that cached records can be used
+        for training and sampling.
     encoders, tokenizers: the components of the pipeline that encode text.
+    trainable: whether gradients pass through `encode_prompt`, so that the encoders can be trained.
     options: further arguments for `encode_prompt`, and for `__call__` if it has them.
     empty_options: options that differ for the empty prompt, so that caption dropout encodes it as the pipeline encodes
         a missing negative prompt.
@@ -36,6 +38,7 @@ class TextEncoding:
     outputs: tuple[str | None, ...]
     encoders: tuple[str, ...]
     tokenizers: tuple[str, ...]
+    trainable: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
     empty_options: Mapping[str, Any] = field(default_factory=dict)
     empty_prompt: str = ""

@@ -61,7 +61,8 @@ def _encode(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list
             prompt=expand_textual_inversion(pipe, [prompt or family.text.empty_prompt for prompt in prompts]),
             **{name: value for name, value in arguments.items() if name in taken},
         )
-    outputs = {name: value for name, value in zip(family.text.outputs, outputs, strict=True) if name is not None}
+    values = outputs if isinstance(outputs, tuple) else (outputs,)
+    outputs = {name: value for name, value in zip(family.text.outputs, values, strict=True) if name is not None}
     named = family.text.select(outputs)
     return [{name: value[row] for name, value in named.items()} for row in range(len(prompts))]
 
