@@ -65,9 +65,10 @@ AURAFLOW = Family(
     lora_blocks={"transformer": ("joint_transformer_blocks", "single_transformer_blocks")},
     latent_bytes_per_pixel=4 * 4 / 8**2,
     caption_bytes=256 * (2048 * 4 + 8),
-    typical_bytes=32.7e9,
+    typical_bytes=32.6e9,
     published=PublishedModel(
-        denoiser=Component("diffusers.AuraFlowTransformer2DModel", {"pos_embed_max_size": 9216}),  # of version 0.3
+        # from the config.json of fal/AuraFlow
+        denoiser=Component("diffusers.AuraFlowTransformer2DModel", {"pos_embed_max_size": 4096}),
         vae=KL_VAE,
         text_encoders=((_PILE_T5_XL, 256),),
         text={"prompt_embeds": (256, 2048)},

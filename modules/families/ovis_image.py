@@ -1,6 +1,6 @@
 """Ovis-Image: a flow transformer like FLUX.1's, without a pooled text, and the Qwen 3 encoder of Ovis 2.5.
 
-AIDC-AI 2025, arXiv 2511.22982. Its text has no mask: embeddings of padding are zeros, which the denoiser attends to.
+AIDC-AI 2025. Its text has no mask: embeddings of padding are zeros, which the denoiser attends to.
 """
 
 from __future__ import annotations
