@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from modules.config.methods import methods_for
+from modules.diffusion.timesteps import ShiftLaw
 from modules.families.Codec import Codec
 from modules.families.PublishedModel import PublishedModel
 from modules.families.TextEncoding import Conditioning, TextEncoding
@@ -57,6 +58,7 @@ class Family:
     takes_sizes: whether the denoiser takes the original size, crop and bucket of each image (`Batch.sizes`).
     takes_guidance: whether the denoiser takes a guidance scale, as guidance-distilled models do.
     patch_size: latent cells along each side of a token, for shifting timesteps by resolution.
+    shift_law: how the shift of timesteps by resolution grows with the size of an image, as in ResolutionShift.
     partly_unused: components with weights that the forward pass does not use, so that they never get a gradient.
     frozen_layers: component -> layers that are never trained, because other programs' file formats can't hold them.
     accepts: whether a model_index.json with one of the pipelines belongs to this family and not to a variant.
@@ -64,6 +66,7 @@ class Family:
     published: the model that the memory estimate is for; None if its architecture is unknown.
     can_train_vae: whether the method "vae" can train its VAE, which has to encode to a distribution.
     call_options: further arguments for the pipeline's `__call__`, besides `text.options`.
+    guidance_argument: the argument of the pipeline's `__call__` for the guidance scale.
     single_file: the key layout for writing single-file checkpoints, None if they can't be written: "ldm" for the
         original latent diffusion, "sgm" for Stability's models with two text encoders, "mmdit" with three.
     kohya_prefixes: component -> prefix of its layers in kohya's LoRA format.
@@ -99,6 +102,7 @@ class Family:
     takes_sizes: bool = False
     takes_guidance: bool = False
     patch_size: int = 2
+    shift_law: ShiftLaw = "exponential"
     partly_unused: tuple[str, ...] = ()
     frozen_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     accepts: Callable[[Mapping[str, Any]], bool] = lambda index: True
@@ -106,6 +110,7 @@ class Family:
     published: PublishedModel | None = None
     can_train_vae: bool = False
     call_options: Mapping[str, Any] = field(default_factory=dict)
+    guidance_argument: str = "guidance_scale"
     single_file: Literal["ldm", "sgm", "mmdit"] | None = None
     kohya_prefixes: Mapping[str, str] = field(default_factory=dict)
     kohya_blocks: Literal["diffusers", "single_file"] = "diffusers"
@@ -124,6 +129,11 @@ class Family:
     @property
     def text_encoders(self) -> tuple[str, ...]:
         return self.text.encoders
+
+    @property
+    def trainable_text_encoders(self) -> tuple[str, ...]:
+        """The text encoders that a method which trains weights can train."""
+        return self.text.encoders if self.text.trainable else ()
 
     @property
     def text_components(self) -> tuple[str, ...]:

@@ -72,3 +72,19 @@ T5_XXL = Component(
     {"d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu"},
     "T5Config",
 )
+# from the config.json of Qwen/Qwen2.5-VL-7B-Instruct
+QWEN_2_5_VL = Component(
+    "transformers.Qwen2_5_VLForConditionalGeneration",
+    {
+        "text_config": {
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]},
+        },
+        "vision_config": {"hidden_size": 1280},
+    },
+    "Qwen2_5_VLConfig",
+)

@@ -31,7 +31,8 @@ _FIXED = {
 def encode_text(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> dict[str, Tensor | list[Tensor]]:
     """The conditioning of a batch of prompts, on the device of the encoders.
 
-    Gradients flow if the caller enables them. Names are those of `family.text.outputs` and `family.text.mask`.
+    Gradients flow if the caller enables them. Names are those of `family.text.outputs` and, for padded texts,
+    `family.text.mask`.
     """
     return collate_text(family.text, encode_records(family, pipe, prompts))
 
@@ -39,7 +40,7 @@ def encode_text(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> 
 def encode_records(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list[dict[str, Tensor]]:
     """The conditioning of each prompt, without a batch axis, as stored in the cache."""
     numbers = range(len(prompts))
-    if family.text.collate == "pad":  # one at a time, or they would be padded to the longest
+    if family.text.collate in ("pad", "group"):  # one at a time, or they would be padded to the longest
         groups = [[number] for number in numbers]
     elif family.text.empty_options:
         groups = [[number for number in numbers if bool(prompts[number]) is spoken] for spoken in (True, False)]
@@ -57,10 +58,12 @@ def _encode(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list
     arguments: dict[str, Any] = {**_FIXED, "device": encoder.device, **family.text.options_for(prompts[0])}
     with _denoiser_config_available(family, pipe), _no_float16(encoder.device):
         outputs = pipe.encode_prompt(
-            prompt=expand_textual_inversion(pipe, prompts),
+            prompt=expand_textual_inversion(pipe, [prompt or family.text.empty_prompt for prompt in prompts]),
             **{name: value for name, value in arguments.items() if name in taken},
         )
-    named = {name: value for name, value in zip(family.text.outputs, outputs, strict=True) if name is not None}
+    values = outputs if isinstance(outputs, tuple) else (outputs,)
+    outputs = {name: value for name, value in zip(family.text.outputs, values, strict=True) if name is not None}
+    named = family.text.select(outputs)
     return [{name: value[row] for name, value in named.items()} for row in range(len(prompts))]
 
 

@@ -7,33 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from modules.families.Codec import Codec, Posterior
+from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
+from modules.families.frames import channel_stats, decode_frame, encode_frame
 from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
 MLP = ("ffn.net.0.proj", "ffn.net.2")
-
-
-def _stats(vae: nn.Module) -> tuple[Tensor, Tensor]:
-    import torch
-
-    mean, std = (
-        torch.tensor(values).view(1, -1, 1, 1, 1) for values in (vae.config.latents_mean, vae.config.latents_std)
-    )
-    return mean, 1.0 / std
-
-
-def _encode(vae: nn.Module, pixels_BCHW: Tensor) -> Posterior:
-    return vae.encode(pixels_BCHW.unsqueeze(2)).latent_dist
-
-
-def _decode(vae: nn.Module, raw_BCFHW: Tensor) -> Tensor:
-    return vae.decode(raw_BCFHW, return_dict=False)[0].squeeze(2)
 
 
 def _shape(vae: nn.Module, width: int, height: int, num_frames: int) -> tuple[int, ...]:
@@ -64,7 +48,7 @@ WAN_21 = Family(
     ),
     objective="flow",
     align=16,
-    codec=Codec(_stats, _encode, _decode, _shape),
+    codec=Codec(channel_stats, encode_frame, decode_frame, _shape),
     inputs=wan_inputs,
     call_options={"num_frames": 1},
     lora_targets={"transformer": ATTENTION},

@@ -99,11 +99,13 @@ def generate_images(
             "width": first.width,
             "height": first.height,
             "num_inference_steps": first.steps,
-            "guidance_scale": first.guidance,
+            family.guidance_argument if family else "guidance_scale": first.guidance,
             "output_type": "pil",
         }
-        if first.negative_prompt:  # otherwise the pipeline uses the unconditional prompt of its model
+        if first.negative_prompt:
             arguments["negative_prompt"] = negative
+        elif family and family.text.empty_prompt:  # other pipelines encode "" themselves
+            arguments["negative_prompt"] = [family.text.empty_prompt] * len(batch)
         taken = inspect.signature(pipe.__call__).parameters
         modules = (part for part in pipe.components.values() if isinstance(part, nn.Module))
         with evaluation_mode(*modules), _sliced_decoding(pipe), torch.no_grad():

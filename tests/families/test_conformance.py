@@ -25,7 +25,7 @@ from modules.families.latents import decode_latents, encode_pixels, latent_shape
 from modules.families.prediction import objective_of, predict
 from modules.families.registry import FAMILIES, family_of_pipeline
 from modules.families.TextEncoding import collate_text
-from modules.methods.parts import trained_in
+from modules.methods.parts import prepare_for_training, trained_in
 from modules.methods.registry import METHODS
 from modules.trainer.sampling import generate_images, image_requests
 from modules.weights.BaseModel import BaseModel
@@ -89,7 +89,7 @@ class Case:
             "width": self.width,
             "height": self.height,
             "num_inference_steps": 3,
-            "guidance_scale": no_guidance(pipe),
+            self.family.guidance_argument: no_guidance(pipe),
             "generator": torch.Generator().manual_seed(5),
             "output_type": "pt",
             **arguments,
@@ -182,7 +182,7 @@ def largest_difference(a, b):
     if isinstance(a, list):
         return max(largest_difference(one, other) for one, other in zip(a, b, strict=True))
     assert a.shape == b.shape
-    return (a - b).abs().max().item()
+    return (a.float() - b.float()).abs().max().item()
 
 
 def rows_of(text, rows):
@@ -203,7 +203,7 @@ def test_a_family_of_embeddings_has_a_name_for_those_of_each_encoder(case):
 def test_our_prediction_is_what_the_pipeline_feeds_its_scheduler(case):
     _, _, calls = spied_sampling(case, PROMPTS[0])
     assert len(calls) == 3
-    text = rows_of(case.text(), [0])
+    text = collate_text(case.family.text, case.records()[:1])
     for prediction, timestep, latents in calls:
         ours = case.predict(latents, timestep.reshape(1), text)
         assert largest_difference(ours, prediction) == 0.0
@@ -214,7 +214,7 @@ def test_our_decoding_is_the_pipelines(case):
     with torch.no_grad():
         ours = (decode_latents(case.family, case.pipe.vae, latents) / 2 + 0.5).clamp(0, 1)
     assert ours.std() > 0.01  # not one colour, which any scale would give
-    assert largest_difference(ours, picture) == 0.0
+    assert largest_difference(ours, picture) <= 1e-6  # some pipelines multiply where we divide
 
 
 def test_encoding_undoes_the_scale_and_shift_of_decoding(case):
@@ -268,12 +268,15 @@ def test_a_batch_of_two_equals_two_singles(case):
     assert largest_difference(both[:1], both[1:]) > 1e-2
 
 
-def test_training_mode_changes_no_prediction(case):
+def test_training_mode_and_gradient_checkpointing_change_no_prediction(case):
     in_evaluation = predict_pair(case, case.pipe)
     pipe = case.fresh_pipe()
     for name in case.family.denoisers:
-        getattr(pipe, name).train()
-    assert largest_difference(predict_pair(case, pipe), in_evaluation) == 0.0
+        prepare_for_training(getattr(pipe, name), gradient_checkpointing=True)
+    noised, timestep, _ = noised_pair(case)
+    # with gradients, or nothing would be checkpointed
+    trained = predict(case.family, pipe, noised, timestep, case.text(), case.sizes(noised))
+    assert largest_difference(trained, in_evaluation) == 0.0
 
 
 def test_the_prediction_heeds_prompt_and_timestep(case):
@@ -352,9 +355,15 @@ def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_i
         spoken, dropped = (encode_records(case.family, case.pipe, [text])[0][name] for text in (PROMPTS[0], ""))
     if is_unconditional_zero(case.pipe):
         dropped = torch.zeros_like(dropped)
-    texts = [text for text in matrices_in(seen) if text.shape in (spoken.shape, dropped.shape)]
+    spoken, dropped = unpadded(spoken), unpadded(dropped)
+    texts = [text for text in map(unpadded, matrices_in(seen)) if text.shape in (spoken.shape, dropped.shape)]
     assert any(is_same(text, spoken) for text in texts)
     assert all(is_same(text, spoken) or is_same(text, dropped) for text in texts)
+
+
+def unpadded(text):
+    """Without the zeros at its end, with which pipelines pad a text to the length of another."""
+    return text[: max([1, *(text.any(dim=-1).nonzero().flatten() + 1).tolist()])]
 
 
 def matrices_in(value):
@@ -387,6 +396,8 @@ def test_text_is_never_encoded_in_float16_where_activations_may_overflow(case):
 
 
 def test_a_saved_lora_gives_a_fresh_pipeline_the_same_prediction(case, tmp_path):
+    if "lora" not in case.family.methods:
+        pytest.skip("the family has no LoRA")
     # alpha unlike the rank: a reader that takes them for equal would give another strength
     base, config = training_base(case, "lora", lora={"rank": 4, "alpha": 10.0})
     adapted = shake(base, config)
@@ -405,7 +416,7 @@ def test_a_saved_lora_gives_a_fresh_pipeline_the_same_prediction(case, tmp_path)
 def test_saved_full_weights_give_a_fresh_pipeline_the_same_prediction(case, tmp_path):
     base, config = training_base(case, "full")
     trained_parts = shake(base, config)
-    assert trained_parts == {*case.family.denoisers, *case.family.text.encoders} & {*base.component_names}
+    assert trained_parts == {*case.family.denoisers, *case.family.trainable_text_encoders} & {*base.component_names}
     (folder,) = METHODS["full"].save(base, config, tmp_path, "x", {})
     trained = predict_pair(case, base.pipe)
     assert largest_difference(predict_pair(case, load_pipe(case.family, folder)), trained) == 0.0

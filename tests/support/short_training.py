@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,15 +79,17 @@ def load_plainly(pipe: DiffusionPipeline, file: Path) -> None:
 def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.ndarray:
     """float32[H, W, 3] of a plain call, as anybody would make it who wants an image of this size."""
     family = family_of_pipeline(pipe)
+    arguments = {"negative_prompt": request.negative_prompt}
+    arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance
+    taken = inspect.signature(pipe.__call__).parameters  # of models without guidance neither
     output = pipe(
-        request.prompt,
-        negative_prompt=request.negative_prompt,
+        prompt=request.prompt,
         generator=torch.Generator().manual_seed(request.seed),
         width=request.width,
         height=request.height,
         num_inference_steps=request.steps,
-        guidance_scale=request.guidance,
         output_type="np",
+        **{name: value for name, value in arguments.items() if name in taken},
         **(family.call_options if family else {}),
     )
     return output.images[0] if hasattr(output, "images") else output.frames[0][0]

@@ -1,0 +1,110 @@
+"""FLUX.2: a flow transformer whose tokens are normalized 2 x 2 patches of latents.
+
+dev has Mistral 3 as text encoder and takes a guidance scale. klein is smaller, has Qwen 3 and uses classifier-free
+guidance; its distilled models take none. Black Forest Labs 2025.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from modules.families.Family import DenoiserCall, Family
+from modules.families.packing import token_positions
+from modules.families.patched_vae import pack_cells, patch_2x2, patched_codec, unpack_cells, unpatch_2x2
+from modules.families.PublishedModel import Component, PublishedModel
+from modules.families.TextEncoding import TextEncoding
+
+
+def _inputs(call: DenoiserCall) -> dict[str, Any]:
+    import torch
+
+    text, (height, width) = call.text["prompt_embeds"], call.shape[-2:]
+    # four coordinates: image, row, column and position in the text
+    image_positions = torch.nn.functional.pad(token_positions(height, width, like=call.timestep), (0, 1))
+    text_positions = torch.nn.functional.pad(torch.arange(text.shape[1], device=text.device)[:, None], (3, 0))
+    return {
+        "hidden_states": call.latents,
+        "timestep": call.timestep / 1000,
+        "guidance": call.guidance if call.denoiser.config.guidance_embeds else None,
+        "encoder_hidden_states": text,
+        "txt_ids": text_positions,
+        "img_ids": image_positions,
+    }
+
+
+FLUX2_DEV = Family(
+    name="flux2_dev",
+    label="FLUX.2 dev",
+    pipeline="Flux2Pipeline",
+    denoisers=("transformer",),
+    text=TextEncoding(
+        outputs=("prompt_embeds", None),
+        encoders=("text_encoder",),
+        tokenizers=("tokenizer",),
+        options={"max_sequence_length": 512},
+    ),
+    objective="flow",
+    align=16,
+    codec=patched_codec(patch_2x2, unpatch_2x2),
+    inputs=_inputs,
+    pack=pack_cells,
+    unpack=unpack_cells,
+    patch_size=1,
+    takes_guidance=True,
+    can_train_vae=True,
+    lora_targets={
+        "transformer": (
+            *(f"attn.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0")),
+            *(f"attn.{name}" for name in ("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")),
+            "attn.to_qkv_mlp_proj",  # of single blocks, whose attention and feed-forward layers are one
+            "attn.to_out",
+        )
+    },
+    lora_mlp={"transformer": ("ff.linear_in", "ff.linear_out", "ff_context.linear_in", "ff_context.linear_out")},
+    lora_blocks={"transformer": ("transformer_blocks", "single_transformer_blocks")},
+    latent_bytes_per_pixel=128 * 4 / 16**2,
+    caption_bytes=512 * 15360 * 4,
+    typical_bytes=226e9,
+    partly_unused=("text_encoder",),  # the layers above those that the denoiser reads
+    published=PublishedModel(
+        denoiser=Component("diffusers.Flux2Transformer2DModel"),
+        vae=Component("diffusers.AutoencoderKLFlux2"),
+        text_encoders=((Component("transformers.Mistral3ForConditionalGeneration", {}, "Mistral3Config"), 512),),
+        text={"prompt_embeds": (512, 15360)},
+        side=1024,
+    ),
+)
+
+# from the config.json files of black-forest-labs/FLUX.2-klein-base-9B, the larger of the two
+_KLEIN_9B = {
+    "num_layers": 8,
+    "num_single_layers": 24,
+    "num_attention_heads": 32,
+    "joint_attention_dim": 12288,
+    "guidance_embeds": False,
+}
+_QWEN_3_8B = {
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
+
+FLUX2_KLEIN = replace(
+    FLUX2_DEV,
+    name="flux2_klein",
+    label="FLUX.2 klein",
+    pipeline="Flux2KleinPipeline",
+    takes_guidance=False,
+    caption_bytes=512 * 12288 * 4,
+    typical_bytes=69e9,
+    published=replace(
+        FLUX2_DEV.published,
+        denoiser=Component("diffusers.Flux2Transformer2DModel", _KLEIN_9B),
+        text_encoders=((Component("transformers.Qwen3ForCausalLM", _QWEN_3_8B, "Qwen3Config"), 512),),
+        text={"prompt_embeds": (512, 12288)},
+    ),
+)

@@ -1,0 +1,31 @@
+"""Parts of codecs for VAEs of video models, which see an image as a video of one frame.
+
+Legend: B batch, C channels, F frames, H W pixels or latent cells.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from modules.families.Codec import Posterior
+
+
+def channel_stats(vae: nn.Module) -> tuple[Tensor, Tensor]:
+    """(shift, scale) of each channel, from the VAE's config."""
+    import torch
+
+    mean, std = (
+        torch.tensor(values).view(1, -1, 1, 1, 1) for values in (vae.config.latents_mean, vae.config.latents_std)
+    )
+    return mean, 1.0 / std
+
+
+def encode_frame(vae: nn.Module, pixels_BCHW: Tensor) -> Posterior:
+    return vae.encode(pixels_BCHW.unsqueeze(2)).latent_dist
+
+
+def decode_frame(vae: nn.Module, raw_BCFHW: Tensor) -> Tensor:
+    return vae.decode(raw_BCFHW, return_dict=False)[0].squeeze(2)

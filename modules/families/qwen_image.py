@@ -1,0 +1,94 @@
+"""Qwen-Image: a flow transformer on packed latents of a video autoencoder, and Qwen 2.5 VL, which gets a chat template.
+
+Wu et al. 2025, arXiv 2508.02324.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from modules.families.Codec import Codec
+from modules.families.Family import DenoiserCall, Family
+from modules.families.frames import channel_stats, decode_frame, encode_frame
+from modules.families.packing import pack_2x2, unpack_2x2
+from modules.families.PublishedModel import QWEN_2_5_VL, Component, PublishedModel
+from modules.families.TextEncoding import TextEncoding
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def _shape(vae: nn.Module, width: int, height: int, num_frames: int) -> tuple[int, ...]:
+    downsamples = vae.config.temperal_downsample
+    frames = (num_frames - 1) // 2 ** sum(downsamples) + 1
+    return vae.config.z_dim, frames, height // 2 ** len(downsamples), width // 2 ** len(downsamples)
+
+
+def pack_frame(latents_BCFHW: Tensor) -> Tensor:
+    return pack_2x2(latents_BCFHW.squeeze(2))
+
+
+def unpack_frame(packed_BNC: Tensor, shape: tuple[int, ...]) -> Tensor:
+    batch, channels, _, height, width = shape
+    return unpack_2x2(packed_BNC, (batch, channels, height, width)).unsqueeze(2)
+
+
+QWEN_CODEC = Codec(channel_stats, encode_frame, decode_frame, _shape)
+
+
+def _inputs(call: DenoiserCall) -> dict[str, Any]:
+    batch, _, frames, height, width = call.shape
+    return {
+        "hidden_states": call.latents,
+        "timestep": call.timestep / 1000,
+        "encoder_hidden_states": call.text["prompt_embeds"],
+        "encoder_hidden_states_mask": call.text.get("prompt_embeds_mask"),
+        "img_shapes": [[(frames, height // 2, width // 2)]] * batch,
+    }
+
+
+QWEN_IMAGE = Family(
+    name="qwen_image",
+    label="Qwen-Image",
+    pipeline="QwenImagePipeline",
+    denoisers=("transformer",),
+    text=TextEncoding(
+        outputs=("prompt_embeds", None),
+        encoders=("text_encoder",),
+        tokenizers=("tokenizer",),
+        options={"max_sequence_length": 512},
+        empty_prompt=" ",  # the model's authors' negative prompt; without one the pipeline uses no guidance
+        collate="pad",
+        padded=("prompt_embeds",),
+        mask="prompt_embeds_mask",
+    ),
+    objective="flow",
+    align=16,
+    codec=QWEN_CODEC,
+    inputs=_inputs,
+    pack=pack_frame,
+    unpack=unpack_frame,
+    guidance_argument="true_cfg_scale",
+    lora_targets={
+        "transformer": tuple(
+            f"attn.{name}"
+            for name in ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
+        )
+    },
+    lora_mlp={
+        "transformer": tuple(f"{stream}_mlp.net.{layer}" for stream in ("img", "txt") for layer in ("0.proj", "2"))
+    },
+    lora_blocks={"transformer": ("transformer_blocks",)},
+    latent_bytes_per_pixel=16 * 4 / 8**2,
+    caption_bytes=128 * 3584 * 4,  # for a caption of about 128 tokens
+    typical_bytes=116e9,
+    # the last block's text output, and the encoder's vision tower and language head
+    partly_unused=("transformer", "text_encoder"),
+    published=PublishedModel(
+        denoiser=Component("diffusers.QwenImageTransformer2DModel"),
+        vae=Component("diffusers.AutoencoderKLQwenImage"),
+        text_encoders=((QWEN_2_5_VL, 162),),
+        text={"prompt_embeds": (128, 3584)},
+        side=1024,
+    ),
+)
