@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.weights.device_memory import free_memory
-from modules.weights.errors import WeightsError, loading_reason
+from modules.weights.errors import WeightsError, hub_problem, loading_reason
 from modules.weights.inspect import check_base, check_fits, inspect_base
 from modules.weights.libraries import import_diffusers, import_pipeline
 from modules.weights.safe import read_header, tensor_shapes
@@ -178,8 +178,7 @@ class BaseModel:
             return Path(self._pipeline_class.download(self.config.base))
         except OSError as error:
             raise WeightsError(
-                f"model.base {self.config.base!r} can't be downloaded from the Hub: {loading_reason(error)}; "
-                "check the name and the connection, or choose a folder."
+                f"model.base {self.config.base!r} can't be fetched from the Hub: {hub_problem(error)}."
             ) from error
 
     def _load_component(self, name: str):
