@@ -209,7 +209,7 @@ def attach_method(config: TrainConfig, method: Method, base: BaseModel, parts: d
     denoisers = base.family.denoisers if method.facts.uses_denoiser else ()
     encoders = base.family.text_components if _trains_text(base, parts) else ()
     present = [name for name in (*denoisers, *encoders) if name in base.component_names]
-    with must_fit("the model"):
+    with must_fit("the model", "model.denoiser_quantization"):
         base.require(*parts, *present)
     torch.manual_seed(torch_seed(config.seed, "initialisation"))
     method.attach(base, config)

@@ -18,6 +18,7 @@ from modules.weights.device_memory import free_memory
 from modules.weights.errors import WeightsError, loading_reason
 from modules.weights.inspect import check_base, check_fits, inspect_base
 from modules.weights.libraries import import_diffusers, import_pipeline
+from modules.weights.quantization import quantization_of, quantize_layers
 from modules.weights.safe import read_header, tensor_shapes
 from modules.weights.single_file import V_PREDICTION_MARK, ZERO_SNR_MARK
 
@@ -38,7 +39,8 @@ class BaseModel:
     """The components of `config.base`, each on the CPU or on `device`.
 
     Components of a folder are loaded one by one; a single-file checkpoint is read completely at once.
-    `pipe` is a plain diffusers pipeline, with None for components that are not loaded.
+    `pipe` is a plain diffusers pipeline, with None for components that are not loaded. Components that the settings
+    quantize have QuantizedLinear layers from when they are first moved to the device.
     loading_turn: a context that is entered while components of a folder are loaded and moved to the device.
     Raises WeightsError if the base model is missing or has another architecture.
     """
@@ -55,6 +57,7 @@ class BaseModel:
         self.config = config
         self.device = device
         self._lock = threading.RLock()
+        self._quantized: set[str] = set()
         self._loading_turn = loading_turn
         self._pipeline_class = import_pipeline(family.pipeline)
         self.is_single_file = info.kind == "single_file"
@@ -103,7 +106,14 @@ class BaseModel:
                     self.pipe = self._new_pipe()
                 for name in names if on_device else ():
                     if hasattr(self.module(name), "parameters"):
+                        self._quantize(name)
                         self.module(name).to(self.device)
+
+    def _quantize(self, name: str) -> None:
+        quantization = quantization_of(self.family, name, self.config)
+        if quantization != "none" and name not in self._quantized:
+            quantize_layers(self.family, name, self.module(name), quantization, self.device)
+            self._quantized.add(name)
 
     def release(self, *names: str) -> None:
         """Frees the device memory of components; components of a folder are unloaded completely."""
@@ -114,6 +124,7 @@ class BaseModel:
                         self.module(name).to("cpu")
             else:
                 self._components.update(dict.fromkeys(names))
+                self._quantized.difference_update(names)
                 self.pipe = self._new_pipe()
         free_memory(self.device)
 
