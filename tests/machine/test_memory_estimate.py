@@ -3,6 +3,7 @@
 import pytest
 
 from modules.config.files import config_from_values
+from modules.config.methods import METHODS
 from modules.config.presets import (
     MEMORY_SIZES,
     has_variants,
@@ -33,8 +34,11 @@ def test_a_preset_is_offered_where_it_leaves_the_system_its_share_and_nowhere_el
             config = config_from_values(load_preset(variant_name(name, memory, num_gpus)))
             assert estimate_memory(config).peak <= room
         return
+    values = load_preset(name)
     least = {"batch_size": 1, "batch_size_mode": "per_device", "model": {"gradient_checkpointing": True}}
-    config = config_from_values(merge_values(load_preset(name), least))
+    if not METHODS[values["method"]].trains_weights:
+        least["model"] |= {"denoiser_quantization": "nf4", "text_encoder_quantization": "nf4"}
+    config = config_from_values(merge_values(values, least))
     assert estimate_memory(config, num_ranks=2).peak > room
 
 
