@@ -19,26 +19,41 @@ _FLOAT8 = torch.float8_e4m3fn
 
 
 class QuantizedLinear(nn.Linear):
-    """A frozen copy of a linear layer that dequantizes its weight in each pass and computes in its input's precision.
+    """A frozen linear layer that dequantizes its weight in each pass and computes in the precision of its input.
 
     quantization: "int8" (symmetric) or "float8" (e4m3), with a scale per output, or "nf4" (Dettmers et al. 2023, arXiv
         2305.14314, section 3), with a scale per 64 weights.
-    device: where the layer is put; the weight is quantized there.
     weight: int8[out, in], also for the bits of float8; int8[out * in / 2, 1] for nf4, with two values per byte. No cast
         of the model changes it, and T5 does not cast the input of a layer to the dtype of its weight if that is int8.
     scale: float32[out, 1]; for nf4 float32[blocks].
     compute_dtype: of the original weight. PEFT reads it to create adapters.
     """
 
-    def __init__(self, layer: nn.Linear, quantization: str, device: torch.device):
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        quantization: str,
+        weight: Tensor,
+        scale: Tensor,
+        bias: Tensor | None,
+        compute_dtype: torch.dtype,
+    ):
+        """shape: (out, in)."""
         nn.Module.__init__(self)  # the one of Linear would allocate a weight
-        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.out_features, self.in_features = shape
         self.quantization = quantization
-        self.compute_dtype = layer.weight.dtype
-        weight, scale = quantize(layer.weight.detach().to(device), quantization)
+        self.compute_dtype = compute_dtype
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.scale = nn.Parameter(scale, requires_grad=False)
-        self.bias = None if layer.bias is None else nn.Parameter(layer.bias.detach().to(device), requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    @classmethod
+    def of(cls, layer: nn.Linear, quantization: str, device: torch.device) -> QuantizedLinear:
+        """A copy of `layer` on `device`, where its weight is quantized."""
+        weight, scale = quantize(layer.weight.detach().to(device), quantization)
+        bias = None if layer.bias is None else layer.bias.detach().to(device)
+        shape = layer.out_features, layer.in_features
+        return cls(shape, quantization, weight, scale, bias, layer.weight.dtype)
 
     @property
     def W_q(self) -> Tensor:

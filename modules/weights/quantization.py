@@ -49,5 +49,5 @@ def quantize_layers(family: Family, component: str, module: nn.Module, quantizat
     from modules.weights.QuantizedLinear import QuantizedLinear
 
     for name in quantizable_layers(family, component, module):
-        layer = QuantizedLinear(module.get_submodule(name), quantization, device)
+        layer = QuantizedLinear.of(module.get_submodule(name), quantization, device)
         module.set_submodule(name, layer.eval())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from diffusers import FluxPipeline
 from PIL import Image
 
+from modules.config.errors import UserError
 from modules.config.files import save_config
 from modules.config.quantizations import QUANTIZATIONS
 from modules.config.TrainConfig import TrainConfig
@@ -93,6 +96,18 @@ def test_two_ranks_give_the_curve_of_one(quantization, flux, two_ranks, tmp_path
         digests += [rank["digest"] for rank in ranks]
     assert losses[1] == losses[2] == pytest.approx(losses[0], rel=1e-4)
     assert digests[1] == digests[2]
+
+
+def test_full_training_of_a_base_that_is_stored_quantized_is_refused_before_anything_is_encoded(
+    tiny_model, flux, start, tmp_path
+):
+    folder = shutil.copytree(tiny_model("flux1"), tmp_path / "base")
+    path = folder / "transformer" / "config.json"
+    quantization = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": quantization}))
+    with pytest.raises(UserError, match=r"method 'full': the transformer .* is quantized .*; choose"):
+        start(flux("method=full", f"model.base={folder}"))
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 
 def test_an_embedding_trains_through_quantized_components(flux, train):

@@ -27,7 +27,7 @@ def linear(dtype: torch.dtype = torch.float32, width: int = 128) -> nn.Linear:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_layer_computes_as_with_its_dequantized_weight_which_is_close_to_the_original(quantization, dtype):
     layer = linear(dtype)
-    quantized = QuantizedLinear(layer, quantization, CPU)
+    quantized = QuantizedLinear.of(layer, quantization, CPU)
     weight = quantized.dequantize()
     assert weight.dtype == dtype
     assert (weight - layer.weight).float().norm() <= ERRORS[quantization] * layer.weight.float().norm()
@@ -43,16 +43,16 @@ def test_a_layer_computes_as_with_its_dequantized_weight_which_is_close_to_the_o
 def test_zero_weights_stay_zero(quantization):
     layer = linear()
     layer.weight[:] = 0
-    assert not QuantizedLinear(layer, quantization, CPU).dequantize().any()
+    assert not QuantizedLinear.of(layer, quantization, CPU).dequantize().any()
 
 
 def test_autocast_lowers_the_precision_of_a_quantized_layer(quantization):
     with torch.autocast("cpu", torch.bfloat16):
-        assert QuantizedLinear(linear(), quantization, CPU)(torch.randn(2, 128)).dtype == torch.bfloat16
+        assert QuantizedLinear.of(linear(), quantization, CPU)(torch.randn(2, 128)).dtype == torch.bfloat16
 
 
 def test_nothing_but_the_quantized_weight_is_kept_for_the_backward_pass(quantization):
-    layer = QuantizedLinear(linear(torch.bfloat16), quantization, CPU)
+    layer = QuantizedLinear.of(linear(torch.bfloat16), quantization, CPU)
     own = {parameter.untyped_storage()._cdata for parameter in layer.parameters()}
     kept = []
     values = torch.randn(2, 128, dtype=torch.bfloat16, requires_grad=True)
@@ -62,13 +62,13 @@ def test_nothing_but_the_quantized_weight_is_kept_for_the_backward_pass(quantiza
 
 
 def test_a_cast_of_the_model_leaves_quantized_weights_alone(quantization):
-    layer = QuantizedLinear(linear(torch.bfloat16), quantization, CPU)
+    layer = QuantizedLinear.of(linear(torch.bfloat16), quantization, CPU)
     before = layer.weight.clone()
     assert torch.equal(layer.half().weight, before)
 
 
 def test_a_quantized_layer_compiles_into_one_graph_for_both_passes(quantization):
-    layer = QuantizedLinear(linear(), quantization, CPU)
+    layer = QuantizedLinear.of(linear(), quantization, CPU)
     torch._dynamo.reset()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     values = torch.randn(3, 128, requires_grad=True)
