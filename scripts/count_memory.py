@@ -34,6 +34,7 @@ from modules.families.PublishedModel import Component
 from modules.families.registry import FAMILIES
 from modules.methods.layers import preset_layers
 from modules.weights.libraries import import_diffusers
+from modules.weights.quantization import quantizable_layers
 
 TARGETS = ("attention", "attention_mlp", "linear", "linear_conv")
 RANK = 16  # of the adapters that are counted with the denoiser
@@ -49,10 +50,13 @@ def main() -> None:
 def count(family: Family) -> dict[str, Any]:
     """Weights and activations of a family's published model; modules/machine/memory_estimate.py says what they are."""
     encoders = [(build(part, torch.bfloat16), tokens) for part, tokens in family.published.text_encoders]
-    adapted = zip(family.text.encoders, encoders, strict=True)
+    adapted = list(zip(family.text.encoders, encoders, strict=True))
     return {
         "denoiser": len(family.denoisers) * num_weights(build_denoiser(family)),
+        "quantizable_denoiser": len(family.denoisers)
+        * num_quantizable(family, family.denoisers[0], build_denoiser(family)),
         "text_encoders": [num_weights(encoder) for encoder, _ in encoders],
+        "quantizable_text": [num_quantizable(family, name, encoder) for name, (encoder, _) in adapted],
         "vae": num_weights(build_vae(family)),
         "adapter": {
             targets: len(family.denoisers)
@@ -81,6 +85,11 @@ def count_held_in_sampling(family: Family) -> dict[str, int]:
 
 def num_weights(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def num_quantizable(family: Family, component: str, module: nn.Module) -> int:
+    """The number of weights that a quantization of the component applies to."""
+    return sum(module.get_submodule(name).weight.numel() for name in quantizable_layers(family, component, module))
 
 
 def activations(family: Family, method: str, checkpointing: bool = False) -> float:

@@ -4,7 +4,7 @@
     python scripts/families_reference.py --check
 
 What a training takes of memory is counted on a family's published model, which takes a while and needs torch, and only
-done where that model, or the layers that get adapters, are not those that the file was counted from.
+done where that model, or the layers that get adapters or are quantized, are not those that the file was counted from.
 """
 
 import hashlib
@@ -69,7 +69,7 @@ def _memory(family: Family, counted: dict | None) -> dict | None:
 
 def _digest(family: Family) -> str:
     """Of all that the count depends on, but for the libraries."""
-    tables = (family.lora_targets, family.lora_mlp, family.lora_blocks)
+    tables = (family.lora_targets, family.lora_mlp, family.lora_blocks, family.unquantized)
     parts = (family.published, len(family.denoisers), *tables, family.can_train_vae)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 

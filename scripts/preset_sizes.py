@@ -5,7 +5,8 @@
 
 For each size, the fastest way to compute the preset's steps that fits according to the memory estimate: gradient
 checkpointing is off if half of a step then fits, and micro-batches are as large as possible. The result of a step never
-changes. A preset can override the changes, below `sizes` in its file, by memory in GB.
+changes. Where no such way fits, LoRAs and embeddings train on a quantized model, in 8 bits if that fits, else in 4.
+A preset can override the changes, below `sizes` in its file, by memory in GB.
 """
 
 import sys
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from modules.config.files import config_from_values  # noqa: E402
+from modules.config.methods import METHODS  # noqa: E402
 from modules.config.presets import (  # noqa: E402
     GPU_COUNTS,
     MEMORY_SIZES,
@@ -27,6 +29,7 @@ from modules.config.presets import (  # noqa: E402
     merge_values,
     own_sizes,
 )
+from modules.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.machine.memory_estimate import GIB, SYSTEM_BYTES, estimate_memory  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
 
@@ -69,6 +72,17 @@ def _fitting(values: dict, memory: int) -> dict | None:
 
 
 def _candidates(values: dict) -> Iterator[dict]:
+    """What can change, the best first: exact ways, then those that quantize as little as possible."""
+    quantizations = ("none", "int8", "nf4") if not METHODS[values["method"]].trains_weights else ("none",)
+    for denoiser in quantizations:
+        for text in quantizations:
+            model = {"denoiser_quantization": denoiser, "text_encoder_quantization": text}
+            model = {path: quantization for path, quantization in model.items() if quantization != "none"}
+            for change in _same_steps(values):
+                yield merge_values(change, {"model": model}) if model else change
+
+
+def _same_steps(values: dict) -> Iterator[dict]:
     """Ways to compute the same steps, the fastest first."""
     batch, steps = values["batch_size"], values.get("gradient_accumulation_steps", 1)
     is_global = values.get("batch_size_mode") == "global"
@@ -103,10 +117,16 @@ def _why_not(values: dict) -> str:
     remedy = f"use a GPU with {least} GB" if least else "no GPU has as much"
     if estimate.caching == estimate.peak:
         part, size = "The text encoders need", estimate.caching
-        return f"{part} {size / GIB:.1f} GiB in {config.model.weight_dtype} to encode the captions; {remedy}."
+        precision = _precision(config, config.model.text_encoder_quantization)
+        return f"{part} {size / GIB:.1f} GiB in {precision} to encode the captions; {remedy}."
     lasting = estimate.weights + estimate.gradients + estimate.optimizer + estimate.average
     parts = "Weights and gradients" if config.method == "full" else "The weights"
-    return f"{parts} need {lasting / GIB:.1f} GiB in {config.model.weight_dtype}, and a step more; {remedy}."
+    precision = _precision(config, config.model.denoiser_quantization)
+    return f"{parts} need {lasting / GIB:.1f} GiB in {precision}, and a step more; {remedy}."
+
+
+def _precision(config: TrainConfig, quantization: str) -> str:
+    return config.model.weight_dtype if quantization == "none" else quantization
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 from modules.config.batch_size import global_batch, learning_rate_factor, scientific  # noqa: E402
 from modules.config.files import config_from_values  # noqa: E402
+from modules.config.ModelConfig import ModelConfig  # noqa: E402
 from modules.config.presets import (  # noqa: E402
     GPU_COUNTS,
     MEMORY_SIZES,
@@ -91,8 +92,10 @@ BY_MEMORY = """\
 
 A size never changes how many images make a step, nor the learning rate: in less memory a step is computed in more
 parts (micro-batch x accumulation), or its activations a second time in place of being kept (gradient checkpointing).
-Only full training of Stable Diffusion 1.5 goes down in precision, too, and does without the average of the weights
-below 24 GB. A size that is not in the table is as the next smaller one.
+Where that is not enough, LoRAs and embeddings train on a quantized model, which hardly changes the result
+([memory](memory.md)): "int8 + nf4" stands for a denoiser in int8 and text encoders in nf4. nf4 needs
+`pip install bitsandbytes`. Only full training of Stable Diffusion 1.5 goes down in precision, too, and does without the
+average of the weights below 24 GB. A size that is not in the table is as the next smaller one.
 """
 BY_GPUS = """\
 ## By number of GPUs
@@ -147,11 +150,17 @@ def _size_rows(preset: Preset) -> Iterator[str]:
             f"`{name}`",
             f"{batch} x {config.gradient_accumulation_steps}",
             "on" if config.model.gradient_checkpointing else "off",
-            config.model.weight_dtype,
+            _spoken_precision(config.model),
             config.optimizer.name,
             _spoken_estimate(config),
         )
         yield f"| {' | '.join(cells)} |"
+
+
+def _spoken_precision(model: ModelConfig) -> str:
+    parts = (model.denoiser_quantization, model.text_encoder_quantization)
+    held = [model.weight_dtype if part == "none" else part for part in parts]
+    return " + ".join(dict.fromkeys(held))
 
 
 def _spoken_estimate(config: TrainConfig) -> str:

@@ -77,6 +77,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("proof") and "proof" not in item.config.option.markexpr:
+        pytest.skip("takes many minutes; -m proof runs it")
     if item.get_closest_marker("gpu") is None:
         return
     import torch

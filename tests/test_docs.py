@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from modules.config.presets import load_preset, why_not_offered
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -21,3 +23,18 @@ def test_the_map_names_every_room():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     rooms = {path.parent.name for path in (ROOT / "modules").glob("*/__init__.py")}
     assert {room for room in rooms if f"| `{room}` |" not in text} == set()
+
+
+def test_the_page_on_memory_names_presets_that_are_offered_and_quantized_as_it_says():
+    lines = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if re.match(r"\| \d+ GB \|", line)]
+    assert len(rows) == 4
+    for memory, *columns in rows:
+        for column, expected in zip(columns, (set(), {"int8"}, {"nf4"}), strict=True):
+            for name, size in re.findall(r"`([\w-]+?)-(\d+)gb`", column):
+                assert f"{size} GB" == memory
+                assert why_not_offered(name, int(size)) == ""
+                model = load_preset(f"{name}-{size}gb")["model"]
+                found = {value for path, value in model.items() if path.endswith("_quantization")}
+                assert expected <= found
+                assert expected or not found

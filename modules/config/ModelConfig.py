@@ -7,9 +7,11 @@ from pydantic.dataclasses import dataclass
 
 from modules.config.families import families_with
 from modules.config.methods import methods_that
+from modules.config.quantizations import QUANTIZATIONS
 from modules.config.setting import STRICT, Str, setting
 
 WITH_DENOISER = methods_that(lambda method: method.uses_denoiser)
+QUANTIZATION_LABELS = {"none": "None", **{name: facts.label for name, facts in QUANTIZATIONS.items()}}
 DDPM = {"family": families_with(objective="ddpm"), "method": WITH_DENOISER}
 
 
@@ -68,6 +70,25 @@ class ModelConfig:
         "weights that are not trained, as with LoRA.",
         group="model",
         in_crash_report=True,
+    )
+    denoiser_quantization: Literal[tuple(QUANTIZATION_LABELS)] = setting(  # type: ignore[valid-type] # as in the table
+        "none",
+        label="Quantize denoiser",
+        help="Hold the frozen layers of the denoiser in 8 or 4 bits while a LoRA or an embedding trains. int8 takes "
+        "half the memory of bfloat16 and is nearly exact; nf4 takes little more than a quarter and needs the package "
+        "bitsandbytes.",
+        group="model",
+        in_crash_report=True,
+        choice_labels=QUANTIZATION_LABELS,
+    )
+    text_encoder_quantization: Literal[tuple(QUANTIZATION_LABELS)] = setting(  # type: ignore[valid-type] # as in the table
+        "none",
+        label="Quantize text encoders",
+        help="The same for the text encoders, for models whose text encoder does not fit on the GPU. Captions are "
+        "encoded again when it changes.",
+        group="model",
+        in_crash_report=True,
+        choice_labels=QUANTIZATION_LABELS,
     )
     mixed_precision: Literal["no", "bf16", "fp16"] = setting(
         "no",

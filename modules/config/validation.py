@@ -39,6 +39,7 @@ def find_problems(config: TrainConfig) -> list[Problem]:
         _check_trained_parts,
         _check_embeddings,
         _check_precision,
+        _check_quantization,
         _check_noise,
         _check_loss,
         _check_without_effect,
@@ -214,6 +215,24 @@ def _check_precision(config: TrainConfig) -> Iterator[Problem]:
             "set model.mixed_precision to no."
         )
         yield Problem("model.mixed_precision", message)
+
+
+def _check_quantization(config: TrainConfig) -> Iterator[Problem]:
+    for part in ("denoiser", "text_encoder"):
+        path = f"model.{part}_quantization"
+        quantization = getattr(config.model, f"{part}_quantization")
+        if quantization == "none":
+            continue
+        if facts_of(config).trains_weights:
+            unsaved = " or ".join(method.label for method in METHODS.values() if not method.trains_weights)
+            message = (
+                f"{path} {quantization} with method {config.method}: quantized weights can neither train nor be saved "
+                f"with the model; set it to none, or use {unsaved}."
+            )
+            yield Problem(path, message, offer="none")
+        elif config.model.weight_dtype == "float64":
+            message = f"{path} {quantization} with model.weight_dtype float64: use bfloat16, or set it to none."
+            yield Problem(path, message, offer="none")
 
 
 def _check_noise(config: TrainConfig) -> Iterator[Problem]:

@@ -67,9 +67,12 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
 def text_keys(captions: Sequence[str], base: BaseModel, hashes: FileHashes) -> list[str]:
     """The cache key of each caption's embeddings."""
     files = base.component_files(*base.family.text_components)
+    quantization = base.config.text_encoder_quantization
+    # Without quantization nothing is added, so that earlier caches stay valid.
+    precision = str(base.dtype) if quantization == "none" else f"{base.dtype} {quantization}"
 
     def encoders(options: dict) -> str:
-        return hashes.combined(files, str(base.dtype), json.dumps(options, sort_keys=True), f"v{ENCODING_VERSION}")
+        return hashes.combined(files, precision, json.dumps(options, sort_keys=True), f"v{ENCODING_VERSION}")
 
     plain, empty = (encoders(base.family.text.options_for(prompt)) for prompt in ("a prompt", ""))
     keys = {caption: _key(caption, plain if caption else empty) for caption in set(captions)}
@@ -121,7 +124,11 @@ def cache_text(
     if not missing:
         return
     done = 0
-    with must_fit("the text encoders"), base.using(*base.family.text_components) as pipe, torch.no_grad():
+    with (
+        must_fit("the text encoders", "model.text_encoder_quantization"),
+        base.using(*base.family.text_components) as pipe,
+        torch.no_grad(),
+    ):
         for chunk in _chunks(missing, CAPTIONS_AT_ONCE):
             records = encode_records(base.family, pipe, [captions[number] for number in chunk])
             for number, record in zip(chunk, records, strict=True):

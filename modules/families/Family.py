@@ -50,6 +50,8 @@ class Family:
     codec: how the VAE converts images to latents and back.
     lora_targets: component -> names of its attention projections. lora_mlp: the same for its feed-forward layers.
     lora_blocks: component -> prefixes of the blocks whose layers can be adapted.
+    unquantized: component -> names of linear layers in its blocks that are never quantized, because they are small and
+        sensitive. Layers outside of the blocks never are.
     latent_bytes_per_pixel, caption_bytes: size of a cache entry in float32, for estimating disk space.
     typical_bytes: size of a whole model in float32, for estimating disk space before the base model is downloaded.
     is_default: whether this is the default of the setting `family`.
@@ -95,6 +97,7 @@ class Family:
     unpack: Callable[[Tensor, tuple[int, ...]], Tensor] = lambda packed, shape: packed
     experts: Callable[[Mapping[str, Any]], Mapping[str, tuple[float, float]]] | None = None
     codec: Codec = field(default_factory=Codec)
+    unquantized: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     other_pipelines: tuple[str, ...] = ()
     vae: str = "vae"
     unused: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ SD15 = Family(
     },
     lora_mlp={"unet": ("ff.net.0.proj", "ff.net.2"), "text_encoder": ("fc1", "fc2")},
     lora_blocks={"unet": ("down_blocks", "mid_block", "up_blocks"), "text_encoder": ("encoder.layers",)},
+    unquantized={"unet": ("time_emb_proj",)},
     latent_bytes_per_pixel=4 * 4 / 8**2,
     caption_bytes=77 * 1024 * 4,
     typical_bytes=4.3e9,

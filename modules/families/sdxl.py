@@ -57,6 +57,7 @@ SDXL = Family(
         # one level deeper, because this encoder has a projection
         "text_encoder_2": ("text_model.encoder.layers",),
     },
+    unquantized={"unet": ("time_emb_proj",)},
     latent_bytes_per_pixel=4 * 4 / 8**2,
     caption_bytes=(77 * 2048 + 1280) * 4,
     typical_bytes=13.9e9,

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 OUT_OF_MEMORY = (
     "The GPU's memory is full: lower batch_size (and raise gradient_accumulation_steps), switch "
-    "model.gradient_checkpointing on, lower data.resolution, or train a LoRA with model.weight_dtype bfloat16."
+    "model.gradient_checkpointing on, lower data.resolution, or train a LoRA with model.weight_dtype bfloat16 and "
+    "model.denoiser_quantization int8."
 )
 
 MakeTrainer = Callable[[TrainCallbacks, TrainCommands], "GenericTrainer"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from modules.config.families import load_families
 from modules.config.methods import facts_of
 from modules.config.optimizers import OPTIMIZERS
+from modules.config.quantizations import QUANTIZATIONS
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -47,7 +48,8 @@ class Activations:
 class Architecture:
     """The size of a family's published model, as counted by `scripts/count_memory.py`.
 
-    denoiser, text_encoders, vae: numbers of weights. adapter: of a rank-1 LoRA, by `lora.targets`.
+    denoiser, text_encoders, vae: numbers of weights. quantizable_denoiser, quantizable_text: of those, the weights that
+    quantization applies to. adapter: of a rank-1 LoRA, by `lora.targets`.
     text_adapters: the same for each text encoder's attention, 0 if it can't be adapted.
     lora, full: activations of the denoiser in mixed precision. vae_activations: in float32.
     held: bytes per pixel during sampling, by the "denoiser" in mixed precision and by the "vae" in float32.
@@ -55,7 +57,9 @@ class Architecture:
     """
 
     denoiser: int
+    quantizable_denoiser: int
     text_encoders: Sequence[int]
+    quantizable_text: Sequence[int]
     adapter: Mapping[str, int]
     text_adapters: Sequence[int]
     lora: Activations
@@ -114,13 +118,13 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
     if model is None:
         return None
     ranks = num_ranks or _named_ranks(config)
-    trained, loaded = _trained_weights(config, model), _loaded_weights(config, model)
+    trained = _trained_weights(config, model)
     is_small = not facts_of(config).trains_weights  # adapters or embeddings are added to the model, in float32 at least
     own = BYTES_OF[config.model.weight_dtype]
     trained_bytes = max(4, own) if is_small else own
-    weights = loaded * own + (trained * trained_bytes if is_small else 0)
+    weights = _loaded_bytes(config, model) + (trained * trained_bytes if is_small else 0)
     if config.model.mixed_precision != "no" and own >= 4:
-        weights += loaded * 2  # copies made by autocast
+        weights += _autocast_weights(config, model) * 2
     process = _CUDA_BYTES + (_NCCL_BYTES if ranks > 1 else 0)
     optimizer = trained * _optimizer_bytes(config, trained_bytes)
     average = trained * max(4, trained_bytes) if config.ema.enabled else 0
@@ -195,11 +199,42 @@ def _trained_weights(config: TrainConfig, model: Architecture) -> int:
     return denoiser + sum(model.text_encoders[index] for index in encoders)
 
 
-def _loaded_weights(config: TrainConfig, model: Architecture) -> int:
-    """Weights of the model on the GPU during training; text encoders are unloaded if all captions are cached."""
+def _loaded_bytes(config: TrainConfig, model: Architecture) -> float:
+    """The weights on the GPU during training; text encoders are unloaded if all captions are cached."""
+    if not facts_of(config).uses_denoiser:
+        return model.vae * BYTES_OF[config.model.weight_dtype]
+    return _denoiser_bytes(config, model) + (_text_bytes(config, model) if _trained_text_encoders(config) else 0)
+
+
+def _denoiser_bytes(config: TrainConfig, model: Architecture) -> float:
+    return _held_bytes(config, config.model.denoiser_quantization, model.denoiser, model.quantizable_denoiser)
+
+
+def _text_bytes(config: TrainConfig, model: Architecture) -> float:
+    quantization = config.model.text_encoder_quantization
+    return _held_bytes(config, quantization, sum(model.text_encoders), sum(model.quantizable_text))
+
+
+def _held_bytes(config: TrainConfig, quantization: str, count: int, quantizable: int) -> float:
+    """Bytes of `count` weights, of which `quantizable` are held in the format `quantization`, if it is not "none"."""
+    own = BYTES_OF[config.model.weight_dtype]
+    if quantization == "none":
+        return count * own
+    return (count - quantizable) * own + quantizable * QUANTIZATIONS[quantization].weight_bytes
+
+
+def _autocast_weights(config: TrainConfig, model: Architecture) -> int:
+    """The number of loaded weights that autocast copies: all but the quantized ones."""
     if not facts_of(config).uses_denoiser:
         return model.vae
-    return model.denoiser + (sum(model.text_encoders) if _trained_text_encoders(config) else 0)
+    copied = model.denoiser
+    if config.model.denoiser_quantization != "none":
+        copied -= model.quantizable_denoiser
+    if _trained_text_encoders(config):
+        copied += sum(model.text_encoders)
+        if config.model.text_encoder_quantization != "none":
+            copied -= sum(model.quantizable_text)
+    return copied
 
 
 def _activations(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
@@ -241,7 +276,7 @@ def _caching(config: TrainConfig, model: Architecture) -> float:
         return 0
     own = BYTES_OF[config.model.weight_dtype]
     is_cached = not _trained_text_encoders(config)
-    text = sum(model.text_encoders) * own + max(model.text_bytes) / _TEXT_LAYERS if is_cached else 0
+    text = _text_bytes(config, model) + max(model.text_bytes) / _TEXT_LAYERS if is_cached else 0
     largest = max([*config.data.resolutions, config.data.resolution]) ** 2
     pixels = max(largest, min(4 * largest, _ENCODED_PIXELS))
     return max(text, (model.vae + pixels * _VAE_WIDTH) * own)
@@ -261,7 +296,8 @@ def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float
     if not samples or not (settings.at_start or settings.at_end or settings.unit != "never"):
         return 0
     own = BYTES_OF[config.model.weight_dtype]
-    absent = model.denoiser + sum(model.text_encoders) + model.vae - _loaded_weights(config, model)
+    whole = _denoiser_bytes(config, model) + _text_bytes(config, model) + model.vae * own
+    absent = whole - _loaded_bytes(config, model)
     pictures = min(settings.batch_size, math.ceil(sum(sample.count for sample in samples) / num_ranks))
     pixels = max(sample.width * sample.height for sample in samples)
     # SDXL's pipeline decodes in float32 if the weights are float16, in which its VAE overflows
@@ -270,7 +306,7 @@ def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float
     denoiser_bytes = own if config.model.mixed_precision == "no" else 2
     # counted in half precision for one of the two passes that guidance needs
     denoising = pictures * pixels * max(_DENOISER_WIDTH, model.held["denoiser"]) * denoiser_bytes
-    return absent * own + max(denoising, decoding) * _ALLOCATOR
+    return absent + max(denoising, decoding) * _ALLOCATOR
 
 
 def _rounds_by_chance(config: TrainConfig) -> bool:

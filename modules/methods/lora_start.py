@@ -100,12 +100,22 @@ def add_started_adapter(
 
 def _check_fits(module: nn.Module, component: str, path: str, layer: LoraLayer, file: str) -> None:
     """Raises UserError for a layer that the module lacks or that has another shape; peft would ignore it silently."""
-    weight = getattr(dict(module.named_modules()).get(path), "weight", None)
-    if weight is None or layer.down.shape[1:] != weight.shape[1:] or layer.up.shape[0] != weight.shape[0]:
+    shape = _weight_shape(dict(module.named_modules()).get(path))
+    if shape is None or layer.down.shape[1:] != shape[1:] or layer.up.shape[0] != shape[0]:
         raise UserError(
             f"lora.start_from '{file}' was made for a different model: its layer '{path}' does not fit the "
             f"{component} of this one; choose a LoRA made for the same base model."
         )
+
+
+def _weight_shape(layer: nn.Module | None) -> tuple[int, ...] | None:
+    """The shape of a layer's weight before quantization; None without a weight."""
+    from torch import nn
+
+    if isinstance(layer, nn.Linear):
+        return layer.out_features, layer.in_features
+    weight = getattr(layer, "weight", None)
+    return None if weight is None else tuple(weight.shape)
 
 
 def _path_in_module(module: nn.Module, path: str) -> str:

@@ -31,14 +31,18 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def must_fit(what: str) -> Iterator[None]:
-    """Turn an out-of-memory error in the block into a UserError. what: the weights being moved to the GPU."""
+def must_fit(what: str, quantized_by: str = "") -> Iterator[None]:
+    """Turn an out-of-memory error in the block into a UserError.
+
+    what: the weights being moved to the GPU. quantized_by: the setting that quantizes them, if there is one.
+    """
     try:
         yield
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
+        smaller = f"set {quantized_by} to int8 (for a LoRA or an embedding), " if quantized_by else ""
         raise UserError(
             f"The GPU's memory is too small for {what}: set model.weight_dtype to bfloat16, which takes half of what "
-            "float32 takes, or close other programs that use the GPU."
+            f"float32 takes, {smaller}or close other programs that use the GPU."
         ) from error

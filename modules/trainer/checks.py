@@ -21,7 +21,7 @@ from modules.families.registry import FAMILIES
 from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
 from modules.trainer.compiling import check_compiler
-from modules.trainer.packages import check_packages
+from modules.trainer.packages import check_packages, check_quantization_packages
 from modules.weights.BaseModel import check_config_folder
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import BaseInfo, check_base
@@ -59,6 +59,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
         check_config_folder(config.model)
     _check_scheduler(config, family, base)
     check_packages(config.optimizer)
+    check_quantization_packages(config.model)
     _check_trained(config, family)
     return base, [problem.message for problem in problems]
 

@@ -1,4 +1,4 @@
-"""Checks that the package of an optimizer is installed."""
+"""Checks that the packages of the optimizer and of quantized weights are installed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from modules.config.optimizers import OPTIMIZERS
+from modules.config.quantizations import QUANTIZATIONS
 from modules.trainer.TrainingError import TrainingError
 
 if TYPE_CHECKING:
+    from modules.config.ModelConfig import ModelConfig
     from modules.config.OptimizerConfig import OptimizerConfig
 
 
@@ -20,3 +22,14 @@ def check_packages(config: OptimizerConfig) -> None:
             f"optimizer.name {config.name!r} needs the package {facts.package}, which is not installed here: run "
             f"`pip install {facts.package}`, or choose adamw or adafactor."
         )
+
+
+def check_quantization_packages(config: ModelConfig) -> None:
+    """Raises TrainingError if the package of a chosen quantization is missing. Imports nothing."""
+    for setting in ("denoiser_quantization", "text_encoder_quantization"):
+        facts = QUANTIZATIONS.get(getattr(config, setting))
+        if facts and facts.package and find_spec(facts.package) is None:
+            raise TrainingError(
+                f"model.{setting} {facts.name!r} needs the package {facts.package}, which is not installed here: run "
+                f"`pip install {facts.package}`, or choose int8."
+            )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modules.config.batch_size import accumulation_steps, describe_scaling, global_batch, learning_rate_factor
+from modules.config.errors import ConfigError
 from modules.data.caching import check_unusable
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
@@ -183,6 +184,11 @@ def _find_backup(
 def _trained_parts(config: TrainConfig, method: Method, base: BaseModel) -> dict[str, PartConfig]:
     """The components of this base to train. Raises UserError, before anything is cached, if there are none."""
     parts = trained_in(method, base, config)
+    if method.facts.trains_weights and (quantized := base.stored_quantized):
+        raise ConfigError(
+            f"method {config.method!r}: the {quantized[0]} of model.base {config.model.base!r} is quantized and can "
+            "neither train nor be saved with the model; choose a base model that is not quantized, or train a LoRA."
+        )
     check_parts(config, parts)  # again, because this base may lack a component of its family
     check_layers(method, base, parts, config)
     if method.facts.uses_denoiser:
@@ -210,7 +216,7 @@ def attach_method(config: TrainConfig, method: Method, base: BaseModel, parts: d
     denoisers = base.family.denoisers if method.facts.uses_denoiser else ()
     encoders = base.family.text_components if _trains_text(base, parts) else ()
     present = [name for name in (*denoisers, *encoders) if name in base.component_names]
-    with must_fit("the model"):
+    with must_fit("the model", "model.denoiser_quantization"):
         base.require(*parts, *present)
     torch.manual_seed(torch_seed(config.seed, "initialisation"))
     method.attach(base, config)

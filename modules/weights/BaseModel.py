@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from modules.weights.device_memory import free_memory
 from modules.weights.errors import WeightsError, hub_problem, loading_reason
 from modules.weights.inspect import check_base, check_fits, inspect_base
 from modules.weights.libraries import import_diffusers, import_pipeline
+from modules.weights.prequantized import load_prequantized, stored_quantization
+from modules.weights.quantization import quantization_of, quantize_layers
 from modules.weights.safe import read_header, tensor_shapes
 from modules.weights.single_file import V_PREDICTION_MARK, ZERO_SNR_MARK
 
@@ -38,7 +41,8 @@ class BaseModel:
     """The components of `config.base`, each on the CPU or on `device`.
 
     Components of a folder are loaded one by one; a single-file checkpoint is read completely at once.
-    `pipe` is a plain diffusers pipeline, with None for components that are not loaded.
+    `pipe` is a plain diffusers pipeline, with None for components that are not loaded. Components that the settings
+    quantize have QuantizedLinear layers from when they are first moved to the device.
     loading_turn: a context that is entered while components of a folder are loaded and moved to the device.
     Raises WeightsError if the base model is missing or has another architecture.
     """
@@ -55,6 +59,7 @@ class BaseModel:
         self.config = config
         self.device = device
         self._lock = threading.RLock()
+        self._quantized: set[str] = set()
         self._loading_turn = loading_turn
         self._pipeline_class = import_pipeline(family.pipeline)
         self.is_single_file = info.kind == "single_file"
@@ -73,6 +78,8 @@ class BaseModel:
                 name: value for name, value in parts.items() if value[0] is not None and name not in family.unused
             }
             options = inspect.signature(self._pipeline_class.__init__).parameters
+            for name in self._classes:
+                self._check_stored_quantization(name)
             self._options = {
                 name: value
                 for name, value in index.items()
@@ -89,6 +96,11 @@ class BaseModel:
             return [name for name, value in self.pipe.components.items() if value is not None]
         return list(self._classes)
 
+    @property
+    def stored_quantized(self) -> list[str]:
+        """The components whose files are quantized."""
+        return [name for name in self._classes if stored_quantization(self.path / name) != "none"]
+
     def require(self, *names: str, on_device: bool = True) -> None:
         """Loads missing components, frozen and in evaluation mode, and by default moves modules to the device.
 
@@ -103,7 +115,14 @@ class BaseModel:
                     self.pipe = self._new_pipe()
                 for name in names if on_device else ():
                     if hasattr(self.module(name), "parameters"):
+                        self._quantize(name)
                         self.module(name).to(self.device)
+
+    def _quantize(self, name: str) -> None:
+        quantization = quantization_of(self.family, name, self.config)
+        if quantization != "none" and name not in self._quantized and name not in self.stored_quantized:
+            quantize_layers(self.family, name, self.module(name), quantization, self.device)
+            self._quantized.add(name)
 
     def release(self, *names: str) -> None:
         """Frees the device memory of components; components of a folder are unloaded completely."""
@@ -114,6 +133,7 @@ class BaseModel:
                         self.module(name).to("cpu")
             else:
                 self._components.update(dict.fromkeys(names))
+                self._quantized.difference_update(names)
                 self.pipe = self._new_pipe()
         free_memory(self.device)
 
@@ -187,6 +207,8 @@ class BaseModel:
             if not hasattr(component_class, "forward"):
                 self._check_vocabulary(name, component_class)
                 return component_class.from_pretrained(self.path, subfolder=name)
+            if stored_quantization(self.path / name) != "none":
+                return self._frozen(load_prequantized(component_class, self.path / name, self.dtype))
             options = {"dtype" if self._classes[name][0] == "transformers" else "torch_dtype": self.dtype}
             component, report = component_class.from_pretrained(
                 self.path, subfolder=name, output_loading_info=True, **options
@@ -197,6 +219,25 @@ class BaseModel:
             # the libraries would initialize them at random
             raise self._component_error(name, f"its weights lack {min(report['missing_keys'])}")
         return self._frozen(component)
+
+    def _check_stored_quantization(self, name: str) -> None:
+        """Raises WeightsError for stored formats that can't be read, and for settings that ask for another."""
+        try:
+            stored = stored_quantization(self.path / name)
+        except ValueError as error:
+            raise self._component_error(name, str(error)) from error
+        wanted = quantization_of(self.family, name, self.config)
+        if stored != "none" and wanted not in ("none", stored):
+            part = "denoiser" if name in self.family.denoisers else "text_encoder"
+            raise WeightsError(
+                f"model.{part}_quantization {wanted!r}: the {name} of model.base {self.config.base!r} is stored in "
+                f"{stored}; set it to none, or choose a base model that is not quantized."
+            )
+        if stored == "nf4" and find_spec("bitsandbytes") is None:
+            raise WeightsError(
+                f"model.base {self.config.base!r}: its {name} is stored in nf4, which needs the package bitsandbytes; "
+                "run `pip install bitsandbytes`, or choose a base model that is not quantized."
+            )
 
     def _component_class(self, name: str) -> type:
         library, class_name = self._classes[name]

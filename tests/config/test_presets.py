@@ -103,7 +103,7 @@ def test_a_variant_lies_over_its_preset():
     ("name", "message"),
     [
         ("sd3-full-8gb", "preset sd3-full-8gb is not offered: The text encoders need"),
-        ("sd3-lora-12gb-x2", "preset sd3-lora-12gb is not offered: The text encoders need"),
+        ("sd3-full-12gb-x2", "preset sd3-full-12gb is not offered: The text encoders need"),
         ("sdxl-lora-10gb", "not made for GPUs of 10 GB: use one of 8gb, 12gb, 16gb, 24gb, 32gb, 48gb, 80gb."),
         ("sdxl-lora-x3", "not made for 3 GPUs: use one of x2, x4, x8 and set world_size."),
         ("demo-8gb", "preset demo is made for no size of GPU: use it as demo."),

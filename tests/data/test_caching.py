@@ -104,6 +104,14 @@ def test_text_keys_depend_on_caption_and_text_encoder_only(tiny_sd15, hashes, tm
     assert not set(text_keys(texts, make_base(other), hashes)) & set(keys)
 
 
+def test_encodings_of_a_quantized_text_encoder_have_keys_of_their_own(tiny_sd15, hashes):
+    def keys(**quantized):
+        return set(text_keys(["a cat", ""], make_base(tiny_sd15, **quantized), hashes))
+
+    assert keys(denoiser_quantization="int8") == keys()
+    assert not keys(text_encoder_quantization="int8") & (keys() | keys(text_encoder_quantization="nf4"))
+
+
 # --- records ----------------------------------------------------------------------------------------------------------
 
 

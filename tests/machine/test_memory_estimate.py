@@ -3,6 +3,7 @@
 import pytest
 
 from modules.config.files import config_from_values
+from modules.config.methods import METHODS
 from modules.config.presets import (
     MEMORY_SIZES,
     has_variants,
@@ -12,7 +13,7 @@ from modules.config.presets import (
     variant_name,
     why_not_offered,
 )
-from modules.machine.memory_estimate import GIB, SYSTEM_BYTES, estimate_memory, least_rank_bytes
+from modules.machine.memory_estimate import ARCHITECTURES, GIB, SYSTEM_BYTES, estimate_memory, least_rank_bytes
 
 VARIANTS = [
     (preset.name, memory) for preset in list_presets() if has_variants(preset.name) for memory in MEMORY_SIZES
@@ -33,8 +34,11 @@ def test_a_preset_is_offered_where_it_leaves_the_system_its_share_and_nowhere_el
             config = config_from_values(load_preset(variant_name(name, memory, num_gpus)))
             assert estimate_memory(config).peak <= room
         return
+    values = load_preset(name)
     least = {"batch_size": 1, "batch_size_mode": "per_device", "model": {"gradient_checkpointing": True}}
-    config = config_from_values(merge_values(load_preset(name), least))
+    if not METHODS[values["method"]].trains_weights:
+        least["model"] |= {"denoiser_quantization": "nf4", "text_encoder_quantization": "nf4"}
+    config = config_from_values(merge_values(values, least))
     assert estimate_memory(config, num_ranks=2).peak > room
 
 
@@ -64,6 +68,21 @@ def test_a_rank_takes_at_least_its_libraries_and_what_it_trains_itself(values, b
     assert 0.3 * GIB < libraries < 0.47 * GIB  # measured: after the imports, and with the demo's small model
     config = config_from_values({"optimizer": {"name": "adamw"}, "model": {"weight_dtype": "float32"}, **values})
     assert least_rank_bytes(config, base_bytes) - libraries == pytest.approx(trained_bytes)
+
+
+@pytest.mark.parametrize(("quantization", "weight_bytes"), [("int8", 1), ("nf4", 0.5 + 4 / 64)])
+def test_quantized_layers_take_their_bytes_and_are_not_copied_by_autocast(quantization, weight_bytes):
+    model = ARCHITECTURES["flux1"]
+    names = ("denoiser_quantization", "text_encoder_quantization")
+    settings = {"weight_dtype": "float32", "mixed_precision": "bf16"}
+    run = {"family": "flux1", "sampling": {"at_end": True, "samples": [{"prompt": "a cat"}]}}
+    plain = estimate(**run, model=settings)
+    memory = estimate(**run, model=settings | dict.fromkeys(names, quantization))
+    denoiser = model.quantizable_denoiser * (4 + 2 - weight_bytes)
+    text = sum(model.quantizable_text) * (4 - weight_bytes)
+    assert plain.weights - memory.weights == pytest.approx(denoiser)
+    assert plain.caching - memory.caching == pytest.approx(text)
+    assert plain.sampling - memory.sampling == pytest.approx(denoiser + text)  # the text encoders are loaded again
 
 
 def test_of_a_family_of_unknown_size_nothing_is_claimed(monkeypatch):

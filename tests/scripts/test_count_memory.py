@@ -13,6 +13,7 @@ from scripts.count_memory import (
     count_held,
     count_kept,
     decoder_call,
+    num_quantizable,
     num_weights,
     vae_activations,
 )
@@ -22,6 +23,7 @@ def test_stable_diffusion_15_and_the_autoencoder_have_the_weights_and_activation
     model = ARCHITECTURES["sd15"]
     unet = build_denoiser(SD15)
     assert num_weights(unet) == model.denoiser
+    assert num_quantizable(SD15, "unet", unet) == model.quantizable_denoiser
     assert add_adapters(SD15, "unet", unet, "attention", rank=1) == model.adapter["attention"]
     assert num_weights(build_vae(SD15)) == model.vae
     for checkpointing, counted in ((False, model.vae_activations.whole), (True, model.vae_activations.part)):

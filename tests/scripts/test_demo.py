@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modules.config.files import config_from_values
+from modules.config.files import apply_overrides, config_from_values
 from modules.config.presets import load_preset
+from modules.config.quantizations import QUANTIZATIONS
 from modules.config.validation import find_problems
 from tests.support.fork_server import ForkedScript
 from tests.support.ports import free_port
@@ -149,26 +150,30 @@ def test_the_latents_of_the_remade_model_have_unit_variance(quickly_made, scans)
     assert latents.std().item() == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.slow
-def test_the_demo_teaches_eight_and_nine_and_keeps_zero_to_seven(tmp_path, recognise):
-    from diffusers import StableDiffusionPipeline
+def shares_right(pipe, recognise, digits=range(10), count: int = 20) -> list[float]:
+    """For each of the digits, the share of pictures of it in which the classifier sees it."""
+    import torch
 
-    sampling = config_from_values(load_preset("demo"), "demo").sampling.samples[0]
-    pipe = StableDiffusionPipeline.from_pretrained(DEMO / "model")
-    pipe.set_progress_bar_config(disable=True)
-
-    def share_right(digit: int, count: int = 20) -> float:
-        import torch
-
+    guidance = config_from_values(load_preset("demo"), "demo").sampling.samples[0].guidance
+    shares = []
+    for digit in digits:
         pictures = pipe(
             [f"a handwritten {NAMES[digit]}"] * count,
             generator=[torch.Generator().manual_seed(FRESH_SEED + number) for number in range(count)],
             num_inference_steps=LOOK_STEPS,
-            guidance_scale=sampling.guidance,
+            guidance_scale=guidance,
         ).images
-        return float(np.mean(recognise(pictures) == digit))
+        shares.append(float(np.mean(recognise(pictures) == digit)))
+    return shares
 
-    before = [share_right(digit) for digit in range(10)]
+
+@pytest.mark.slow
+def test_the_demo_teaches_eight_and_nine_and_keeps_zero_to_seven(tmp_path, recognise):
+    from diffusers import StableDiffusionPipeline
+
+    pipe = StableDiffusionPipeline.from_pretrained(DEMO / "model")
+    pipe.set_progress_bar_config(disable=True)
+    before = shares_right(pipe, recognise)
     # what `start-multi-gpu.sh --yes --demo` runs, in another folder
     port = f"--set=initial_port={free_port()}"  # another test may start ranks at the usual one in the same seconds
     options = ("--yes", "--demo", "--run-folder", tmp_path / "run", port, *QUICKLY)
@@ -177,9 +182,67 @@ def test_the_demo_teaches_eight_and_nine_and_keeps_zero_to_seven(tmp_path, recog
         assert str(tmp_path / "run" / file) in printed
         assert (tmp_path / "run" / file).is_file()
     pipe.load_lora_weights(tmp_path / "run/models", weight_name="digits.safetensors")
-    after = [share_right(digit) for digit in range(10)]
+    after = shares_right(pipe, recognise)
 
     assert min(before[:8]) >= 0.95, before
     assert max(before[8:]) <= 0.10, before
     assert min(after[8:]) >= 0.95, after
     assert min(after[:8]) >= 0.95, after
+
+
+def train_demo(folder: Path, quantization: str, *overrides: str):
+    """The trainer after the demo's run on one rank, without samples, with everything quantized."""
+    from modules.trainer.GenericTrainer import GenericTrainer
+    from tests.support.Recorder import Recorder
+
+    settings = (
+        "enable_multi_gpu=false",
+        f"workspace_dir={folder / quantization}",
+        f"cache_dir={folder / 'cache'}",
+        f"model.denoiser_quantization={quantization}",
+        f"model.text_encoder_quantization={quantization}",
+        "sampling.at_start=false",
+        "sampling.unit=never",
+        "sampling.at_end=false",
+        "tensorboard=false",
+    )
+    config = config_from_values(apply_overrides(load_preset("demo"), (*settings, *overrides)), "demo")
+    trainer = GenericTrainer(config, Recorder())
+    trainer.start()
+    trainer.train()
+    trainer.end()
+    return trainer
+
+
+def test_the_demo_learns_as_fast_on_a_quantized_model(tmp_path):
+    pytest.importorskip("bitsandbytes", reason="an optional package")
+    few = ("max_steps=24", "batch_size=16", "schedule.warmup=0")
+    plain, nf4 = (train_demo(tmp_path, name, *few).callbacks.losses for name in ("none", "nf4"))
+    assert np.mean(plain[-8:]) < 0.8 * np.mean(plain[:4])
+    assert np.mean(nf4[-8:]) == pytest.approx(np.mean(plain[-8:]), rel=0.05)
+
+
+@pytest.mark.proof
+def test_a_lora_on_a_quantized_model_learns_eight_and_nine_as_well(tmp_path, recognise):
+    """Within 3 points on the model that it was trained on, and within 5 on the unquantized one in plain diffusers.
+
+    Measured: 96.5 % without quantization, 96.5, 96 and 95 % in int8, float8 and nf4; on the unquantized model 96, 96.5
+    and 93 %.
+    """
+    from diffusers import StableDiffusionPipeline
+
+    pytest.importorskip("bitsandbytes", reason="an optional package")
+    own_shares, plain_shares = {}, {}
+    for quantization in ("none", *QUANTIZATIONS):
+        trainer = train_demo(tmp_path, quantization, "max_steps=250", "batch_size=32")
+        base = trainer.prepared.base
+        with base.using(*base.component_names) as own:
+            own_shares[quantization] = np.mean(shares_right(own, recognise, (8, 9), 100))
+        plain = StableDiffusionPipeline.from_pretrained(DEMO / "model")
+        plain.set_progress_bar_config(disable=True)
+        plain.load_lora_weights(trainer.callbacks.saved[0].parent, weight_name="digits.safetensors")
+        plain_shares[quantization] = np.mean(shares_right(plain, recognise, (8, 9), 100))
+    unquantized = own_shares["none"]
+    assert unquantized >= 0.95
+    assert min(own_shares.values()) >= unquantized - 0.03, own_shares
+    assert min(plain_shares.values()) >= unquantized - 0.05, plain_shares

@@ -41,6 +41,12 @@ def test_a_missing_package_is_told_before_anything_is_encoded(make_config, start
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 
+def test_a_missing_package_for_quantized_weights_is_told_before_anything_is_encoded(make_config, start, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(UserError, match=r"model.denoiser_quantization 'nf4' needs the package bitsandbytes"):
+        start(make_config("model.denoiser_quantization=nf4"))
+
+
 def test_the_schedule_sets_the_rate_of_each_step(make_config, train):
     from modules.trainer.schedules import schedule_factor
 

@@ -34,13 +34,22 @@ def test_samples_that_do_not_fit_are_a_warning_and_what_they_held_is_given_back(
     assert [text for text in trainer.callbacks.warnings if "lower sampling.batch_size" in text]
 
 
-@pytest.mark.parametrize(("part", "what"), [("vae", "VAE"), ("text_encoder", "text encoders"), ("unet", "model")])
-def test_what_does_not_fit_at_the_start_is_named_with_what_to_lower(part, what, make_config, start, monkeypatch):
+@pytest.mark.parametrize(
+    ("part", "what", "remedy"),
+    [
+        ("vae", "VAE", "or close other programs"),
+        ("text_encoder", "text encoders", "set model.text_encoder_quantization to int8"),
+        ("unet", "model", "set model.denoiser_quantization to int8"),
+    ],
+)
+def test_what_does_not_fit_at_the_start_is_named_with_what_to_lower(
+    part, what, remedy, make_config, start, monkeypatch
+):
     def refuse(base, *names, require=BaseModel.require, **options):
         if part in names:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         require(base, *names, **options)
 
     monkeypatch.setattr(BaseModel, "require", refuse)
-    with pytest.raises(UserError, match=f"too small for the {what}: set model.weight_dtype to bfloat16"):
+    with pytest.raises(UserError, match=f"too small for the {what}: set model.weight_dtype to bfloat16.*{remedy}"):
         start(make_config())

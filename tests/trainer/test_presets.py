@@ -14,8 +14,9 @@ from modules.config.presets import list_presets, load_preset
 from tests.support.ports import free_port
 from tests.support.StartedRun import StartedRun
 
-# Each kind of memory-dependent change once: accumulation, bfloat16 weights with Adafactor, VAE checkpointing.
-VARIANTS = ("sdxl-lora-8gb", "sd15-full-8gb", "sd15-vae-8gb")
+# Each kind of memory-dependent change once: accumulation, bfloat16 weights with Adafactor, VAE checkpointing,
+# quantization.
+VARIANTS = ("sdxl-lora-8gb", "sd15-full-8gb", "sd15-vae-8gb", "zimage-lora-8gb")
 NAMES = [*(preset.name for preset in list_presets() if preset.name != "demo"), *VARIANTS]
 SMALL = ("max_steps=2", "data.resolution=32", "output.format=diffusers", "tensorboard=false")
 WORD = ("embeddings.0.placeholder=number", "embeddings.0.initial_text=dog")  # the default captions contain "number"

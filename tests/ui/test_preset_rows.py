@@ -37,7 +37,7 @@ def test_of_a_family_of_unknown_size_no_estimate_is_shown(monkeypatch):
 
 
 def test_what_does_not_fit_says_why_in_place_of_what_it_is_for():
-    _, reason, memory, *_ = cells("sd3-lora-8gb-x2", 8, 2)
+    _, reason, memory, *_ = cells("sd3-full-8gb-x2", 8, 2)
     assert reason.startswith("The text encoders need")
     assert memory == "too little"
 

@@ -24,6 +24,8 @@ CARDS = (
         "Precision and memory",
         (
             "model.weight_dtype",
+            "model.denoiser_quantization",
+            "model.text_encoder_quantization",
             "model.mixed_precision",
             "model.tf32",
             "model.gradient_checkpointing",

@@ -1,0 +1,125 @@
+"""Frozen linear layers whose weights are held in 8 or 4 bits.
+
+int8 and float8 need PyTorch only. The layers of torchao are not used for them: they keep a dequantized copy of each
+weight for the backward pass, so that without gradient checkpointing a LoRA would take more memory than without
+quantization. bitsandbytes supplies the kernels of nf4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+BLOCK = 64  # weights that share a scale in nf4
+_INT8_MAX = 127
+_FLOAT8 = torch.float8_e4m3fn
+
+
+class QuantizedLinear(nn.Linear):
+    """A frozen linear layer that dequantizes its weight in each pass and computes in the precision of its input.
+
+    quantization: "int8" (symmetric) or "float8" (e4m3), with a scale per output, or "nf4" (Dettmers et al. 2023, arXiv
+        2305.14314, section 3), with a scale per 64 weights.
+    weight: int8[out, in], also for the bits of float8; int8[out * in / 2, 1] for nf4, with two values per byte. No cast
+        of the model changes it, and T5 does not cast the input of a layer to the dtype of its weight if that is int8.
+    scale: float32[out, 1]; for nf4 float32[blocks].
+    compute_dtype: of the original weight. PEFT reads it to create adapters.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        quantization: str,
+        weight: Tensor,
+        scale: Tensor,
+        bias: Tensor | None,
+        compute_dtype: torch.dtype,
+    ):
+        """shape: (out, in)."""
+        nn.Module.__init__(self)  # the one of Linear would allocate a weight
+        self.out_features, self.in_features = shape
+        self.quantization = quantization
+        self.compute_dtype = compute_dtype
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.scale = nn.Parameter(scale, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    @classmethod
+    def of(cls, layer: nn.Linear, quantization: str, device: torch.device) -> QuantizedLinear:
+        """A copy of `layer` on `device`, where its weight is quantized."""
+        weight, scale = quantize(layer.weight.detach().to(device), quantization)
+        bias = None if layer.bias is None else layer.bias.detach().to(device)
+        shape = layer.out_features, layer.in_features
+        return cls(shape, quantization, weight, scale, bias, layer.weight.dtype)
+
+    @property
+    def W_q(self) -> Tensor:
+        """The name by which PEFT recognizes layers whose weight it has to `dequantize`, which DoRA needs."""
+        return self.weight
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
+        """[out, in], in the precision of the original weight by default."""
+        return dequantize(self.weight, self.scale, self.quantization, self._shape, dtype or self.compute_dtype)
+
+    def forward(self, values: Tensor) -> Tensor:
+        device = values.device.type
+        if torch.is_autocast_enabled(device):
+            values = values.to(torch.get_autocast_dtype(device))
+        bias = None if self.bias is None else self.bias.to(values.dtype)
+        return _Multiply.apply(values, self.weight, self.scale, bias, self.quantization, self._shape)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, quantization={self.quantization}"
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.out_features, self.in_features
+
+
+class _Multiply(torch.autograd.Function):
+    """values @ weight.T + bias. Keeps the quantized weight for the backward pass, not the dequantized one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: Tensor,
+        weight: Tensor,
+        scale: Tensor,
+        bias: Tensor | None,
+        quantization: str,
+        shape: tuple[int, int],
+    ) -> Tensor:
+        ctx.save_for_backward(weight, scale)
+        ctx.quantization, ctx.shape = quantization, shape
+        return F.linear(values, dequantize(weight, scale, quantization, shape, values.dtype), bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        weight, scale = ctx.saved_tensors
+        dequantized = dequantize(weight, scale, ctx.quantization, ctx.shape, gradient.dtype)
+        return gradient @ dequantized, None, None, None, None, None
+
+
+def quantize(weight: Tensor, quantization: str) -> tuple[Tensor, Tensor]:
+    """(quantized weight, scale), as in QuantizedLinear, of a weight [out, in]."""
+    if quantization == "nf4":
+        import bitsandbytes  # noqa: F401 - registers the operators
+
+        packed, scale = torch.ops.bitsandbytes.quantize_4bit(weight.contiguous(), BLOCK, "nf4", torch.uint8)
+        return packed.view(torch.int8), scale
+    weight = weight.float()
+    most = _INT8_MAX if quantization == "int8" else torch.finfo(_FLOAT8).max
+    scale = (weight.abs().amax(1, keepdim=True) / most).clamp(min=torch.finfo(torch.float32).tiny)
+    scaled = weight / scale
+    return (scaled.round().to(torch.int8) if quantization == "int8" else scaled.to(_FLOAT8).view(torch.int8)), scale
+
+
+def dequantize(weight: Tensor, scale: Tensor, quantization: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """The weight [out, in], rounded once to `dtype`."""
+    if quantization == "nf4":
+        return torch.ops.bitsandbytes.dequantize_4bit(weight.view(torch.uint8), scale, BLOCK, "nf4", shape, dtype)
+    values = weight if quantization == "int8" else weight.view(_FLOAT8)
+    return values.to(dtype).mul_(scale)  # the cast is exact, and the product is computed in float32

@@ -1,0 +1,106 @@
+"""Quantized components: which layers are quantized, when, and what they then take."""
+
+import pytest
+import torch
+from torch import nn
+
+from modules.config.ModelConfig import ModelConfig
+from modules.config.quantizations import QUANTIZATIONS
+from modules.families.conditioning import encode_text
+from modules.families.registry import FAMILIES
+from modules.weights.BaseModel import BaseModel
+from modules.weights.quantization import quantizable_layers, quantize_layers
+from modules.weights.QuantizedLinear import QuantizedLinear
+from scripts.count_memory import build_denoiser
+
+CPU = torch.device("cpu")
+# Of the memory that all linear layers of a denoiser take in bfloat16.
+SHARES = {"int8": 0.55, "float8": 0.55, "nf4": 0.32}
+
+
+def open_base(family, folder, quantization, dtype="bfloat16"):
+    quantizations = {"denoiser_quantization": quantization, "text_encoder_quantization": quantization}
+    return BaseModel(FAMILIES[family], ModelConfig(base=str(folder), weight_dtype=dtype, **quantizations), CPU)
+
+
+def quantized(module: nn.Module) -> list[str]:
+    return [name for name, layer in module.named_modules() if isinstance(layer, QuantizedLinear)]
+
+
+def num_bytes(module: nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+def test_the_linear_layers_of_flux_take_half_or_a_third(quantization):
+    if package := QUANTIZATIONS[quantization].package:
+        pytest.importorskip(package, reason="an optional package")
+    denoiser = build_denoiser(FAMILIES["flux1"])
+    layers = [name for name, layer in denoiser.named_modules() if isinstance(layer, nn.Linear)]
+    plain = sum(num_bytes(denoiser.get_submodule(name)) for name in layers)
+    quantize_layers(FAMILIES["flux1"], "transformer", denoiser, quantization, torch.device("meta"))
+    assert sum(num_bytes(denoiser.get_submodule(name)) for name in layers) <= SHARES[quantization] * plain
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_works_with_quantized_components(family, tiny_model):
+    family = FAMILIES[family]
+    names = (*family.denoisers, *family.text.encoders)
+    encodings = []
+    for quantization in ("none", "int8"):
+        base = open_base(family.name, tiny_model(family.name), quantization)
+        base.require(*names, *family.text.tokenizers)
+        for name in names:
+            module = base.module(name)
+            assert module.dtype == torch.bfloat16  # inputs are cast to it
+            assert bool(quantized(module)) == (quantization == "int8")
+            assert bool(quantizable_layers(family, name, module)) == (quantization == "none")
+        with torch.no_grad():
+            value = next(iter(encode_text(family, base.pipe, ["a photo of a cat"]).values()))
+        encodings.append(torch.cat(value) if isinstance(value, list) else value)
+    plain, lossy = (encoding.float() for encoding in encodings)
+    assert 0 < (lossy - plain).norm() < 0.1 * plain.norm()
+
+
+def test_layers_outside_of_the_blocks_and_those_that_the_family_names_stay_as_they_are(tiny_sd15):
+    base = open_base("sd15", tiny_sd15, "int8")
+    base.require("unet")
+    unet = base.module("unet")
+    plain = {name for name, layer in unet.named_modules() if type(layer) is nn.Linear}
+    outside = {"time_embedding.linear_1", "time_embedding.linear_2"}
+    assert outside < plain
+    assert {name.rpartition(".")[2] for name in plain - outside} == {"time_emb_proj"}
+
+
+def test_layers_that_a_library_keeps_in_float32_and_tied_weights_stay_as_they_are(tiny_model):
+    for dtype, are_quantized in (("bfloat16", True), ("float16", False)):
+        base = open_base("flux1", tiny_model("flux1"), "int8", dtype)
+        base.require("text_encoder_2")
+        names = quantized(base.module("text_encoder_2"))
+        assert any(name.endswith(".wo") for name in names) == are_quantized  # T5's overflow in float16
+        assert any(name.endswith(".wi") for name in names)
+    tied = nn.ModuleDict({"embedding": nn.Embedding(4, 8), "head": nn.Linear(8, 4, bias=False), "own": nn.Linear(8, 4)})
+    tied["head"].weight = tied["embedding"].weight
+    tied.dtype = torch.float32
+    assert quantizable_layers(FAMILIES["flux1"], "text_encoder_2", tied) == ["own"]
+
+
+def test_a_component_is_quantized_whenever_it_is_moved_to_the_device_and_not_before(tiny_sd15):
+    base = open_base("sd15", tiny_sd15, "int8")
+    with base.using("unet", on_device=False):
+        assert not quantized(base.module("unet"))
+    for _ in range(2):
+        with base.using("unet"):
+            assert quantized(base.module("unet"))
+    assert base.module("unet") is None
+
+
+def test_adapters_are_not_quantized_when_their_component_is_moved_again(tiny_sd15):
+    from peft import LoraConfig
+
+    base = open_base("sd15", tiny_sd15, "int8")
+    base.require("unet")
+    base.module("unet").add_adapter(LoraConfig(target_modules=["to_q"]))
+    before = quantized(base.module("unet"))
+    base.require("unet")
+    assert quantized(base.module("unet")) == before

@@ -1,0 +1,78 @@
+"""Quantized layers: what they compute, and what they keep for the backward pass."""
+
+import pytest
+import torch
+from torch import nn
+
+from modules.config.quantizations import QUANTIZATIONS
+from modules.weights.QuantizedLinear import QuantizedLinear
+
+CPU = torch.device("cpu")
+# The largest error of a layer's weight, relative to the weight, for normally distributed weights.
+ERRORS = {"int8": 0.01, "float8": 0.04, "nf4": 0.11}
+
+
+@pytest.fixture(params=QUANTIZATIONS)
+def quantization(request) -> str:
+    if package := QUANTIZATIONS[request.param].package:
+        pytest.importorskip(package, reason="an optional package")
+    return request.param
+
+
+def linear(dtype: torch.dtype = torch.float32, width: int = 128) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(width, 96, dtype=dtype).requires_grad_(False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_layer_computes_as_with_its_dequantized_weight_which_is_close_to_the_original(quantization, dtype):
+    layer = linear(dtype)
+    quantized = QuantizedLinear.of(layer, quantization, CPU)
+    weight = quantized.dequantize()
+    assert weight.dtype == dtype
+    assert (weight - layer.weight).float().norm() <= ERRORS[quantization] * layer.weight.float().norm()
+    values, plain_values = (torch.randn(3, 5, 128, dtype=dtype, requires_grad=True) for _ in range(2))
+    plain_values.data.copy_(values.data)
+    output, expected = quantized(values), nn.functional.linear(plain_values, weight, layer.bias)
+    assert torch.equal(output, expected)
+    output.square().sum().backward()
+    expected.square().sum().backward()
+    torch.testing.assert_close(values.grad, plain_values.grad)
+
+
+def test_zero_weights_stay_zero(quantization):
+    layer = linear()
+    layer.weight[:] = 0
+    assert not QuantizedLinear.of(layer, quantization, CPU).dequantize().any()
+
+
+def test_autocast_lowers_the_precision_of_a_quantized_layer(quantization):
+    with torch.autocast("cpu", torch.bfloat16):
+        assert QuantizedLinear.of(linear(), quantization, CPU)(torch.randn(2, 128)).dtype == torch.bfloat16
+
+
+def test_nothing_but_the_quantized_weight_is_kept_for_the_backward_pass(quantization):
+    layer = QuantizedLinear.of(linear(torch.bfloat16), quantization, CPU)
+    own = {parameter.untyped_storage()._cdata for parameter in layer.parameters()}
+    kept = []
+    values = torch.randn(2, 128, dtype=torch.bfloat16, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda tensor: tensor):
+        layer(values)
+    assert [tensor.shape for tensor in kept if tensor.untyped_storage()._cdata not in own] == []
+
+
+def test_a_cast_of_the_model_leaves_quantized_weights_alone(quantization):
+    layer = QuantizedLinear.of(linear(torch.bfloat16), quantization, CPU)
+    before = layer.weight.clone()
+    assert torch.equal(layer.half().weight, before)
+
+
+def test_a_quantized_layer_compiles_into_one_graph_for_both_passes(quantization):
+    layer = QuantizedLinear.of(linear(), quantization, CPU)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    values = torch.randn(3, 128, requires_grad=True)
+    (gradient,) = torch.autograd.grad(compiled(values).square().sum(), values)
+    (expected,) = torch.autograd.grad(layer(values).square().sum(), values)
+    torch.testing.assert_close(gradient, expected)
+    torch._dynamo.reset()
