@@ -88,3 +88,20 @@ QWEN_2_5_VL = Component(
     },
     "Qwen2_5_VLConfig",
 )
+# from the config.json files of Qwen/Qwen3-VL-4B-Instruct and Qwen/Qwen3-VL-8B-Instruct
+_QWEN_3_VL_ROPE = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
+QWEN_3_VL_4B = Component(
+    "transformers.Qwen3VLModel",
+    {
+        "text_config": {
+            "hidden_size": 2560,
+            "intermediate_size": 9728,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "rope_parameters": _QWEN_3_VL_ROPE,
+        },
+        "vision_config": {"hidden_size": 1024, "intermediate_size": 4096, "depth": 24, "out_hidden_size": 2560},
+    },
+    "Qwen3VLConfig",
+)

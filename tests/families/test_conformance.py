@@ -356,9 +356,9 @@ def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_i
 
 
 def matrices_in(value):
-    """Every matrix among the arguments of denoisers: of tensors with three axes each row, of lists each item."""
+    """Every matrix among the arguments of denoisers: of tensors with more axes each row, of lists each item."""
     if isinstance(value, torch.Tensor):
-        yield from value if value.dim() == 3 else [value] if value.dim() == 2 else ()
+        yield from value if value.dim() > 2 else [value] if value.dim() == 2 else ()
     elif isinstance(value, dict | list | tuple):
         for item in value.values() if isinstance(value, dict) else value:
             yield from matrices_in(item)
