@@ -197,6 +197,8 @@ class BaseModel:
         if report["missing_keys"]:
             # the libraries would initialize them at random
             raise self._component_error(name, f"its weights lack {min(report['missing_keys'])}")
+        if name in self.family.denoisers:
+            self.family.adapt(component)
         return self._frozen(component)
 
     def _component_class(self, name: str) -> type:

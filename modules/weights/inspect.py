@@ -32,7 +32,6 @@ OTHER_LABELS = {
     "StableDiffusionInpaintPipeline": "Stable Diffusion inpainting",
     "StableDiffusionInstructPix2PixPipeline": "InstructPix2Pix",
     "StableDiffusionXLImg2ImgPipeline": "Stable Diffusion XL refiner",
-    "ChromaPipeline": "Chroma",
 }
 
 

@@ -22,7 +22,7 @@ from modules.families.conditioning import encode_records, encode_text, is_uncond
 from modules.families.Family import Family
 from modules.families.latents import decode_latents, encode_pixels, latent_shape
 from modules.families.prediction import objective_of, predict
-from modules.families.registry import FAMILIES, family_of_pipeline
+from modules.families.registry import FAMILIES, adapt_denoisers, family_of_pipeline
 from modules.families.TextEncoding import collate_text
 from modules.methods.parts import prepare_for_training, trained_in
 from modules.methods.registry import METHODS
@@ -107,6 +107,7 @@ def load_pipe(family, folder):
     lacking = {name: None for name in family.optional if pipeline.load_config(folder)[name] == [None, None]}
     pipe = pipeline.from_pretrained(folder, local_files_only=True, **lacking)
     pipe.set_progress_bar_config(disable=True)
+    adapt_denoisers(pipe)
     return pipe
 
 
