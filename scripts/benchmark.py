@@ -7,6 +7,7 @@ docs/benchmarks.md describes the method and the results.
     python scripts/benchmark.py ranks --ranks 2
     python scripts/benchmark.py all --json figures.json
     python scripts/benchmark.py engine
+    python scripts/benchmark.py scaling
     python scripts/benchmark.py ui --parts paint tabs
 """
 
@@ -27,6 +28,7 @@ if __name__ == "__main__":  # before the imports that take long
     prepare_terminal()
 
 from modules.config.errors import UserError
+from modules.machine.devices import list_gpus, num_cores
 from scripts.benchmarks.compare import (
     Comparison,
     compare_engine,
@@ -38,6 +40,7 @@ from scripts.benchmarks.compare import (
 from scripts.benchmarks.material import make_material
 from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.planning import describe, measure_planning
+from scripts.benchmarks.scaling import RANK_COUNTS, Scaling, measure_scaling
 from scripts.benchmarks.ui import PARTS, Figure, measure_ui
 
 METHODS = ("lora", "full")
@@ -55,6 +58,13 @@ def main(argv: list[str] | None = None) -> int:
             for num_ranks in dict.fromkeys((1, args.ranks)):
                 for comparison in compare_engine(folder, args.device, args.blocks, args.steps_per_block, num_ranks):
                     results["comparisons"].append(show(comparison))
+            return save(results, args.json)
+        elif args.what == "scaling":
+            folder.mkdir(parents=True, exist_ok=True)
+            num_devices = num_cores() if args.device == "cpu" else len(list_gpus())
+            counts = [count for count in RANK_COUNTS if args.device == "cpu" or count <= num_devices]
+            scalings = measure_scaling(folder, args.device, args.blocks, args.steps_per_block, num_devices, counts)
+            results["scaling"] = [show(scaling) for scaling in scalings]
             return save(results, args.json)
         else:
             make_material(folder)
@@ -75,7 +85,7 @@ def save(results: dict[str, Any], path: Path | None) -> int:
     return 0
 
 
-def show(found: Comparison | Figure) -> dict[str, Any]:
+def show(found: Comparison | Figure | Scaling) -> dict[str, Any]:
     """Prints what was found, and gives it as it goes into the file."""
     print(found, flush=True)
     return found.as_values()
@@ -83,13 +93,15 @@ def show(found: Comparison | Figure) -> dict[str, Any]:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Chorus against a training loop written by hand.")
-    parser.add_argument("what", choices=("step", "memory", "start", "plan", "all", "ranks", "ui", "engine"))
+    parser.add_argument("what", choices=("step", "memory", "start", "plan", "all", "ranks", "ui", "engine", "scaling"))
     parser.add_argument("--method", choices=METHODS, help="what is trained; both if left out")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument(
         "--options", nargs="+", choices=OPTIONS, default=[], help="of step: instead, Chorus with each against without"
     )
-    parser.add_argument("--blocks", type=positive, default=20, help="pairs of turns of the step comparison")
+    parser.add_argument(
+        "--blocks", type=positive, default=20, help="pairs of turns of the step comparison; rounds of scaling"
+    )
     parser.add_argument("--steps-per-block", type=positive, default=5, help="steps of a turn, and of a memory run")
     parser.add_argument("--pairs", type=positive, default=8, help="pairs of runs of the start and memory comparisons")
     parser.add_argument("--ranks", type=positive, default=2, help="of the ranks and engine comparisons")

@@ -16,6 +16,7 @@ if __name__ == "__main__":  # before the imports that take long
 
 from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
+from modules.config.installation import command_name
 from modules.config.presets import load_preset, merge_values
 from modules.config.TrainConfig import TrainConfig
 from modules.config.visible_text import visible_line
@@ -50,7 +51,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Look for what is wrong with the pictures and captions of a run.")
+    parser = argparse.ArgumentParser(
+        prog=command_name("check_data"), description="Look for what is wrong with the images and captions of a run."
+    )
     parser.add_argument("--config", metavar="FILE", help="settings, YAML or JSON (docs/settings.md lists them)")
     parser.add_argument("--preset", metavar="NAME", help="start from a preset (docs/presets.md lists them)")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
@@ -99,7 +102,7 @@ def convert_captions(config: TrainConfig, unmarked: str, file: TextIO | None) ->
 
 
 def as_text(health: Health) -> str:
-    lines = [f"{health.num_pictures} pictures"]
+    lines = [f"{health.num_pictures} images"]
     for finding in health.findings:
         lines.append(f"{finding.level + ':':<9}{finding.message}")
         lines += [f"{'':9}{path}" for path in finding.paths[:LISTED]]

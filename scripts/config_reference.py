@@ -39,7 +39,7 @@ INTRODUCTION = """\
 
 Every setting of a run, as it is named in a settings file (YAML or JSON). What a file leaves out is the default.
 On the command line a setting is changed with `--set`, as in `--set optimizer.learning_rate=1e-5`. `[]` in a name
-stands for an entry of a list: `concepts[].path` is written `--set concepts.0.path=pictures` for the first concept.
+stands for an entry of a list: `concepts[].path` is written `--set concepts.0.path=images` for the first concept.
 
 This page is made from the declarations in `modules/config` by `python scripts/config_reference.py --write`.
 """
@@ -65,7 +65,8 @@ def _row(info: SettingInfo) -> str:
         value = ", ".join(f"`{choice}`" for choice in info.choices)
     else:
         value = TYPE_WORDS[info.type] + (", or empty" if info.optional else "")
-    cells = [f"`{info.path}`", value, _default(info), range_text(info), info.unit, info.help + _visibility(info)]
+    text = info.help + _other_names(info) + _visibility(info)
+    cells = [f"`{info.path}`", value, _default(info), range_text(info), info.unit, text]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -73,6 +74,10 @@ def _default(info: SettingInfo) -> str:
     if info.default is None or info.default == "" or info.default == []:
         return "empty"
     return f"`{str(info.default).lower() if info.type == 'bool' else info.default}`"
+
+
+def _other_names(info: SettingInfo) -> str:
+    return f" *Also called {info.also_called}.*" if info.also_called else ""
 
 
 def _visibility(info: SettingInfo) -> str:

@@ -12,6 +12,7 @@ if __name__ == "__main__":  # before the imports that take long
     prepare_terminal()
 
 from modules.config.errors import UserError
+from modules.config.installation import command_name
 from modules.session.printing import print_line, print_text
 from scripts.terminal import show
 
@@ -38,10 +39,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     from modules.families.registry import FAMILIES
 
     parser = argparse.ArgumentParser(
+        prog=command_name("convert"),
         description="Convert a model or a LoRA to the other format: a diffusers folder to a single .safetensors file, "
         "such a file to a folder (or, for another type, to a file again), "
         "a LoRA with diffusers' names to one with kohya's, as ComfyUI and A1111 read it, and "
-        "back. Which way follows from the source."
+        "back. Which way follows from the source.",
     )
     parser.add_argument("source", help="diffusers folder, single file or LoRA")
     parser.add_argument("target", help="folder or .safetensors file to write; must not exist")

@@ -15,7 +15,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def num_weights(module: nn.Module) -> int:
 
 
 def activations(family: Family, method: str, checkpointing: bool = False) -> float:
-    """Bytes that a step keeps for each pixel of a picture, while an adapter or all of the denoiser trains."""
+    """Bytes that a step keeps for each pixel of an image, while an adapter or all of the denoiser trains."""
     denoiser, side = build_denoiser(family), family.published.side
     if method == "lora":
         denoiser.requires_grad_(False)
@@ -206,7 +206,7 @@ def build_vae(family: Family) -> nn.Module:
 
 
 def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
-    """Takes one picture of `side` x `side` pixels through a denoiser."""
+    """Takes one image of `side` x `side` pixels through a denoiser."""
     with torch.device("meta"):
         latents = torch.empty(1, *family.codec.shape(build_vae(family), side, side, 1))
         text = {name: torch.empty(1, *shape) for name, shape in family.published.text.items()}
@@ -311,6 +311,7 @@ def mixed_precision():
         mock.patch.object(F, "group_norm", norm_groups),
         mock.patch.object(F, "layer_norm", norm_layer),
         mock.patch.object(F, "scaled_dot_product_attention", attend),
+        mock.patch.object(torch, "autocast", return_value=nullcontext()),  # refuses the meta device
     ):
         yield
 

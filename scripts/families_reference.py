@@ -50,6 +50,7 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "embedding_keys": list(family.embedding_keys),
         "takes_guidance": family.takes_guidance,
         "experts": family.experts is not None,
+        "text_trainable": family.text.trainable,
         "memory": _memory(family, counted),
     }
 

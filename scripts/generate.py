@@ -11,7 +11,13 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-SCRIPTS = ("families_reference.py", "preset_sizes.py", "config_reference.py", "presets_reference.py")
+SCRIPTS = (
+    "families_reference.py",
+    "preset_sizes.py",
+    "config_reference.py",
+    "presets_reference.py",
+    "api_reference.py",
+)
 
 
 def main() -> int:

@@ -27,7 +27,7 @@ from PIL import Image
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
 from modules.trainer.image_grid import image_grid
@@ -247,7 +247,8 @@ def scale_latents(model: Path, pictures: Path) -> None:
 
 def train(run: Path, base: Path, pictures: Path, steps: int, values: dict) -> Path:
     """Trains `base` on `pictures` in the run folder `run`, unless that is done; returns the trained model's folder."""
-    from modules.launch.run import FINISHED, run_training
+    from modules.launch.run import FINISHED
+    from modules.launch.start import start_training
 
     config = config_from_values(values, source="make_demo_model.py")
     config.workspace_dir, config.cache_dir = str(run), str(run / "cache")
@@ -257,7 +258,7 @@ def train(run: Path, base: Path, pictures: Path, steps: int, values: dict) -> Pa
     ended = RunFolder(run).read_exit()
     if ended is None or ended["status"] != "finished":
         shutil.rmtree(run, ignore_errors=True)
-        if run_training(config) != FINISHED:
+        if start_training(config) != FINISHED:
             raise UserError(f"The training of the {config.output.name} has not finished: see the message above.")
     return run / "models" / config.output.name
 

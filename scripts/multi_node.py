@@ -1,6 +1,6 @@
 """Prints the commands for training on several machines, one per machine, and runs the check that they start with.
 
-    python scripts/multi_node.py --config run.yaml --nodes 2 --processes-per-node 8 --master-addr 10.0.0.1
+python scripts/multi_node.py --config run.yaml --nodes 2 --processes-per-node 8 --master-addr 10.0.0.1
 """
 
 import argparse
@@ -17,7 +17,7 @@ if __name__ == "__main__":  # before the imports that take long
 
 from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT, command_name
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import check_settings
 from modules.launch.command_text import (
@@ -56,7 +56,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Write the commands that train on several machines (nodes).")
+    parser = argparse.ArgumentParser(
+        prog=command_name("multi_node"), description="Write the commands that train on several machines (nodes)."
+    )
     parser.add_argument("--config", metavar="FILE", required=True, help="settings, at the same path on every machine")
     nodes = parser.add_argument_group("nodes (each changes a setting)")
     nodes.add_argument("--nodes", metavar="N", help="how many machines")

@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def sizes_text() -> str:
-    """The whole file. Presets that come with their pictures, as the demo does, are of no size."""
+    """The whole file. Presets that come with their images, as the demo does, are of no size."""
     presets = {preset.name: load_preset(preset.name) for preset in list_presets()}
     sizes = {name: own_sizes(name) or _sizes(values) for name, values in presets.items() if "concepts" not in values}
     options = {"default_flow_style": None, "sort_keys": False, "width": 1000}

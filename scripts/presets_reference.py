@@ -42,7 +42,7 @@ INTRODUCTION = """\
 
 <!-- Made by scripts/presets_reference.py from resources/presets: change those, and run scripts/generate.py. -->
 
-A preset is a start for a family and a method; it lacks only your pictures. The button at the top left of the window
+A preset is a start for a family and a method; it lacks only your images. The button at the top left of the window
 lists them, for the memory and the number of GPUs that are chosen above the list, and *Compare…* shows what one would
 change; your concepts, folders and prompts [stay](window.md). On a terminal the name says all of it:
 
@@ -66,20 +66,20 @@ and its libraries, and on what else uses it. The sum, for one GPU, is the larges
   optimizer's state and the average of what trains; then the activations of a micro-batch, with a tenth on top for gaps
   in the allocator, or what the optimizer needs while it steps, whichever is more; and 0.5 GiB for torch itself, on
   several GPUs 0.25 more for what NCCL holds.
-- caching: the text encoders together, or the autoencoder with the pictures that it encodes at once: up to four of a
+- caching: the text encoders together, or the autoencoder with the images that it encodes at once: up to four of a
   million pixels together, or a single larger one.
 - sampling, where a run makes samples by itself, as no preset but the demo does: all parts of the model beside the
-  optimizer's state and the average, and what the autoencoder holds of the picture that it decodes, 3,072 bytes a pixel
-  in float32 and 1,536 in bfloat16, or what the denoiser holds of the pictures that are made at a time, 912 bytes a
+  optimizer's state and the average, and what the autoencoder holds of the image that it decodes, 3,072 bytes a pixel
+  in float32 and 1,536 in bfloat16, or what the denoiser holds of the images that are made at a time, 912 bytes a
   pixel in mixed precision or bfloat16 and 1,824 in float32, whichever is more, with the tenth on top. Of
-  a family that holds more, in half precision for one picture and in float32, the table says how much.
+  a family that holds more, in half precision for one image and in float32, the table says how much.
 
 Weights and activations are counted by `scripts/count_memory.py` on the real architectures, without their weights:
 
 {table}
 
 Activations are what autograd keeps for the backward pass in bf16 mixed precision, and grow with the number of pixels
-and of pictures. The autoencoder (84 million weights) is counted in float32: 35,067 and 14,958 bytes a pixel.
+and of images. The autoencoder (84 million weights) is counted in float32: 35,067 and 14,958 bytes a pixel.
 
 A preset is offered for a size if on one GPU and on several the sum stays 1 GiB below it, which is for the system.
 **Samples may need more** than the training, above all that of a LoRA in small batches; the estimate in the window shows
@@ -89,7 +89,7 @@ it. Where that is too much, a run says so and goes on without them; lower `sampl
 BY_MEMORY = """\
 ## By memory
 
-A size never changes how many pictures make a step, nor the learning rate: in less memory a step is computed in more
+A size never changes how many images make a step, nor the learning rate: in less memory a step is computed in more
 parts (micro-batch x accumulation), or its activations a second time in place of being kept (gradient checkpointing).
 Only full training of Stable Diffusion 1.5 goes down in precision, too, and does without the average of the weights
 below 24 GB. A size that is not in the table is as the next smaller one.
@@ -97,11 +97,11 @@ below 24 GB. A size that is not in the table is as the next smaller one.
 BY_GPUS = """\
 ## By number of GPUs
 
-Where the batch size is per GPU, N GPUs make steps of N times as many pictures: `lr_scaling: sqrt` raises the learning
-rate by the root of N, and `max_steps` is divided by N, so that a run goes through as many pictures. Full training has
+Where the batch size is per GPU, N GPUs make steps of N times as many images: `lr_scaling: sqrt` raises the learning
+rate by the root of N, and `max_steps` is divided by N, so that a run goes through as many images. Full training has
 a global batch: several GPUs share it, with fewer accumulation steps, and the result is that of one. A name
 with `-xN` is exact for N GPUs in all, over all machines; for another number `max_steps` is yours to set. The table has
-the pictures of a step, the learning rate and the most steps.
+the images of a step, the learning rate and the most steps.
 """
 
 

@@ -1,6 +1,7 @@
 """Generates images with a model and LoRAs: python scripts/sample.py --base DIR --prompt "a cat" --out DIR"""
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ if __name__ == "__main__":  # before the imports that take long
     prepare_terminal()
 
 from modules.config.errors import UserError
+from modules.config.installation import command_name
 from modules.config.SampleConfig import MAX_SIDE
 from modules.config.visible_text import visible_line
 from modules.session.out_of_memory import is_out_of_memory
@@ -28,7 +30,14 @@ def main(argv: list[str] | None = None) -> int:
         from modules.trainer.sampling import ImageRequest, generate_images, repeated, save_image
         from modules.weights.load_pipeline import load_pipeline
 
-        pipe = load_pipeline(args.base, args.lora, default_device(), args.config, args.embedding, args.dtype)
+        pipe = load_pipeline(
+            args.base,
+            dict(map(lora_and_strength, args.lora)),
+            default_device(),
+            args.config,
+            args.embedding,
+            args.dtype,
+        )
         options = (args.seed, args.width, args.height, args.steps, args.guidance)
         first = [ImageRequest(prompt, args.negative_prompt, *options) for prompt in args.prompt]
         requests = [request for one in first for request in repeated(one, args.count)]
@@ -55,10 +64,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Make pictures from a model, with LoRAs and embeddings if wanted.")
+    parser = argparse.ArgumentParser(
+        prog=command_name("sample"), description="Make images from a model, with LoRAs and embeddings if wanted."
+    )
     parser.add_argument("--base", required=True, metavar="DIR", help="diffusers folder, Hub id or single file")
     parser.add_argument("--config", default="", metavar="DIR", help="diffusers folder, for a single file")
-    parser.add_argument("--lora", action="append", default=[], metavar="FILE", help="LoRA file; may be repeated")
+    parser.add_argument(
+        "--lora",
+        action="append",
+        default=[],
+        metavar="FILE[:STRENGTH]",
+        help="LoRA file, with its strength if that is not 1; may be repeated",
+    )
     parser.add_argument("--embedding", action="append", default=[], metavar="FILE", help="embedding; may be repeated")
     parser.add_argument("--prompt", action="append", required=True, metavar="TEXT", help="may be repeated")
     parser.add_argument("--negative-prompt", default="", metavar="TEXT")
@@ -83,6 +100,12 @@ def next_number(folder: Path) -> int:
     """The number after the largest one that an image in the folder starts with, so that no image is overwritten."""
     starts = [path.name.partition("_")[0] for path in folder.glob("*.png")]
     return max((int(start) + 1 for start in starts if start.isdecimal()), default=0)
+
+
+def lora_and_strength(text: str) -> tuple[str, float]:
+    """The file and the strength of "cat.safetensors:0.8"."""
+    match = re.fullmatch(r"(.+):(-?\d+(?:\.\d+)?)", text)
+    return (text, 1.0) if match is None or Path(text).exists() else (match[1], float(match[2]))
 
 
 def positive(text: str) -> int:

@@ -13,6 +13,7 @@ if __name__ == "__main__":  # before the imports that take long
     prepare_terminal()
 
 from modules.config.errors import UserError
+from modules.config.installation import command_name
 from modules.launch.command_text import Places
 from modules.launch.slurm_script import Job, job_script
 from modules.session.printing import print_text
@@ -34,7 +35,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The values are texts: `Job` says what each may be."""
-    parser = argparse.ArgumentParser(description="Write a job script for SLURM, to be submitted with sbatch.")
+    parser = argparse.ArgumentParser(
+        prog=command_name("slurm_job"), description="Write a job script for SLURM, to be submitted with sbatch."
+    )
     parser.add_argument("--config", metavar="FILE", required=True, help="settings; %%a is the number of the array task")
     parser.add_argument("--preset", metavar="NAME", default="", help="preset to lay under the settings")
     parser.add_argument("--nodes", metavar="N", default="1", help="machines (1)")

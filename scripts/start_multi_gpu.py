@@ -23,10 +23,10 @@ elif __name__ == "__mp_main__":  # in a rank that this script has spawned
     end_with_parent()
 
 from modules.config.errors import UserError
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 from modules.launch.command_text import Command, bash_line, powershell_line
 from modules.machine.Machine import Machine, read_machine
-from modules.machine.run_shape import ranks_here, run_shape, shape_lines
+from modules.machine.run_shape import run_shape, shape_lines
 from modules.session.printing import print_line, print_text
 from modules.session.Questions import Questions, load_answers, save_answers
 from scripts import train
@@ -169,7 +169,7 @@ def start_demo(args: argparse.Namespace) -> int:
 
 def show_shape(arguments: list[str], machine: Machine) -> None:
     config = read_config(arguments)
-    shape = run_shape(config, ranks_here(config, machine.gpus, machine.cores))
+    shape = run_shape(config, machine)
     print()
     for label, text in shape_lines(shape, config):
         if label != "Steps":  # the pictures are not counted yet

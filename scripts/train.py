@@ -18,6 +18,7 @@ elif __name__ == "__mp_main__":  # in a rank that this script has spawned
 from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
+from modules.config.installation import command_name
 from modules.config.presets import load_preset, merge_values
 from modules.config.TrainConfig import TrainConfig
 from modules.session.printing import print_text
@@ -31,13 +32,13 @@ def main(argv: list[str] | None = None) -> int:
         config = read_config(args)
         if args.dry_run:
             from modules.data.run_summary import summarize
+            from modules.launch.check_plan import check_plan
             from modules.launch.plan import plan_launch
             from modules.machine.Machine import read_machine
-            from modules.trainer.checks import check_compiles, check_own_start
+            from modules.trainer.checks import check_compiles
 
-            machine = read_machine()
-            plan = plan_launch(config, {}, machine, resume=args.resume, supervise=args.supervise)
-            warnings = check_own_start(config, machine, args.resume)
+            plan = plan_launch(config, {}, read_machine(), resume=args.resume, supervise=args.supervise)
+            warnings = check_plan(plan)
             check_compiles(config)
             show(f"{'Start:':<15}{plan.describe()}\n{summarize(config, plan.world_size, warnings)}")
             return 0
@@ -50,14 +51,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train a diffusion model.")
+    parser = argparse.ArgumentParser(prog=command_name("train"), description="Train a diffusion model.")
     parser.add_argument("--config", metavar="FILE", help="settings, YAML or JSON (docs/settings.md lists them)")
     parser.add_argument("--preset", metavar="NAME", help="start from a preset (docs/presets.md lists them)")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
     parser.add_argument("--resume", action="store_true", help="resume from the latest backup in workspace_dir")
-    parser.add_argument(
-        "--supervise", action="store_true", help="train in separate processes, watched by a supervisor"
-    )
+    parser.add_argument("--supervise", action="store_true", help="train in separate processes, watched by a supervisor")
     parser.add_argument("--dry-run", action="store_true", help="show what the run would do, then exit")
     # torch.distributed.launch gives it to each rank, beside torchrun's variables, which say the same
     parser.add_argument("--local-rank", "--local_rank", help=argparse.SUPPRESS)

@@ -12,7 +12,7 @@ if __name__ == "__main__":  # before the imports that take long
     prepare_terminal()
 
 from modules.config.errors import UserError
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 from modules.config.TrainConfig import TrainConfig
 from modules.launch.launchers import SAVE_SECONDS
 from modules.machine.can_start import StartFacts, blocking, can_start

@@ -6,10 +6,9 @@ import signal
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-STATE_DIR = ROOT / "workspace" / ".window"
+from modules.config.installation import IS_INSTALLED, ROOT, command_name, window_folder, window_state_folder
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,7 +23,9 @@ def open_window(args: argparse.Namespace) -> int:
     """Returns when it is closed, with the exit code."""
     config = args.config.expanduser().absolute() if args.config else None
     state_dir = args.state.expanduser().absolute()
-    os.chdir(ROOT)  # a window has no folder that a person could see: relative paths in it are those of Chorus
+    folder = window_folder()  # a window has no folder that a person could see
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)
     import tkinter
 
     from modules.session.printing import print_line
@@ -36,7 +37,7 @@ def open_window(args: argparse.Namespace) -> int:
     try:
         window = TrainUI(state_dir)
     except tkinter.TclError as error:
-        text = f"The window can't be opened ({error}): start it on a desktop, or use scripts/train.py."
+        text = f"The window can't be opened ({error}): start it on a desktop, or use {command_name('train')}."
         print_line(text, sys.stderr)
         return 1
     if config is not None:
@@ -56,8 +57,10 @@ def show_shortcut() -> int:
     from modules.session.printing import print_line
     from scripts.starting.shortcut import make_shortcut
 
+    # by its path: unlike -m, it imports nothing from the folder that the desktop starts it in
+    command = [sys.executable, str(ROOT / "scripts" / "train_ui.py")] if IS_INSTALLED else [str(ROOT / "start-ui.sh")]
     try:
-        print_line(f"A double click on {make_shortcut(ROOT, Path.home(), sys.platform)} opens the window now.")
+        print_line(f"A double click on {make_shortcut(command, Path.home(), sys.platform)} opens the window now.")
     except UserError as error:
         print_line(error, sys.stderr)
         return 2
@@ -68,10 +71,14 @@ def show_shortcut() -> int:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Open the window of Chorus.")
+    parser = argparse.ArgumentParser(prog=command_name("train_ui"), description="Open the window of Chorus.")
     parser.add_argument("--config", metavar="FILE", type=Path, help="settings to open, YAML or JSON")
     parser.add_argument(
-        "--state", metavar="FOLDER", type=Path, default=STATE_DIR, help="where the window keeps its last settings"
+        "--state",
+        metavar="FOLDER",
+        type=Path,
+        default=window_state_folder(),
+        help="where the window keeps its last settings",
     )
     parser.add_argument("--shortcut", action="store_true", help="make an icon that opens it by a double click, and end")
     return parser.parse_args(argv)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 COLOURS = 128  # in a picture: a flat window needs no more, and a file has about 60 KB
 SETTLE_SECONDS = 1.6  # forms are built in slices, pictures decoded and folders read in threads
 BEAT_SECONDS = 1.0
-TABS = ("general", "model", "data", "concepts", "training", "multi-GPU", "sampling", "backup", "tools")
+TABS = ("general", "model", "data", "concepts", "training", "multi-GPU", "sampling", "backup", "tools", "monitor")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -167,11 +167,6 @@ def _crash_report(app: TrainUI) -> tkinter.Misc:
     return CrashReportWindow(app, Path("workspace/larger-batch"))
 
 
-def _loss(app: TrainUI) -> tkinter.Misc:
-    app.bottom_bar.control.show_loss()
-    return app.winfo_children()[-1]
-
-
 def _problems(app: TrainUI) -> tkinter.Misc:
     app.settings.set("optimizer.learning_rate", "3e-x")
     app.settings.set("optimizer.beta1", "1.2")
@@ -188,7 +183,6 @@ def _ranks(app: TrainUI) -> tkinter.Misc:
 
 WINDOWS = {
     "ranks": _ranks,
-    "loss": _loss,
     "several_machines": _several_machines,
     "concept": _concept,
     "crash_report": _crash_report,

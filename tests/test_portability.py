@@ -49,6 +49,7 @@ ALLOWED = {
     ("modules/distributed/", '"cuda:"'): OWNS_DEVICES,
     ("modules/machine/doctor/hardware.py", '"cuda"'): "a name in a record, not a device",
     ("modules/engine/worker.py", '"cuda"'): PICKS_BY_DEVICE,
+    ("modules/ui/cards/RankBars.py", '"cuda"'): "a name that a rank has recorded, not a device",
     ("scripts/benchmarks/engine_task.py", "torch.cuda"): PICKS_BY_DEVICE,
     ("scripts/benchmarks/engine_task.py", '"cuda"'): PICKS_BY_DEVICE,
     ("scripts/benchmarks/engine_chorus.py", '"cuda"'): PICKS_BY_DEVICE,

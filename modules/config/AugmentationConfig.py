@@ -9,14 +9,16 @@ from modules.config.setting import STRICT, Float, setting
 class AugmentationConfig:
     flip: bool = setting(
         False,
-        label="Mirror",
-        help="Half of a picture's variants are mirrored left to right. Not for faces or things that are not "
-        "symmetric, for text in pictures, nor for captions that say left or right.",
+        label="Horizontal flip",
+        also_called="flip_aug, random_flip, mirror",
+        help="Half of an image's variants are mirrored left to right. Not for faces or things that are not "
+        "symmetric, for text in images, nor for captions that say left or right.",
         group="data",
     )
     crop_jitter: bool = setting(
         False,
-        label="Crop jitter",
+        label="Random crop",
+        also_called="random_crop, crop jitter",
         help="Cut what is too long for the shape at a place drawn for each variant. Off: around the centre.",
         group="data",
     )
@@ -61,6 +63,7 @@ class AugmentationConfig:
     hue: Float = setting(
         0.0,
         label="Hue",
+        also_called="color_aug",
         help="The colours of variants are moved round the colour circle by up to this share of it, either way. 0 to "
         "0.05 is usual.",
         group="data",

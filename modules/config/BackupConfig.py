@@ -10,6 +10,7 @@ class BackupConfig:
     every: Float = setting(
         0.0,
         label="Back up every",
+        also_called="save_state, checkpointing_steps, backup_after",
         help="How much training lies between two backups, in the unit beside it: at most this much is lost.",
         group="backup",
         ge=0,
@@ -24,7 +25,8 @@ class BackupConfig:
     )
     keep: Int = setting(
         2,
-        label="Backups to keep",
+        label="Keep last N backups",
+        also_called="save_last_n_steps_state, checkpoints_total_limit, rolling_backup_count",
         help="How many of the newest backups stay on the disk; older ones are deleted. With 2, a damaged one does no "
         "harm.",
         group="backup",
@@ -33,6 +35,7 @@ class BackupConfig:
     at_end: bool = setting(
         True,
         label="Back up at the end",
+        also_called="save_state_on_train_end",
         help="Also back up when the run ends or is stopped, so that it can be continued.",
         group="backup",
     )

@@ -22,7 +22,8 @@ class ConceptConfig:
     path: Str = setting(
         "",
         label="Folder",
-        help="The folder with the pictures.",
+        also_called="train_data_dir, image_dir, dataset",
+        help="The folder with the images.",
         group="data",
         format="folder",
         scope="machine",
@@ -36,13 +37,13 @@ class ConceptConfig:
     include_subfolders: bool = setting(
         True,
         label="Include subfolders",
-        help="Also take the pictures of the folders inside the folder, except what a run has written there, such as "
+        help="Also take the images of the folders inside the folder, except what a run has written there, such as "
         "its samples.",
         group="data",
     )
     include: Str = setting(
         "",
-        label="Only pictures named",
+        label="Include pattern",
         help="Patterns for the path below the folder, separated by commas: `people/*, *.jpg` takes a subfolder and all "
         "JPEGs. * stands for any characters, / too, and case does not matter. Empty: all.",
         group="data",
@@ -50,19 +51,20 @@ class ConceptConfig:
     )
     exclude: Str = setting(
         "",
-        label="No pictures named",
-        help="Patterns like those of the pictures to take: what they match is left out.",
+        label="Exclude pattern",
+        help="Patterns like those of the images to take: what they match is left out.",
         group="data",
         importance="advanced",
     )
     captions: Literal["txt", "table", "file_name", "prompt"] = setting(
         "txt",
         label="Captions",
-        help="Where a picture's caption comes from: a .txt file beside it, a table of all captions, the picture's file "
-        "name, or one prompt for all pictures.",
+        also_called="caption_extension",
+        help="Where an image's caption comes from: a .txt file beside it, a table of all captions, the image's file "
+        "name, or one prompt for all images.",
         group="data",
         choice_labels={
-            "txt": "Text file beside the picture",
+            "txt": ".txt caption file",
             "table": "Table (CSV or JSON lines)",
             "file_name": "File name",
             "prompt": "One prompt for all",
@@ -71,15 +73,16 @@ class ConceptConfig:
     caption_per_line: bool = setting(
         False,
         label="One caption per line",
-        help="Each line of the text file is a caption, and one of them is drawn each time the picture is shown. Off: "
+        help="Each line of the text file is a caption, and one of them is drawn each time the image is shown. Off: "
         "the whole file is one caption.",
         group="data",
         visible_when={".captions": ["txt"]},
     )
     caption_table: Str = setting(
         "",
-        label="Table",
-        help="A .csv or .jsonl file in the folder, with a column file_name. Several rows for a picture are several "
+        label="Caption table",
+        also_called="metadata_file, jsonl, csv",
+        help="A .csv or .jsonl file in the folder, with a column file_name. Several rows for an image are several "
         "captions. Empty: metadata.csv, metadata.jsonl, captions.csv or captions.jsonl.",
         group="data",
         format="file",
@@ -88,7 +91,7 @@ class ConceptConfig:
     )
     caption_column: Str = setting(
         "",
-        label="Column of the captions",
+        label="Caption column",
         help="Name of the table's column with the captions. Empty: caption or text.",
         group="data",
         importance="advanced",
@@ -97,7 +100,8 @@ class ConceptConfig:
     prompt: Str = setting(
         "",
         label="Prompt",
-        help="The caption of every picture of the concept.",
+        also_called="class_tokens, instance_prompt",
+        help="The caption of every image of the concept.",
         group="data",
         format="long",
         visible_when={".captions": ["prompt"]},
@@ -105,6 +109,7 @@ class ConceptConfig:
     shuffle_tags: bool = setting(
         False,
         label="Shuffle tags",
+        also_called="shuffle_caption",
         help="Captions are lists of tags, whose order is drawn anew each time. Cached captions have "
         "data.caption_variants orders.",
         group="data",
@@ -112,6 +117,7 @@ class ConceptConfig:
     tag_separator: Str = setting(
         ",",
         label="Tag separator",
+        also_called="caption_separator",
         help="What stands between two tags.",
         group="data",
         importance="advanced",
@@ -119,7 +125,8 @@ class ConceptConfig:
     )
     keep_tags: Int = setting(
         0,
-        label="Tags kept in front",
+        label="Keep tokens",
+        also_called="keep_tokens",
         help="So many tags stay first and are never left out, such as a trigger word.",
         group="data",
         ge=0,
@@ -128,7 +135,8 @@ class ConceptConfig:
     tag_dropout: Float = setting(
         0.0,
         label="Tag dropout",
-        help="Share of the other tags that is left out each time. 0 to 0.2.",
+        also_called="caption_tag_dropout_rate",
+        help="Fraction of the other tags that is left out each time. 0 to 0.2.",
         group="data",
         ge=0,
         le=1,
@@ -137,15 +145,16 @@ class ConceptConfig:
     repeats: Float = setting(
         1.0,
         label="Repeats",
-        help="How often each picture is used in an epoch. Fractions draw a share of the pictures anew each epoch: 10 "
-        "pictures with 2.5 make 25 samples.",
+        also_called="num_repeats, balancing",
+        help="How often each image is used in an epoch. Fractions draw a share of the images anew each epoch: 10 "
+        "images with 2.5 make 25 samples.",
         group="data",
         gt=0,
     )
     share: Float | None = setting(
         None,
-        label="Share of an epoch",
-        help="The concept fills this share of every epoch, however many pictures it has; its repeats then matter only "
+        label="Fraction of epoch",
+        help="The concept fills this share of every epoch, however many images it has; its repeats then matter only "
         "if all concepts have a share, for the length of an epoch. Empty: the repeats decide.",
         group="data",
         gt=0,
@@ -155,7 +164,7 @@ class ConceptConfig:
     resolution: Int | None = setting(
         None,
         label="Resolution",
-        help="Of this concept's pictures. Empty: that of the data settings. A folder in two concepts trains in both of "
+        help="Of this concept's images. Empty: that of the data settings. A folder in two concepts trains in both of "
         "their resolutions.",
         group="data",
         unit="pixels",
@@ -164,8 +173,9 @@ class ConceptConfig:
     )
     regularisation: bool = setting(
         False,
-        label="Regularisation pictures",
-        help="The pictures show what the model should not forget, not what it should learn. All such concepts "
+        label="Regularization (class) images",
+        also_called="reg_data_dir, class images, prior preservation, is_reg",
+        help="The images show what the model should not forget, not what it should learn. All such concepts "
         "together are shown as often as all others; their repeats say how they share this.",
         group="data",
         importance="advanced",
@@ -173,15 +183,16 @@ class ConceptConfig:
     loss_weight: Float = setting(
         1.0,
         label="Loss weight",
-        help="How strongly the concept's pictures count in the loss. 1 is normal, 0 has no effect on the model.",
+        also_called="prior_loss_weight",
+        help="How strongly the concept's images count in the loss. 1 is normal, 0 has no effect on the model.",
         group="data",
         ge=0,
         importance="advanced",
     )
     validation: bool = setting(
         False,
-        label="For validation only",
-        help="The pictures are never trained on: they show how well the model does on pictures it does not know.",
+        label="Validation only",
+        help="The images are never trained on: they show how well the model does on images it does not know.",
         group="data",
         importance="advanced",
     )

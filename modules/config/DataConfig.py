@@ -14,7 +14,8 @@ class DataConfig:
     resolution: Int = setting(
         512,
         label="Resolution",
-        help="Pictures are resized to about this many pixels squared. 512 for Stable Diffusion 1.x, 768 for 2.x, "
+        also_called="size, train_resolution",
+        help="Images are resized to about this many pixels squared. 512 for Stable Diffusion 1.x, 768 for 2.x, "
         "1024 for XL and 3.",
         group="data",
         in_crash_report=True,
@@ -22,8 +23,8 @@ class DataConfig:
         ge=8,
     )
     resolutions: list[Annotated[Int, Field(ge=8)]] = setting(
-        label="Several resolutions",
-        help="Each time a picture is shown, it is in one of these resolutions, drawn anew; an epoch stays as long. "
+        label="Multi-resolution",
+        help="Each time an image is shown, it is in one of these resolutions, drawn anew; an epoch stays as long. "
         "Empty: always the one above.",
         group="data",
         unit="pixels",
@@ -32,14 +33,16 @@ class DataConfig:
     )
     bucketing: bool = setting(
         True,
-        label="Keep the aspect ratio",
-        help="Train on several shapes, each picture in the one nearest to its own. Off: every picture is cropped to "
+        label="Aspect ratio bucketing",
+        also_called="enable_bucket, aspect_ratio_bucketing, ARB",
+        help="Train on several shapes, each image in the one nearest to its own. Off: every image is cropped to "
         "a square.",
         group="data",
     )
     bucket_step: Int = setting(
         64,
-        label="Bucket step",
+        label="Bucket resolution steps",
+        also_called="bucket_reso_steps",
         help="Widths and heights of the shapes are multiples of this. 64 suits every model; smaller steps crop less "
         "and make more shapes.",
         group="data",
@@ -50,8 +53,9 @@ class DataConfig:
     )
     max_aspect: Float = setting(
         2.0,
-        label="Largest aspect ratio",
-        help="Long side over short side of the most elongated shape; pictures beyond it are cropped. 2 is usual.",
+        label="Max aspect ratio",
+        also_called="max_aspect_ratio",
+        help="Long side over short side of the most elongated shape; images beyond it are cropped. 2 is usual.",
         group="data",
         ge=1,
         importance="advanced",
@@ -60,7 +64,8 @@ class DataConfig:
     caption_dropout: Float = setting(
         0.0,
         label="Caption dropout",
-        help="Share of the samples that are trained without their caption, which keeps guidance working in long "
+        also_called="caption_dropout_rate, dropout_probability, unconditional",
+        help="Fraction of the samples that are trained without their caption, which keeps guidance working in long "
         "trainings. 0 to 0.1.",
         group="data",
         ge=0,
@@ -69,7 +74,8 @@ class DataConfig:
     )
     caption_variants: Int = setting(
         8,
-        label="Orders of tags",
+        label="Cached tag shuffles",
+        also_called="text_variations",
         help="How many orders of each caption are made where tags are shuffled and captions are cached; every one is a "
         "cache entry. While a text encoder trains each showing has an order of its own.",
         group="data",
@@ -78,8 +84,9 @@ class DataConfig:
     )
     augmentation_variants: Int = setting(
         4,
-        label="Variants of a picture",
-        help="How many looks each picture of a concept with augmentation has; every one is a cache entry. Each "
+        label="Cached augmentations per image",
+        also_called="image_variations",
+        help="How many looks each image of a concept with augmentation has; every one is a cache entry. Each "
         "showing draws one of them.",
         group="data",
         ge=1,
@@ -87,9 +94,10 @@ class DataConfig:
     )
     validation_share: Float = setting(
         0.0,
-        label="Share held out",
-        help="Share of the pictures that is never trained on, to see how well the model does on pictures it does not "
-        "know. Equal pictures stay together, and adding pictures moves none. 0 to 0.1.",
+        label="Validation split",
+        also_called="validation_split, held out",
+        help="Fraction of the images that is never trained on, to see how well the model does on images it does not "
+        "know. Equal images stay together, and adding images moves none. 0 to 0.1.",
         group="data",
         ge=0,
         lt=1,
@@ -97,8 +105,8 @@ class DataConfig:
     )
     max_unreadable_share: Float = setting(
         0.1,
-        label="Allowed share of unreadable pictures",
-        help="Pictures that can't be read are listed and left out; a larger share than this stops the run.",
+        label="Max fraction of unreadable images",
+        help="Images that can't be read are listed and left out; a larger share than this stops the run.",
         group="data",
         ge=0,
         le=1,
@@ -106,7 +114,8 @@ class DataConfig:
     )
     prefetch_steps: Int = setting(
         2,
-        label="Steps prepared ahead",
+        label="Prefetch (steps)",
+        also_called="dataloader_num_workers, max_data_loader_n_workers",
         help="Batches of how many steps are loaded while the GPU works. 0 loads each when it is needed; 2 hides "
         "most disks.",
         group="data",

@@ -14,7 +14,8 @@ OTHER_THAN_FAMILY = ["uniform", "logit_normal", "sigmoid", "beta"]
 class DiffusionConfig:
     timesteps: Literal["uniform", "family", "logit_normal", "sigmoid", "beta"] = setting(
         "uniform",
-        label="Timesteps",
+        label="Timestep distribution",
+        also_called="timestep_sampling, weighting_scheme, timestep_distribution",
         help="How often each amount of noise is trained. Model's own: as the model's makers did, for Stable Diffusion "
         "3 logit-normal with the model's shift, for Stable Diffusion uniform.",
         group="training",
@@ -29,7 +30,8 @@ class DiffusionConfig:
     )
     logit_normal_mean: Float = setting(
         0.0,
-        label="Mean of the logit-normal",
+        label="Logit-normal mean",
+        also_called="logit_mean",
         help="Above 0 trains noisier samples more often, below 0 cleaner ones.",
         group="training",
         ge=-10,
@@ -39,7 +41,8 @@ class DiffusionConfig:
     )
     logit_normal_std: Float = setting(
         1.0,
-        label="Deviation of the logit-normal",
+        label="Logit-normal std",
+        also_called="logit_std",
         help="Small values train the middle almost alone; above 2 most samples are nearly clean or nearly noise.",
         group="training",
         gt=0,
@@ -49,7 +52,8 @@ class DiffusionConfig:
     )
     sigmoid_slope: Float = setting(
         8.0,
-        label="Slope of the sigmoid",
+        label="Sigmoid scale",
+        also_called="sigmoid_scale",
         help="How suddenly timesteps go from seldom to often. Positive trains noisy samples more, negative clean ones.",
         group="training",
         ge=-50,
@@ -59,7 +63,7 @@ class DiffusionConfig:
     )
     sigmoid_centre: Float = setting(
         0.5,
-        label="Centre of the sigmoid",
+        label="Sigmoid bias",
         help="Where timesteps go from seldom to often: 0 is no noise, 1 is noise alone.",
         group="training",
         ge=0,
@@ -69,7 +73,7 @@ class DiffusionConfig:
     )
     beta_alpha: Float = setting(
         2.0,
-        label="Alpha of the beta distribution",
+        label="Beta distribution alpha",
         help="Above 1 leaves out samples with almost no noise, below 1 prefers them.",
         group="training",
         gt=0,
@@ -79,7 +83,7 @@ class DiffusionConfig:
     )
     beta_beta: Float = setting(
         2.0,
-        label="Beta of the beta distribution",
+        label="Beta distribution beta",
         help="Above 1 leaves out samples of almost noise alone, below 1 prefers them.",
         group="training",
         gt=0,
@@ -89,18 +93,20 @@ class DiffusionConfig:
     )
     shift_by: Literal["none", "factor", "resolution"] = setting(
         "none",
-        label="Shift timesteps",
+        label="Timestep shift",
+        also_called="discrete_flow_shift, dynamic_timestep_shifting",
         help="Moves the timesteps towards noise (factor above 1) or detail (below 1): by one factor, or by one that "
-        "grows with the picture, with the numbers of the model.",
+        "grows with the image, with the numbers of the model.",
         group="training",
-        choice_labels={"none": "Not", "factor": "By a factor", "resolution": "By the picture's size"},
+        choice_labels={"none": "Off", "factor": "By a factor", "resolution": "By the image's size"},
         importance="advanced",
         visible_when={".timesteps": OTHER_THAN_FAMILY},
     )
     shift: Float = setting(
         3.0,
-        label="Shift",
-        help="The factor by which the noise-to-picture ratio is raised. 3 is what Stable Diffusion 3 is sampled with.",
+        label="Shift value",
+        also_called="discrete_flow_shift, timestep_shift, noising shift",
+        help="The factor by which the noise-to-image ratio is raised. 3 is what Stable Diffusion 3 is sampled with.",
         group="training",
         gt=0,
         le=100,
@@ -109,7 +115,8 @@ class DiffusionConfig:
     )
     min_timestep: Int = setting(
         0,
-        label="Lowest timestep",
+        label="Min timestep",
+        also_called="min_noising_strength",
         help="Timesteps are pressed into the range from this one on. 0 is no noise.",
         group="training",
         ge=0,
@@ -118,7 +125,8 @@ class DiffusionConfig:
     )
     max_timestep: Int = setting(
         1000,
-        label="Highest timestep",
+        label="Max timestep",
+        also_called="max_noising_strength",
         help="Timesteps are pressed into the range below this one. 1000 is noise alone.",
         group="training",
         ge=1,
@@ -128,6 +136,7 @@ class DiffusionConfig:
     guidance: Float = setting(
         1.0,
         label="Guidance (embedded)",
+        also_called="guidance_scale, flux_guidance_value",
         help="The guidance scale that the model is told in training, where it takes one as an input, as FLUX.1 dev. "
         "1 is usual, whatever samples are made with. Models without that input, such as FLUX.1 schnell, ignore it.",
         group="training",
@@ -139,8 +148,9 @@ class DiffusionConfig:
     offset_noise: Float = setting(
         0.0,
         label="Offset noise",
-        help="Noise that is the same all over a picture is added, so that the model learns very dark and very bright "
-        "pictures. 0 switches it off; 0.05 to 0.1 is usual.",
+        also_called="noise_offset, offset_noise_weight",
+        help="Noise that is the same all over an image is added, so that the model learns very dark and very bright "
+        "images. 0 switches it off; 0.05 to 0.1 is usual.",
         group="training",
         ge=0,
         le=1,
@@ -149,6 +159,7 @@ class DiffusionConfig:
     offset_noise_random: bool = setting(
         False,
         label="Random offset noise",
+        also_called="noise_offset_random_strength",
         help="The strength of the offset noise is drawn for each sample, from 0 to the value above.",
         group="training",
         importance="advanced",
@@ -156,6 +167,7 @@ class DiffusionConfig:
     input_perturbation: Float = setting(
         0.0,
         label="Input perturbation",
+        also_called="ip_noise_gamma, perturbation_noise_weight",
         help="The model sees a little more noise than it has to predict, as in sampling, where its own errors add up. "
         "0 switches it off; 0.1 is usual.",
         group="training",

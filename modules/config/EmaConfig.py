@@ -9,14 +9,16 @@ from modules.config.setting import STRICT, Float, Int, setting
 class EmaConfig:
     enabled: bool = setting(
         False,
-        label="Average the weights (EMA)",
+        label="EMA",
+        also_called="use_ema, exponential moving average",
         help="Keep a running average of the trained weights and save that. Steadier results for a copy's memory.",
         group="training",
     )
     decay: Float = setting(
         0.999,
         label="EMA decay",
-        help="Share of the average kept at each step. 0.999 looks back about 1,000 steps; short runs like 0.99.",
+        also_called="ema_decay",
+        help="Fraction of the average kept at each step. 0.999 looks back about 1,000 steps; short runs like 0.99.",
         group="training",
         gt=0,
         lt=1,
@@ -26,6 +28,7 @@ class EmaConfig:
     update_every: Int = setting(
         1,
         label="Update every",
+        also_called="ema_update_step_interval",
         help="The average takes the weights in once in so many steps, and then with as much weight as in all of them. "
         "1 is exact; 10 saves time and hardly differs.",
         group="training",
@@ -46,7 +49,7 @@ class EmaConfig:
     )
     sample: bool = setting(
         True,
-        label="Sample from the average",
+        label="Sample with EMA weights",
         help="Samples are made from the averaged weights. Off: from the weights as trained.",
         group="training",
         importance="advanced",

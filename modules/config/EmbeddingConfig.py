@@ -18,7 +18,7 @@ class EmbeddingConfig:
         1,
         label="Vectors",
         help="How many vectors the word gets; each takes the place of one word in a prompt. 1 to 4 for a subject, up "
-        "to 8 for a style; more need more pictures.",
+        "to 8 for a style; more need more images.",
         group="method",
         ge=1,
         le=64,

@@ -11,15 +11,17 @@ from modules.config.setting import STRICT, Float, Int, Str, setting
 class LoraConfig:
     rank: Int = setting(
         16,
-        label="Rank",
+        label="Rank (network dim)",
+        also_called="network_dim, lora_rank, r",
         help="Width of the adapter: how much it can learn, and how large its file is. 4 to 32 for a subject, up to "
-        "128 for a style of many pictures.",
+        "128 for a style of many images.",
         group="method",
         ge=1,
     )
     alpha: Float = setting(
         16.0,
         label="Alpha",
+        also_called="network_alpha, lora_alpha",
         help="The adapter's output is multiplied by alpha / rank. Equal to the rank means a factor of 1; half of the "
         "rank is a gentler choice.",
         group="method",
@@ -28,7 +30,8 @@ class LoraConfig:
     dropout: Float = setting(
         0.0,
         label="Dropout",
-        help="Share of the adapter's inputs left out at random in training, against overfitting. 0 switches it off; "
+        also_called="network_dropout, lora_dropout",
+        help="Fraction of the adapter's inputs left out at random in training, against overfitting. 0 switches it off; "
         "0.05 to 0.1 is usual.",
         group="method",
         ge=0,
@@ -37,7 +40,8 @@ class LoraConfig:
     )
     targets: Literal["attention", "attention_mlp", "linear", "linear_conv"] = setting(
         "attention",
-        label="Layers",
+        label="Target modules",
+        also_called="target_modules, layer_filter",
         help="Which layers get an adapter. Attention is enough for most subjects; more layers learn more and weigh "
         "more.",
         group="method",
@@ -52,6 +56,7 @@ class LoraConfig:
     dora: bool = setting(
         False,
         label="DoRA",
+        also_called="dora_wd, use_dora, lora_decompose",
         help="Train the length of each row of the weights apart from its direction. Learns more at a low rank, takes "
         "about a third longer; of other programs' own formats only ComfyUI's holds it.",
         group="method",
@@ -59,7 +64,8 @@ class LoraConfig:
     )
     rslora: bool = setting(
         False,
-        label="Rank-stabilised",
+        label="Rank-stabilized (rsLoRA)",
+        also_called="use_rslora, rank-stabilised",
         help="Multiply the adapter's output by alpha / sqrt(rank), so that a high rank learns as fast as a low one. "
         "With alpha equal to the rank that is much: use alpha near the rank's square root.",
         group="method",
@@ -67,7 +73,8 @@ class LoraConfig:
     )
     start_from: Str = setting(
         "",
-        label="Start from",
+        label="Resume from LoRA file",
+        also_called="network_weights, lora_model_name",
         help="A LoRA file, in diffusers' or kohya's format, to train on instead of a new adapter. Its rank, alpha and "
         "layers are kept; the settings above are for parts that it does not hold. Where a loss holds to what the model "
         "predicted before the training, that is the base without this LoRA. Empty: a new one.",

@@ -15,7 +15,8 @@ KEEPS_OLD_MODEL: dict[str, list[Any]] = {"method": methods_that(lambda method: m
 class LossConfig:
     mse: Float = setting(
         1.0,
-        label="Share of the squared error",
+        label="MSE weight",
+        also_called="loss_type l2, mse_strength",
         help="The shares of squared, absolute and Huber error add up. 1 with the others 0 is how models are made.",
         group="training",
         ge=0,
@@ -23,7 +24,8 @@ class LossConfig:
     )
     mae: Float = setting(
         0.0,
-        label="Share of the absolute error",
+        label="MAE weight",
+        also_called="loss_type l1, mae_strength",
         help="Heeds large errors less than the squared error does.",
         group="training",
         ge=0,
@@ -31,8 +33,9 @@ class LossConfig:
     )
     huber: Float = setting(
         0.0,
-        label="Share of the Huber error",
-        help="Squared where the error is small, absolute where it is large: a few bad pictures do less harm.",
+        label="Huber weight",
+        also_called="loss_type huber, huber_strength",
+        help="Squared where the error is small, absolute where it is large: a few bad images do less harm.",
         group="training",
         ge=0,
         importance="advanced",
@@ -40,6 +43,7 @@ class LossConfig:
     huber_delta: Float = setting(
         0.1,
         label="Huber threshold",
+        also_called="huber_c",
         help="From about this error on the Huber error is absolute; with a schedule, at the noisiest timestep.",
         group="training",
         gt=0,
@@ -49,6 +53,7 @@ class LossConfig:
     huber_schedule: Literal["constant", "exponential", "snr"] = setting(
         "constant",
         label="Huber schedule",
+        also_called="huber_schedule",
         help="Whether the threshold depends on the noise: exponential and SNR keep the squared error for nearly clean "
         "samples, which teach details.",
         group="training",
@@ -57,7 +62,8 @@ class LossConfig:
     )
     weighting: Literal["constant", "min_snr_gamma", "debiased", "sigma_sqrt", "cosmap"] = setting(
         "constant",
-        label="Weight of the timesteps",
+        label="Loss weighting",
+        also_called="loss_weight_fn, debiased_estimation_loss, scale_v_pred_loss_like_noise_pred",
         help="How much each timestep counts. Min-SNR and debiased are for Stable Diffusion 1, 2 and XL, sigma_sqrt "
         "and cosmap for flow models such as Stable Diffusion 3.",
         group="training",
@@ -73,6 +79,7 @@ class LossConfig:
     snr_gamma: Float = setting(
         5.0,
         label="Min-SNR gamma",
+        also_called="min_snr_gamma",
         help="Samples whose signal-to-noise ratio is above this count less. 5 is usual.",
         group="training",
         gt=0,
@@ -82,13 +89,14 @@ class LossConfig:
     masked_training: bool = setting(
         False,
         label="Masked training",
-        help="Learns only the white parts of a mask picture beside each picture: for cat.jpg, cat-mask.png, "
-        "cat_mask.png, cat.mask.png or cat-masklabel.png. Pictures without one are learnt whole.",
+        also_called="masked_loss, alpha_mask",
+        help="Learns only the white parts of a mask image beside each image: for cat.jpg, cat-mask.png, "
+        "cat_mask.png, cat.mask.png or cat-masklabel.png. Images without one are learnt whole.",
         group="training",
     )
     unmasked_probability: Float = setting(
         0.1,
-        label="Share without mask",
+        label="Fraction without mask",
         help="This share of the samples is trained whole, so that the model keeps seeing what surrounds the subject.",
         group="training",
         ge=0,
@@ -97,7 +105,7 @@ class LossConfig:
     )
     unmasked_weight: Float = setting(
         0.1,
-        label="Weight outside the mask",
+        label="Unmasked weight",
         help="How much the black parts of a mask count. 0 leaves them out, 1 ignores the mask.",
         group="training",
         ge=0,
@@ -106,15 +114,15 @@ class LossConfig:
     )
     normalize_masked_area_loss: bool = setting(
         False,
-        label="Same weight for small masks",
-        help="Divides the loss by the area of the mask, so that pictures with a small subject count as much as others.",
+        label="Normalize by mask area",
+        help="Divides the loss by the area of the mask, so that images with a small subject count as much as others.",
         group="training",
         importance="advanced",
         visible_when=MASKED,
     )
     masked_prior_preservation_weight: Float = setting(
         0.0,
-        label="Prior preservation outside the mask",
+        label="Unmasked prior preservation",
         help="Outside the mask the model is held to what it predicted before the training, with this weight. 0 "
         "switches it off; 1 is usual. LoRA only; costs a second pass.",
         group="training",
@@ -124,9 +132,9 @@ class LossConfig:
     )
     prior_by_frozen_model: bool = setting(
         False,
-        label="Regularise towards the model",
-        help="Regularisation pictures hold the model to what it predicted before the training, not to the pictures "
-        "themselves. LoRA only; costs a second pass for batches with such pictures.",
+        label="Regularize towards the base model",
+        help="Regularization images hold the model to what it predicted before the training, not to the images "
+        "themselves. LoRA only; costs a second pass for batches with such images.",
         group="training",
         importance="advanced",
         visible_when=KEEPS_OLD_MODEL,

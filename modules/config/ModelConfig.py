@@ -18,6 +18,7 @@ class ModelConfig:
     base: Str = setting(
         "",
         label="Base model",
+        also_called="pretrained_model_name_or_path, checkpoint, base_model_name",
         help="The model to start from: a diffusers folder, a name on the Hugging Face Hub or a .safetensors file.",
         group="model",
         format="file_or_folder",
@@ -27,7 +28,7 @@ class ModelConfig:
     )
     config_folder: Str = setting(
         "",
-        label="Configuration folder",
+        label="Diffusers config folder",
         help="A diffusers folder whose configuration files and tokenizer describe a .safetensors base model. "
         "Needed only without internet.",
         group="model",
@@ -40,6 +41,7 @@ class ModelConfig:
     prediction_type: Literal["auto", "epsilon", "v_prediction"] = setting(
         "auto",
         label="Prediction type",
+        also_called="v_parameterization, v2",
         help="What the denoiser predicts. Auto reads it from the base model; set it if a single file doesn't say so.",
         group="model",
         kept_as="its prediction type",
@@ -51,7 +53,8 @@ class ModelConfig:
     zero_terminal_snr: bool = setting(
         False,
         label="Zero terminal SNR",
-        help="The noisiest timestep is noise alone, as in sampling: models learn very dark and very bright pictures. "
+        also_called="zero_terminal_snr, rescale_noise_scheduler_to_zero_terminal_snr",
+        help="The noisiest timestep is noise alone, as in sampling: models learn very dark and very bright images. "
         "Only for models that predict v; the saved model's scheduler says so.",
         group="model",
         importance="advanced",
@@ -60,6 +63,7 @@ class ModelConfig:
     weight_dtype: Literal["float32", "bfloat16", "float16", "float64"] = setting(
         "float32",
         label="Weight precision",
+        also_called="full_bf16, full_fp16, torch_dtype",
         help="Precision in which the model's weights are held. float32 is safest; bfloat16 halves the memory of "
         "weights that are not trained, as with LoRA.",
         group="model",
@@ -68,6 +72,7 @@ class ModelConfig:
     mixed_precision: Literal["no", "bf16", "fp16"] = setting(
         "no",
         label="Mixed precision",
+        also_called="autocast, train_dtype, amp",
         help="Precision of the computation where it is safe to lower it. bf16 is good on recent GPUs, fp16 on older "
         "ones.",
         group="model",
@@ -85,6 +90,7 @@ class ModelConfig:
     gradient_checkpointing: bool = setting(
         False,
         label="Gradient checkpointing",
+        also_called="activation checkpointing, vram, memory",
         help="Computes activations a second time instead of keeping them: needs far less memory and about a third "
         "more time.",
         group="model",
@@ -92,7 +98,8 @@ class ModelConfig:
     )
     compile: Literal["off", "blocks"] = setting(
         "off",
-        label="Compile",
+        label="torch.compile",
+        also_called="torch_compile, dynamo_backend",
         help="Let torch compile the denoiser's repeated blocks: the first steps take a minute or two, the others are "
         "faster. Changes no result beyond rounding.",
         group="model",
@@ -103,6 +110,7 @@ class ModelConfig:
     channels_last: bool = setting(
         True,
         label="Channels-last memory",
+        also_called="opt_channels_last",
         help="Memory layout that makes convolutions faster on most GPUs. Changes no result beyond rounding.",
         group="model",
         importance="advanced",

@@ -23,6 +23,7 @@ class OptimizerConfig:
     learning_rate: Float = setting(
         1e-4,
         label="Learning rate",
+        also_called="lr",
         help="Size of the steps. 1e-4 for LoRA, 1e-5 or less for full training; a third of that for Lion, 1.0 for "
         "Prodigy, a hundred times more for SGD.",
         group="optimizer",
@@ -61,6 +62,7 @@ class OptimizerConfig:
     weight_decay: Float = setting(
         0.01,
         label="Weight decay",
+        also_called="decay",
         help="Pulls weights toward zero at every step, against overfitting. 0 switches it off.",
         group="optimizer",
         ge=0,
@@ -69,6 +71,7 @@ class OptimizerConfig:
     max_grad_norm: Float = setting(
         1.0,
         label="Gradient clipping",
+        also_called="clip_grad_norm, gradient_clipping",
         help="Gradients with a larger norm than this are shortened to it. 1 is usual, 0 switches it off.",
         group="optimizer",
         ge=0,
@@ -133,7 +136,7 @@ class OptimizerConfig:
     sgd_momentum: Float = setting(
         0.9,
         label="SGD: momentum",
-        help="Share of the last step that is taken again. 0.9 is usual, 0 switches it off.",
+        help="Fraction of the last step that is taken again. 0.9 is usual, 0 switches it off.",
         group="optimizer",
         ge=0,
         lt=1,

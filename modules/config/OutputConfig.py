@@ -13,6 +13,7 @@ class OutputConfig:
     name: Str = setting(
         "model",
         label="Model name",
+        also_called="output_name",
         help="Name of the saved model's files. Characters that a file name can't hold are replaced.",
         group="output",
         kept_as="model name",
@@ -20,6 +21,7 @@ class OutputConfig:
     every: Float = setting(
         0.0,
         label="Save every",
+        also_called="save_every_n_steps, save_every_n_epochs, save_after",
         help="How much training lies between two saved models, in the unit beside it.",
         group="output",
         ge=0,
@@ -35,6 +37,7 @@ class OutputConfig:
     format: Literal["diffusers", "single_file", "both"] = setting(
         "both",
         label="Format",
+        also_called="save_model_as, output_model_format",
         help="Diffusers' format, the one that ComfyUI and A1111 read, or both: every one that the family can be "
         "written in. A LoRA is a file in either; a whole model is a folder for diffusers and a single file for others.",
         group="output",
@@ -44,7 +47,8 @@ class OutputConfig:
     dtype: Literal["float32", "float16", "bfloat16"] = setting(
         "float32",
         label="Precision",
-        help="Precision of the saved weights. float16 halves the file and shows no difference in most pictures.",
+        also_called="save_precision, output_dtype",
+        help="Precision of the saved weights. float16 halves the file and shows no difference in most images.",
         group="output",
     )
     save_ema: Literal["averaged", "plain", "both"] = setting(

@@ -15,6 +15,7 @@ CHOOSES_LAYERS = methods_that(lambda method: method.chooses_parts and method.tra
 class PartConfig:
     train: bool = setting(
         label="Train",
+        also_called="unet, transformer, te, network_train_unet_only, train_text_encoder",
         help="Train this part of the model. The denoiser usually is trained; the text encoder helps with new words "
         "and costs memory.",
         group="method",
@@ -22,6 +23,7 @@ class PartConfig:
     learning_rate: Float | None = setting(
         None,
         label="Learning rate",
+        also_called="unet_lr, text_encoder_lr",
         help="Learning rate of this part alone. Empty: the optimizer's. Text encoders like a half to a tenth of it.",
         group="method",
         gt=0,
@@ -40,6 +42,7 @@ class PartConfig:
     stop_after: Float = setting(
         0.0,
         label="Stop after",
+        also_called="stop_text_encoder_training",
         help="From then on this part stays as it is, while the others train on. Text encoders learn fast: a third of "
         "the run is often enough for them.",
         group="method",
@@ -73,7 +76,7 @@ class PartConfig:
     )
     include_layers: Str = setting(
         "",
-        label="Only layers",
+        label="Include modules",
         help="Of the chosen layers only those whose names match one of these patterns train, such as *.attn2.* or "
         "mid_block, up_blocks.1; * stands for any text, ? for one character, and a pattern takes all that is below it. "
         "Text encoders may name theirs unlike each other: *encoder.layers.0 fits all. Empty: all of them.",
@@ -83,7 +86,7 @@ class PartConfig:
     )
     exclude_layers: Str = setting(
         "",
-        label="Without layers",
+        label="Exclude modules",
         help="Layers whose names match one of these patterns don't train; written as the patterns of those that do.",
         group="method",
         importance="advanced",

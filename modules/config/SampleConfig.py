@@ -12,21 +12,24 @@ class SampleConfig:
     prompt: Str = setting(
         "",
         label="Prompt",
-        help="What the picture should show.",
+        also_called="sample_prompts, validation_prompt",
+        help="What the image should show. Empty: a caption of the dataset, the next one for each further empty prompt; "
+        "without captions, the name of a concept.",
+        empty_means="from a caption",
         group="sampling",
         format="long",
     )
     negative_prompt: Str = setting(
         "",
         label="Negative prompt",
-        help="What the picture should not show.",
+        help="What the image should not show.",
         group="sampling",
         format="long",
     )
     seed: Int = setting(
         42,
         label="Seed",
-        help="Start of the noise. The same seed makes samples of different steps comparable; with several pictures "
+        help="Start of the noise. The same seed makes samples of different steps comparable; with several images "
         "each next one takes the next seed.",
         group="sampling",
         ge=0,
@@ -35,7 +38,7 @@ class SampleConfig:
     width: Int = setting(
         512,
         label="Width",
-        help="Width of the picture; a multiple of 8 or 16, depending on the model.",
+        help="Width of the image; a multiple of 8 or 16, depending on the model.",
         group="sampling",
         unit="pixels",
         ge=8,
@@ -44,7 +47,7 @@ class SampleConfig:
     height: Int = setting(
         512,
         label="Height",
-        help="Height of the picture; a multiple of 8 or 16, depending on the model.",
+        help="Height of the image; a multiple of 8 or 16, depending on the model.",
         group="sampling",
         unit="pixels",
         ge=8,
@@ -53,6 +56,7 @@ class SampleConfig:
     steps: Int = setting(
         25,
         label="Sampling steps",
+        also_called="sample_steps, num_inference_steps, diffusion_steps",
         help="Steps of the sampler. 20 to 30 are good; more take longer and change little.",
         group="sampling",
         ge=1,
@@ -60,20 +64,21 @@ class SampleConfig:
     guidance: Float = setting(
         7.5,
         label="Guidance scale",
-        help="How closely the picture follows the prompt. 5 to 8 for Stable Diffusion 1.x and 2.x, 3 to 5 for 3.",
+        also_called="cfg, cfg_scale, guidance_scale",
+        help="How closely the image follows the prompt. 5 to 8 for Stable Diffusion 1.x and 2.x, 3 to 5 for 3.",
         group="sampling",
         ge=0,
     )
     count: Int = setting(
         1,
-        label="Pictures",
-        help="How many pictures are made of this prompt.",
+        label="Images per prompt",
+        help="How many images are made of this prompt.",
         group="sampling",
         ge=1,
     )
     enabled: bool = setting(
         True,
         label="Enabled",
-        help="Off: the prompt stays in the list and no picture is made of it.",
+        help="Off: the prompt stays in the list and no image is made of it.",
         group="sampling",
     )

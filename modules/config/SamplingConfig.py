@@ -11,6 +11,7 @@ class SamplingConfig:
     every: Float = setting(
         0.0,
         label="Sample every",
+        also_called="sample_every_n_steps, sample_after, validation_steps",
         help="How much training lies between two rounds of samples, in the unit beside it.",
         group="sampling",
         ge=0,
@@ -26,6 +27,7 @@ class SamplingConfig:
     at_start: bool = setting(
         False,
         label="Sample at the start",
+        also_called="sample_at_first",
         help="Also make the samples before the first step, to see what the training changes.",
         group="sampling",
     )
@@ -37,8 +39,8 @@ class SamplingConfig:
     )
     batch_size: Int = setting(
         4,
-        label="Pictures at a time",
-        help="How many pictures each GPU makes at once. Lower it if sampling runs out of memory.",
+        label="Sampling batch size",
+        help="How many images each GPU makes at once. Lower it if sampling runs out of memory.",
         group="sampling",
         ge=1,
         importance="advanced",

@@ -14,6 +14,7 @@ class ScheduleConfig:
     name: ScheduleName = setting(
         "constant",
         label="Learning rate schedule",
+        also_called="lr_scheduler",
         help="Course of the learning rate after the warm-up: it stays, or falls to its final share. REX stays high "
         "for longer than a line and falls at the end, the inverse square root never stops falling.",
         group="optimizer",
@@ -30,14 +31,16 @@ class ScheduleConfig:
     warmup: Float = setting(
         0.0,
         label="Warm-up",
+        also_called="lr_warmup_steps, warmup",
         help="The learning rate rises from zero this long. Below 1: share of all steps; from 1: optimizer steps.",
         group="optimizer",
-        unit="share or steps",
+        unit="fraction or steps",
         ge=0,
     )
     final_share: Float = setting(
         0.0,
-        label="Final share",
+        label="Min LR ratio",
+        also_called="lr_scheduler_min_lr_ratio, lr_min_factor",
         help="The least share of the learning rate, which is left at the end. 0 ends at zero, 0.1 keeps a tenth.",
         group="optimizer",
         ge=0,
@@ -47,7 +50,8 @@ class ScheduleConfig:
     )
     restarts: Int = setting(
         3,
-        label="Cosines",
+        label="Number of cycles",
+        also_called="lr_scheduler_num_cycles, cosine_restarts",
         help="How many cosines the run is cut into; each falls from the whole learning rate to the final share.",
         group="optimizer",
         ge=1,
@@ -57,6 +61,7 @@ class ScheduleConfig:
     power: Float = setting(
         2.0,
         label="Power",
+        also_called="lr_scheduler_power",
         help="Of the polynomial: 1 is a line, 2 falls fast at first and slowly at the end.",
         group="optimizer",
         gt=0,

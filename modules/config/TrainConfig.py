@@ -64,7 +64,8 @@ class TrainConfig:
     )
     workspace_dir: Str = setting(
         "workspace/run",
-        label="Run folder",
+        label="Output folder",
+        also_called="output_dir, logging_dir",
         help="Where everything of the run is written: models, samples, backups and logs.",
         group="general",
         format="folder",
@@ -74,7 +75,8 @@ class TrainConfig:
     cache_dir: Str = setting(
         "workspace/cache",
         label="Cache folder",
-        help="Where prepared pictures and captions are kept. Runs may share it.",
+        also_called="cache_latents_to_disk, cache_text_encoder_outputs",
+        help="Where prepared images and captions are kept. Runs may share it.",
         group="general",
         format="folder",
         scope="machine",
@@ -92,13 +94,15 @@ class TrainConfig:
     epochs: Int = setting(
         10,
         label="Epochs",
-        help="How often the run goes through all pictures, repeats counted. The same on any number of GPUs.",
+        also_called="max_train_epochs, num_train_epochs",
+        help="How often the run goes through all images, repeats counted. The same on any number of GPUs.",
         group="training",
         ge=1,
     )
     max_steps: Int | None = setting(
         None,
-        label="Most steps",
+        label="Max steps",
+        also_called="max_train_steps",
         help="The run ends after this many optimizer steps, if the epochs don't end it before. Empty: the epochs "
         "decide.",
         group="training",
@@ -109,11 +113,12 @@ class TrainConfig:
     batch_size: Int = setting(
         4,
         label="Batch size",
-        help="How many pictures are trained at once: on each GPU, or in a whole step on all GPUs, as the batch size "
+        also_called="train_batch_size, per_device_train_batch_size",
+        help="How many images are trained at once: on each GPU, or in a whole step on all GPUs, as the batch size "
         "mode says. 1 to 8 per GPU is usual.",
         group="training",
         in_crash_report=True,
-        unit="pictures",
+        unit="images",
         ge=1,
     )
     batch_size_mode: Literal["per_device", "global"] = setting(
@@ -128,6 +133,7 @@ class TrainConfig:
     gradient_accumulation_steps: Int = setting(
         1,
         label="Gradient accumulation",
+        also_called="accumulation",
         help="How many batches make one optimizer step: a larger step in the same memory. 1 switches it off.",
         group="training",
         in_crash_report=True,
@@ -136,7 +142,8 @@ class TrainConfig:
     )
     enable_multi_gpu: bool = setting(
         False,
-        label="Multi-GPU",
+        label="Enable Multi-GPU Training",
+        also_called="num_processes, DDP, distributed",
         help="Train on several GPUs at once.",
         group="multi_gpu",
         in_crash_report=True,
@@ -154,6 +161,7 @@ class TrainConfig:
     world_size: Int | None = setting(
         None,
         label="GPUs per machine",
+        also_called="num_processes, nproc_per_node",
         help="How many GPUs each machine uses. Empty: all, or all chosen ones.",
         group="multi_gpu",
         scope="machine",
@@ -172,8 +180,8 @@ class TrainConfig:
     )
     distributed_data_loading: bool = setting(
         True,
-        label="Share the caching",
-        help="Each GPU prepares its share of the pictures. Off: the first GPU of each machine prepares all, the "
+        label="Distributed data loading",
+        help="Each GPU prepares its share of the images. Off: the first GPU of each machine prepares all, the "
         "others wait.",
         group="multi_gpu",
         importance="advanced",
@@ -182,6 +190,7 @@ class TrainConfig:
     initial_port: Str = setting(
         "12355",
         label="Port",
+        also_called="main_process_port, master_port",
         help="Network port at which the processes meet. On one machine the next free one is taken if it is busy.",
         group="multi_gpu",
         scope="machine",
@@ -190,7 +199,8 @@ class TrainConfig:
     )
     node_rank: Int = setting(
         0,
-        label="Number of this machine",
+        label="Node rank",
+        also_called="machine_rank",
         help="Which of the machines this is, counted from 0. 0 is the one whose address the others know.",
         group="multi_gpu",
         scope="machine",
@@ -200,7 +210,8 @@ class TrainConfig:
     )
     num_nodes: Int = setting(
         1,
-        label="Machines",
+        label="Nodes (machines)",
+        also_called="num_machines, nnodes",
         help="How many machines train together.",
         group="multi_gpu",
         in_crash_report=True,
@@ -210,7 +221,8 @@ class TrainConfig:
     )
     master_addr: Str = setting(
         "localhost",
-        label="Address of machine 0",
+        label="Master address",
+        also_called="main_process_ip, rdzv_endpoint",
         help="Host name or IP address of machine 0, as the other machines see it. localhost on one machine.",
         group="multi_gpu",
         scope="machine",
@@ -219,6 +231,7 @@ class TrainConfig:
     )
     device_indexes: list[Annotated[Int, Field(ge=0)]] = setting(
         label="GPUs",
+        also_called="gpu_ids, CUDA_VISIBLE_DEVICES",
         help="Numbers of the GPUs to use, counted from 0. Empty: all. Without multi-GPU the first of them trains.",
         group="multi_gpu",
         empty_means="all",
@@ -228,6 +241,7 @@ class TrainConfig:
     lr_scaling: Literal["none", "sqrt", "linear"] = setting(
         "sqrt",
         label="Learning rate scaling",
+        also_called="scale_lr, learning_rate_scaler",
         help="How the learning rate grows with the number of GPUs when each takes its own batch: not, with the square "
         "root, or in proportion. Never used for Prodigy.",
         group="multi_gpu",
@@ -236,7 +250,7 @@ class TrainConfig:
     )
     gradient_reduce_precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32",
-        label="Gradient reduce precision",
+        label="Gradient all-reduce dtype",
         help="Precision in which GPUs exchange gradients. fp32 is exact; bf16 halves the traffic over slow links.",
         group="multi_gpu",
         importance="advanced",
@@ -255,7 +269,8 @@ class TrainConfig:
     )
     ddp_gradient_as_bucket_view: bool = setting(
         True,
-        label="Gradients in the buckets",
+        label="Gradients as bucket views",
+        also_called="gradient_as_bucket_view",
         help="Keep gradients where they are exchanged: saves a copy of them in memory.",
         group="multi_gpu",
         importance="advanced",
@@ -264,6 +279,7 @@ class TrainConfig:
     ddp_static_graph: bool = setting(
         False,
         label="Static graph",
+        also_called="static_graph",
         help="The same parts get gradients in every step, which lets the exchange skip some bookkeeping. Costs one "
         "pass at the start.",
         group="multi_gpu",
@@ -272,7 +288,7 @@ class TrainConfig:
     )
     check_ranks_every: Int = setting(
         500,
-        label="Compare the GPUs every",
+        label="Compare ranks every",
         help="Every so many steps the GPUs compare what they have trained and the run ends if they differ. 0 switches "
         "it off.",
         group="multi_gpu",
@@ -283,7 +299,8 @@ class TrainConfig:
     )
     max_restarts: Int = setting(
         0,
-        label="Restarts",
+        label="Max restarts",
+        also_called="max_restarts",
         help="How often a run on one machine starts again from its last backup after a crash. Mistakes in the settings "
         "end it at once.",
         group="multi_gpu",
@@ -292,7 +309,7 @@ class TrainConfig:
         visible_when=MULTI_GPU,
     )
     model: ModelConfig = section(ModelConfig, label="Model")
-    denoiser: PartConfig = section(lambda: PartConfig(train=True), label="Denoiser", visible_when=PARTS)
+    denoiser: PartConfig = section(lambda: PartConfig(train=True), label="U-Net or transformer", visible_when=PARTS)
     text_encoder: TextEncoderConfig = section(
         lambda: TextEncoderConfig(train=False), label="Text encoder", visible_when=PARTS
     )
@@ -311,7 +328,7 @@ class TrainConfig:
     data: DataConfig = section(DataConfig, label="Data")
     concepts: list[ConceptConfig] = setting(
         label="Concepts",
-        help="The folders of pictures to train on.",
+        help="The folders of images to train on.",
         group="data",
         part_name="concept",
         kept_as="concepts",
@@ -321,7 +338,7 @@ class TrainConfig:
     loss: LossConfig = section(LossConfig, label="Loss", visible_when=DIFFUSION)
     optimizer: OptimizerConfig = section(OptimizerConfig, label="Optimizer")
     schedule: ScheduleConfig = section(ScheduleConfig, label="Schedule")
-    ema: EmaConfig = section(EmaConfig, label="Average of the weights")
+    ema: EmaConfig = section(EmaConfig, label="EMA")
     validation: ValidationConfig = section(ValidationConfig, label="Validation")
     sampling: SamplingConfig = section(SamplingConfig, label="Sampling")
     backup: BackupConfig = section(BackupConfig, label="Backup")
@@ -329,6 +346,7 @@ class TrainConfig:
     tensorboard: bool = setting(
         True,
         label="TensorBoard",
+        also_called="log_with, logging",
         help="Also write loss, learning rate and speed for TensorBoard.",
         group="general",
         importance="advanced",

@@ -20,7 +20,7 @@ class VaeConfig:
     reconstruction: Literal["mse", "l1"] = setting(
         "mse",
         label="Reconstruction loss",
-        help="How the decoded picture is compared with the original. L1 keeps edges sharper, MSE is smoother.",
+        help="How the decoded image is compared with the original. L1 keeps edges sharper, MSE is smoother.",
         group="method",
         choice_labels={"mse": "Squared error (MSE)", "l1": "Absolute error (L1)"},
     )

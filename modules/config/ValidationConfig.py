@@ -10,6 +10,7 @@ class ValidationConfig:
     every: Float = setting(
         0.0,
         label="Validate every",
+        also_called="validate_every_n_steps, validate_after",
         help="How much training lies between two measurements of the validation loss, in the unit beside it.",
         group="training",
         ge=0,
@@ -25,7 +26,7 @@ class ValidationConfig:
     timesteps: Int = setting(
         4,
         label="Timesteps",
-        help="At how many evenly spread timesteps each held-out picture is measured. More give a smoother curve and "
+        help="At how many evenly spread timesteps each held-out image is measured. More give a smoother curve and "
         "take longer.",
         group="training",
         ge=1,

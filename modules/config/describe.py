@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from modules.config.TrainConfig import TrainConfig
 
 SettingType = Literal["bool", "int", "float", "str", "choice", "list[int]", "list"]
-AS_DECLARED = ("format", "empty_means", "part_name", "scope", "kept_as", "kept_while", "in_crash_report")
+AS_DECLARED = ("also_called", "format", "empty_means", "part_name", "scope", "kept_as", "kept_while", "in_crash_report")
 SCALAR_TYPES: dict[type, SettingType] = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
@@ -26,7 +26,8 @@ class SettingInfo:
     ge, gt, le, lt: the range; of each entry, if the setting is a list of numbers.
     section: label of the section it belongs to, empty at the top level.
     visible_when: path -> values for which the setting matters; all conditions have to hold.
-    format, empty_means, part_name, scope, kept_as, kept_while, in_crash_report: as declared with `setting`.
+    also_called, format, empty_means, part_name, scope, kept_as, kept_while, in_crash_report: as declared with
+    `setting`.
     """
 
     path: str
@@ -46,6 +47,7 @@ class SettingInfo:
     importance: str
     section: str
     visible_when: dict[str, list[Any]] = field(hash=False)
+    also_called: str
     format: str
     empty_means: str
     part_name: str

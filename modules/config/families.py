@@ -9,12 +9,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+from modules.config.installation import ROOT
 from modules.config.methods import methods_for
 
-PATH = Path(__file__).resolve().parents[2] / "resources" / "families.json"
+PATH = ROOT / "resources" / "families.json"
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class FamilyInfo:
     takes_guidance: whether its denoiser takes a guidance scale as input.
     experts: whether several denoisers share the timesteps.
     memory: the sizes that machine/memory_estimate.py uses; None if they are unknown.
+    text_trainable: whether the text encoders' own weights can be trained.
     """
 
     name: str
@@ -47,6 +48,11 @@ class FamilyInfo:
     takes_guidance: bool
     experts: bool
     memory: Mapping[str, Any] | None = field(hash=False)
+    text_trainable: bool = True
+
+    @property
+    def trainable_text_encoders(self) -> tuple[str, ...]:
+        return self.text_encoders if self.text_trainable else ()
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 class FamilyParts(Protocol):
     """What a method needs to know of a family to decide which components it can train. Family and FamilyInfo fulfil it.
 
-    Components are named as in the family's pipeline. lora_targets: components that LoRA can adapt. embedding_keys: text
-    encoders that textual inversion can extend.
+    Components are named as in the family's pipeline. trainable_text_encoders: text encoders that gradients reach.
+    lora_targets: components that LoRA can adapt. embedding_keys: text encoders that textual inversion can extend.
     """
 
     @property
     def denoisers(self) -> Collection[str]: ...
     @property
-    def text_encoders(self) -> Collection[str]: ...
+    def trainable_text_encoders(self) -> Collection[str]: ...
     @property
     def vae(self) -> str: ...
     @property
@@ -92,9 +92,9 @@ METHODS: dict[str, MethodFacts] = {
         ),
         MethodFacts(
             name="full",
-            label="Full training",
+            label="Full fine-tune",
             trains="the model itself",
-            trainable=lambda family: (*family.denoisers, *family.text_encoders),
+            trainable=lambda family: (*family.denoisers, *family.trainable_text_encoders),
             chooses_parts=True,
             trains_weights=True,
         ),

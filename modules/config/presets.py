@@ -18,9 +18,9 @@ from pathlib import Path
 
 from modules.config.errors import ConfigError
 from modules.config.files import load_values
+from modules.config.installation import ROOT
 from modules.config.parse import read_values
 
-ROOT = Path(__file__).resolve().parents[2]
 PRESETS_DIR = ROOT / "resources" / "presets"
 SIZES_FILE = ROOT / "resources" / "preset_sizes.yaml"
 MEMORY_SIZES = (8, 12, 16, 24, 32, 48, 80)

@@ -27,6 +27,7 @@ def setting(
     label: str,
     help: str,
     group: Group,
+    also_called: str = "",
     unit: str = "",
     choice_labels: Mapping[str, str] | None = None,
     ge: float | None = None,
@@ -48,6 +49,7 @@ def setting(
 
     default: left out for a field without one; `default_factory` makes mutable defaults instead.
     label: a few words, as in a form. help: one or two plain sentences: what it does, and good values.
+    also_called: other names of the setting, as people who know kohya's scripts, OneTrainer or diffusers search for it.
     unit: of the value, such as "pixels"; empty for a bare number.
     choice_labels: labels of the values of a Literal; a value without one is shown as it is.
     ge, gt, le, lt: the range.
@@ -69,6 +71,7 @@ def setting(
     presentation: dict[str, Any] = {
         "label": label,
         "help": help,
+        "also_called": also_called,
         "unit": unit,
         "group": group,
         "importance": importance,

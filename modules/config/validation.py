@@ -112,13 +112,13 @@ def _check_family(config: TrainConfig) -> Iterator[Problem]:
 def _check_concepts(config: TrainConfig) -> Iterator[Problem]:
     enabled = [(f"concepts.{i}", concept) for i, concept in enumerate(config.concepts) if concept.enabled]
     if not enabled:
-        yield Problem("concepts", "concepts has no enabled concept: add one with the folder of your pictures.")
+        yield Problem("concepts", "concepts has no enabled concept: add one with the folder of your images.")
         return
     for path, concept in enabled:
         if not concept.path.strip():
-            yield Problem(f"{path}.path", f"{path}.path is empty: name the folder with the pictures, or disable it.")
+            yield Problem(f"{path}.path", f"{path}.path is empty: name the folder with the images, or disable it.")
         if concept.captions == "prompt" and not concept.prompt.strip() and facts_of(config).uses_captions:
-            message = f"{path}.prompt is empty: its pictures are trained without words; write a prompt to use one."
+            message = f"{path}.prompt is empty: its images are trained without words; write a prompt to use one."
             yield Problem(f"{path}.prompt", message, blocking=False)
     if all(concept.loss_weight == 0 for _, concept in enabled):
         message = "loss_weight is 0 for every enabled concept: nothing would be learnt; set one above 0."
@@ -231,7 +231,7 @@ def _check_noise(config: TrainConfig) -> Iterator[Problem]:
     elif config.model.prediction_type == "epsilon":
         message = (
             "model.zero_terminal_snr with prediction_type epsilon: where there is noise alone, epsilon says nothing of "
-            "the picture; set model.prediction_type to v_prediction."
+            "the image; set model.prediction_type to v_prediction."
         )
         yield Problem("model.zero_terminal_snr", message)
 
@@ -262,7 +262,7 @@ def _check_loss(config: TrainConfig) -> Iterator[Problem]:
         )
         yield Problem("lora.start_from", message, blocking=False)
     elif loss.prior_by_frozen_model and not _has_priors(config):
-        message = "loss.prior_by_frozen_model has no effect: mark a concept with regularisation, or switch it off."
+        message = "loss.prior_by_frozen_model has no effect: mark a concept with regularization, or switch it off."
         yield Problem("loss.prior_by_frozen_model", message, blocking=False)
 
 
@@ -298,7 +298,7 @@ def _check_without_effect(config: TrainConfig) -> Iterator[Problem]:
     if trained and all(concept.regularisation for concept in trained):
         number = config.concepts.index(trained[0])
         path = f"concepts.{number}.regularisation"
-        message = f"{path} is on for every concept: nothing new would be learnt; switch it off for your own pictures."
+        message = f"{path} is on for every concept: nothing new would be learnt; switch it off for your own images."
         yield Problem(path, message, blocking=False)
 
 
@@ -381,7 +381,7 @@ def _check_validation(config: TrainConfig) -> Iterator[Problem]:
     held_out = config.data.validation_share or any(c.enabled and c.validation for c in config.concepts)
     if config.validation.unit != "never" and not held_out:
         message = (
-            f"validation.unit {config.validation.unit}: no picture is held out; set data.validation_share above 0, "
+            f"validation.unit {config.validation.unit}: no image is held out; set data.validation_share above 0, "
             "mark a concept as validation, or set it to never."
         )
         yield Problem("validation.unit", message, blocking=False)

@@ -68,7 +68,7 @@ def shuffle_tags(caption: str, concept: ConceptConfig, *parts: Part) -> str:
     tags = [tag for tag in map(str.strip, caption.split(concept.tag_separator)) if tag]
     kept, others = tags[: concept.keep_tags], tags[concept.keep_tags :]
     draw = hash64(*parts, "tags")
-    positions = range(len(others))
+    positions: Sequence[int] = range(len(others))
     if concept.tag_dropout:
         positions = [position for position in positions if uniform(draw, position, "dropout") >= concept.tag_dropout]
     order = sorted(positions, key=lambda position: hash64(draw, position))

@@ -67,7 +67,7 @@ class DatasetEncoder:
         self._tell = tell
         self._hashes = FileHashes(cache_dir, runtime.rank, on_file=runtime.heartbeat.beat)
 
-    def latents(self) -> CachedRecords:
+    def latents(self) -> CachedRecords[int]:
         """The latents of every usable image."""
         cache = self._scanned_cache("latents")
         files = dict.fromkeys([*self._dataset.paths, *(mask for mask in self._dataset.masks or () if mask)])
@@ -86,9 +86,10 @@ class DatasetEncoder:
                     raise ImageError(self._dataset.paths[sample], reason)
 
         self.unusable = self._encode_together(keys, cache, encode)
-        return CachedRecords(cache, keys, remake)
+        by_sample = {sample: key for sample, key in enumerate(keys) if key is not None}
+        return CachedRecords(cache, by_sample, remake)
 
-    def text(self, captions: Sequence[str]) -> CachedRecords:
+    def text(self, captions: Sequence[str]) -> CachedRecords[str]:
         """The conditioning of `captions`, which must not repeat."""
         cache = self._scanned_cache("text")
         self._hash_together(self._base.component_files(*self._base.family.text_components))
@@ -138,7 +139,8 @@ class DatasetEncoder:
             for shard in self._rounds:
                 unusable = self._gathered(encode(shard, unusable, self._report), f"encoding {cache.kind}")
                 cache.refresh()
-                missing = any(key not in cache for sample, key in enumerate(keys) if sample not in unusable)
+                usable = (key for sample, key in enumerate(keys) if sample not in unusable)
+                missing = any(key is not None and key not in cache for key in usable)
                 if not any(self._runtime.gather(missing, f"looking for {cache.kind}")):
                     break
         return unusable
@@ -161,10 +163,9 @@ def _rounds(runtime: Runtime, everyone_encodes: bool) -> list[Shard]:
     The first round divides the work among all nodes. The second, for several nodes without a shared disk, divides what
     a node still misses among its own ranks.
     """
+    rounds: list[Shard] = [None, None]
     if everyone_encodes:
         rounds = [(runtime.rank, runtime.world_size), (runtime.local_rank, runtime.local_world_size)]
     elif runtime.local_rank == 0:
         rounds = [(runtime.node_rank, runtime.num_nodes), WHOLE]
-    else:
-        rounds = [None, None]
     return rounds if runtime.num_nodes > 1 else rounds[:1]

@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from modules.data.errors import DataError
 from modules.weights.device_memory import fits_in_memory
 
 if TYPE_CHECKING:
+    from diffusers.models.autoencoders.vae import AutoencoderMixin
+    from diffusers.models.modeling_utils import ModelMixin
     from torch import Tensor, nn
 
     from modules.families.Family import Family
@@ -30,6 +32,7 @@ class LatentEncoder:
     def __init__(self, family: Family, vae: nn.Module):
         self._family = family
         self._vae = vae
+        self._device = cast("ModelMixin", vae).device  # torch declares every attribute of a module a tensor or module
         self._pixels_at_once = PIXELS_AT_ONCE
         self._tiled_from = math.inf  # pixels per image
 
@@ -42,7 +45,7 @@ class LatentEncoder:
         while done < len(pixels_BCHW):
             count = max(1, self._pixels_at_once // _size(pixels_BCHW))
             portion = pixels_BCHW[done : done + count]
-            if fits_in_memory(partial(self._encode, portion, latents), self._vae.device):
+            if fits_in_memory(partial(self._encode, portion, latents), self._device):
                 done += len(portion)
             else:
                 self._take_less(portion)
@@ -79,8 +82,9 @@ def _size(pixels_BCHW: Tensor) -> int:
 
 @contextmanager
 def _tiled(vae: nn.Module) -> Iterator[None]:
-    vae.enable_tiling()
+    codec = cast("AutoencoderMixin", vae)  # for the same reason
+    codec.enable_tiling()
     try:
         yield
     finally:
-        vae.disable_tiling()  # sampling uses the same VAE, without tiles
+        codec.disable_tiling()  # sampling uses the same VAE, without tiles

@@ -50,9 +50,9 @@ class SampleSource:
 
     dataset: Dataset
     buckets: Buckets
-    pictures: CachedRecords | PixelRecords
+    pictures: CachedRecords[int] | PixelRecords
     captions: CaptionSource
-    text: CachedRecords | None
+    text: CachedRecords[str] | None
     caption_dropout: float
     seed: int
     dtype: torch.dtype

@@ -26,6 +26,10 @@ class Buckets:
     shapes: list[tuple[int, int]]
     index: np.ndarray
 
+    def shape_of(self, sample: int) -> tuple[int, int]:
+        """(width, height) of a sample in pixels."""
+        return self.shapes[int(self.index[sample])]
+
 
 class CropBox(NamedTuple):
     """How an image is fitted to its bucket: resized to `size` (w, h), then cropped to `box` (l, t, r, b)."""
@@ -137,7 +141,7 @@ def rotation_margins(bucket_w: int, bucket_h: int, degrees: float) -> tuple[int,
     cos, sin = abs(math.cos(math.radians(degrees))), abs(math.sin(math.radians(degrees)))
     wide, high = bucket_w * cos + bucket_h * sin, bucket_w * sin + bucket_h * cos
     # one extra pixel for interpolation; max, because a slightly rotated box may be less high than the upright one
-    return tuple(max(0, math.ceil((outer - inner) / 2)) + 1 for outer, inner in ((wide, bucket_w), (high, bucket_h)))
+    return max(0, math.ceil((wide - bucket_w) / 2)) + 1, max(0, math.ceil((high - bucket_h) / 2)) + 1
 
 
 def _check_step(step: int, resolution: int, setting: str = "data.resolution") -> None:

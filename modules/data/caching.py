@@ -56,7 +56,7 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
         augmentation = augmentation_of(dataset, sample).cache_key_part
         # Without augmentation or mask nothing is added, so the keys of plain images never change.
         parts = [content, buckets.shapes[bucket], encoder, *([augmentation] if augmentation else [])]
-        mask = dataset.masks and dataset.masks[sample]
+        mask = dataset.mask_of(sample)
         if mask:
             parts.append({"mask": masks[mask]})
         is_readable = content is not None and not (mask and masks[mask] is None)
@@ -168,12 +168,12 @@ def shard_of(values: Sequence[T], shard: Shard) -> Sequence[T]:
 def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
     """The image of a sample as float32[3, H, W] in [-1, 1], fitted to its bucket. Raises ImageError."""
     augmentation = augmentation_of(dataset, sample)
-    image = fit_image(load_image(dataset.paths[sample]), *buckets.shapes[buckets.index[sample]], augmentation)
+    image = fit_image(load_image(dataset.paths[sample]), *buckets.shape_of(sample), augmentation)
     return to_array(adjust_colors(image, augmentation))
 
 
 def _encode_images(
-    missing: list[int],
+    missing: Sequence[int],
     dataset: Dataset,
     buckets: Buckets,
     keys: Sequence[str | None],
@@ -197,7 +197,9 @@ def _encode_images(
                 latents = encoder.encode(torch.from_numpy(np.stack([pixels for _, pixels, _ in readable])))
                 for (sample, _, mask), record in zip(readable, latents, strict=True):
                     masks = {} if mask is None else {"mask": _mask_of_latents(mask, record)}
-                    cache.put(keys[sample], {"latents": record, **masks})
+                    key = keys[sample]
+                    assert key is not None  # `missing` has only samples with a key
+                    cache.put(key, {"latents": record, **masks})
             done += len(chunk)
             progress("Caching images", done, len(missing))
     return unusable
@@ -227,12 +229,12 @@ def _pixels_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> np.nda
 def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> tuple[np.ndarray, np.ndarray | None] | str:
     """The pixels and mask (or None) of a sample, or the reason why they can't be read."""
     pixels = _pixels_or_reason(dataset, buckets, sample)
-    path = dataset.masks and dataset.masks[sample]
+    path = dataset.mask_of(sample)
     if isinstance(pixels, str) or not path:
         return pixels if isinstance(pixels, str) else (pixels, None)
     size = int(dataset.widths[sample]), int(dataset.heights[sample])
     try:
-        mask = load_mask(path, size, *buckets.shapes[buckets.index[sample]], augmentation_of(dataset, sample))
+        mask = load_mask(path, size, *buckets.shape_of(sample), augmentation_of(dataset, sample))
     except ImageError as error:
         return f"its mask can't be read: {error.reason}"
     return pixels, mask
@@ -242,12 +244,12 @@ def _mask_of_latents(mask: np.ndarray, latents: Tensor) -> Tensor:
     """A pixel mask [1, H, W] averaged over the area of each latent cell, [1, h, w]."""
     import torch
 
-    return torch.nn.functional.adaptive_avg_pool2d(torch.from_numpy(mask), tuple(latents.shape[-2:]))
+    height, width = latents.shape[-2:]
+    return torch.nn.functional.adaptive_avg_pool2d(torch.from_numpy(mask), (height, width))
 
 
 def _why_without_key(dataset: Dataset, sample: int) -> str:
-    has_mask = dataset.masks and dataset.masks[sample]
-    return "it or its mask can't be read" if has_mask else "it can't be read"
+    return "it or its mask can't be read" if dataset.mask_of(sample) else "it can't be read"
 
 
 def _first_of_each_key(keys: Sequence[str | None], cache: TensorCache) -> list[int]:

@@ -40,7 +40,7 @@ def read_table(concept: ConceptConfig, setting: str) -> Table:
                     found.setdefault(name, []).append(_one_line(caption, where))
     except UnicodeDecodeError as error:
         with open(path, "rb") as file:
-            raise CaptionError(path, "encoding", why_not_utf8(file.read())) from error
+            raise CaptionError(path, "encoding", why_not_utf8(file.read()) or "is not UTF-8") from error
     except csv.Error as error:
         raise DataError(f"{path} is not a valid table ({error}): fix it.") from error
     except OSError as error:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from modules.config.installation import command_name
 from modules.config.methods import facts_of
 from modules.data.caption_encodings import why_not_utf8
 from modules.data.errors import CaptionError, DataError
@@ -18,7 +19,7 @@ MAX_CAPTION_BYTES = 64 * 1024
 MAX_LINES_BYTES = 1024 * 1024  # of a text file that holds several captions
 NUM_LISTED = 5  # unreadable caption files named in an error message
 REMEDIES_OF_SEVERAL = {
-    "encoding": "save those in another encoding as UTF-8 (scripts/check_data.py --convert-captions does that)",
+    "encoding": f"save those in another encoding as UTF-8 ({command_name('check_data')} --convert-captions does that)",
     "size": "shorten those that are too large",
     "access": "make the others readable text files",
 }
@@ -40,6 +41,8 @@ def read_captions(
     if concept.captions == "file_name":
         return (_plain_text(file_stem(image_path)).replace("_", " ").strip(),)
     if concept.captions == "table":
+        if table is None:
+            raise ValueError("captions from a table need the table")
         found = table.get(path_in_concept(os.fspath(image_path), concept))
         return found and tuple(map(_plain_text, found))
     return _read_text(caption_path(image_path), concept.caption_per_line)

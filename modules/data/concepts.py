@@ -77,6 +77,10 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.paths)
 
+    def mask_of(self, sample: int) -> str | None:
+        """The path of a sample's mask; None if it is trained without one."""
+        return self.masks[sample] if self.masks else None
+
     @property
     def first_views(self) -> np.ndarray:
         """int64[N], the id of the first view of each sample's image."""
@@ -199,8 +203,29 @@ def scan(
                 )
     widths, heights = np.array(sizes, np.int32).T.copy()
     index = np.array(concept_index, np.int32)
-    others = {"num_masks": num_masks, "run_images": dict(sorted(run_images.items()))}
-    return Dataset(concepts, paths, index, widths, heights, unreadable, missing_captions, **others)
+    return Dataset(
+        concepts,
+        paths,
+        index,
+        widths,
+        heights,
+        unreadable,
+        missing_captions,
+        num_masks=num_masks,
+        run_images=dict(sorted(run_images.items())),
+    )
+
+
+def caption_prompts(
+    texts: Sequence[tuple[str, ...]], concepts: Sequence[ConceptConfig], count: int
+) -> tuple[str, ...]:
+    """At most `count` different prompts: the first captions, or the names of the concepts if there are none.
+
+    texts: as from `captions`.
+    """
+    found = dict.fromkeys(options[0] for options in texts if options[0])
+    names = dict.fromkeys(concept.name for concept in concepts if concept.enabled and concept.name)
+    return tuple(found or names)[:count]
 
 
 def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None) -> list[tuple[str, ...]]:

@@ -5,39 +5,55 @@ platform and numpy version, and for a single sample or an array of samples, so r
 """
 
 import operator
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
+from typing import SupportsIndex
 
 import numpy as np
 
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 GAMMA = 0x9E37_79B9_7F4A_7C15  # 2**64 / golden ratio, splitmix64's increment
 
-Part = int | str | np.ndarray
+Part = SupportsIndex | str
 
 
-def hash64(*parts: Part) -> int | np.ndarray:
-    """Hashes `parts`, in order, to 64 bits.
+def hash64(*parts: Part) -> int:
+    """Hashes `parts`, in order, to 64 bits: an int in [0, 2**64).
 
-    parts: integers (taken modulo 2**64), strings, or integer arrays; arrays broadcast against each other.
-    Returns an int in [0, 2**64), or a uint64 array with the hash of each element if a part is an array.
+    parts: integers (taken modulo 2**64) and strings.
     Raises TypeError for other types: floats are not the same on all platforms.
     Source: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators" (splitmix64).
     """
-    state = 0
-    for part in parts:
-        state = _mix(((state ^ _as_bits(part)) + GAMMA) & MASK)
-    return state
+    return int(_hash(parts))
 
 
-def uniform(*parts: Part) -> float | np.ndarray:
-    """A number in [0, 1) with 53 random bits, or a float64 array of them if a part is an array."""
+def hash64_array(*parts: Part | np.ndarray) -> np.ndarray:
+    """The `hash64` of each element, as uint64. parts: also integer arrays, which broadcast against each other."""
+    return np.asarray(_hash(parts), np.uint64)
+
+
+def uniform(*parts: Part) -> float:
+    """A number in [0, 1) with 53 random bits."""
     return (hash64(*parts) >> 11) * 2.0**-53
 
 
-def torch_seed(*parts: int | str) -> int:
+def uniform_array(*parts: Part | np.ndarray) -> np.ndarray:
+    """The `uniform` of each element, as float64; parts as of `hash64_array`."""
+    return (hash64_array(*parts) >> 11) * 2.0**-53
+
+
+def torch_seed(*parts: Part) -> int:
     """A seed in [0, 2**63) for `torch.Generator.manual_seed`."""
     return hash64(*parts) >> 1
+
+
+def _hash(parts: Iterable[Part | np.ndarray]) -> int | np.ndarray:
+    """The same arithmetic for ints and arrays, so that a sample draws alike alone and among others."""
+    state: int | np.ndarray = 0
+    for part in parts:
+        state = _mix(((state ^ _as_bits(part)) + GAMMA) & MASK)
+    return state
 
 
 def _mix(x: int | np.ndarray) -> int | np.ndarray:
@@ -47,7 +63,7 @@ def _mix(x: int | np.ndarray) -> int | np.ndarray:
     return x ^ (x >> 31)
 
 
-def _as_bits(part: Part) -> int | np.ndarray:
+def _as_bits(part: Part | np.ndarray) -> int | np.ndarray:
     """`part` as an int in [0, 2**64) or a uint64 array."""
     if isinstance(part, str):
         return _string_bits(part)

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from modules.data.draws import hash64, uniform
+from modules.data.draws import hash64_array, uniform, uniform_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,18 +84,18 @@ def plan_epoch(
     repeat = np.arange(len(ids)) - np.repeat(np.cumsum(num_repeats) - num_repeats, num_repeats)
     if num_views is not None:
         choices = num_views[ids]
-        ids = ids + np.floor(uniform(seed, epoch, ids, repeat, "view") * choices).astype(np.int64)
+        ids = ids + np.floor(uniform_array(seed, epoch, ids, repeat, "view") * choices).astype(np.int64)
     # The order of buckets changes each epoch, so that the last, smaller step is not always made of the same bucket.
-    bucket_key = hash64(seed, epoch, np.asarray(bucket_index), "bucket order")[ids]
+    bucket_key = hash64_array(seed, epoch, np.asarray(bucket_index), "bucket order")[ids]
     # lexsort is stable: samples with equal hashes keep the order of (id, repeat)
-    by_bucket = np.lexsort((hash64(seed, epoch, ids, repeat, "sample order"), bucket_key))
+    by_bucket = np.lexsort((hash64_array(seed, epoch, ids, repeat, "sample order"), bucket_key))
     order = by_bucket[_whole_steps_first(bucket_key[by_bucket], global_batch)]
     samples = np.stack((ids[order], repeat[order]), axis=1)
 
     num_steps = count_steps(len(samples), global_batch)
     num_full = len(samples) // global_batch
     full = samples[: num_full * global_batch].reshape(num_full, global_batch, 2)
-    step_order = np.argsort(hash64(seed, epoch, np.arange(num_full), "step order"), kind="stable")
+    step_order = np.argsort(hash64_array(seed, epoch, np.arange(num_full), "step order"), kind="stable")
     samples = np.concatenate((full[step_order].reshape(-1, 2), samples[num_full * global_batch :]))
     step_starts = np.minimum(np.arange(num_steps + 1) * global_batch, len(samples))
     return EpochPlan(samples, step_starts)
@@ -179,7 +179,7 @@ def _count_repeats(
     expected = np.bincount(group, fraction[candidates])
     would_be_lost = (np.bincount(group, whole[candidates]) + expected < 1).any() and whole.any()
     num_extra = _systematic_rounding(expected, uniform(seed, epoch, "repeat of a group"), least=int(would_be_lost))
-    order = np.lexsort((hash64(seed, epoch, candidates, "repeat"), group))
+    order = np.lexsort((hash64_array(seed, epoch, candidates, "repeat"), group))
     size = np.bincount(group)
     place_in_group = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
     drawn = candidates[order[place_in_group < num_extra[group[order]]]]

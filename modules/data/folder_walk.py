@@ -64,7 +64,8 @@ def walk(root: str, subfolders: bool, skipped: list[tuple[str, str]], outputs: O
     """
     known_runs, cache = _known_runs(root, outputs), _identity(outputs.cache_dir)
     seen: set[Identity] = set()
-    data, of_runs = [("", "")], []
+    data: list[tuple[str, str]] = [("", "")]
+    of_runs: list[tuple[str, str]] = []
     while data or of_runs:
         relative, run = (data or of_runs).pop()  # data first: what a symlink picks from a run counts as data
         folder = os.path.join(root, relative)
@@ -82,7 +83,7 @@ def walk(root: str, subfolders: bool, skipped: list[tuple[str, str]], outputs: O
             files, folders = _list_folder(folder)
         except OSError as error:
             if not run:
-                skipped.append((folder.rstrip("/"), error.strerror))
+                skipped.append((folder.rstrip("/"), error.strerror or str(error)))
             continue
         yield WalkedFolder(relative, files, run)
         if subfolders:

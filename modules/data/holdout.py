@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modules.data.draws import uniform
+from modules.data.draws import uniform_array
 from modules.data.errors import DataError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def hold_out(dataset: Dataset, share: float) -> Dataset:
             contents = np.fromiter(readers.map(_peek, dataset.paths), np.uint64, len(dataset))
         # regularization images preserve what the model knows; their loss says nothing about what it learned
         is_prior = np.array([concept.regularisation for concept in dataset.concepts], bool)[dataset.concept_index]
-        held_out |= ~is_prior & (uniform(contents, "held out") < share)
+        held_out |= ~is_prior & (uniform_array(contents, "held out") < share)
     if not held_out.any():
         return dataset
     if held_out.all():

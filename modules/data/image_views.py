@@ -86,4 +86,4 @@ def crop_of(dataset: Dataset, buckets: Buckets, sample: int) -> CropBox:
     A rotated image is cropped with a margin around this box and then rotated about its center.
     """
     size = int(dataset.widths[sample]), int(dataset.heights[sample])
-    return crop_box(*size, *buckets.shapes[buckets.index[sample]], augmentation_of(dataset, sample))
+    return crop_box(*size, *buckets.shape_of(sample), augmentation_of(dataset, sample))

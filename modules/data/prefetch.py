@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def prefetch(make: Iterable[T], depth: int) -> Iterator[T]:
+def prefetch(make: Iterable[T], depth: int) -> Generator[T, None, None]:
     """Yields the items of `make`, produced in a thread up to `depth` items ahead. Its exceptions are raised here."""
     if depth == 0:
         yield from make

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from modules.data.BoundedMemory import BoundedMemory
 from modules.data.caching import load_pixels
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from modules.data.TensorCache import TensorCache
 
 
+Name = TypeVar("Name", int, str)
+
+
 @dataclass(frozen=True, eq=False)
-class CachedRecords:
+class CachedRecords(Generic[Name]):
     """The cache entries of samples, by id, or of captions, by text.
 
     keys: sample id or caption -> cache key.
@@ -26,15 +29,17 @@ class CachedRecords:
     """
 
     cache: TensorCache
-    keys: Sequence[str | None] | Mapping[str, str]
+    keys: Mapping[Name, str]
     remake: Callable[[], object]
 
-    def record(self, sample: int | str) -> dict[str, Tensor]:
-        key = self.keys[sample]
+    def record(self, name: Name) -> dict[str, Tensor]:
+        key = self.keys[name]
         record = self.cache.get(key)
         if record is None:
             self.remake()
             record = self.cache.get(key)
+        if record is None:
+            raise RuntimeError(f"the entry of {name!r} was encoded again and can't be read")
         return record
 
     def noise_shape(self, batch: dict[str, Tensor]) -> tuple[int, ...]:

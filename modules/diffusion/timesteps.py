@@ -11,22 +11,26 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Literal
 
 InverseCdf = Callable[[float], float]
+ShiftLaw = Literal["exponential", "root"]
 
 
 @dataclass(frozen=True)
 class ResolutionShift:
     """Parameters of a shift that grows with the image size; the defaults are those of FLUX.
 
-    The logarithm of the shift is linear in the number of tokens, through (base_tokens, base_shift) and
-    (max_tokens, max_shift).
+    law: "exponential" if the logarithm of the shift is linear in the number of tokens, through (base_tokens,
+        base_shift) and (max_tokens, max_shift); "root" if the shift is
+        base_shift + max_shift sqrt(tokens / base_tokens).
     """
 
     base_shift: float = 0.5
     max_shift: float = 1.15
     base_tokens: int = 256
     max_tokens: int = 4096
+    law: ShiftLaw = "exponential"
 
 
 @dataclass(frozen=True)
@@ -104,11 +108,13 @@ def resolution_shift(num_tokens: int, base: ResolutionShift) -> float:
     """The shift for an image of `num_tokens` latent patches (after packing, not pixels), > 0.
 
     Raises ValueError if num_tokens < 1.
-    Source: calculate_shift and time_shift of diffusers' FLUX, after Esser et al. 2024, section 5.3.2: larger images
-    need more noise to lose the same information.
+    Source: calculate_shift and time_shift of diffusers' FLUX and, for the square root, of its CogView4, after Esser et
+    al. 2024, section 5.3.2: larger images need more noise to lose the same information.
     """
     if num_tokens < 1:
         raise ValueError(f"an image of {num_tokens} tokens")
+    if base.law == "root":
+        return base.base_shift + base.max_shift * math.sqrt(num_tokens / base.base_tokens)
     slope = (base.max_shift - base.base_shift) / (base.max_tokens - base.base_tokens)
     return math.exp(base.base_shift + slope * (num_tokens - base.base_tokens))
 

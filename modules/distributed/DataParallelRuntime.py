@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 import torch.distributed as dist
@@ -171,7 +171,7 @@ class DataParallelRuntime(Runtime):
             return self._exchange.gather(value, why)
 
     def broadcast(self, value: T, why: str) -> T:
-        return self.gather(value if self.is_main else None, why)[0]
+        return cast(T, self.gather(value if self.is_main else None, why)[0])  # rank 0 gives its value, not None
 
     def barrier(self, why: str) -> None:
         self.gather(None, why)

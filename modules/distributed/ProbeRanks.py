@@ -19,16 +19,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import IO, Any
 
+from modules.config.installation import IMPORT_FOLDER, PACKAGE
 from modules.distributed.probe_worker import RankTask
 
 START_SECONDS = 180  # importing torch from a cold or network disk, and creating a CUDA context on each GPU
 CAUSE_SECONDS = 1.0  # how long to look for the cause after a symptom; peers notice a dead rank within 0.4 s
 END_SECONDS = 10
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ class ProbeRanks:
         self._progress: Counter[int] = Counter()  # number of reports from each rank for the current command
         self._processes: list[subprocess.Popen] = []
         self._stack = contextlib.ExitStack()
+        self._orders: list[IO[bytes]] = []  # the stdin of each rank
         self._logs: list[IO[str]] = []
 
     def __enter__(self) -> ProbeRanks:
@@ -95,25 +94,28 @@ class ProbeRanks:
 
     def _start(self, task: RankTask) -> None:
         log = self._stack.enter_context(_log())
-        command = [sys.executable, "-m", "modules.distributed.probe_worker", json.dumps(asdict(task))]
+        command = [sys.executable, "-m", f"{PACKAGE}.distributed.probe_worker", json.dumps(asdict(task))]
         env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}  # so that both sides count GPUs in the same order
         process = subprocess.Popen(
-            command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0
+            command, cwd=IMPORT_FOLDER, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0
         )
+        assert process.stdin is not None  # a pipe, as stdout is
+        assert process.stdout is not None
         self._processes.append(process)
+        self._orders.append(process.stdin)
         self._logs.append(log)
         # threads, because Windows can't wait for several pipes at once
-        threading.Thread(target=self._listen, args=(task.rank, process), daemon=True).start()
+        threading.Thread(target=self._listen, args=(task.rank, process, process.stdout), daemon=True).start()
 
-    def _listen(self, rank: int, process: subprocess.Popen) -> None:
-        for line in process.stdout:
+    def _listen(self, rank: int, process: subprocess.Popen, stdout: IO[bytes]) -> None:
+        for line in stdout:
             self._reports.put((rank, json.loads(line)))
         self._reports.put((rank, {"event": "ended", "code": process.wait()}))
 
     def _order(self, ranks: Sequence[int], order: dict[str, Any]) -> None:
         for rank in ranks:
             with contextlib.suppress(OSError):  # it has ended, which its reports will show
-                self._processes[rank].stdin.write(json.dumps(order).encode() + b"\n")
+                self._orders[rank].write(json.dumps(order).encode() + b"\n")
 
     def _collect(self, ranks: Sequence[int], event: str, limit: float, doing: str) -> dict[int, dict[str, Any]]:
         """Waits up to `limit` seconds for the report `event` of each of `ranks`. doing: for the error message."""
@@ -184,12 +186,12 @@ class ProbeRanks:
 
     def _end(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        for process in self._processes:
+        for process, orders in zip(self._processes, self._orders, strict=True):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0, deadline - time.monotonic()))
             process.kill()
             process.wait()
-            process.stdin.close()
+            orders.close()
         self._stack.close()
 
 

@@ -49,7 +49,7 @@ class SharedBuffers:
     def _find_different(self) -> set[int]:
         if not self._buffers:
             return set()
-        sums = torch.stack([_checksum(part._buffers[name]) for part, name in self._buffers]).tolist()
+        sums = torch.stack([_checksum(part.get_buffer(name)) for part, name in self._buffers]).tolist()
         ranks = self._gather(sums, "comparing buffers")
         return {index for index, values in enumerate(zip(*ranks, strict=True)) if len(set(values)) > 1}
 
@@ -57,7 +57,7 @@ class SharedBuffers:
     def _send(self, indexes: set[int]) -> None:
         for index in sorted(indexes):
             part, name = self._buffers[index]
-            _send_from_first(part._buffers[name])
+            _send_from_first(part.get_buffer(name))
 
 
 def _checksum(values: Tensor) -> Tensor:

@@ -10,13 +10,10 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, TypedDict
 
 from modules.config.errors import UserError
 from modules.session.slurm import is_task
-
-if TYPE_CHECKING:
-    from modules.config.TrainConfig import TrainConfig
 
 Env = Mapping[str, str]
 
@@ -86,24 +83,32 @@ def is_single_accelerate_process(env: Env = os.environ) -> bool:
 
 
 def spawn_variables(
-    local_rank: int, config: TrainConfig, num_ranks: int, port: int, run_id: str, attempt: int = 0
+    local_rank: int,
+    num_ranks: int,
+    port: int,
+    run_id: str,
+    *,
+    attempt: int = 0,
+    num_nodes: int = 1,
+    node_rank: int = 0,
+    master_addr: str = _LOOPBACK,
 ) -> dict[str, str]:
     """The environment variables for a rank that Chorus starts itself.
 
-    num_ranks: on this node. run_id: the same on all nodes, different for each run.
+    num_ranks: on this node. run_id: the same on all nodes, different for each run. master_addr: of several nodes.
     """
     return {
         LAUNCH_VARIABLE: SpawnEnvironment.name,
         RUN_ID_VARIABLE: run_id,
         ATTEMPT_VARIABLE: str(attempt),
-        "RANK": str(config.node_rank * num_ranks + local_rank),
+        "RANK": str(node_rank * num_ranks + local_rank),
         "LOCAL_RANK": str(local_rank),
-        "WORLD_SIZE": str(config.num_nodes * num_ranks),
+        "WORLD_SIZE": str(num_nodes * num_ranks),
         "LOCAL_WORLD_SIZE": str(num_ranks),
-        "GROUP_RANK": str(config.node_rank),
-        "GROUP_WORLD_SIZE": str(config.num_nodes),
+        "GROUP_RANK": str(node_rank),
+        "GROUP_WORLD_SIZE": str(num_nodes),
         # on one node, the loopback address is enough; "localhost" could also mean ::1
-        "MASTER_ADDR": config.master_addr if config.num_nodes > 1 else _LOOPBACK,
+        "MASTER_ADDR": master_addr if num_nodes > 1 else _LOOPBACK,
         "MASTER_PORT": str(port),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order in which machine/devices.py lists the GPUs
     }
@@ -190,7 +195,20 @@ class SlurmEnvironment(RankEnvironment):
         )
 
 
-def _read_ranks(env: Env) -> dict[str, int | str]:
+class _Ranks(TypedDict):
+    """The fields of RankEnvironment that `_read_ranks` finds."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    master_addr: str
+    master_port: int
+
+
+def _read_ranks(env: Env) -> _Ranks:
     """Reads the variables of torch's `env://` initialization and, if set, those that torchrun adds."""
     world_size = _number(env, "WORLD_SIZE", 1)
     master_addr = _text(env, "MASTER_ADDR")
@@ -230,7 +248,8 @@ def _first_host(env: Env) -> str:
     """The host of rank 0, the first in a list such as "n[03-05,9],m1" (here n03)."""
     name = _first_set(env, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
     text = _text(env, name)
-    first = re.match(r"(?:[^\[\],]|\[[^\[\]]*\])*", text)[0]  # up to the first comma outside brackets
+    match = re.match(r"(?:[^\[\],]|\[[^\[\]]*\])*", text)  # up to the first comma outside brackets
+    first = match[0] if match else ""
     host = re.sub(r"\[([0-9]+)[^\[\]]*\]", r"\1", first)
     if not re.fullmatch(r"[A-Za-z0-9._-]+", host) or text[len(first) : len(first) + 1] not in ("", ","):
         raise _refusal(name, text, 'a list of hosts such as "n[03-05,9],m1"')

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from modules.config.errors import UserError
+from modules.config.installation import PACKAGE
 from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, join_words
 from modules.machine.backend import Backend, choose_backend
 from modules.session.printing import print_line, print_text
@@ -102,7 +103,10 @@ def bus_bandwidth(num_bytes: int, seconds: float, num_ranks: int) -> float:
 
 
 def choose_ranks(
-    gpus: Sequence[int], devices: Sequence[int] | None, backend: str, world_size: int | None
+    gpus: Sequence[int],
+    devices: Sequence[int] | None,
+    backend: Literal["gloo", "nccl", "auto"],
+    world_size: int | None,
 ) -> tuple[Backend, list[int | str]]:
     """The backend, and the device of each rank. gpus: indexes of the available GPUs.
 
@@ -112,11 +116,11 @@ def choose_ranks(
         backend, _ = choose_backend(backend, bool(gpus))
     if backend == "nccl" and not gpus:
         raise UserError("backend nccl: there is no NVIDIA GPU here; use gloo or auto.")
-    missing = [device for device in devices or () if device not in gpus]
-    if missing:
+    wanted = list(devices or ())
+    if not set(wanted) <= set(gpus):
         available = f"only {join_words(gpus)}" if gpus else "no GPU"
-        raise UserError(f"devices {join_words(devices)}: there is {available} here; choose others, or omit devices.")
-    chosen = list(devices or gpus)
+        raise UserError(f"devices {join_words(wanted)}: there is {available} here; choose others, or omit devices.")
+    chosen = wanted or list(gpus)
     num_ranks = (len(chosen) or DEFAULT_CPU_RANKS) if world_size is None else world_size
     if backend == "nccl" and (num_ranks > len(chosen) or len(set(chosen)) < len(chosen)):
         raise UserError(
@@ -146,7 +150,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m modules.distributed.probe", description="Measure how fast ranks exchange gradients."
+        prog=f"python -m {PACKAGE}.distributed.probe", description="Measure how fast ranks exchange gradients."
     )
     parser.add_argument("--devices", type=_indexes, metavar="0,1,...", help="GPUs (default: all)")
     parser.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto")

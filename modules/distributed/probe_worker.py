@@ -89,17 +89,24 @@ def _open_store(task: RankTask, starter: _Starter) -> TCPStore:
     """The ranks' store; rank 0 hosts it on a free port."""
     import torch.distributed as dist
 
-    options = {"world_size": task.world_size, "wait_for_workers": False, "timeout": PATIENCE}
-    options["use_libuv"] = os.name == "posix"  # PyTorch's Windows builds don't include libuv
-    if task.rank > 0:
-        return dist.TCPStore("127.0.0.1", starter.order()["port"], is_master=False, **options)
-    port = 0
-    if os.name == "posix":  # torch's own socket would listen on all addresses
+    hosts = task.rank == 0
+    port = 0 if hosts else starter.order()["port"]
+    listening = None
+    if hosts and os.name == "posix":  # torch's own socket would listen on all addresses
         listener = socket.create_server(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        options["master_listen_fd"] = listener.detach()  # the store closes it
-    store = dist.TCPStore("127.0.0.1", port, is_master=True, **options)
-    starter.report("store", port=store.port)
+        port, listening = listener.getsockname()[1], listener.detach()  # the store closes it
+    store = dist.TCPStore(
+        "127.0.0.1",
+        port,
+        task.world_size,
+        is_master=hosts,
+        timeout=PATIENCE,
+        wait_for_workers=False,
+        master_listen_fd=listening,
+        use_libuv=os.name == "posix",  # PyTorch's Windows builds don't include libuv
+    )
+    if hosts:
+        starter.report("store", port=store.port)
     return store
 
 

@@ -47,21 +47,24 @@ Tell = Callable[[str], None]
 
 @dataclass
 class Membership:
-    """The membership of this process in the ranks. environment, store, backend: None for a single process.
-
-    runtimes: those created by `create_runtime`.
-    """
+    """The membership of this process in the ranks. runtimes: those created by `create_runtime`."""
 
     device: torch.device
-    environment: RankEnvironment | None = None
-    store: dist.Store | None = None
-    backend: Backend | None = None
+    environment: RankEnvironment
+    store: dist.Store
     is_introduced: bool = False
     runtimes: list[Runtime] = field(default_factory=list)
 
 
-# one per process, like torch's default process group
-_membership: Membership | None = None
+@dataclass
+class Alone:
+    """A process that has found no other ranks."""
+
+    device: torch.device
+
+
+# one per process, like torch's default process group; None before `setup_distributed`
+_membership: Membership | Alone | None = None
 
 
 def setup_distributed(config: TrainConfig, tell: Tell | None = print, warn: Tell = print) -> tuple[int, int, int]:
@@ -77,14 +80,16 @@ def setup_distributed(config: TrainConfig, tell: Tell | None = print, warn: Tell
     if _membership is None:
         environment = find_environment()
         if environment is None or environment.world_size == 1:
-            _membership = Membership(default_device(config.device_indexes))
+            _membership = Alone(default_device(config.device_indexes))
         else:
             _membership = _join(config, environment)
-    if tell and _membership.environment and not _membership.is_introduced:
+    if isinstance(_membership, Alone):
+        return 0, 0, 1
+    if tell and not _membership.is_introduced:
         _membership.is_introduced = True
         _introduce(config, _membership, tell, warn)
-    environment = _membership.environment
-    return (environment.local_rank, environment.rank, environment.world_size) if environment else (0, 0, 1)
+    ranks = _membership.environment
+    return ranks.local_rank, ranks.rank, ranks.world_size
 
 
 def cleanup_distributed() -> None:
@@ -94,7 +99,7 @@ def cleanup_distributed() -> None:
     other ranks may hang.
     """
     global _membership
-    if _membership is not None and _membership.environment is not None:
+    if isinstance(_membership, Membership):
         _close_runtimes(_membership)
         dist.destroy_process_group()
     _membership = None
@@ -111,11 +116,12 @@ def abandon_distributed() -> None:
 
 def is_main_process() -> bool:
     """Whether this is rank 0, or the only one."""
-    return _membership is None or _membership.environment is None or _membership.environment.rank == 0
+    return not isinstance(_membership, Membership) or _membership.environment.rank == 0
 
 
 def run_store() -> dist.Store:
-    """The store shared by all ranks, for keys of this run only."""
+    """The store shared by all ranks, for keys of this run only. Only after they have joined."""
+    assert isinstance(_membership, Membership)
     return _membership.store
 
 
@@ -124,8 +130,8 @@ def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None, *, s
 
     sync_batch_norm: see DataParallelSettings.
     """
-    membership = _membership or Membership(default_device(config.device_indexes))
-    if membership.environment is None:
+    membership = _membership or Alone(default_device(config.device_indexes))
+    if isinstance(membership, Alone):
         return Runtime(membership.device, heartbeat)
     settings = DataParallelSettings(
         config.gradient_reduce_precision,
@@ -207,7 +213,7 @@ def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
             device_id=device if backend == "nccl" else None,
         )
     atexit.register(_leave_at_exit)
-    return Membership(device, environment, store, backend)
+    return Membership(device, environment, store)
 
 
 def _leave_at_exit() -> None:
@@ -217,7 +223,7 @@ def _leave_at_exit() -> None:
     uncaught error it does not wait, so that the others notice at once. The process group is not destroyed here, because
     with NCCL that can block on a collective that never completes.
     """
-    if _membership is not None and not hasattr(sys, "last_type"):
+    if isinstance(_membership, Membership) and not hasattr(sys, "last_type"):
         _close_runtimes(_membership)
 
 

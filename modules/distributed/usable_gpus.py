@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
+from modules.config.installation import INSTALL_TORCH_BUILD
 from modules.distributed.allocator import enable_expandable_segments
 from modules.distributed.torch_facts import no_cuda_reason
 from modules.machine.devices import driver_fault, list_gpus, no_gpu_reason
@@ -32,7 +33,7 @@ def check_gpus() -> None:
         return
     if torch.version.cuda is None:
         reason = f"PyTorch {torch.__version__} was built without CUDA"
-        remedy = "install a CUDA build with `python scripts/setup_env.py` and CHORUS_TORCH_INDEX set to its index"
+        remedy = f"install a CUDA build {INSTALL_TORCH_BUILD}"
     else:
         reason = fault or reason.split(". ")[0]  # torch adds URLs
         remedy = "install a matching driver and restart"
@@ -41,6 +42,21 @@ def check_gpus() -> None:
         f"PyTorch can't use {which} of this machine: {reason}; {remedy}, or set CUDA_VISIBLE_DEVICES to an empty value "
         "to train on the CPU."
     )
+
+
+def usable_device(name: torch.device | str) -> torch.device:
+    """The device of that name. Raises UserError if there is none, or if this process can't use it."""
+    import torch
+
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise UserError(f"device {name!r}: use 'cpu', 'cuda' or the number of a GPU, such as 'cuda:1'.") from error
+    num_gpus = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= num_gpus:
+        found = f"only {num_gpus} GPU{'s' if num_gpus > 1 else ''}" if num_gpus else "no GPU"
+        raise UserError(f"device '{device}': PyTorch finds {found} here; use another device, or omit it.")
+    return device
 
 
 def set_cuda_device(device: torch.device) -> None:

@@ -35,6 +35,7 @@ class History(Mapping[str, list[float]]):
 
     @property
     def num_epochs(self) -> int:
+        """The number of epochs so far."""
         return max(map(len, self._values.values()), default=0)
 
     def append(self, figures: Mapping[str, float]) -> None:

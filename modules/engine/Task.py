@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.config.errors import UserError
+from modules.engine.arguments import check_function, check_metrics
 from modules.engine.loading import batch_size_of
 from modules.engine.metrics import Metric, is_torchmetric, mean_to_sum, sum_and_count
 
@@ -36,6 +37,12 @@ class Task:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_function("criterion", self.criterion)
+        check_function("step_fn", self.step_fn)
+        check_metrics(self.metrics)
+        for name, metric in self.metrics.items():
+            if not is_torchmetric(metric):
+                check_function(f"metric {name!r}", metric)
         if (self.criterion is None) == (self.step_fn is None):
             raise UserError(
                 "train needs either criterion(output, target), for batches of (inputs, target), or step_fn(model, "

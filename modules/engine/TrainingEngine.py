@@ -1,9 +1,5 @@
 """Trains any PyTorch model on one or many devices, with the same loop that trains diffusion models in Chorus.
 
-    engine = TrainingEngine(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    history = engine.train(train_loader, val_loader, optimizer=optimizer, criterion=nn.CrossEntropyLoss(), num_epochs=9)
-
 With several ranks, every rank makes the same calls. The batch size is per rank, so N ranks train on N times as many
 samples per step. The samples of a step depend only on the seed and the global batch size: one rank with batches of 64
 and two ranks with batches of 32 give the same loss curve, up to rounding.
@@ -23,50 +19,68 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from modules.config.EmaConfig import EmaConfig
 from modules.config.errors import UserError
-from modules.config.ModelConfig import ModelConfig
-from modules.config.TrainConfig import TrainConfig
-from modules.distributed.Runtime import Runtime, default_device
-from modules.distributed.setup_distributed import cleanup_distributed, create_runtime, setup_distributed
-from modules.distributed.usable_gpus import supports_bf16
+from modules.distributed.setup_distributed import cleanup_distributed
+from modules.engine.arguments import (
+    check_callbacks,
+    check_clip_grad_norm,
+    check_count,
+    check_ema_decay,
+    check_loader,
+    check_model,
+    check_optimizer,
+    check_resume,
+    check_scheduler,
+    check_state,
+)
+from modules.engine.EngineCheckpoints import EngineCheckpoints
 from modules.engine.EngineOptimizer import EngineOptimizer
+from modules.engine.EpochTotals import EpochTotals
 from modules.engine.History import History
+from modules.engine.joining import introduce_ranks, join_ranks, make_runtime, precision_name
 from modules.engine.loading import LoadedStep, StepSource, step_source, to_device
 from modules.engine.metrics import MeanFigures, Metric, is_torchmetric, mean_to_sum
 from modules.engine.RankContext import rank_context
 from modules.engine.Task import Criterion, StepFn, Task
-from modules.session.atomic import remove_folder
 from modules.session.backups import ENGINE
 from modules.session.names import safe_file_name
 from modules.session.printing import print_line
-from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
-from modules.trainer.BackupStore import Backup, BackupStore
+from modules.trainer.BackupStore import Backup
 from modules.trainer.evaluation_mode import evaluation_mode
 from modules.trainer.heap import keep_freed_memory
 from modules.trainer.LoopSettings import LoopSettings
-from modules.trainer.resuming import newest_backup
 from modules.trainer.Step import Step
 from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
-from modules.trainer.TrainingLoop import AUTOCAST, Action, TrainingLoop, autocast
+from modules.trainer.TrainingLoop import Action, TrainingLoop, autocast
 from modules.trainer.Trigger import Trigger
-
-PRECISIONS = {None: "no", torch.float32: "no", **{dtype: name for name, dtype in AUTOCAST.items()}}
-DEFAULT_PORT = "12355"
 
 
 class TrainingEngine:
-    """Trains `model`, which is moved to the device.
+    """Trains a model on one device, or as one of several ranks.
 
+        engine = TrainingEngine(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        history = engine.train(loader, optimizer=optimizer, criterion=nn.CrossEntropyLoss(), num_epochs=9)
+
+    With several ranks, every rank makes the same calls. The model, its device, the history and the folder of the output
+    are the attributes `model`, `device`, `history` and `folder`.
+
+    model: any module with parameters; it is moved to the device.
     device: by default the first GPU, or the GPU of this rank, or the CPU if there is no GPU.
     distributed: whether this process is one of several ranks. They have been joined by `setup_distributed`, or are
-        joined now according to the launcher's variables. local_rank, world_size: if given, checked against those.
+        joined now according to the launcher's variables.
+    local_rank, world_size: if given, checked against what this process has joined as.
     backend: "nccl" or "gloo"; by default "nccl" with NVIDIA GPUs.
-    use_amp: use autocast with `amp_dtype`; by default bfloat16 if the device supports it, else float16 with loss
-        scaling.
+    use_amp: run forward passes under autocast.
+    amp_dtype: torch.bfloat16, or torch.float16 with loss scaling; by default bfloat16 if the device supports it.
     use_ema: keep an exponential moving average of the parameters, which validation, `predict` and the saved models
-        use. Its decay warms up to `ema_decay` during the first steps.
+        use.
+    ema_decay: what the decay of the average rises to during the first steps.
     sync_batchnorm: BatchNorm layers in training mode normalize over the batches of all ranks.
-    Checkpoints, history.json and TensorBoard logs are written to output_dir/experiment_name.
+    experiment_name, output_dir: checkpoints, history.json and TensorBoard logs are written to
+        output_dir/experiment_name.
+    seed: determines the order of the samples, what datasets draw while they load them, and dropout.
+
     Raises UserError, with a one-sentence message, for mistakes of the caller.
     """
 
@@ -87,27 +101,25 @@ class TrainingEngine:
         output_dir: str | os.PathLike = "runs",
         seed: int = 42,
     ):
-        self.runtime = _make_runtime(device, distributed, local_rank, world_size, backend, sync_batchnorm)
+        check_model(model)
+        check_ema_decay(ema_decay)
+        self.runtime = make_runtime(device, distributed, local_rank, world_size, backend, sync_batchnorm)
         self.device = self.runtime.device
         self.model = model.to(self.device)
         self.seed = seed
         self.folder = Path(output_dir) / safe_file_name(experiment_name)
         self.history = History()
-        self._precision = PRECISIONS[_amp_dtype(use_amp, amp_dtype, self.device)]
+        self._precision = precision_name(use_amp, amp_dtype, self.device)
         if distributed:
-            setup_distributed(_settings(backend, self._precision))  # joined already: it says who trains, and how
+            introduce_ranks(backend, self._precision)
         self._ema = EmaConfig(enabled=use_ema, decay=ema_decay)
         self._totals = EpochTotals()
         self._warnings = PrintWarnings() if self.is_main_process else TrainCallbacks()
-        self._last, self._best = (
-            BackupStore(self.folder / "checkpoints" / name, 1, lambda path, step: None, self._warnings.on_warning)
-            for name in ("last", "best")
-        )
+        self._checkpoints = EngineCheckpoints(self.folder, self.runtime, self._warnings.on_warning)
         self._loop: TrainingLoop | None = None
         self._optimizer: EngineOptimizer | None = None
         self._task: Task | None = None
         self._loaded: Backup | None = None
-        self._has_saved = False
 
     # --- ranks ----------------------------------------------------------------------------------------------------
 
@@ -116,24 +128,11 @@ class TrainingEngine:
         """Joins `world_size` ranks on this machine as `rank`; a second call does nothing.
 
         If a launcher has set MASTER_ADDR and torch's other variables, those are used. Otherwise the ranks connect on
-        port 12355 of this machine, or the port in MASTER_PORT.
+        port 12355 of this machine, or the port in MASTER_PORT. `launch_distributed_training` does this for its ranks.
+
         Raises UserError if the ranks can't join.
         """
-        for name, value in {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": world_size,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": DEFAULT_PORT,
-        }.items():
-            os.environ.setdefault(name, str(value))
-        with rank_context().heartbeat.phase("joining"):
-            _, joined_rank, joined_size = setup_distributed(_settings(backend), tell=None)
-        if (joined_rank, joined_size) != (rank, world_size):
-            raise UserError(
-                f"setup_distributed({rank}, {world_size}): the launcher has started this process as rank {joined_rank} "
-                f"of {joined_size}; pass what RANK and WORLD_SIZE say."
-            )
+        join_ranks(rank, world_size, backend)
 
     @staticmethod
     def cleanup_distributed() -> None:
@@ -142,6 +141,7 @@ class TrainingEngine:
 
     @property
     def is_main_process(self) -> bool:
+        """Whether this process is rank 0, which writes the files and prints."""
         return self.runtime.is_main
 
     def reduce_tensor(self, tensor: Tensor) -> Tensor:
@@ -178,29 +178,44 @@ class TrainingEngine:
 
         train_loader, val_loader: DataLoaders with the batch size per rank, whose samples are split over the ranks, or
             other iterables of batches. A loader with a DistributedSampler is used as it is.
-        criterion(output, target): returns the mean loss of a batch of (inputs, target). For all other batches, use
-            step_fn(model, batch): it returns the mean loss, or (loss, samples), or (loss, samples, metrics), where each
-            metric is its mean over the batch or a pair (sum, count).
-        optimizer, scheduler: from torch, for the parameters of the model. The scheduler steps after every epoch or
-            every optimizer step, depending on scheduler_interval; ReduceLROnPlateau gets the metric `monitor`.
+        criterion(output, target): returns the mean loss of a batch of (inputs, target).
+        step_fn(model, batch): instead of a criterion, for all other batches. It returns the mean loss, or (loss,
+            samples), or (loss, samples, metrics), where each metric is its mean over the batch or a pair (sum, count).
+        optimizer, scheduler: from torch, for the parameters of the model.
+        scheduler_interval: whether the scheduler steps after every epoch or after every optimizer step.
+            ReduceLROnPlateau gets the metric `monitor`.
+        num_epochs: passes over the data in total, including those before a resume.
+        save_best: save a checkpoint after an epoch that is the best so far.
+        save_last: save a checkpoint after every epoch, and when training is stopped.
+        gradient_accumulation_steps: batches per rank in one optimizer step.
+        clip_grad_norm: maximum gradient norm.
+        resume: True or "last" continues from the last checkpoint, if there is one; "best" or the folder of a checkpoint
+            continues from that one.
         metrics: name -> f(output, target), which returns one value per sample or (sum, count), or a torchmetrics
             object. Computed on the validation data, or on the training data if there is no val_loader.
         monitor: the metric that selects the best epoch. Lower is better if its name ends in "loss", otherwise higher.
-            Default: "val_loss", or "train_loss" without a val_loader.
-        gradient_accumulation_steps: batches per rank in one optimizer step. clip_grad_norm: maximum gradient norm.
-        resume: True or "last" continues from the last checkpoint, if there is one; "best" or the folder of a checkpoint
-            from that one.
-        save_last: save a checkpoint after every epoch, and when training is stopped. save_every_steps: also save one
-            every so many optimizer steps.
+            By default "val_loss", or "train_loss" without a val_loader.
+        save_every_steps: also save a checkpoint every so many optimizer steps.
         unused_parameters: whether a step may leave parameters without a gradient.
         callbacks: called for every optimizer step and for warnings.
+
         Raises UserError for mistakes of the caller.
         """
-        _check_counts(num_epochs, gradient_accumulation_steps)
-        task = Task(criterion, step_fn, metrics or {})
+        check_loader("train_loader", train_loader)
+        if val_loader is not None:
+            check_loader("val_loader", val_loader)
+        check_optimizer(optimizer, self.model)
+        check_scheduler(scheduler, scheduler_interval, optimizer)
+        check_count("num_epochs", num_epochs)
+        check_count("gradient_accumulation_steps", gradient_accumulation_steps)
+        if save_every_steps:
+            check_count("save_every_steps", save_every_steps)
+        check_clip_grad_norm(clip_grad_norm)
+        check_resume(resume)
+        check_callbacks(callbacks)
+        task = Task(criterion, step_fn, metrics if metrics is not None else {})
         if val_loader is None and any(map(is_torchmetric, task.metrics.values())):
             raise UserError("metrics: torchmetrics objects need a val_loader; pass one.")
-        self._check_optimizer(optimizer)
         source = step_source(train_loader, self.runtime, gradient_accumulation_steps, self.seed)
         self._optimizer = EngineOptimizer(optimizer, scheduler, scheduler_interval)
         self._task = task
@@ -217,17 +232,18 @@ class TrainingEngine:
             unused_parameters,
         )
         if save_every_steps:
-            loop.actions["save"] = Action(Trigger(save_every_steps, "steps"), lambda: self._save(self._last))
+            loop.actions["save"] = Action(Trigger(save_every_steps, "steps"), self._save_last)
         if self.device.type == "cpu":
             keep_freed_memory()
-        backup = self._checkpoint(resume)
+        loaded, self._loaded = self._loaded, None
+        backup = self._checkpoints.load(resume) if resume else loaded
         if backup is None:
-            self._start_fresh()
+            self._checkpoints.start_fresh()
+            self.history = History()
         else:
             self._resume(backup)
         with ExitStack() as stack:
-            for store in (self._last, self._best):
-                stack.callback(store.close)
+            stack.callback(self._checkpoints.close)
             board = TensorBoardCallbacks(self.folder / "tensorboard")
             stack.callback(board.close)
             while loop.epoch < num_epochs and not loop.stopped:
@@ -238,11 +254,11 @@ class TrainingEngine:
                 if self.is_main_process:
                     board.add_scalars(figures, self.history.num_epochs)
                 if save_best and is_best:
-                    self._save(self._best)
+                    self._checkpoints.save_best(self.state_dict())
                 if save_last:
-                    self._save(self._last)
+                    self._save_last()
             if loop.stopped and save_last:
-                self._save(self._last)
+                self._save_last()
         rank_context().step, rank_context().stopped = loop.step, loop.stopped
         self.runtime.barrier("saving")
         return self.history
@@ -296,6 +312,11 @@ class TrainingEngine:
 
         def step(model: nn.Module, batch: Any) -> tuple[Tensor, int, dict[str, Tensor]]:
             result = task.run(model, to_device(batch, self.device), measures)
+            if not result.loss.requires_grad:
+                raise UserError(
+                    "The loss does not depend on the trainable parameters of the model: compute it from the model's "
+                    "output, without detach() or item()."
+                )
             sums = {}
             for name, (total, count) in result.sums.items():
                 sums[name], sums[f"{name}/count"] = total, count
@@ -314,9 +335,12 @@ class TrainingEngine:
     ) -> dict[str, float]:
         """Returns {"loss": mean over all samples, name: value of each metric}, the same on every rank.
 
-        Every sample counts exactly once. criterion, metrics, step_fn: by default those of `train`. The model is
-        evaluated in evaluation mode, with its averaged weights if there are any.
+        Every sample counts exactly once. The model is evaluated in evaluation mode, with its averaged weights if there
+        are any.
+
+        criterion, metrics, step_fn: as in `train`; by default those of its last call.
         """
+        check_loader("loader", loader)
         before = self._task or Task(criterion, step_fn)
         given = criterion is not None or step_fn is not None
         task = Task(
@@ -349,6 +373,7 @@ class TrainingEngine:
 
         A batch is either the inputs, or a tuple whose first element is the inputs.
         """
+        check_loader("loader", loader)
         own: list[Tensor | None] = []
         with self._inference_mode():
             for step in step_source(loader, self.runtime, 1, self.seed).steps(0):
@@ -357,7 +382,10 @@ class TrainingEngine:
                 own.append(None if step.padding else self.model(inputs).cpu())
                 self.runtime.heartbeat.beat()
         ranks = self.runtime.gather_objects(own)
-        return torch.cat([part for parts in zip(*ranks, strict=True) for part in parts if part is not None])
+        outputs = [part for parts in zip(*ranks, strict=True) for part in parts if part is not None]
+        if not outputs:
+            raise UserError("loader yields no batches: there is nothing to predict.")
+        return torch.cat(outputs)
 
     def _inference_mode(self) -> ExitStack:
         """Inside, the model has its inference weights, is in evaluation mode and uses the precision of training."""
@@ -374,12 +402,12 @@ class TrainingEngine:
     @property
     def last_checkpoint(self) -> Path | None:
         """The folder of the newest checkpoint; its model.safetensors can be loaded into the bare model."""
-        return next(iter(self._last.paths()), None)
+        return self._checkpoints.last
 
     @property
     def best_checkpoint(self) -> Path | None:
         """The folder of the checkpoint of the best epoch."""
-        return next(iter(self._best.paths()), None)
+        return self._checkpoints.best
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume exactly: {"tensors": file -> name -> tensor, "data": plain data}.
@@ -402,42 +430,25 @@ class TrainingEngine:
 
         Raises UserError if it belongs to another model.
         """
+        check_state(state)
         backup = Backup(Path("state"), dict(state["tensors"]), dict(state["data"]))
+        self._load_model(backup)
+        self._loaded = backup if backup.data else None
+
+    def _save_last(self) -> None:
+        self._checkpoints.save_last(self.state_dict())
+
+    def _load_model(self, backup: Backup) -> None:
         try:
             self.model.load_state_dict(backup.tensors["model"])
         except RuntimeError as error:
             raise UserError(
                 f"The checkpoint belongs to another model: {str(error).splitlines()[-1].strip()}"
             ) from error
-        self._loaded = backup if backup.data else None
-
-    def _checkpoint(self, resume: bool | str | os.PathLike | None) -> Backup | None:
-        """The checkpoint to continue from, if any."""
-        loaded, self._loaded = self._loaded, None
-        if resume is True or resume == "last":
-            return newest_backup(self._last, self.runtime)
-        if resume == "best":
-            return newest_backup(self._best, self.runtime)
-        if resume:
-            path = Path(resume)
-            return BackupStore(path.parent, 1, lambda path, step: None, self._warnings.on_warning).load(path.name)
-        return loaded
-
-    def _start_fresh(self) -> None:
-        """Removes this engine's earlier checkpoints. Raises UserError on every rank if another's are there."""
-        paths = [path for store in (self._last, self._best) for path in store.paths()] if self.is_main_process else []
-        if self.runtime.broadcast(bool(paths) and not self._has_saved, "looking for checkpoints"):
-            raise UserError(
-                f"{self.folder} holds checkpoints of an earlier training: pass resume=True to continue it, or another "
-                "experiment_name."
-            )
-        for path in paths:
-            remove_folder(path)
-        self.history = History()
 
     def _resume(self, backup: Backup) -> None:
         """Restores loop, history and model from the checkpoint."""
-        self.model.load_state_dict(backup.tensors["model"])
+        self._load_model(backup)
         names = {*self._loop.trainable, *(name for name, _ in self.model.named_buffers())}
         training = backup.tensors.get("training") or {
             name: value for name, value in backup.tensors["model"].items() if name in names
@@ -447,104 +458,12 @@ class TrainingEngine:
         self.history = History.from_json(own["history"])
         self._totals.from_json(own["epoch_totals"])
 
-    def _save(self, store: BackupStore) -> None:
-        state = self.state_dict()
-        self._has_saved = True
-        if self.is_main_process:
-            store.folder.mkdir(parents=True, exist_ok=True)
-            store.write(state["tensors"], state["data"])
-
-    # --- helpers --------------------------------------------------------------------------------------------------
-
-    def _check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise UserError(f"optimizer: {type(optimizer).__name__} is not a torch optimizer; pass an instance of one.")
-        own = set(self.model.parameters())
-        if any(param not in own for group in optimizer.param_groups for param in group["params"]):
-            raise UserError("optimizer: it has parameters that are not the model's; create it with model.parameters().")
-
-
-class EpochTotals(TrainCallbacks):
-    """Sums loss and metrics over the samples of an epoch."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, list[float]] = {}
-
-    def clear(self) -> None:
-        self._sums.clear()
-
-    def on_step(self, info: StepInfo) -> None:
-        if info.loss is None:  # the step was skipped
-            return
-        figures = {name: value for name, value in info.metrics.items() if not name.startswith("lr/")}
-        for name, value in {"train_loss": info.loss, **figures}.items():
-            entry = self._sums.setdefault(name, [0.0, 0.0])
-            entry[0] += value * info.samples
-            entry[1] += info.samples
-
-    def means(self) -> dict[str, float]:
-        return {name: total / count for name, (total, count) in self._sums.items()} or {"train_loss": float("nan")}
-
-    def to_json(self) -> dict[str, list[str]]:
-        return {name: [repr(value) for value in entry] for name, entry in self._sums.items()}  # JSON has no nan
-
-    def from_json(self, sums: dict[str, list[str]]) -> None:
-        self._sums = {name: [float(value) for value in entry] for name, entry in sums.items()}
-
 
 class PrintWarnings(TrainCallbacks):
     """Prints warnings."""
 
     def on_warning(self, text: str) -> None:
         print_line(f"Warning: {text}")
-
-
-def _make_runtime(
-    device: torch.device | str | None,
-    distributed: bool,
-    local_rank: int,
-    world_size: int,
-    backend: str | None,
-    sync_batchnorm: bool,
-) -> Runtime:
-    heartbeat = rank_context().heartbeat
-    if not distributed:
-        return Runtime(torch.device(device) if device is not None else default_device(), heartbeat)
-    config = _settings(backend)
-    with heartbeat.phase("joining"):
-        joined_local, _, joined_size = setup_distributed(config, tell=None)
-    if (world_size > 1 and joined_size != world_size) or (local_rank > 0 and joined_local != local_rank):
-        raise UserError(
-            f"TrainingEngine(local_rank={local_rank}, world_size={world_size}): this process is local rank "
-            f"{joined_local} of {joined_size} ranks; call TrainingEngine.setup_distributed first, or start the program "
-            "with torchrun."
-        )
-    runtime = create_runtime(config, heartbeat, sync_batch_norm=sync_batchnorm)
-    if device is not None and torch.device(device).type != runtime.device.type:
-        raise UserError(f"device {str(device)!r}: the ranks have joined with {runtime.device}; omit device.")
-    return runtime
-
-
-def _settings(backend: str | None, precision: str = "no") -> TrainConfig:
-    """The settings with which the ranks are joined."""
-    model = ModelConfig(mixed_precision=precision)
-    return TrainConfig(model=model, enable_multi_gpu=True, distributed_backend=backend or "auto")
-
-
-def _amp_dtype(use_amp: bool, dtype: torch.dtype | None, device: torch.device) -> torch.dtype | None:
-    if not use_amp:
-        return None
-    if dtype not in PRECISIONS:
-        raise UserError(f"amp_dtype {dtype}: use torch.bfloat16 or torch.float16.")
-    if dtype is None:
-        return torch.bfloat16 if supports_bf16(device) else torch.float16
-    return dtype
-
-
-def _check_counts(num_epochs: int, accumulation: int) -> None:
-    for name, value in {"num_epochs": num_epochs, "gradient_accumulation_steps": accumulation}.items():
-        if value < 1:
-            raise UserError(f"{name} {value}: it must be at least 1.")
 
 
 def _mark_last(steps: Iterator[LoadedStep]) -> Iterator[tuple[LoadedStep, bool]]:

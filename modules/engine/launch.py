@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment, spawn_variables
+from modules.engine.arguments import check_backend, check_count, check_function
 from modules.engine.RankContext import RankContext, enter_rank
 from modules.engine.worker import distributed_train_worker
 from modules.launch.launchers import SpawnLauncher
@@ -53,19 +54,26 @@ def launch_distributed_training(
 ) -> Any:
     """Calls `train_fn(rank, world_size, **kwargs)` on `world_size` ranks of this machine; returns rank 0's result.
 
-    world_size: by default the number of GPUs, or 2 without a GPU. backend: "nccl" or "gloo"; by default "nccl" with
-    NVIDIA GPUs. In a process that torchrun, accelerate or srun has started as a rank, calls `train_fn` as that rank and
-    returns its result.
-    A single rank runs in this process. If the ranks can't join, one process trains alone. If a rank dies, raises or
-    hangs, the others are ended. The first Ctrl-C stops training after the current step, with a checkpoint.
-    Call it from the main thread, inside `if __name__ == "__main__":`. Functions and data are sent to the ranks with
-    cloudpickle, which supports lambdas and closures.
+        launch_distributed_training(train, world_size=2, lr=1e-3)  # calls train(rank, 2, lr=1e-3) on each rank
+
+    Call it from the main thread, inside `if __name__ == "__main__":`. A single rank runs in this process. In a process
+    that torchrun, accelerate or srun has started as a rank, it calls `train_fn` as that rank and returns its result.
+    If the ranks can't join, one process trains alone. If a rank dies, raises or hangs, the others are ended. The first
+    Ctrl-C stops training after the current step, with a checkpoint.
+
+    train_fn: by default `distributed_train_worker`.
+    world_size: by default the number of GPUs, or 2 without a GPU.
+    backend: "nccl" or "gloo"; by default "nccl" with NVIDIA GPUs.
+    kwargs: sent to the ranks with cloudpickle, as is train_fn, so lambdas and closures are fine.
+
     Raises UserError, with a one-sentence message, if something can't be sent or if the ranks have failed.
     """
+    check_backend(backend)
+    check_function("train_fn", train_fn)
     environment = find_environment()
     if environment is not None and environment.world_size > 1:
         return _train_as(environment.rank, environment.world_size, backend, train_fn, kwargs)
-    num_ranks = _num_ranks(world_size)
+    num_ranks = _num_ranks(world_size, backend)
     if num_ranks == 1:
         print_line("Training on one device, in this process.")
         return train_fn(0, 1, **kwargs)
@@ -131,7 +139,7 @@ def run_rank(
     outlast_readers()
     attempt = int(variables[ATTEMPT_VARIABLE])
     os.environ.update(variables)
-    os.environ.update(spawn_variables(local_rank, TrainConfig(), num_ranks, port, run_id, attempt))
+    os.environ.update(spawn_variables(local_rank, num_ranks, port, run_id, attempt=attempt))
     folder, lifeline = RunFolder(folder_path), Lifeline.from_environment(local_rank)
     dump_stacks_on_request(folder.stacks_path(local_rank))
     callbacks = TrainCallbacks()
@@ -170,11 +178,18 @@ def _train_as(rank: int, world_size: int, backend: str | None, train_fn: Callabl
     return result
 
 
-def _num_ranks(world_size: int | None) -> int:
+def _num_ranks(world_size: int | None, backend: str | None) -> int:
+    gpus = list_gpus()
+    by_default = ranks_here(TrainConfig(enable_multi_gpu=True), gpus, num_cores())
     if world_size is None:
-        return ranks_here(TrainConfig(enable_multi_gpu=True), list_gpus(), num_cores())
-    if world_size < 1:
-        raise UserError(f"world_size {world_size}: it must be at least 1.")
+        return by_default
+    check_count("world_size", world_size)
+    if gpus and world_size > by_default and backend != "gloo":
+        raise UserError(
+            f"world_size {world_size}: there {'are' if by_default > 1 else 'is'} {by_default} "
+            f"GPU{'s' if by_default > 1 else ''}, which NCCL's ranks can't share; use at most {by_default}, or "
+            "backend='gloo'."
+        )
     return world_size
 
 

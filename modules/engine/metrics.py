@@ -70,7 +70,30 @@ class MeanFigures:
         for name in dict.fromkeys(name for rank in ranks for name in rank):
             total, count = (sum(rank[name][i] for rank in ranks if name in rank) for i in range(2))
             figures[name] = total / count if count else float("nan")
-        for name, metric in self._metrics.items():
-            if is_torchmetric(metric):  # it sums over the ranks itself
-                figures[name] = float(metric.compute())
+        objects = {name: metric for name, metric in self._metrics.items() if is_torchmetric(metric)}
+        without = [rank for rank, sums in enumerate(ranks) if not sums]
+        lists = [name for name, metric in objects.items() if _has_lists(metric)]
+        if lists and figures and without:  # torchmetrics can't combine an empty list with those of the other ranks
+            raise UserError(
+                f"metric {lists[0]!r}: rank {without[0]} has no samples to compute it from; use a val_loader with at "
+                f"least {len(ranks)} batches, or fewer ranks."
+            )
+        for name, metric in objects.items():
+            figures[name] = _number(name, metric.compute())  # it combines the ranks itself
         return figures
+
+
+def _has_lists(metric: Any) -> bool:
+    """Whether it collects the outputs of all batches, as torchmetrics' AUROC does, instead of summing over them."""
+    return any(isinstance(state, list) for state in getattr(metric, "metric_state", {}).values())
+
+
+def _number(name: str, value: Any) -> float:
+    """The result of a torchmetrics object. Raises UserError if it is not a single number."""
+    if hasattr(value, "__float__") and (not isinstance(value, Tensor) or value.numel() == 1):
+        return float(value)
+    found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    raise UserError(
+        f"metric {name!r} computes {found}, but the history has one number per epoch: choose an average, such as "
+        "average='macro', or pass a MetricCollection itself as metrics."
+    )

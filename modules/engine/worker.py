@@ -33,9 +33,17 @@ def distributed_train_worker(
 ) -> History:
     """Trains as `rank` of `world_size` and returns the history, which is the same on every rank.
 
-    batch_size: per rank. num_workers: data loading processes per rank. engine_kwargs: for TrainingEngine.
-    train_kwargs: for TrainingEngine.train, such as num_epochs.
-    The model is created after seeding torch with the engine's seed.
+    What `launch_distributed_training` calls if it is given no function.
+
+    model_fn(): returns the model. Before, torch is seeded with the engine's seed.
+    train_dataset, val_dataset: the whole datasets, on every rank.
+    batch_size: per rank.
+    num_workers: data loading processes per rank.
+    optimizer_fn(parameters): returns the optimizer.
+    criterion_fn(): returns the criterion; not needed with a step_fn in train_kwargs.
+    scheduler_fn(optimizer): returns the scheduler.
+    engine_kwargs: further arguments of TrainingEngine.
+    train_kwargs: further arguments of TrainingEngine.train, such as num_epochs.
     """
     engine_kwargs, is_distributed = dict(engine_kwargs or {}), world_size > 1
     if is_distributed:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from modules.config.methods import methods_for
+from modules.diffusion.timesteps import ShiftLaw
 from modules.families.Codec import Codec
 from modules.families.PublishedModel import PublishedModel
 from modules.families.TextEncoding import Conditioning, TextEncoding
@@ -58,6 +59,7 @@ class Family:
     takes_sizes: whether the denoiser takes the original size, crop and bucket of each image (`Batch.sizes`).
     takes_guidance: whether the denoiser takes a guidance scale, as guidance-distilled models do.
     patch_size: latent cells along each side of a token, for shifting timesteps by resolution.
+    shift_law: how the shift of timesteps by resolution grows with the size of an image, as in ResolutionShift.
     partly_unused: components with weights that the forward pass does not use, so that they never get a gradient.
     frozen_layers: component -> layers that are never trained, because other programs' file formats can't hold them.
     accepts: whether a model_index.json with one of the pipelines belongs to this family and not to a variant.
@@ -102,6 +104,7 @@ class Family:
     takes_sizes: bool = False
     takes_guidance: bool = False
     patch_size: int = 2
+    shift_law: ShiftLaw = "exponential"
     partly_unused: tuple[str, ...] = ()
     frozen_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     accepts: Callable[[Mapping[str, Any]], bool] = lambda index: True
@@ -128,6 +131,11 @@ class Family:
     @property
     def text_encoders(self) -> tuple[str, ...]:
         return self.text.encoders
+
+    @property
+    def trainable_text_encoders(self) -> tuple[str, ...]:
+        """The text encoders that a method which trains weights can train."""
+        return self.text.encoders if self.text.trainable else ()
 
     @property
     def text_components(self) -> tuple[str, ...]:

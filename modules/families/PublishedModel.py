@@ -72,7 +72,7 @@ T5_XXL = Component(
     {"d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu"},
     "T5Config",
 )
-# from the config.json of Qwen/Qwen2.5-VL-7B-Instruct
+# Qwen2.5-VL-7B
 QWEN_2_5_VL = Component(
     "transformers.Qwen2_5_VLForConditionalGeneration",
     {
@@ -88,7 +88,7 @@ QWEN_2_5_VL = Component(
     },
     "Qwen2_5_VLConfig",
 )
-# from the config.json files of Qwen/Qwen3-VL-4B-Instruct and Qwen/Qwen3-VL-8B-Instruct
+# Qwen3-VL-4B
 _QWEN_3_VL_ROPE = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
 QWEN_3_VL_4B = Component(
     "transformers.Qwen3VLModel",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,9 +17,11 @@ Conditioning = Mapping[str, "Tensor | list[Tensor]"]
 class TextEncoding:
     """The text encoding of a family.
 
-    outputs: a name for each value that `encode_prompt` returns, or None to drop it. Names equal the argument of the
-        pipeline's `__call__` that takes the value, so that cached records can be used for training and sampling.
+    outputs: a name for each value that `encode_prompt` returns, or None to drop it; one name if it returns a list.
+        Names equal the argument of the pipeline's `__call__` that takes the value, so that cached records can be used
+        for training and sampling.
     encoders, tokenizers: the components of the pipeline that encode text.
+    trainable: whether gradients pass through `encode_prompt`, so that the encoders can be trained.
     options: further arguments for `encode_prompt`, and for `__call__` if it has them.
     empty_options: options that differ for the empty prompt, so that caption dropout encodes it as the pipeline encodes
         a missing negative prompt.
@@ -27,8 +29,10 @@ class TextEncoding:
         pipeline's own encoding of a missing negative prompt; () if that is the encoding of "".
     empty_prompt: the text that takes the place of an empty prompt, in caption dropout and, if no negative prompt is
         given, in sampling. "" if the pipeline encodes "" itself where a negative prompt is missing.
+    select: outputs of `encode_prompt` by name -> what to keep of them, for pipelines that return more than they need.
     collate: "stack" if all prompts give the same shapes; "pad" if the outputs in `padded` differ in length (their first
-        axis) and are padded with zeros; "list" if the denoiser takes a list.
+        axis) and are padded with zeros; "list" if the denoiser takes a list; "group" if it takes no mask, so that only
+        texts of the same length can share a forward pass. Outputs that differ in length are then lists.
     mask: name of a bool[B, length] tensor that is True where padded outputs are not padding; "" for none. Batches
         without padding have none, because denoisers are faster without it.
     """
@@ -36,11 +40,13 @@ class TextEncoding:
     outputs: tuple[str | None, ...]
     encoders: tuple[str, ...]
     tokenizers: tuple[str, ...]
+    trainable: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
     empty_options: Mapping[str, Any] = field(default_factory=dict)
     empty_outputs: tuple[str | None, ...] = ()
     empty_prompt: str = ""
-    collate: Literal["stack", "pad", "list"] = "stack"
+    select: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda outputs: outputs
+    collate: Literal["stack", "pad", "list", "group"] = "stack"
     padded: tuple[str, ...] = ()
     mask: str = ""
 
@@ -56,6 +62,9 @@ def collate_text(text: TextEncoding, records: list[Mapping[str, Tensor]]) -> dic
     columns = {name: [record[name] for record in records] for name in records[0]}
     if text.collate == "list":
         return columns
+    if text.collate == "group":
+        alike = {name: len({value.shape for value in values}) == 1 for name, values in columns.items()}
+        return {name: torch.stack(values) if alike[name] else values for name, values in columns.items()}
     batch = {
         name: pad_sequence(values, batch_first=True) if name in text.padded else torch.stack(values)
         for name, values in columns.items()

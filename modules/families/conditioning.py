@@ -13,7 +13,7 @@ from modules.families.TextEncoding import collate_text
 
 if TYPE_CHECKING:
     import torch
-    from diffusers import DiffusionPipeline
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import Tensor
 
     from modules.families.Family import Family
@@ -40,7 +40,7 @@ def encode_text(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> 
 def encode_records(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list[dict[str, Tensor]]:
     """The conditioning of each prompt, without a batch axis, as stored in the cache."""
     numbers = range(len(prompts))
-    if family.text.collate == "pad":  # one at a time, or they would be padded to the longest
+    if family.text.collate in ("pad", "group"):  # one at a time, or they would be padded to the longest
         groups = [[number] for number in numbers]
     elif family.text.empty_options or family.text.empty_outputs:
         groups = [[number for number in numbers if bool(prompts[number]) is spoken] for spoken in (True, False)]
@@ -65,7 +65,9 @@ def _encode(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list
             prompt=expand_textual_inversion(pipe, [prompt or family.text.empty_prompt for prompt in prompts]),
             **{name: value for name, value in arguments.items() if name in taken},
         )
-    named = {name: value for name, value in zip(names, outputs, strict=True) if name is not None}
+    values = outputs if isinstance(outputs, tuple) else (outputs,)
+    outputs = {name: value for name, value in zip(names, values, strict=True) if name is not None}
+    named = family.text.select(outputs)
     return [{name: value[row] for name, value in named.items()} for row in range(len(prompts))]
 
 

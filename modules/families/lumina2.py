@@ -41,7 +41,7 @@ LUMINA_2 = Family(
     typical_bytes=21e9,
     partly_unused=("text_encoder",),  # the denoiser uses the input of its last layer
     published=PublishedModel(
-        # from the config.json of Alpha-VLLM/Lumina-Image-2.0
+        # with the width of Gemma 2 2B
         denoiser=Component("diffusers.Lumina2Transformer2DModel", {"cap_feat_dim": 2304}),
         vae=KL_VAE_16,
         text_encoders=((Component("transformers.Gemma2Model", config_class="Gemma2Config"), 256),),

@@ -41,20 +41,24 @@ def unpack_cells(packed_BNC: Tensor, shape: tuple[int, ...]) -> Tensor:
     return packed_BNC.transpose(1, 2).reshape(shape)
 
 
-def patched_codec(patch: Callable[[Tensor], Tensor], unpatch: Callable[[Tensor], Tensor]) -> Codec:
-    """The codec for a VAE whose statistics have the channels in the order that `patch` gives them."""
+def patched_codec(
+    patch: Callable[[Tensor], Tensor], unpatch: Callable[[Tensor], Tensor], eps: float | None = None
+) -> Codec:
+    """The codec for a VAE whose statistics have the channels in the order that `patch` gives them.
+
+    eps: added to the variances; None for that in the VAE's config.
+    """
 
     def encode(vae: nn.Module, pixels_BCHW: Tensor) -> Posterior:
         cells = encode_to_distribution(vae, pixels_BCHW)
         mean, std = patch(cells.mean), patch(cells.std)
         return SimpleNamespace(mean=mean, std=std, mode=lambda: mean, kl=cells.kl)
 
-    return Codec(_batch_norm_stats, encode, lambda vae, raw_BCHW: decode(vae, unpatch(raw_BCHW)), _shape)
+    def stats(vae: nn.Module) -> tuple[Tensor, Tensor]:
+        variance = vae.bn.running_var + (vae.config.batch_norm_eps if eps is None else eps)
+        return vae.bn.running_mean.view(1, -1, 1, 1), variance.rsqrt().view(1, -1, 1, 1)
 
-
-def _batch_norm_stats(vae: nn.Module) -> tuple[Tensor, Tensor]:
-    variance = vae.bn.running_var + vae.config.batch_norm_eps
-    return vae.bn.running_mean.view(1, -1, 1, 1), variance.rsqrt().view(1, -1, 1, 1)
+    return Codec(stats, encode, lambda vae, raw_BCHW: decode(vae, unpatch(raw_BCHW)), _shape)
 
 
 def _shape(vae: nn.Module, width: int, height: int, num_frames: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from modules.families.Family import DenoiserCall
 
 if TYPE_CHECKING:
     import torch
-    from diffusers import DiffusionPipeline
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import Tensor
 
     from modules.diffusion.objectives import Objective
@@ -43,13 +43,31 @@ def predict(
     scale = noised.new_full((len(noised),), guidance, dtype=torch.float32) if family.takes_guidance else None
     call = DenoiserCall(getattr(pipe, family.denoisers[0]), noised, timestep, text, noised.shape, sizes, scale)
     if family.experts is None:
-        return _call(family, call)
+        return _call_by_text(family, call)
     timesteps = (timestep if host_timestep is None else host_timestep).tolist()
     parts: list[tuple[list[int], Tensor]] = []
     for name, (low, high) in family.experts(pipe.config).items():
         rows = [row for row, t in enumerate(timesteps) if low <= t < high]
         if rows:
-            parts.append((rows, _call(family, replace(_rows_of(call, rows), denoiser=getattr(pipe, name)))))
+            parts.append((rows, _call_by_text(family, replace(_rows_of(call, rows), denoiser=getattr(pipe, name)))))
+    return _in_order(parts)
+
+
+def _call_by_text(family: Family, call: DenoiserCall) -> Tensor:
+    """Passes rows whose texts have the same shapes to the denoiser together, if it can't take others at once."""
+    import torch
+
+    lists = [value for value in call.text.values() if isinstance(value, list)]
+    if family.text.collate != "group" or not lists:
+        return _call(family, call)
+    groups: dict[tuple, list[int]] = {}
+    for row in range(len(call.latents)):
+        groups.setdefault(tuple(value[row].shape for value in lists), []).append(row)
+    parts = []
+    for rows in groups.values():
+        part = _rows_of(call, rows)
+        text = {name: torch.stack(value) if isinstance(value, list) else value for name, value in part.text.items()}
+        parts.append((rows, _call(family, replace(part, text=text))))
     return _in_order(parts)
 
 
@@ -89,7 +107,7 @@ def _rows_of(call: DenoiserCall, rows: list[int]) -> DenoiserCall:
 
 
 def _in_order(parts: list[tuple[list[int], Tensor]]) -> Tensor:
-    """Merges the predictions of all experts. parts: (row numbers, predictions of these rows) of each expert."""
+    """Merges the predictions of several forward passes. parts: (row numbers, predictions of these rows) of each."""
     import torch
 
     if len(parts) == 1:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import modules.families
 from modules.families.Family import Family
 
 if TYPE_CHECKING:
-    from diffusers import DiffusionPipeline
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 
 
 def _declared() -> dict[str, Family]:
     """The declared families, sorted by label, which is the order in the window."""
-    names = [found.name for found in pkgutil.iter_modules(modules.families.__path__, "modules.families.")]
+    names = [found.name for found in pkgutil.iter_modules([os.path.dirname(__file__)], f"{__package__}.")]
     values = (value for name in names if name != __name__ for value in vars(import_module(name)).values())
     families = {family.name: family for family in values if isinstance(family, Family)}
     return dict(sorted(families.items(), key=lambda item: item[1].label.casefold()))

@@ -22,7 +22,7 @@ def timestep_distribution(
         inverse_cdf = _inverse_cdf(settings)
         by_resolution = settings.shift_by == "resolution"
         factor = settings.shift if settings.shift_by == "factor" else 1.0
-        shift = _resolution_shift(scheduler_config) if by_resolution else factor
+        shift = _resolution_shift(family, scheduler_config) if by_resolution else factor
     low, high = settings.min_timestep / 1000, settings.max_timestep / 1000
     return TimestepDistribution(inverse_cdf, shift, low, high, family.patch_size)
 
@@ -32,7 +32,7 @@ def _own(family: Family, scheduler_config: Mapping[str, Any]) -> tuple[InverseCd
     if family.objective == "ddpm":
         return None, 1.0
     if scheduler_config.get("use_dynamic_shifting", False):
-        return logit_normal(0.0, 1.0), _resolution_shift(scheduler_config)
+        return logit_normal(0.0, 1.0), _resolution_shift(family, scheduler_config)
     shifts = (scheduler_config.get(name) for name in ("flow_shift", "shift"))  # flow_shift: multistep schedulers
     return logit_normal(0.0, 1.0), next((shift for shift in shifts if shift is not None), 1.0)
 
@@ -48,7 +48,7 @@ def _inverse_cdf(settings: DiffusionConfig) -> InverseCdf | None:
     return None
 
 
-def _resolution_shift(scheduler_config: Mapping[str, Any]) -> ResolutionShift:
+def _resolution_shift(family: Family, scheduler_config: Mapping[str, Any]) -> ResolutionShift:
     """The parameters in the scheduler's config, with the defaults of diffusers for those that it lacks."""
     default = ResolutionShift()
     return ResolutionShift(
@@ -56,4 +56,5 @@ def _resolution_shift(scheduler_config: Mapping[str, Any]) -> ResolutionShift:
         scheduler_config.get("max_shift", default.max_shift),
         scheduler_config.get("base_image_seq_len", default.base_tokens),
         scheduler_config.get("max_image_seq_len", default.max_tokens),
+        family.shift_law,
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from modules.launch.lifeline import LOST_EXIT_CODE, LifelineServer, RankState
+from modules.launch.lifeline import LOST_EXIT_CODE, LifelineServer, RankError, RankState
 
 SETTLE_SECONDS = 1.0  # from the first sign of trouble to the verdict: a symptom may be seen before its cause
 START_SECONDS = 600.0  # for a rank to connect: importing libraries from a network disk takes minutes
@@ -114,7 +114,7 @@ class RankWatch:
     def _trouble(self, rank: int, now: float) -> Failure | None:
         state = self._server.ranks.get(rank)
         if state is not None and state.error is not None:
-            return _said(state)
+            return _said(state, state.error)
         if rank in self._exits:
             return _exited(rank, state, *self._exits[rank])
         if state is None:
@@ -124,7 +124,7 @@ class RankWatch:
         return None if state.done else self._hung(state, now)
 
     def _not_started(self, rank: int, now: float) -> Failure | None:
-        silent_since = max(self._started, self._awake_since)
+        silent_since = max(now if self._started is None else self._started, self._awake_since)
         if now - silent_since <= START_SECONDS:
             return None
         return Failure(rank, "hung", f"Rank {rank} has not started within {START_SECONDS:g} s.", now)
@@ -188,8 +188,7 @@ def _causes_first(failure: Failure) -> tuple[int, float]:
     return group, failure.time
 
 
-def _said(state: RankState) -> Failure:
-    error = state.error
+def _said(state: RankState, error: RankError) -> Failure:
     return Failure(
         state.rank,
         "user_error" if error.is_user_error else "error",

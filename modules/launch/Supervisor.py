@@ -170,7 +170,7 @@ class Supervisor:
 
     def _end_lingering(self, ranks: _Ranks) -> bool:
         """End ranks that are all done but have not exited in time; returns False while they may still take longer."""
-        if time.monotonic() - max(state.done_at for state in ranks.server.ranks.values()) < LINGER_SECONDS:
+        if time.monotonic() - max(state.done_at or 0.0 for state in ranks.server.ranks.values()) < LINGER_SECONDS:
             return False
         self._callbacks.on_warning(f"The training is done, but its ranks did not end within {LINGER_SECONDS:g} s.")
         ranks.launcher.kill()

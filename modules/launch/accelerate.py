@@ -94,8 +94,11 @@ def apply_accelerate_options(
 def accelerate_option(name: str, env: Env = os.environ, arguments: Sequence[str] | None = None) -> str:
     """What `accelerate launch` was given as its option --`name`, or in its file, in lower case.
 
-    Empty where it was given nothing, and in a process that accelerate has not started. arguments: of accelerate's
-    command line; those of `launcher_arguments` by default.
+        use_amp = accelerate_option("mixed_precision") in ("bf16", "fp16")
+
+    Empty if it was given nothing, and in a process that accelerate has not started.
+
+    arguments: of accelerate's command line; by default those of the parent process.
     """
     if not is_accelerate_launch(env):
         return ""

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 from modules.config.visible_text import find_hidden
 from modules.machine.run_shape import uses_torchrun
 from modules.session.RunFolder import RunFolder

@@ -17,7 +17,7 @@ from modules.launch.lifeline import LOST_EXIT_CODE, Lifeline, LifelineServer
 from modules.launch.parent_watch import wait_for_end_of
 from modules.launch.rank import end_process, train_as_rank
 from modules.launch.RankWatch import watch_in_thread
-from modules.launch.run import Outcome, record_end
+from modules.launch.run import record_end
 from modules.launch.stacks import with_stacks
 from modules.session.FolderCommands import STARTED_VARIABLE
 from modules.session.printing import print_text
@@ -28,41 +28,41 @@ from modules.session.signals import remember_signals
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-    from modules.config.TrainConfig import TrainConfig
     from modules.distributed.environments import RankEnvironment
-    from modules.launch.plan import LaunchPlan
+    from modules.launch.plan import JoinPlan
     from modules.launch.RankWatch import Failure
 
 VERDICT_SECONDS = 5.0
+REFUSAL_SECONDS = 2.0  # for one rank to print what is wrong before the launcher ends it because of the others
+READ_SECONDS = 10.0  # for the others to read a refusal of rank 0
 REFUSED = 2  # the exit code for any other invalid setting, too
 
 
-def join_training(config: TrainConfig, plan: LaunchPlan) -> NoReturn:
+def join_training(plan: JoinPlan) -> NoReturn:
     """Train as the rank that a launcher has assigned to this process, then exit: with 0 if finished or stopped.
 
     Unless the launcher itself runs under a supervisor of Chorus, the ranks of a machine watch each other.
     Raises UserError for what can be refused before the ranks have met.
     """
-    environment, resume = plan.environment, plan.resume
+    environment = plan.environment
     started = float(os.environ.get(STARTED_VARIABLE) or time.time())
     lifeline, watch = Lifeline.from_environment(environment.rank), None
     is_supervised = lifeline is not None
-    stops, requeues = plan.stop_signals, plan.requeue_signals
-    remember_signals(requeues)
-    config = with_found_ranks(config, environment)
-    folder = RunFolder(config.workspace_dir)
+    remember_signals(plan.requeue_signals)
+    folder = RunFolder(plan.config.workspace_dir)
     held = contextlib.ExitStack()  # until the process ends
-    if not is_supervised:
+    if lifeline is None:
         launcher = LauncherWatch(environment.rank)
         if environment.has_store:  # else the parent may be a shell that started the rank by hand and may exit
             launcher.start()
-        lifeline, watch = _meet(config, environment, folder, resume, held)
+        lifeline, watch = _meet(plan, folder, held)
         launcher.folder = folder
-    remember_signals(stops)  # even after the training: torchrun's SIGTERM to all others must not preempt the verdict
-    outcome = train_as_rank(config, environment, lifeline, resume, started, (*stops, *requeues))
+    # even after the training: torchrun's SIGTERM to all others must not preempt the verdict
+    remember_signals(plan.stop_signals)
+    outcome = train_as_rank(plan, lifeline, started)
     if outcome.status == "failed":
-        if not outcome.is_symptom:  # torchrun takes the earliest reported error as the cause
-            _tell_torchrun(outcome)
+        if outcome.error is not None and not outcome.is_symptom:  # torchrun takes the earliest one as the cause
+            _tell_torchrun(outcome.error)
         if not is_supervised:  # the verdict ends this process; it may come from one of its own threads
             time.sleep(VERDICT_SECONDS)
     elif not is_supervised and environment.rank == 0:
@@ -74,37 +74,34 @@ def join_training(config: TrainConfig, plan: LaunchPlan) -> NoReturn:
     end_process(outcome, lifeline)
 
 
-def with_found_ranks(config: TrainConfig, environment: RankEnvironment) -> TrainConfig:
-    """`config` with the ranks that the launcher has actually started."""
-    return replace(
-        config,
-        enable_multi_gpu=environment.world_size > 1,
-        world_size=environment.local_world_size,
-        num_nodes=environment.num_nodes,
-        node_rank=environment.node_rank,
-        master_addr=environment.master_addr,
-    )
-
-
-def _meet(
-    config: TrainConfig, environment: RankEnvironment, folder: RunFolder, resume: bool, held: contextlib.ExitStack
-) -> tuple[Lifeline, threading.Thread | None]:
+def _meet(plan: JoinPlan, folder: RunFolder, held: contextlib.ExitStack) -> tuple[Lifeline, threading.Thread | None]:
     """Join the process group, let rank 0 prepare the run folder, and connect this machine's ranks to their watch.
 
     Also returns the thread of the watch if this rank hosts it.
     """
     from modules.distributed.setup_distributed import run_store, setup_distributed
 
-    setup_distributed(config, tell=None)  # which devices train is reported later, when there is a log
+    environment = plan.environment
+    setup_distributed(plan.config, tell=None)  # which devices train is reported later, when there is a log
     store = run_store()
     if environment.rank == 0:
-        store.set("refusal", _take_folder(folder, resume, held))
+        store.set("refusal", _take_folder(folder, plan.resume, held))
     refusal = store.get("refusal").decode()
-    if refusal and environment.rank == 0:
-        raise UserError(refusal)
-    if refusal:  # rank 0 reports it
-        raise SystemExit(REFUSED)
+    if refusal:
+        _end_refused(environment, store, refusal)
     return _connect(environment, folder, store)
+
+
+def _end_refused(environment: RankEnvironment, store: Store, refusal: str) -> NoReturn:
+    """Raises UserError on rank 0, once the others have read the refusal: the store may end with its process."""
+    if environment.rank > 0:
+        store.add("refused", 1)
+        time.sleep(REFUSAL_SECONDS)
+        raise SystemExit(REFUSED)
+    deadline = time.monotonic() + READ_SECONDS
+    while store.add("refused", 0) < environment.world_size - 1 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    raise UserError(refusal)
 
 
 def _take_folder(folder: RunFolder, resume: bool, held: contextlib.ExitStack) -> str:
@@ -120,9 +117,7 @@ def _take_folder(folder: RunFolder, resume: bool, held: contextlib.ExitStack) ->
     return ""
 
 
-def _connect(
-    environment: RankEnvironment, folder: RunFolder, store: Store
-) -> tuple[Lifeline, threading.Thread | None]:
+def _connect(environment: RankEnvironment, folder: RunFolder, store: Store) -> tuple[Lifeline, threading.Thread | None]:
     """Connect this rank to the watch over its machine, which local rank 0 runs in a thread."""
     node = environment.node_rank
     leader = environment.rank - environment.local_rank
@@ -186,14 +181,14 @@ class LauncherWatch(threading.Thread):
         os._exit(LOST_EXIT_CODE)
 
 
-def _tell_torchrun(outcome: Outcome) -> None:
-    """Report the error for the summary that torchrun prints. Does nothing under another launcher."""
+def _tell_torchrun(error: Exception) -> None:
+    """Report `error` for the summary that torchrun prints. Does nothing under another launcher."""
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-    parts = outcome.error.args  # torchrun prints them verbatim
-    outcome.error.args = tuple(visible_text(part) if isinstance(part, str) else part for part in parts)
+    parts = error.args  # torchrun prints them verbatim
+    error.args = tuple(visible_text(part) if isinstance(part, str) else part for part in parts)
     try:
-        raise outcome.error
-    except Exception as error:  # torchrun records the traceback of the exception being handled
+        raise error
+    except Exception as raised:  # torchrun records the traceback of the exception being handled
         with contextlib.suppress(OSError):  # its folder is gone or the disk full: the record is only a copy
-            get_error_handler().record_exception(error)
+            get_error_handler().record_exception(raised)

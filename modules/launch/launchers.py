@@ -16,11 +16,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from modules.config.presets import ROOT
-from modules.config.TrainConfig import TrainConfig
+from modules.config.installation import ROOT
 from modules.launch.parent_watch import PARENT_VARIABLE
+
+if TYPE_CHECKING:
+    from modules.launch.plan import SupervisePlan
 
 SAVE_SECONDS = 600  # for ranks to save after a signal, before torchrun kills them; its default of 30 s is too short
 
@@ -31,7 +33,10 @@ class Launcher(Protocol):
     """Starts the ranks of one node, reports how they end and can end them."""
 
     num_ranks: int
-    last_lines: Sequence[str]  # the end of the launcher's own output
+
+    @property
+    def last_lines(self) -> Sequence[str]:
+        """The end of the launcher's own output."""
 
     def start(self, variables: dict[str, str]) -> None:
         """Start the ranks with `variables` added to their environment."""
@@ -114,18 +119,19 @@ class TorchrunLauncher:
 
     def start(self, variables: dict[str, str]) -> None:
         # In its own process group: Ctrl-C goes to the supervisor alone, which turns it into a stop command.
-        if os.name == "nt":
-            group = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-        else:
-            group = {"start_new_session": True}
+        flags = 0
+        if sys.platform == "win32":
+            flags = subprocess.CREATE_NEW_PROCESS_GROUP
         self._agent = subprocess.Popen(
             self._command,
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            **group,
+            creationflags=flags,
+            start_new_session=sys.platform != "win32",
         )
-        self._reader = threading.Thread(target=self._pass_on_stderr, name="torchrun's stderr", daemon=True)
+        pipe = self._agent.stderr
+        self._reader = threading.Thread(target=self._pass_on, args=(pipe,), name="torchrun's stderr", daemon=True)
         self._reader.start()
 
     def is_running(self) -> bool:
@@ -160,11 +166,12 @@ class TorchrunLauncher:
         except FileNotFoundError:  # no rank failed
             return {}
 
-    def _pass_on_stderr(self) -> None:
+    def _pass_on(self, pipe: IO[bytes]) -> None:
+        """Copy torchrun's stderr to that of this process, and keep its end."""
         decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         line = ""
-        with self._agent.stderr as pipe:
-            while data := pipe.read1(1 << 16):
+        with pipe:
+            while data := os.read(pipe.fileno(), 1 << 16):
                 text = decoder.decode(data)
                 with contextlib.suppress(OSError, ValueError):  # the terminal was closed
                     sys.stderr.write(text)
@@ -175,14 +182,9 @@ class TorchrunLauncher:
 
 
 def torchrun_command(
-    config: TrainConfig,
-    script_args: Sequence[str],
-    num_ranks: int,
-    port: int,
-    log_dir: str | os.PathLike,
-    ends: str | os.PathLike,
+    plan: SupervisePlan, script_args: Sequence[str], log_dir: str | os.PathLike, ends: str | os.PathLike
 ) -> list[str]:
-    """The argument list that starts `num_ranks` ranks of this node with torchrun's agent.
+    """The argument list that starts the ranks of this node with torchrun's agent.
 
     script_args: the script and its arguments. ends: as for `TorchrunLauncher`. log_dir: where ranks report errors to
     torchrun; by default it creates a folder in the system's temporary one and leaves it there.
@@ -194,15 +196,15 @@ def torchrun_command(
         str(ROOT / "scripts" / "elastic_agent.py"),
         str(ends),
         "--nnodes",
-        str(config.num_nodes),
+        str(plan.num_nodes),
         "--node-rank",
-        str(config.node_rank),
+        str(plan.node_rank),
         "--nproc-per-node",
-        str(num_ranks),
+        str(plan.num_ranks),
         "--master-addr",
-        config.master_addr,
+        plan.config.master_addr,
         "--master-port",
-        str(port),
+        str(plan.port),
         "--log-dir",
         str(log_dir),
         "--shutdown-timeout",

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from modules.config.describe import settings_by_path
 from modules.distributed.environments import RankEnvironment, find_environment, is_accelerate_launch
+from modules.launch.accelerate import apply_accelerate_options
 from modules.launch.lifeline import LIFELINE_VARIABLE
 from modules.machine.backend import Backend, choose_backend
-from modules.machine.run_shape import chosen_gpus, ranks_here, uses_torchrun
+from modules.machine.run_shape import RunShape, run_shape, uses_torchrun
 from modules.session.signals import HANGUP_SIGNALS, STOP_SIGNALS
 from modules.session.slurm import requeue_signals, was_requeued
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.machine.Machine import Machine
+
+Signals: TypeAlias = tuple[int, ...]
 
 ONE_DEVICE = "enable_multi_gpu is on, but there is only one device, so it trains alone."
 LONE_PROCESS = (
@@ -24,49 +28,108 @@ LONE_PROCESS = (
 )
 
 
-@dataclass(frozen=True)
-class LaunchPlan:
-    """How this process starts a run.
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What every plan says.
 
-    start: "here": train in this process; "spawn" and "torchrun": start the ranks and watch them; "join": this process
-        is one of the ranks that a launcher has started.
-        num_ranks: on this machine. num_nodes, node_rank: those in effect; with multi-GPU off the settings are ignored.
-        devices: indexes of the GPUs that train on this machine, as machine/devices.py lists them; empty: the CPU.
-        backend: None for a single rank. port: where the ranks that this process starts meet; None if it starts none.
-        resume: from the newest backup. max_restarts: after crashes.
-        stop_signals: signals that ask to save and end; requeue_signals: signals that announce the end of a job's time.
-        environment: what the launcher of this process has set, if there is one.
-        warnings: anything unusual, one sentence each.
+    config: the settings that hold, with the options of accelerate and the ranks that a launcher has started.
+    resume: from the newest backup.
+    stop_signals: signals that ask to save and end; requeue_signals: signals that announce the end of a job's time.
+    notes: settings that follow an option of accelerate. warnings: anything unusual. One sentence each.
     """
 
-    start: Literal["here", "spawn", "torchrun", "join"]
-    num_ranks: int
-    num_nodes: int = 1
-    node_rank: int = 0
-    devices: tuple[int, ...] = ()
-    backend: Backend | None = None
-    port: int | None = None
-    resume: bool = False
-    max_restarts: int = 0
-    stop_signals: tuple[int, ...] = ()
-    requeue_signals: tuple[int, ...] = ()
-    environment: RankEnvironment | None = None
+    config: TrainConfig
+    resume: bool
+    stop_signals: Signals
+    requeue_signals: Signals
+    notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OwnPlan(_Plan):
+    """No launcher has started ranks. machine: the one that this process runs on; shape: of the run there."""
+
+    machine: Machine
+    shape: RunShape
 
     @property
     def world_size(self) -> int:
         """Ranks over all machines."""
-        return self.environment.world_size if self.environment is not None else self.num_ranks * self.num_nodes
+        return self.shape.num_ranks
+
+
+@dataclass(frozen=True, kw_only=True)
+class HerePlan(_OwnPlan):
+    """Train in this process, on one device."""
+
+    def describe(self) -> str:
+        """A phrase for the user."""
+        gpus = self.shape.gpus
+        return f"in this process, on {f'GPU {gpus[0].index}' if gpus else 'the CPU'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisePlan(_OwnPlan):
+    """Start the ranks of this machine and watch them.
+
+    launcher: what starts them. node_rank: 0 with multi-GPU off, whatever the setting.
+    backend: None for a single rank. port: where the ranks meet. max_restarts: after crashes.
+    """
+
+    launcher: Literal["spawn", "torchrun"]
+    node_rank: int
+    backend: Backend | None
+    port: int
+    max_restarts: int
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks on this machine."""
+        return self.shape.ranks_per_node
+
+    @property
+    def num_nodes(self) -> int:
+        return self.shape.num_nodes
+
+    @property
+    def leads(self) -> bool:
+        """Whether the run folder is this machine's; the others may share its disk, so they leave the folder to it."""
+        return self.node_rank == 0
 
     def describe(self) -> str:
         """A phrase for the user, such as "2 processes by spawn, gloo, port 12355"."""
-        if self.start == "here":
-            return f"in this process, on {'the CPU' if not self.devices else f'GPU {self.devices[0]}'}"
-        if self.start == "join":
-            return f"as rank {self.environment.rank} of {self.world_size}, started by {self.environment.name}"
         each = "" if self.num_nodes == 1 else f" on each of {self.num_nodes} machines"
-        processes = f"{self.num_ranks} process{'es' if self.num_ranks > 1 else ''}{each} by {self.start}"
+        processes = f"{self.num_ranks} process{'es' if self.num_ranks > 1 else ''}{each} by {self.launcher}"
         return processes if self.backend is None else f"{processes}, {self.backend}, port {self.port}"
+
+    def alone(self) -> SupervisePlan:
+        """The same run on one device, in a single spawned rank."""
+        config = replace(self.config, enable_multi_gpu=False)
+        return replace(self, config=config, shape=run_shape(config, self.machine), launcher="spawn", backend=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinPlan(_Plan):
+    """Train as the rank that `environment` describes, one of several that a launcher has started.
+
+    is_supervised: whether a supervisor of Chorus watches the launcher.
+    """
+
+    environment: RankEnvironment
+    is_supervised: bool
+
+    @property
+    def world_size(self) -> int:
+        """Ranks over all machines."""
+        return self.environment.world_size
+
+    def describe(self) -> str:
+        """A phrase for the user."""
+        return f"as rank {self.environment.rank} of {self.world_size}, started by {self.environment.name}"
+
+
+LaunchPlan: TypeAlias = HerePlan | SupervisePlan | JoinPlan
 
 
 def plan_launch(
@@ -76,76 +139,93 @@ def plan_launch(
     *,
     resume: bool = False,
     supervise: bool = False,
-    stop_signals: tuple[int, ...] = (*STOP_SIGNALS, *HANGUP_SIGNALS),
+    given: Collection[str] | None = None,
+    arguments: Sequence[str] = (),
+    stop_signals: Signals = (*STOP_SIGNALS, *HANGUP_SIGNALS),
 ) -> LaunchPlan:
     """Decide how this process starts the run.
 
-    resume: as the user asked. supervise: always start the ranks by spawn, as the window needs it. stop_signals: those
-    that this process was not started to ignore.
+    resume: as the user asked. supervise: always start the ranks by spawn, as the window needs it. given: paths of the
+    settings that the user has set, which accelerate must not contradict; None: all of them. arguments: of accelerate's
+    command line. stop_signals: those that this process was not started to ignore.
 
-    Raises UserError for contradictory variables of a launcher and for devices that the machine does not have.
+    Raises UserError for contradictory variables of a launcher, for options of accelerate that Chorus can't follow, and
+    for devices that the machine does not have.
     """
     environment = None if supervise else find_environment(environ)
+    notes: list[str] = []
+    if is_accelerate_launch(environ) and not supervise:
+        given = settings_by_path() if given is None else given
+        config, notes = apply_accelerate_options(config, given, bool(machine.gpus), environ, arguments)
     if not supervise:
         resume = resume or was_requeued(environ) or (environment is not None and environment.attempt > 0)
     if environment is not None and environment.world_size > 1:
-        return _join(config, environ, machine, environment, resume, stop_signals)
-    several = config.enable_multi_gpu and environment is None
-    num_ranks = 1 if environment is not None else ranks_here(config, machine.gpus, machine.cores)
-    num_nodes = config.num_nodes if several else 1
-    is_alone = num_ranks * num_nodes == 1
-    is_single_accelerate_process = is_accelerate_launch(environ) and environment is None and not supervise
-    warnings = [LONE_PROCESS] if is_single_accelerate_process else []
-    if several and is_alone and not supervise:
-        warnings.append(ONE_DEVICE)
-    by_torchrun = uses_torchrun(config, machine.system)
-    start = "spawn" if supervise else "here" if is_alone else "torchrun" if by_torchrun else "spawn"
+        is_supervised = LIFELINE_VARIABLE in environ
+        return JoinPlan(
+            config=_with_found_ranks(config, environment),
+            resume=resume,
+            # torchrun forwards SIGHUP and kills its ranks 30 s later, even when started with nohup
+            stop_signals=(*STOP_SIGNALS, *HANGUP_SIGNALS) if environment.has_store else stop_signals,
+            # any other launcher, even inside a SLURM job, would itself be ended by that signal
+            requeue_signals=requeue_signals(environ) if is_supervised or environment.name == "slurm" else (),
+            notes=tuple(notes),
+            warnings=_other_ranks(config, environment),
+            environment=environment,
+            is_supervised=is_supervised,
+        )
+    warnings = []
+    if environment is not None:
+        config = _with_found_ranks(config, environment)
+    elif is_accelerate_launch(environ) and not supervise:
+        warnings.append(LONE_PROCESS)
+    shape = run_shape(config, machine)
+    is_alone = shape.num_ranks == 1
+    if is_alone and not supervise:
+        return HerePlan(
+            config=config,
+            resume=resume,
+            stop_signals=stop_signals,
+            requeue_signals=requeue_signals(environ),
+            notes=tuple(notes),
+            warnings=(*warnings, ONE_DEVICE) if config.enable_multi_gpu else tuple(warnings),
+            machine=machine,
+            shape=shape,
+        )
     backend, _ = choose_backend(config.distributed_backend, bool(machine.gpus), machine.system != "win32")
-    return LaunchPlan(
-        start,
-        num_ranks,
-        num_nodes,
-        node_rank=config.node_rank if several else 0,
-        devices=tuple(gpu.index for gpu in chosen_gpus(config, machine.gpus))[:num_ranks],
-        backend=None if is_alone else backend,
-        port=None if start == "here" else int(config.initial_port),
+    return SupervisePlan(
+        config=config,
         resume=resume,
-        max_restarts=config.max_restarts if start != "here" and several and num_nodes == 1 else 0,
         stop_signals=stop_signals,
         requeue_signals=requeue_signals(environ),
-        environment=environment,
+        notes=tuple(notes),
         warnings=tuple(warnings),
+        machine=machine,
+        shape=shape,
+        launcher="torchrun" if uses_torchrun(config, machine.system) and not supervise else "spawn",
+        node_rank=config.node_rank if config.enable_multi_gpu else 0,
+        backend=None if is_alone else backend,
+        port=int(config.initial_port),
+        max_restarts=config.max_restarts if config.enable_multi_gpu and shape.num_nodes == 1 else 0,
     )
 
 
-def _join(
-    config: TrainConfig,
-    environ: Mapping[str, str],
-    machine: Machine,
-    environment: RankEnvironment,
-    resume: bool,
-    stop_signals: tuple[int, ...],
-) -> LaunchPlan:
-    is_supervised = LIFELINE_VARIABLE in environ
-    warnings = ()
-    if config.world_size not in (None, environment.local_world_size) and environment.rank == 0:
-        warnings = (
-            f"world_size {config.world_size}, but {environment.name} has started {environment.local_world_size} ranks "
-            "on this machine: these train.",
-        )
-    backend, _ = choose_backend(config.distributed_backend, bool(machine.gpus), machine.system != "win32")
-    return LaunchPlan(
-        "join",
-        environment.local_world_size,
-        environment.num_nodes,
-        environment.node_rank,
-        devices=tuple(config.device_indexes) if machine.gpus else (),
-        backend=backend,
-        resume=resume,
-        # torchrun forwards SIGHUP and kills its ranks 30 s later, even when started with nohup
-        stop_signals=(*STOP_SIGNALS, *HANGUP_SIGNALS) if environment.has_store else stop_signals,
-        # any other launcher, even inside a SLURM job, would itself be ended by that signal
-        requeue_signals=requeue_signals(environ) if is_supervised or environment.name == "slurm" else (),
-        environment=environment,
-        warnings=warnings,
+def _with_found_ranks(config: TrainConfig, environment: RankEnvironment) -> TrainConfig:
+    """`config` with the ranks that the launcher has actually started."""
+    return replace(
+        config,
+        enable_multi_gpu=environment.world_size > 1,
+        world_size=environment.local_world_size,
+        num_nodes=environment.num_nodes,
+        node_rank=environment.node_rank,
+        master_addr=environment.master_addr,
+    )
+
+
+def _other_ranks(config: TrainConfig, environment: RankEnvironment) -> tuple[str, ...]:
+    """A warning if the launcher has started another number of ranks than the settings name. Rank 0 gives it."""
+    if config.world_size in (None, environment.local_world_size) or environment.rank != 0:
+        return ()
+    return (
+        f"world_size {config.world_size}, but {environment.name} has started {environment.local_world_size} ranks "
+        "on this machine: these train.",
     )

@@ -15,27 +15,16 @@ from modules.launch.stacks import dump_stacks_on_request
 from modules.session.RunFolder import RunFolder
 
 if TYPE_CHECKING:
-    from modules.config.TrainConfig import TrainConfig
-    from modules.distributed.environments import RankEnvironment
     from modules.launch.lifeline import Lifeline
+    from modules.launch.plan import JoinPlan
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
     from modules.trainer.DistributedTrainer import DistributedTrainer
 
 
-def train_as_rank(
-    config: TrainConfig,
-    environment: RankEnvironment,
-    lifeline: Lifeline,
-    resume: bool,
-    started: float,
-    signals: tuple[int, ...] = (),
-) -> Outcome:
-    """Train as the rank that `environment` describes, and report the outcome over `lifeline`.
-
-    started, signals: as for `train_rank`.
-    """
-    folder = RunFolder(config.workspace_dir)
+def train_as_rank(plan: JoinPlan, lifeline: Lifeline, started: float) -> Outcome:
+    """Train as one of several ranks, and report the outcome over `lifeline`. started: as for `train_rank`."""
+    environment, folder = plan.environment, RunFolder(plan.config.workspace_dir)
     tqdm.set_lock(threading.RLock())  # the default is a lock between processes, which would outlive os._exit
     dump_stacks_on_request(folder.stacks_path(environment.rank))
     trainers: list[DistributedTrainer] = []
@@ -43,12 +32,18 @@ def train_as_rank(
     def make_trainer(callbacks: TrainCallbacks, commands: TrainCommands) -> DistributedTrainer:
         from modules.trainer.DistributedTrainer import DistributedTrainer
 
-        arguments = (config, callbacks, commands, environment.local_rank)
-        trainers.append(DistributedTrainer(*arguments, resume=resume, heartbeat=lifeline))
+        arguments = (plan.config, callbacks, commands, environment.local_rank)
+        trainers.append(DistributedTrainer(*arguments, resume=plan.resume, heartbeat=lifeline))
         return trainers[0]
 
     outcome = train_rank(
-        config, folder, make_trainer, started=started, rank=environment.rank, tells_failure=False, signals=signals
+        folder,
+        make_trainer,
+        started=started,
+        tensorboard=plan.config.tensorboard,
+        rank=environment.rank,
+        tells_failure=False,
+        signals=(*plan.stop_signals, *plan.requeue_signals),
     )
     if outcome.status == "failed":
         lifeline.failed(outcome.text, outcome.traceback, outcome.is_user_error, outcome.is_symptom)

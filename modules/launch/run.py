@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from modules.config.errors import UserError
-from modules.config.TrainConfig import TrainConfig
 from modules.config.visible_text import visible_text
 from modules.distributed.errors import RankLostError
 from modules.distributed.nccl_errors import explain_nccl_error, has_known_cause, is_nccl_error
@@ -41,6 +40,7 @@ from modules.trainer.TrainingError import StopRequested
 from modules.weights.libraries import gc_paused
 
 if TYPE_CHECKING:
+    from modules.launch.plan import HerePlan
     from modules.trainer.GenericTrainer import GenericTrainer
 
 OUT_OF_MEMORY = (
@@ -76,28 +76,33 @@ class Outcome:
         return {"finished": FINISHED, "stopped": stopped, "failed": FAILED}[self.status]
 
 
-def run_training(config: TrainConfig, resume: bool = False) -> int:
+def run_training(plan: HerePlan) -> int:
     """Train on one device in this process and return the exit code, as in `Outcome`.
 
     Raises UserError if the run folder can't be used; any later error is recorded there.
     """
     started = time.time()
-    signals = (*stop_signals(), *requeue_signals())
-    folder = RunFolder(config.workspace_dir)
+    signals = (*plan.stop_signals, *plan.requeue_signals)
+    config, folder = plan.config, RunFolder(plan.config.workspace_dir)
 
     def make_trainer(callbacks: TrainCallbacks, commands: TrainCommands) -> GenericTrainer:
         from modules.trainer.GenericTrainer import GenericTrainer
 
-        return GenericTrainer(config, callbacks, commands, resume=resume)
+        return GenericTrainer(config, callbacks, commands, resume=plan.resume)
 
     with signals_remembered(signals):  # a signal before or after the training must not prevent its end being recorded
-        if not resume:
+        if not plan.resume:
             folder.refuse_earlier_run()  # before exit.json of the earlier run is touched
         folder.create()
         with RunLock(folder.lock_path):
             folder.clear_exit()
             outcome = train_rank(
-                config, folder, make_trainer, started=started, signals=signals, keeps_awake=config.keep_awake
+                folder,
+                make_trainer,
+                started=started,
+                tensorboard=config.tensorboard,
+                signals=signals,
+                keeps_awake=config.keep_awake,
             )
             record_end(folder, outcome)
     return outcome.exit_code
@@ -117,11 +122,11 @@ def record_end(folder: RunFolder, outcome: Outcome) -> None:
 
 
 def train_rank(
-    config: TrainConfig,
     folder: RunFolder,
     make_trainer: MakeTrainer,
     *,
     started: float,
+    tensorboard: bool,
     rank: int = 0,
     tells_failure: bool = True,
     signals: tuple[int, ...] = (),
@@ -129,14 +134,16 @@ def train_rank(
 ) -> Outcome:
     """Train as one rank, from creating its trainer to the end, and return the outcome.
 
-    started: Unix time at which the run was started; older commands are ignored. tells_failure: whether to print a
+    started: Unix time at which the run was started; older commands are ignored. tensorboard: whether rank 0 writes it.
+    tells_failure: whether to print a
     failure here. signals: the first one stops after the step, backs up and saves; a second SIGINT ends at once; one of
     REQUEUE_SIGNALS only backs up, because the job continues later. keeps_awake: whether this process, rather than one
     above it, keeps the machine from going to sleep.
     """
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(log_file(folder.log_path(rank)))
-        callbacks = CallbackList(_listeners(config, folder, rank, log, tells_failure, stack))
+        callbacks = CallbackList(_listeners(folder, rank, log, tells_failure, tensorboard, stack))
+        callbacks.on_started(started)
         commands = FolderCommands(folder, callbacks, run_started=started) if rank == 0 else TrainCommands()
         stack.enter_context(stop_on(signals, commands, callbacks))
         if keeps_awake:
@@ -197,7 +204,7 @@ def _is_symptom(error: Exception) -> bool:
 
 
 def _listeners(
-    config: TrainConfig, folder: RunFolder, rank: int, log: TextIO, tells_failure: bool, stack: contextlib.ExitStack
+    folder: RunFolder, rank: int, log: TextIO, tells_failure: bool, tensorboard: bool, stack: contextlib.ExitStack
 ) -> Iterator[TrainCallbacks]:
     """The listeners of the run: terminal, log, events, TensorBoard. `stack` closes them."""
     for stream in (sys.stderr, log) if rank == 0 else (log,):
@@ -207,12 +214,12 @@ def _listeners(
     if rank > 0:
         yield OtherRankCallbacks(rank, sys.stderr)
     yield EventCallbacks(stack.enter_context(EventWriter(folder.event_path(rank), rank)))
-    if config.tensorboard and rank == 0:
+    if tensorboard and rank == 0:
         from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
 
-        tensorboard = TensorBoardCallbacks(folder.tensorboard_dir)
-        stack.callback(tensorboard.close)
-        yield tensorboard
+        curves = TensorBoardCallbacks(folder.tensorboard_dir)
+        stack.callback(curves.close)
+        yield curves
 
 
 @contextlib.contextmanager

@@ -159,9 +159,10 @@ def _settings(base: dict, config_path: str, overrides: list[str], task: int | No
 
 def _check(config: TrainConfig, job: Job, resume: bool) -> None:
     """Check the settings now, before the job is queued. resume: the batch size is then the backup's."""
-    ranks = {"enable_multi_gpu": True, "world_size": job.ranks_per_node, "num_nodes": int(job.nodes), "node_rank": 0}
-    batch = {"batch_size_mode": "per_device"} if resume else {}
-    check_settings(replace(config, **ranks, **batch))
+    config = replace(
+        config, enable_multi_gpu=True, world_size=job.ranks_per_node, num_nodes=int(job.nodes), node_rank=0
+    )
+    check_settings(replace(config, batch_size_mode="per_device") if resume else config)
 
 
 def _word(text: str, is_array: bool) -> str:
@@ -175,13 +176,13 @@ def _seconds(time: str) -> int:
     match = _TIME.fullmatch(time)
     if match is None:
         raise _refusal("--time", time, "hours:minutes:seconds or days-hours, as in 12:00:00 or 2-12")
-    days, *numbers = (int(text) if text else None for text in match.groups())
-    numbers = [number for number in numbers if number is not None]
-    if days is not None or len(numbers) == 3:
+    days, *texts = match.groups()
+    numbers = [int(text) for text in texts if text]
+    if days or len(numbers) == 3:
         hours, minutes, seconds = [*numbers, 0, 0][:3]
     else:
         hours, (minutes, seconds) = 0, [*numbers, 0][:2]
-    return (((days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _refusal(option: str, value: str, rule: str) -> UserError:

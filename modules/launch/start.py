@@ -9,14 +9,12 @@ import time
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
-from modules.distributed.environments import find_environment, is_accelerate_launch
-from modules.distributed.Heartbeat import read_limits
-from modules.launch.accelerate import apply_accelerate_options, launcher_arguments
-from modules.launch.join import REFUSED, join_training, with_found_ranks
-from modules.launch.lifeline import LIFELINE_VARIABLE
-from modules.launch.plan import plan_launch
+from modules.distributed.environments import find_environment
+from modules.launch.accelerate import launcher_arguments
+from modules.launch.check_plan import check_plan
+from modules.launch.join import REFUSAL_SECONDS, REFUSED, join_training
+from modules.launch.plan import JoinPlan, SupervisePlan, plan_launch
 from modules.launch.run import run_training
 from modules.launch.supervise import supervise_training
 from modules.machine.Machine import read_machine
@@ -24,15 +22,10 @@ from modules.machine.node_check import refused_together
 from modules.session.printing import print_line
 from modules.session.signals import stop_signals
 from modules.session.standard_streams import outlast_readers
-from modules.trainer.checks import check_before_start, check_own_start
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.distributed.environments import RankEnvironment
-    from modules.launch.plan import LaunchPlan
-    from modules.machine.Machine import Machine
-
-REFUSAL_SECONDS = 2.0  # for one rank to print what is wrong before the launcher ends it because of the others
 
 
 def start_training(
@@ -51,35 +44,26 @@ def start_training(
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     environment = None if supervise else find_environment()
     with _refused_once(config, environment):
-        machine = read_machine()
-        if is_accelerate_launch() and not supervise:
-            given = settings_by_path() if given is None else given
-            config, lines = apply_accelerate_options(
-                config, given, has_gpu=bool(machine.gpus), arguments=launcher_arguments()
-            )
-            for line in lines if environment is None or environment.local_rank == 0 else ():
-                _say(line)
-        plan = plan_launch(config, os.environ, machine, resume=resume, supervise=supervise, stop_signals=stop_signals())
-        _check(config, plan, machine)
+        plan = plan_launch(
+            config,
+            os.environ,
+            read_machine(),
+            resume=resume,
+            supervise=supervise,
+            given=given,
+            arguments=launcher_arguments(),
+            stop_signals=stop_signals(),
+        )
+        check_plan(plan)  # rank 0 prints its warnings, whoever started it
+    for note in plan.notes if environment is None or environment.local_rank == 0 else ():
+        _say(note)
     for warning in plan.warnings:
         _say(f"Warning: {warning}")
-    if plan.start == "join":
-        return join_training(config, plan)
-    if plan.start == "here":
-        return run_training(config, plan.resume)
-    return supervise_training(config, plan)
-
-
-def _check(config: TrainConfig, plan: LaunchPlan, machine: Machine) -> None:
-    """Raises UserError for everything that the dry run refuses too."""
-    environment = plan.environment
-    if environment is None:
-        check_own_start(config, machine, plan.resume)  # rank 0 prints the warnings, whoever started it
-    elif LIFELINE_VARIABLE in os.environ or environment.num_nodes > 1:
-        # a supervisor has already checked; and if one machine refused alone, the others would wait for minutes
-        read_limits()
-    else:
-        check_before_start(with_found_ranks(config, environment), environment.world_size, plan.resume)
+    if isinstance(plan, JoinPlan):
+        return join_training(plan)
+    if isinstance(plan, SupervisePlan):
+        return supervise_training(plan)
+    return run_training(plan)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from modules.machine.backend import backend_warning
 from modules.machine.devices import Gpu, GpuUsage, Link, mixed_gpus_warning
 from modules.machine.Machine import Machine
 from modules.machine.memory_estimate import GIB, least_rank_bytes
-from modules.machine.run_shape import RunShape, chosen_gpus, crowded_warning, ranks_here, run_shape
+from modules.machine.run_shape import RunShape, crowded_warning, run_shape
 from modules.session.byte_sizes import spoken_bytes
 
 
@@ -46,19 +46,23 @@ def can_start(config: TrainConfig, facts: StartFacts, resume: bool = False) -> l
 
 def device_problems(config: TrainConfig, facts: StartFacts, resume: bool = False) -> list[Problem]:
     """The part of `can_start` that depends on this machine."""
-    machine = facts.machine
-    problems = list(_count_problems(config, facts))
     try:
-        shape = run_shape(config, ranks_here(config, machine.gpus, machine.cores), facts.num_samples)
-    except UserError:  # already among the problems
-        shape = None
-    if shape is not None and not resume:
+        shape = run_shape(config, facts.machine, facts.num_samples)
+    except UserError as error:
+        path = "device_indexes" if str(error).startswith("device_indexes") else "world_size"
+        return [Problem(path, str(error))]
+    return shape_problems(config, shape, facts, resume)
+
+
+def shape_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, resume: bool = False) -> list[Problem]:
+    """`device_problems` of a run whose shape on this machine is known."""
+    problems = list(_count_problems(config, shape, facts))
+    if not resume:
         problems += _batch_problems(config, shape)
-    chosen = chosen_gpus(config, machine.gpus)
     if config.enable_multi_gpu:
-        problems += _mix_problems(chosen, machine.links)
+        problems += _mix_problems(shape.gpus, facts.machine.links)
     if facts.needed_bytes is not None and facts.usage:
-        problems += _memory_problems(chosen, facts.usage, facts.needed_bytes)
+        problems += _memory_problems(shape.gpus, facts.usage, facts.needed_bytes)
     return sorted(problems, key=lambda problem: not problem.blocking)
 
 
@@ -67,15 +71,10 @@ def blocking(problems: Sequence[Problem], *paths: str) -> list[str]:
     return [problem.message for problem in problems if problem.blocking and (not paths or problem.path in paths)]
 
 
-def _count_problems(config: TrainConfig, facts: StartFacts) -> Iterator[Problem]:
+def _count_problems(config: TrainConfig, shape: RunShape, facts: StartFacts) -> Iterator[Problem]:
     gpus, cores, memory_bytes = facts.machine.gpus, facts.machine.cores, facts.machine.memory_bytes
-    try:
-        num_ranks = ranks_here(config, gpus, cores)
-    except UserError as error:
-        path = "device_indexes" if str(error).startswith("device_indexes") else "world_size"
-        yield Problem(path, str(error))
-        return
-    if not config.enable_multi_gpu or num_ranks * config.num_nodes == 1:
+    num_ranks = shape.ranks_per_node
+    if shape.num_ranks == 1:
         return
     if warning := backend_warning(config.distributed_backend, bool(gpus)):
         yield Problem("distributed_backend", warning, blocking=False)

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from modules.config.errors import UserError
-from modules.config.presets import ROOT
+from modules.config.installation import PACKAGE_FOLDER
 from modules.config.shared_settings import shared_values
 from modules.machine.backend import choose_backend
 from modules.machine.devices import list_gpus
@@ -105,7 +105,7 @@ def describe_node(config: TrainConfig, resume: bool | None = None, ranks: int | 
         "node_rank": config.node_rank,
         "num_nodes": config.num_nodes,
         "settings": {name: _hash(repr(value).encode()) for name, value in _leaves(shared_values(config))},
-        "Chorus": _hash(*(path.read_bytes() for path in sorted((ROOT / "modules").rglob("*.py")))),
+        "Chorus": _hash(*(path.read_bytes() for path in sorted(PACKAGE_FOLDER.rglob("*.py")))),
         "Python": ".".join(platform.python_version_tuple()[:2]),
         **{name: _version(name) for name in PACKAGES},
         "--resume": None if resume is None else "given" if resume else "not given",

@@ -26,6 +26,7 @@ from modules.machine.devices import (
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
+    from modules.machine.Machine import Machine
 
 
 @dataclass(frozen=True)
@@ -39,19 +40,22 @@ class Rate:
 
 @dataclass(frozen=True)
 class RunShape:
-    """A run on a given number of ranks.
+    """A run on the ranks that its settings give it on a machine.
 
-    batch: samples of one optimizer step. local_batch: of one rank in one micro-batch; fractional if the batch does not
-    divide evenly. batch_on_one, steps_on_one: with the same settings on one device.
+    gpus: that train on this machine; empty: the CPU. batch: samples of one optimizer step. local_batch: of one rank in
+    one micro-batch; fractional if the batch does not divide evenly. learning_rate_factor: of every rate, for the ranks.
+    batch_on_one, steps_on_one: with the same settings on one device.
     num_samples: of an epoch; it and the steps are None while the images are not counted.
     """
 
     num_nodes: int
     ranks_per_node: int
+    gpus: tuple[Gpu, ...]
     local_batch: float
     accumulation: int
     batch: int
     batch_on_one: int
+    learning_rate_factor: float
     rates: tuple[Rate, ...]
     num_samples: int | None = None
     steps: int | None = None
@@ -62,8 +66,12 @@ class RunShape:
         return self.num_nodes * self.ranks_per_node
 
 
-def run_shape(config: TrainConfig, ranks_per_node: int, num_samples: int | None = None) -> RunShape:
-    """ranks_per_node: from `default_num_ranks`. num_samples: of an epoch, including repeats; None: unknown."""
+def run_shape(config: TrainConfig, machine: Machine, num_samples: int | None = None) -> RunShape:
+    """The run on this `machine`. num_samples: of an epoch, including repeats; None: unknown.
+
+    Raises UserError as `ranks_here` does.
+    """
+    ranks_per_node = ranks_here(config, machine.gpus, machine.cores)
     num_nodes = config.num_nodes if config.enable_multi_gpu else 1
     num_ranks = num_nodes * ranks_per_node
     batch = global_batch(config, num_ranks)
@@ -73,10 +81,12 @@ def run_shape(config: TrainConfig, ranks_per_node: int, num_samples: int | None 
     return RunShape(
         num_nodes=num_nodes,
         ranks_per_node=ranks_per_node,
+        gpus=tuple(chosen_gpus(config, machine.gpus)),
         local_batch=batch / num_ranks / accumulation,
         accumulation=accumulation,
         batch=batch,
         batch_on_one=batch_on_one,
+        learning_rate_factor=factor,
         rates=tuple(Rate(part, rate, rate * factor) for part, rate in _rates(config)),
         num_samples=num_samples,
         steps=_steps(config, num_samples, batch),
@@ -92,7 +102,7 @@ def shape_lines(shape: RunShape, config: TrainConfig) -> list[tuple[str, str]]:
     parts = f"{shape.local_batch:g} per device x {devices} x {shape.accumulation} accumulation"
     return [
         ("Processes", f"{shape.num_ranks} on {nodes}{each}"),
-        ("Batch", f"{parts} = {shape.batch} pictures a step"),
+        ("Batch", f"{parts} = {shape.batch} images a step"),
         ("Steps", _steps_text(shape, config)),
         ("Learning rate", "; ".join(_rate_text(rate, shape, config) for rate in shape.rates)),
     ]
@@ -143,15 +153,22 @@ def _rates(config: TrainConfig) -> Iterator[tuple[str, float]]:
 def _steps(config: TrainConfig, num_samples: int | None, batch: int) -> int | None:
     if num_samples is None:
         return None
-    steps = -(-num_samples // batch) * config.epochs
+    steps = _steps_of_epochs(config, num_samples, batch)
     return steps if config.max_steps is None else min(steps, config.max_steps)
 
 
+def _steps_of_epochs(config: TrainConfig, num_samples: int, batch: int) -> int:
+    return -(-num_samples // batch) * config.epochs
+
+
 def _steps_text(shape: RunShape, config: TrainConfig) -> str:
-    if shape.steps is None:
-        return "the pictures are not counted yet"
+    if shape.steps is None or shape.num_samples is None:
+        return "the images are not counted yet"
     epochs = f"{config.epochs} epoch{'s' if config.epochs > 1 else ''}"
-    text = f"{shape.num_samples:,} samples x {epochs} / {shape.batch} = {shape.steps:,} steps"
+    steps = _steps_of_epochs(config, shape.num_samples, shape.batch)
+    text = f"{shape.num_samples:,} samples x {epochs} / {shape.batch} = {steps:,} steps"
+    if shape.steps < steps:
+        text += f", limited to {shape.steps:,} by Max steps"
     if shape.num_ranks == 1:
         return text
     return f"{text} (one device: {shape.steps_on_one:,})"

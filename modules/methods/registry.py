@@ -5,4 +5,4 @@ from importlib import import_module
 from modules.config.methods import METHODS as FACTS
 from modules.methods.Method import Method
 
-METHODS: dict[str, Method] = {name: import_module(f"modules.methods.{name}").METHOD for name in FACTS}
+METHODS: dict[str, Method] = {name: import_module(f"{__package__}.{name}").METHOD for name in FACTS}

@@ -21,8 +21,8 @@ class StepInfo(Event):
     grad_norm: norm of the gradient before clipping; None if it was not finite or not measured.
     metrics: further numbers by name, for TensorBoard.
     data_seconds: how long this rank waited for data in this step.
-    device: of this rank, such as "cuda:1". memory_bytes: allocated there after the step; peak_memory_bytes: the maximum
-    so far; None where they are not measured.
+    device: of this rank, such as "cuda:1".
+    memory_bytes, peak_memory_bytes: allocated there after the step, and the maximum so far; None if not measured.
     """
 
     type: ClassVar[str] = "step"

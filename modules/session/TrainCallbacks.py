@@ -12,6 +12,7 @@ from modules.session.event_types import (
     SampleEvent,
     SamplesEvent,
     SavedEvent,
+    StartedEvent,
     StatusEvent,
     ValidationEvent,
     WarningEvent,
@@ -27,6 +28,10 @@ class TrainCallbacks:
 
     def on_event(self, event: Event) -> None:
         """Any event below whose own callback is not overridden."""
+
+    def on_started(self, started: float) -> None:
+        """The run was started or resumed, at `started` in Unix seconds."""
+        self.on_event(StartedEvent(started))
 
     def on_status(self, text: str) -> None:
         """A new phase began, such as loading or caching."""

@@ -30,6 +30,14 @@ class StatusEvent(Event):
 
 
 @dataclass(frozen=True)
+class StartedEvent(Event):
+    """The run was started or resumed. started: when, in Unix seconds, which is before its processes existed."""
+
+    type: ClassVar[str] = "started"
+    started: float
+
+
+@dataclass(frozen=True)
 class ProgressEvent(Event):
     """text: the activity. done: how many of this rank's `total` items are done."""
 

@@ -29,6 +29,7 @@ from modules.session.event_types import (
     SampleEvent,
     SamplesEvent,
     SavedEvent,
+    StartedEvent,
     StatusEvent,
     ValidationEvent,
     WarningEvent,
@@ -39,6 +40,7 @@ from modules.session.StepInfo import StepInfo
 EVENT_TYPES: dict[str, type[Event]] = {
     event.type: event
     for event in (
+        StartedEvent,
         StatusEvent,
         ProgressEvent,
         StepInfo,

@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from modules.session.event_types import FinishedEvent
+from modules.session.event_types import FinishedEvent, SavedEvent
 from modules.session.events import EventRecord, read_events
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import is_held
@@ -159,6 +159,20 @@ def _last_step(path: Path) -> int:
     records, _ = read_events(path, max(0, size - (CHUNK_BYTES >> 2)))
     events = (record.event for record in reversed(records))
     return next((event.step for event in events if isinstance(event, StepInfo | FinishedEvent)), 0)
+
+
+def is_complete(folder: RunFolder, step: int) -> bool:
+    """Whether, by its last events, the run finished at `step` and has since trained no other, with its model saved."""
+    try:
+        size = folder.event_path(0).stat().st_size
+        records, _ = read_events(folder.event_path(0), max(0, size - (CHUNK_BYTES >> 2)))
+    except OSError:
+        return False
+    events = [record.event for record in records]
+    last = next((event for event in reversed(events) if isinstance(event, StepInfo | FinishedEvent)), None)
+    saved = [event for event in events if isinstance(event, SavedEvent) and event.step == step]
+    has_model = any((folder.models_dir / Path(event.path).name).exists() for event in saved)
+    return isinstance(last, FinishedEvent) and last.step == step and has_model
 
 
 def _modified(path: Path) -> float:

@@ -149,7 +149,8 @@ class BackupStore:
             self._on_done(path, data["step"])
         if error is not None:
             self._failures += 1
-            self._on_warning(f"The backup at step {data['step']} could not be written ({error.strerror or error}).")
+            reason = error.strerror if isinstance(error, OSError) else None
+            self._on_warning(f"The backup at step {data['step']} could not be written ({reason or error}).")
 
     def _attempt(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any], folder: Path) -> Written:
         """Writes a backup into `folder`."""

@@ -179,7 +179,7 @@ class FallbackSaver:
 
     def _location_text(self, save: FinalSave) -> str:
         text = f"The {save.name} is in {save.where}, not in {save.destination} ({save.obstacle})"
-        is_temporary = self._fallback.is_temporary(save.fallback_folder)
+        is_temporary = save.fallback_folder is not None and self._fallback.is_temporary(save.fallback_folder)
         if not save.is_resumed_from:
             return f"{text}{': move it before the system empties its temporary folder' if is_temporary else ''}."
         if not save.is_linked:

@@ -48,17 +48,17 @@ class FinalSave:
     @property
     def missing_bytes(self) -> int:
         """The free space missing at `destination`; 0 if enough seems free and only another attempt can tell."""
-        return max(0, self.num_bytes - self._free_bytes())
+        return int(max(0, self.num_bytes - self._free_bytes()))
 
     @property
     def obstacle(self) -> str:
-        """Why it could not be written to `destination`, such as "No space left on device"."""
-        return self.error.strerror or str(self.error)
+        """Why it could not be written to `destination`, such as "No space left on device"; "" if it could."""
+        return "" if self.error is None else self.error.strerror or str(self.error)
 
     @property
     def explanation(self) -> str:
         """The obstacle; for a full disk with the space needed and the space free."""
-        if self.error.errno not in NO_ROOM:
+        if self.error is None or self.error.errno not in NO_ROOM:
             return self.obstacle
         free = spoken_bytes(self._free_bytes())
         return f"{self.obstacle}; it needs about {spoken_bytes(self.num_bytes)}, with {free} free"
@@ -78,8 +78,8 @@ class FinalSave:
                 continue
 
     @property
-    def where(self) -> Path:
-        """The path of the fallback copy; its folder if it consists of several files."""
+    def where(self) -> Path | None:
+        """The path of the fallback copy, if there is one; its folder if it consists of several files."""
         return self.fallback_paths[0] if len(self.fallback_paths) == 1 else self.fallback_folder
 
     @property

@@ -23,6 +23,7 @@ from modules.data.prefetch import prefetch
 from modules.distributed.Runtime import Runtime, default_device
 from modules.methods.registry import METHODS
 from modules.session.backups import resume_advice
+from modules.session.following import is_complete
 from modules.session.names import safe_file_name
 from modules.session.RunFolder import RunFolder
 from modules.session.TrainCallbacks import TrainCallbacks
@@ -38,7 +39,7 @@ from modules.trainer.prepare_run import compiles, prepare_run
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same
 from modules.trainer.SampleRound import SampleRound
-from modules.trainer.sampling import autocast_denoiser
+from modules.trainer.sampling import autocast_denoiser, with_prompts
 from modules.trainer.StartProgress import StartProgress
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
@@ -84,6 +85,7 @@ class GenericTrainer:
         )
         self.models = ModelStore(self.run_folder.models_dir, self.callbacks.on_saved, self.callbacks.on_warning)
         self.saver = FallbackSaver(self.run_folder, config.output, self.callbacks)
+        self._is_complete = False  # whether a resumed run had nothing left to do
         self._prepared: PreparedRun | None = None
         self._loop: TrainingLoop | None = None
 
@@ -126,15 +128,22 @@ class GenericTrainer:
         if run.backup:
             self._loop.load_state(run.backup.tensors, run.backup.data)
             self.callbacks.on_status(f"Resumed at step {self.step} from {run.backup.path.name}")
+            self._is_complete = self.runtime.broadcast(
+                self.step >= self.loop.total_steps and is_complete(self.run_folder, self.step), "resuming"
+            )
         self._add_actions()
-        if text := no_validation_warning(self.config, len(run.plan.validation_samples)):
-            progress.warn(text)
+        if warning := no_validation_warning(self.config, len(run.plan.validation_samples)):
+            progress.warn(warning)
         if self.runtime.is_main:  # last, so that a failed start does not overwrite the settings of an earlier run
             self.run_folder.freeze_config(self.config)
 
     def train(self) -> None:
         """Trains to the last step, or until the ranks agree to stop."""
         loop = self.loop
+        if self._is_complete:
+            text = f"Nothing is left to do: the run finished at step {self.step}; raise max_steps or epochs to train on"
+            self.callbacks.on_status(text)
+            return
         self.callbacks.on_status(f"Training: {loop.total_steps} steps of {self.prepared.global_batch} samples")
         if self.config.sampling.at_start and loop.step == 0:
             loop.run_on_all_ranks("sampling", self.sample)
@@ -143,7 +152,12 @@ class GenericTrainer:
                 loop.fit(steps)
 
     def end(self) -> None:
-        """Writes the final backup and model and makes the final samples; before a requeue, only writes the backup."""
+        """Writes the final backup and model and makes the final samples; before a requeue, only writes the backup.
+
+        A finished run that was resumed with no step left has all of these already.
+        """
+        if self._is_complete:
+            return
         # the signal may have reached only some of the ranks
         requeues = self.stopped and any(self.runtime.gather(self.commands.requeues, "ending"))
         self.requeues = requeues and self.runtime.is_main
@@ -219,7 +233,8 @@ class GenericTrainer:
 
     def sample(self) -> None:
         """Generates the configured sample images with the current weights, split over the ranks."""
-        samples = SampleRound(self.config.sampling, self.prepared.base, self.runtime, self.callbacks, self.commands)
+        sampling = with_prompts(self.config.sampling, self.prepared.prompts)
+        samples = SampleRound(sampling, self.prepared.base, self.runtime, self.callbacks, self.commands)
         with self.runtime.full_parameters(self.loop.model):
             samples.make(self.run_folder.samples_dir / f"step-{self.step:09d}", self.step, self._weights_to_sample())
 
@@ -347,5 +362,5 @@ class GenericTrainer:
         return tensors, data
 
     def _check_ranks(self) -> None:
-        tensors = self.runtime.replicated(self.loop.trainable)
+        tensors = self.runtime.replicated(dict(self.loop.trainable))
         check_same(self.runtime, self.step, "trained weights", lambda: checksum(tensors), "the memory of its device")

@@ -27,7 +27,8 @@ class PreparedRun:
     loss: the module to train; its forward computes the loss of a batch.
     source: makes the batches that `plan` lists. global_batch: samples per optimizer step over all ranks. accumulation:
     number of micro-batches into which a rank divides its samples of one shape.
-    data_digest: of the training images. learning_rate_factor: multiplies every learning rate.
+    prompts: for samples without a prompt of their own. data_digest: of the training images. learning_rate_factor:
+    multiplies every learning rate.
     backup: the backup to resume from; None for a new run.
     """
 
@@ -37,6 +38,7 @@ class PreparedRun:
     loss: Loss
     source: SampleSource
     plan: RunPlan
+    prompts: tuple[str, ...]
     data_digest: str
     global_batch: int
     accumulation: int

@@ -177,7 +177,7 @@ class TrainingLoop:
         All ranks must call it; only rank 0 is guaranteed to get full tensors. They may be the live tensors: copy them
         before training continues.
         """
-        names = {param: name for name, param in self.trainable.items()}
+        names: dict[Tensor, str] = {param: name for name, param in self.trainable.items()}
         optimizer_tensors, optimizer_numbers = self.optimizer.state(names)
         buffers = dict(self.model.named_buffers())
         persistent = {name: buffers[name] for name in self.model.state_dict() if name in buffers}
@@ -208,7 +208,7 @@ class TrainingLoop:
         self.optimizer.check_state(data["optimizer"])
         for name, value in tensors["model"].items():
             own[name].copy_(value)
-        names = {param: name for name, param in self.trainable.items()}
+        names: dict[Tensor, str] = {param: name for name, param in self.trainable.items()}
         self.optimizer.load_state(names, tensors["optimizer"], data["optimizer"])
         if self.ema:
             # if EMA is enabled only now, it starts at the current weights
@@ -265,7 +265,8 @@ class TrainingLoop:
                     self._beat()  # the following backward pass waits for slower ranks
                 self.loss_scaler.scale(loss_sum).backward()
             metric_names = tuple(sorted(metrics))
-            sums.append(torch.stack([value.detach().double() for value in (loss_sum, *map(metrics.get, metric_names))]))
+            values = (loss_sum, *(metrics[name] for name in metric_names))
+            sums.append(torch.stack([value.detach().double() for value in values]))
             count += batch_count
         names = Names(("stop", *self.actions), metric_names)
         requested = self._requested()
@@ -305,8 +306,9 @@ class TrainingLoop:
         if self._divides_gradients:
             # Fused optimizers divide by grad_scale and honor found_inf inside their kernel (torch.amp.GradScaler passes
             # them the same way). This saves a pass over the gradients, and the sync to decide whether to skip.
-            self.optimizer.torch.grad_scale = (1.0 / factor).float()
-            self.optimizer.torch.found_inf = skipped.float()
+            fused: Any = self.optimizer.torch  # torch declares neither attribute
+            fused.grad_scale = (1.0 / factor).float()
+            fused.found_inf = skipped.float()
             self.optimizer.step(self.step)
         elif not skipped.item():  # a sync, but non-fused optimizers make several anyway
             gradients = self._gradients()

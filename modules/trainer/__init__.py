@@ -1,26 +1,44 @@
-"""The training loop. Also re-exports TrainingEngine and its launchers, for training models of your own."""
+"""The training loop. Also re-exports what a program of your own needs to train its model (docs/api.md)."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from modules.config.installation import PACKAGE
+
 if TYPE_CHECKING:
+    from modules.config.errors import UserError
+    from modules.engine.History import History
     from modules.engine.launch import launch_distributed_training
     from modules.engine.TrainingEngine import TrainingEngine
     from modules.engine.worker import distributed_train_worker
+    from modules.session.StepInfo import StepInfo
+    from modules.session.TrainCallbacks import TrainCallbacks
 
-__all__ = ["TrainingEngine", "distributed_train_worker", "launch_distributed_training"]
+__all__ = [
+    "History",
+    "StepInfo",
+    "TrainCallbacks",
+    "TrainingEngine",
+    "UserError",
+    "distributed_train_worker",
+    "launch_distributed_training",
+]
 
-# Imported lazily: they import torch, and modules of this package, which must not import them back.
+# Imported lazily: some import torch, and modules of this package, which must not import them back.
 _PUBLIC = {
-    "TrainingEngine": "modules.engine.TrainingEngine",
-    "distributed_train_worker": "modules.engine.worker",
-    "launch_distributed_training": "modules.engine.launch",
+    "History": "engine.History",
+    "StepInfo": "session.StepInfo",
+    "TrainCallbacks": "session.TrainCallbacks",
+    "TrainingEngine": "engine.TrainingEngine",
+    "UserError": "config.errors",
+    "distributed_train_worker": "engine.worker",
+    "launch_distributed_training": "engine.launch",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name]), name)
+    return getattr(import_module(f"{PACKAGE}.{_PUBLIC[name]}"), name)

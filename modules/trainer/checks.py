@@ -1,4 +1,4 @@
-"""Checks of a run before its model is loaded, for both the start and the dry run.
+"""Checks of a run before its model is loaded, made before the start and again by each rank.
 
 Torch is imported only for settings that need it.
 """
@@ -15,16 +15,11 @@ from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
 from modules.config.validation import check_batch, check_settings
 from modules.data.prepare import check_sizes
-from modules.distributed.Heartbeat import read_limits
 from modules.distributed.usable_gpus import supports_bf16
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
-from modules.machine.can_start import StartFacts, blocking, can_start
-from modules.machine.run_shape import ranks_here, run_shape
 from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
-from modules.session.RunFolder import RunFolder
-from modules.session.writable import check_writable
 from modules.trainer.compiling import check_compiler
 from modules.trainer.packages import check_packages
 from modules.weights.BaseModel import check_config_folder
@@ -38,41 +33,6 @@ if TYPE_CHECKING:
     from modules.config.ModelConfig import ModelConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
-    from modules.machine.Machine import Machine
-
-
-def check_before_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> BaseInfo:
-    """Runs the checks that do not depend on the machine's devices, and returns what model.base is.
-
-    The data and the compiler are checked later. num_ranks: over all machines.
-    Raises UserError if the run can't start.
-    """
-    read_limits()
-    folder = RunFolder(config.workspace_dir)
-    folder.check()
-    check_writable("cache_dir", config.cache_dir)
-    leads = not config.enable_multi_gpu or config.node_rank == 0  # other machines may share its disk and start later
-    if leads and not resume:
-        folder.refuse_earlier_run()
-    base, _ = check_start(config, num_ranks, resume)
-    return base
-
-
-def check_own_start(config: TrainConfig, machine: Machine, resume: bool = False) -> list[str]:
-    """Checks a run that starts its own ranks on this `machine`, and returns the warnings.
-
-    Raises UserError like `check_before_start`, and for settings that the machine's devices don't support.
-    """
-    num_ranks = ranks_here(config, machine.gpus, machine.cores)
-    if config.device_indexes and not machine.gpus:
-        from modules.distributed.Runtime import default_device
-
-        default_device(config.device_indexes)  # torch may know GPUs of other vendors
-    base = check_before_start(config, run_shape(config, num_ranks).num_ranks, resume)
-    problems = can_start(config, StartFacts(machine, base_bytes=base.size_bytes or None), resume)
-    if refused := blocking(problems):
-        raise ConfigError(refused)
-    return [problem.message for problem in problems]
 
 
 def check_compiles(config: TrainConfig) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from modules.config.errors import UserError
 
 if TYPE_CHECKING:
     import torch
+    from diffusers.models.modeling_utils import ModelMixin
     from torch import nn
 
 # Per kind of block: one graph for each width, for trained and frozen weights, and for shapes that don't generalize.
@@ -25,7 +26,7 @@ def compile_blocks(denoiser: nn.Module) -> None:
 
     torch._dynamo.config.recompile_limit = max(MAX_GRAPHS, torch._dynamo.config.recompile_limit)
     if getattr(denoiser, "_repeated_blocks", None):
-        denoiser.compile_repeated_blocks()
+        cast("ModelMixin", denoiser).compile_repeated_blocks()
     else:
         denoiser.compile()
 

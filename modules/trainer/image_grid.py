@@ -23,7 +23,7 @@ def save_sample_grid(rounds: Mapping[str, Path], path: Path) -> Path:
     row_names: list[str] = []
     for name, folder in rounds.items():
         by_prompt = _by_prompt(folder)
-        of_round = list(zip(*by_prompt.values(), strict=True))
+        of_round = list(map(list, zip(*by_prompt.values(), strict=True)))
         rows += of_round
         row_names += [name] * len(of_round)
     with new_file(path) as temporary:

@@ -13,7 +13,7 @@ from modules.config.batch_size import accumulation_steps, describe_scaling, glob
 from modules.data.caching import check_unusable
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
-from modules.data.concepts import captions
+from modules.data.concepts import caption_prompts, captions
 from modules.data.DatasetEncoder import DatasetEncoder
 from modules.data.draws import torch_seed
 from modules.data.errors import DataError
@@ -146,6 +146,7 @@ def prepare_run(
         loss=method.loss(base, config),
         source=source,
         plan=plan,
+        prompts=caption_prompts(texts, dataset.concepts, len(config.sampling.samples)),
         data_digest=digest,
         global_batch=size,
         accumulation=accumulation_steps(config, runtime.world_size, size),

@@ -22,9 +22,9 @@ def newest_backup(backups: BackupStore, runtime: Runtime) -> Backup | None:
             backup = backups.newest()
         except TrainingError as error:
             refusal = str(error)
-    name, refusal = runtime.broadcast([backup.path.name if backup else None, refusal], "looking for a backup")
-    if refusal:
-        raise TrainingError(refusal)
+    name, refused = runtime.broadcast([backup.path.name if backup else None, refusal], "looking for a backup")
+    if refused:
+        raise TrainingError(refused)
     if name is None:
         return None
     problem = ""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from PIL import Image
@@ -22,9 +23,10 @@ from modules.families.registry import family_of_pipeline
 from modules.trainer.evaluation_mode import evaluation_mode
 
 if TYPE_CHECKING:
-    from diffusers import DiffusionPipeline
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 
     from modules.config.SampleConfig import SampleConfig
+    from modules.config.SamplingConfig import SamplingConfig
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,16 @@ class ImageRequest:
     def batch_key(self) -> tuple:
         """Images of one batch must have the same key."""
         return self.width, self.height, self.steps, self.guidance, bool(self.negative_prompt)
+
+
+def with_prompts(sampling: SamplingConfig, prompts: Sequence[str]) -> SamplingConfig:
+    """The settings with samples that have no prompt given one of `prompts` each, in turn."""
+    turns = itertools.cycle(prompts or [""])
+    samples = [
+        replace(sample, prompt=next(turns)) if sample.enabled and not sample.prompt else sample
+        for sample in sampling.samples
+    ]
+    return replace(sampling, samples=samples)
 
 
 def image_requests(sample: SampleConfig) -> list[ImageRequest]:
@@ -97,7 +109,8 @@ def generate_images(
         taken = inspect.signature(pipe.__call__).parameters
         modules = (part for part in pipe.components.values() if isinstance(part, nn.Module))
         with evaluation_mode(*modules), _sliced_decoding(pipe), torch.no_grad():
-            output = pipe(**{name: value for name, value in arguments.items() if name in taken})
+            call = cast("Callable[..., Any]", pipe)  # every pipeline has a call of its own
+            output = call(**{name: value for name, value in arguments.items() if name in taken})
         images = output.images if hasattr(output, "images") else [frames[0] for frames in output.frames]
         yield from zip(batch, images, strict=True)
 
@@ -139,7 +152,7 @@ def save_image(path: Path, image: Image.Image, request: ImageRequest) -> None:
 def _sliced_decoding(pipe: DiffusionPipeline) -> Iterator[None]:
     """Inside, the VAE decodes images one at a time, because decoding a batch takes the most memory."""
     vae = getattr(pipe, "vae", None)
-    if not hasattr(vae, "use_slicing"):
+    if vae is None or not hasattr(vae, "use_slicing"):
         yield
         return
     vae.enable_slicing()

@@ -69,6 +69,7 @@ def _precise_copy(param: nn.Parameter) -> nn.Parameter:
     """A new float32 parameter. Changing the dtype of the original in place would remove its DDP hooks."""
     copy = torch.nn.Parameter(param.detach().float())
     gradient, param.grad = param.grad, None
+    assert gradient is not None  # only such parameters are rounded
     copy.grad = gradient.float()
     return copy
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.ui.models.run_text import counted, describe_progress, share_done
 from modules.ui.models.RunState import RunState
 from modules.ui.RunControl import RunControl
 from modules.ui.theme import Theme
@@ -38,7 +39,6 @@ class BottomBar(ctk.CTkFrame):
         Tooltip(self.status, app.theme, lambda: self.status.cget("text") if self.status.is_cut else "")
         self._canvas.bind("<Configure>", lambda event: self._arrange(), add="+")
         self._arrange()
-        self.loss = self._button("Loss", self.control.show_loss, 2)
         self.check = self._button("Check", self.control.check, 3)
         self.start = self._button("Start training", self.control.start_or_stop, 4, width=140)
         self._unsubscribe = (app.settings.subscribe(self._settings_changed), app.run.subscribe(self.show_run))
@@ -83,8 +83,8 @@ class BottomBar(ctk.CTkFrame):
         self._next_problem = 0
         text, colour = "No problems", Theme.muted
         if found:
-            kinds = [_count(blocking, "problem")] if blocking else []
-            kinds += [_count(len(found) - blocking, "warning")] if len(found) > blocking else []
+            kinds = [counted(blocking, "problem")] if blocking else []
+            kinds += [counted(len(found) - blocking, "warning")] if len(found) > blocking else []
             text = f"{', '.join(kinds)}: {found[0].message}"
             colour = Theme.error if blocking else Theme.warning
         self.problems.configure(text=text, text_color=colour)
@@ -109,53 +109,3 @@ class BottomBar(ctk.CTkFrame):
         button = ctk.CTkButton(self, text=text, command=command, width=width, height=36, font=self.app.theme.font(14))
         button.grid(row=0, column=column, rowspan=3, padx=(0, 14 if column == 4 else 6))
         return button
-
-
-def describe_progress(state: RunState) -> str:
-    """Phase, epoch, step, loss, speed and remaining time, as far as they are known."""
-    if state.message:
-        return state.message
-    if state.folder is None:
-        return "No run yet"
-    parts = [describe_phase(state)]
-    if state.step:
-        parts.append(f"epoch {state.epoch}")
-        parts.append(f"step {state.step:,}" + (f" of {state.total:,}" if state.total else ""))
-    if state.smooth is not None:
-        parts.append(f"loss {state.smooth:.4f}")
-    if state.is_running and state.steps_per_second:
-        parts.append(f"{state.steps_per_second:.2f} it/s")
-    if state.is_running and state.samples_per_second:
-        parts.append(f"{state.samples_per_second:.1f} img/s")
-    if state.is_running and state.eta_seconds is not None:
-        parts.append(f"ETA {describe_seconds(state.eta_seconds)}")
-    return "   ".join(parts)
-
-
-def describe_phase(state: RunState) -> str:
-    """What the run is doing, or how it ended."""
-    if state.exit is not None and not state.is_running:
-        return str(state.exit.get("status", "ended")).capitalize()
-    if state.is_stopping:
-        return "Stopping…"
-    if state.activity is not None:
-        return f"{state.activity.text}: {state.activity.done:,} of {state.activity.total:,}"
-    return state.phase or ("Running" if state.is_running else "Ended")
-
-
-def share_done(state: RunState) -> float:
-    """The share of the current activity that is done, else of the steps."""
-    if state.activity is not None:
-        return state.activity.done / max(1, state.activity.total)
-    return state.step / state.total if state.total else 0.0
-
-
-def describe_seconds(seconds: float) -> str:
-    """A duration as 1:02:03, or as 02:03 below an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -90,17 +90,10 @@ class RunControl:
         if not self.app.run.state.is_running:
             self._summarize(resume=True, then_start=True)
 
-    def show_loss(self) -> None:
-        """Open the loss curve in a separate window."""
-        from modules.ui.windows.LossWindow import LossWindow
-
-        open_window(self.app, LossWindow)
-
     def _is_ready(self) -> bool:
         blocking = [problem for problem in self.app.settings.problems() if problem.blocking]
         if blocking:
-            self.app.show_message(blocking[0].message, "error")
-            self.app.flash(blocking[0].path)
+            self.app.flash(blocking[0].path)  # the message is at the field and in the bottom bar, and goes once fixed
         return not blocking
 
     def _choose_folder(self) -> str | None:
@@ -115,7 +108,7 @@ class RunControl:
             folder.refuse_earlier_run()
         except UserError:
             text = f"{settings.get('workspace_dir')} holds a run already. Resume it or start a new run?"
-            answer = ask(self.app, "Run folder", text, ("Resume", "New folder", "Cancel"))
+            answer = ask(self.app, "Output folder", text, ("Resume", "New folder", "Cancel"))
             if answer == "New folder":
                 settings.set("workspace_dir", next_free_folder(settings.get("workspace_dir")))
                 return "new"
@@ -162,6 +155,8 @@ class RunControl:
             self.app.run.start(config, resume)
         except UserError as error:
             self.app.show_message(str(error), "error")
+        else:
+            self.app.open_tab("monitor")
 
     def _force(self) -> None:
         text = "Stop the run now? Progress since the last backup will be lost."

@@ -61,7 +61,7 @@ class TopBar(ctk.CTkFrame):
             rows = [(path, self._change(path)) for path in settings.modified_paths()]
             return Changes(f"Changes to {settings.preset_name}", (f"In {settings.preset_name}", "Now"), rows)
 
-        actions = [("Show", lambda paths: self.app.flash(paths[0])), ("Take back", settings.reset_to_preset)]
+        actions = [("Show", lambda paths: self.app.flash(paths[0])), ("Revert", settings.reset_to_preset)]
         return open_window(self.app, ChangesWindow, find, actions, True)
 
     def save(self) -> None:
@@ -116,7 +116,7 @@ class TopBar(ctk.CTkFrame):
             rows = [(path, (self._named(path), _text(now), _text(then))) for path, now, then in changes]
             return Changes(f"What {name} would change", ("Now", f"In {name}"), rows)
 
-        actions = [("Use it", lambda paths: self._use(names)), ("Show", lambda paths: self.app.flash(paths[0]))]
+        actions = [("Apply", lambda paths: self._use(names)), ("Show", lambda paths: self.app.flash(paths[0]))]
         try:
             open_window(self.app, ChangesWindow, find, actions)
         except ConfigError as error:
@@ -175,7 +175,7 @@ class TopBar(ctk.CTkFrame):
             button.grid(row=0, column=column, padx=3)
             made.append(button)
         self.modified, self.undo = made[0], made[-1]
-        Tooltip(self.modified, theme, lambda: "What differs from the preset or file, to look at and to take back.")
+        Tooltip(self.modified, theme, lambda: "What differs from the preset or file, with a way to revert it.")
 
     def _build_right(self) -> None:
         self.search = SettingsSearch(self._right, self.app)

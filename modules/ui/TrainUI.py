@@ -14,6 +14,7 @@ import customtkinter as ctk
 from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.explain import generic_path
+from modules.config.installation import PACKAGE
 from modules.config.visible_text import visible_text
 from modules.session.following import RunInfo, find_runs, run_info
 from modules.session.RunFolder import RunFolder
@@ -22,9 +23,11 @@ from modules.ui import keyboard
 from modules.ui.App import MessageKind
 from modules.ui.BottomBar import BottomBar
 from modules.ui.models.BackgroundChecks import BackgroundChecks
+from modules.ui.models.desktop import notify
 from modules.ui.models.DeviceModel import DeviceModel
 from modules.ui.models.LaunchModel import LaunchModel
 from modules.ui.models.Preferences import Preferences
+from modules.ui.models.run_text import describe_result
 from modules.ui.models.RunModel import RunModel
 from modules.ui.models.RunState import RunState
 from modules.ui.models.SettingsModel import SettingsModel
@@ -48,6 +51,7 @@ TABS = {
     "sampling": "SamplingTab",
     "backup": "BackupTab",
     "tools": "ToolsTab",
+    "monitor": "MonitorTab",
 }
 TAB_OF_GROUP = {
     "general": "general",
@@ -361,16 +365,16 @@ class TrainUI(RootWindow):
             return
         is_new, self._told_run = self.run.history is not self._told_run, self.run.history
         status, text = state.exit.get("status"), str(state.exit.get("text", ""))
+        if was_running and self.focus_displayof() is None:  # the user is looking at something else
+            notify(f"{state.folder.name}: {status}", describe_result(state))
         if was_running and status == "failed":
             from modules.ui.windows.CrashReportWindow import CrashReportWindow
 
             self.show_message(f"The run failed: {text}", "error")
             open_window(self, CrashReportWindow, state.folder)
-        elif was_running:
-            self.show_message(f"The run is {status} after {state.step:,} steps.", "info")
         elif is_new and status == "failed":
             reason = text.partition("\n")[0].rstrip(".")
-            self.show_message(f"The run {state.folder.name} failed: {reason}. Its report is on the tools tab.", "error")
+            self.show_message(f"The run {state.folder.name} failed: {reason}. Its report is on the Tools tab.", "error")
 
 
 def tab_of(path: str) -> str:
@@ -385,4 +389,4 @@ def tab_of(path: str) -> str:
 
 
 def _module_of(tab: str) -> ModuleType:
-    return importlib.import_module(f"modules.ui.tabs.{TABS[tab]}")
+    return importlib.import_module(f"{PACKAGE}.ui.tabs.{TABS[tab]}")

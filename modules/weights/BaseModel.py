@@ -23,7 +23,7 @@ from modules.weights.single_file import V_PREDICTION_MARK, ZERO_SNR_MARK
 
 if TYPE_CHECKING:
     import torch
-    from diffusers import DiffusionPipeline
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import nn
 
     from modules.config.ModelConfig import ModelConfig

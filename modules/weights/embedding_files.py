@@ -16,7 +16,7 @@ from modules.weights.safe import METADATA, load_tensors, read_header, save_tenso
 
 if TYPE_CHECKING:
     import torch
-    from diffusers import DiffusionPipeline
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import Tensor, nn
     from transformers import PreTrainedTokenizerBase
 

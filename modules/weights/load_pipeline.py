@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,19 +18,20 @@ from modules.weights.lora_files import load_lora
 
 if TYPE_CHECKING:
     import torch
-    from diffusers import DiffusionPipeline
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 
 
 def load_pipeline(
     base: str,
-    loras: Sequence[str | Path],
+    loras: Mapping[str, float],
     device: torch.device,
     config_folder: str = "",
     embeddings: Sequence[str | Path] = (),
     dtype: str = "",
 ) -> DiffusionPipeline:
-    """The pipeline of a diffusers folder, Hub id or single file, with all `loras` at full strength, on `device`.
+    """The pipeline of a diffusers folder, Hub id or single file, with all `loras`, on `device`.
 
+    loras: LoRA file -> strength.
     config_folder: a diffusers folder with the configuration of a single file; needed without internet access.
     embeddings: embedding files, whose words prompts can then contain.
     dtype: the torch name of a dtype; "" for bfloat16 on GPUs that support it, else float32.
@@ -43,12 +44,18 @@ def load_pipeline(
         pipe.safety_checker = None  # it would silently return black images
     for embedding in embeddings:
         add_embedding(pipe, embedding)
-    for lora in loras:
+    strengths: dict[str, float] = {}
+    for lora, strength in loras.items():
         load_lora(pipe, lora)
-    if loras:
-        adapters = sorted({name for names in pipe.get_list_adapters().values() for name in names})
-        pipe.set_adapters(adapters)  # by default, only the last one is active
+        for name in _adapters(pipe) - strengths.keys():
+            strengths[name] = strength
+    if strengths:
+        pipe.set_adapters(list(strengths), list(strengths.values()))  # by default, only the last one is active
     return pipe.to(device, _torch_dtype(dtype, device))
+
+
+def _adapters(pipe: DiffusionPipeline) -> set[str]:
+    return {name for names in pipe.get_list_adapters().values() for name in names}
 
 
 def _torch_dtype(name: str, device: torch.device) -> torch.dtype:

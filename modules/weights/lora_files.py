@@ -31,7 +31,7 @@ from modules.weights.safe import METADATA, read_header, save_tensors, tensor_sha
 
 if TYPE_CHECKING:
     import torch
-    from diffusers import DiffusionPipeline
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import Tensor, nn
 
     from modules.families.Family import Family

@@ -15,7 +15,7 @@ from modules.weights.single_file import save_single_file, single_file_tensors
 
 if TYPE_CHECKING:
     import torch
-    from diffusers import DiffusionPipeline
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import nn
 
     from modules.config.OutputConfig import OutputConfig

@@ -113,7 +113,7 @@ def compare_memory(folder: Path, method: str, device: str, count: int, steps: in
     arguments = WorkerArguments(folder, method, steps, 1, cold)
 
     def peak(program: str) -> float:
-        with _worker(program, arguments, device) as worker:
+        with start_worker(program, arguments, device) as worker:
             answer = worker.turn()
         if answer["peak_bytes"] is None:
             raise UserError("memory can't be measured on this system: run the benchmark on Linux.")
@@ -154,7 +154,7 @@ def _take_turns(
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """`blocks` pairs of turns of two programs; a first turn of each does not count."""
     with contextlib.ExitStack() as stack:
-        ours, theirs = (stack.enter_context(_worker(*side, device, num_ranks)) for side in sides)
+        ours, theirs = (stack.enter_context(start_worker(*side, device, num_ranks)) for side in sides)
         ours.turn(), theirs.turn()
         return _alternated(blocks, ours.turn, theirs.turn)
 
@@ -174,7 +174,7 @@ def _alternated(count: int, ours: Callable[[], T], theirs: Callable[[], T]) -> l
 
 def _first_step(folder: Path, method: str, device: str) -> float:
     started = time.time()
-    with _worker(REFERENCE, WorkerArguments(folder, method, steps=1, turns=1), device) as worker:
+    with start_worker(REFERENCE, WorkerArguments(folder, method, steps=1, turns=1), device) as worker:
         return worker.turn()["time"] - started
 
 
@@ -195,7 +195,7 @@ def _first_step_of_chorus(folder: Path, method: str, device: str) -> float:
 
 
 @dataclass
-class _Worker:
+class Worker:
     """A program of one or more ranks that trains when it is its turn."""
 
     program: str
@@ -227,14 +227,17 @@ class _Worker:
 
 
 @contextlib.contextmanager
-def _worker(program: str, arguments: WorkerArguments, device: str, num_ranks: int = 1) -> Iterator[_Worker]:
+def start_worker(
+    program: str, arguments: WorkerArguments, device: str, num_ranks: int = 1, one_thread: bool = False
+) -> Iterator[Worker]:
+    """one_thread: of a single rank; several have one each anyway."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
     with _run_folder(arguments.folder) as run_folder, _log() as log:
         options = replace(arguments, run_folder=run_folder).as_options()
         command = [*_start(num_ranks), f"scripts.benchmarks.{program}", *options]
-        env = _environment(device, num_ranks)
+        env = _environment(device, num_ranks, one_thread)
         with subprocess.Popen(command, cwd=ROOT, stderr=log, env=env, **pipes) as process:
-            yield _Worker(program, process, log, device, num_ranks)
+            yield Worker(program, process, log, device, num_ranks)
             # leaving closes its stdin, which ends it if it still waits, and waits for its end
 
 
@@ -260,11 +263,11 @@ def _last_lines(log: IO[str]) -> str:
     return "\n".join(log.read().strip().splitlines()[-80:])  # torchrun's own are the last 40
 
 
-def _environment(device: str, num_ranks: int = 1) -> dict[str, str]:
+def _environment(device: str, num_ranks: int = 1, one_thread: bool = False) -> dict[str, str]:
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
-    alike = {}
-    if num_ranks > 1:  # of both sides: a thread for each rank, the same way between them
+    alike = {}  # on both sides: a thread for each rank, the same way between them
+    if num_ranks > 1 or one_thread:
         alike["OMP_NUM_THREADS"] = "1"
-        if sys.platform == "linux":
-            alike["GLOO_SOCKET_IFNAME"] = "lo"
+    if num_ranks > 1 and sys.platform == "linux":
+        alike["GLOO_SOCKET_IFNAME"] = "lo"
     return {**alike, **os.environ, **hidden}

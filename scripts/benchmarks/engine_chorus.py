@@ -32,7 +32,7 @@ def train(arguments: WorkerArguments, turns: Turns) -> None:
         sync_batchnorm=device_type() == "cuda",
         output_dir=arguments.run_folder,
     )
-    loader = DataLoader(make_data(arguments, num_ranks()), batch_size=BATCH, shuffle=True)
+    loader = DataLoader(make_data(arguments, num_ranks()), batch_size=arguments.batch_size or BATCH, shuffle=True)
     engine.train(
         loader,
         optimizer=torch.optim.AdamW(engine.model.parameters(), lr=LEARNING_RATE, fused=True),

@@ -26,8 +26,9 @@ def make_model() -> nn.Module:
 
 def make_data(arguments: WorkerArguments, world_size: int) -> TensorDataset:
     """As many samples as one epoch of all the steps needs."""
+    batch_size = arguments.batch_size or BATCH
     generator = torch.Generator().manual_seed(1)
-    count = min(arguments.total_steps, 50) * BATCH * world_size
+    count = min(arguments.total_steps, 50) * batch_size * world_size
     return TensorDataset(torch.randn(count, 3, 32, 32, generator=generator), torch.arange(count) % 10)
 
 

@@ -73,13 +73,11 @@ def open_tabs(state_dir: Path, names: str, concept: str) -> dict[str, dict[str, 
 
 
 def pulse(state_dir: Path, run_folder: str, seconds: str) -> dict[str, float]:
-    """The ticks of a window that shows a run's ranks, and its chart in a window above."""
+    """The ticks of a window that shows a run on the monitor tab."""
     from modules.ui.TrainUI import TrainUI
 
     app = TrainUI(state_dir)
     chart = _open_run(app, run_folder)
-    app.open_tab("multi-GPU")
-    _run_until_built(app)
     redraws, redraw = [], chart.redraw
     chart.redraw = lambda: (redraws.append(1), redraw())
     ticker = Ticker(app)
@@ -120,7 +118,6 @@ def history(state_dir: Path, run_folder: str) -> dict[str, Any]:
 
     app = TrainUI(state_dir)
     chart = _open_run(app, None)
-    _run_until_built(app)
     before = _resident_mib()
     ticker = Ticker(app)
     started = time.perf_counter()
@@ -193,14 +190,12 @@ def _time_calls() -> type[Any]:
 
 
 def _open_run(app: TrainUI, run_folder: str | None) -> LossChart:
-    """The chart of the losses, in its window; run_folder: shows this run."""
-    from modules.ui.widgets.LossChart import LossChart
-
+    """The chart of the losses on the monitor tab; run_folder: shows this run."""
     if run_folder is not None:
         app.run.attach(run_folder)
-    app.bottom_bar.control.show_loss()
-    window = next(child for child in app.winfo_children() if isinstance(child, tkinter.Toplevel))
-    return next(child for child in window.winfo_children() if isinstance(child, LossChart))
+    tab = app.open_tab("monitor")
+    _run_until_built(app)
+    return tab.chart
 
 
 def _scroll_to_end_and_back(app: TrainUI, thumbnails: Thumbnails, seconds: list[float]) -> None:

@@ -26,7 +26,8 @@ class WorkerArguments:
     """folder: with the material and the caches. steps: optimizer steps of a turn.
 
     cold: pictures and captions are encoded in the run instead of read from a cache. run_folder: for what one run
-    writes, shared by its ranks. settings: further ones of Chorus, as "path=value".
+    writes, shared by its ranks. settings: further ones of Chorus, as "path=value". batch_size: of a rank of
+    TrainingEngine; None: that of the engine comparison.
     """
 
     folder: Path
@@ -36,6 +37,7 @@ class WorkerArguments:
     cold: bool = False
     run_folder: Path = Path()
     settings: tuple[str, ...] = ()
+    batch_size: int | None = None
 
     @property
     def total_steps(self) -> int:
@@ -45,6 +47,7 @@ class WorkerArguments:
         options = ["--folder", str(self.folder), "--method", self.method, "--run-folder", str(self.run_folder)]
         options += ["--steps", str(self.steps), "--turns", str(self.turns)]
         options += [f"--set={setting}" for setting in self.settings]
+        options += [] if self.batch_size is None else ["--batch-size", str(self.batch_size)]
         return [*options, "--cold"] if self.cold else options
 
     @classmethod
@@ -57,6 +60,7 @@ class WorkerArguments:
         parser.add_argument("--turns", type=int, required=True)
         parser.add_argument("--set", action="append", default=[], dest="settings")
         parser.add_argument("--cold", action="store_true")
+        parser.add_argument("--batch-size", type=int)
         return cls(**vars(parser.parse_args()))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from modules.config.errors import UserError
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 
 DIGITS = ROOT / "resources" / "digits" / "digits.npz"
 CIFAR10_FILES = {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}

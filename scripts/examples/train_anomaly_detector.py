@@ -45,7 +45,9 @@ def main(argv: list[str] | None = None) -> int:
         # One rank trains in this process. Under accelerate it is a rank already, which the launch finds out.
         launch_distributed_training(train_both, world_size=args.world_size if args.distributed else 1, args=args)
     except UserError as error:
-        print_text(error, sys.stderr)
+        # the arguments of the engine, as the options here are called
+        text = str(error).replace("pass resume=True", "use --resume")
+        print_text(text.replace("another experiment_name", "another --output-dir"), sys.stderr)
         return 2
     return 0
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import load_values
+from modules.config.installation import ROOT
 from modules.config.parse import JSON_ENDINGS, YAML_ENDINGS
-from modules.config.presets import ROOT, list_presets
+from modules.config.presets import list_presets
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
 from modules.session.backups import list_backups, newest_usable

@@ -35,7 +35,7 @@ def test_the_settings_know_which_families_have_a_signal_to_noise_ratio():
             "model.zero_terminal_snr",
             {"model": {"zero_terminal_snr": True, "prediction_type": "epsilon"}},
             "model.zero_terminal_snr with prediction_type epsilon: where there is noise alone, epsilon says nothing of "
-            "the picture; set model.prediction_type to v_prediction.",
+            "the image; set model.prediction_type to v_prediction.",
         ),
         (
             "loss.mse",
@@ -74,7 +74,7 @@ def test_regularising_towards_the_model_without_such_pictures_is_worth_a_warning
     assert problems(path, loss={"prior_by_frozen_model": True}) == []
     ((message, blocking),) = problems(path, loss={"prior_by_frozen_model": True}, concepts=[ConceptConfig(path="a")])
     assert not blocking
-    assert message.endswith("mark a concept with regularisation, or switch it off.")
+    assert message.endswith("mark a concept with regularization, or switch it off.")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from modules.config.ConceptConfig import ConceptConfig
-from modules.data.concepts import captions, scan
+from modules.data.concepts import caption_prompts, captions, scan
 from modules.data.epoch_plan import plan_epoch
 from modules.data.errors import DataError
 
@@ -290,3 +290,12 @@ def test_concepts_that_all_have_a_share_keep_the_length_of_the_epoch(tmp_path):
     dataset = scan([concept(tmp_path / "one", share=0.3), concept(tmp_path / "two", share=0.3, repeats=2)])
     assert dataset.repeats.sum() == pytest.approx(70)
     assert dataset.repeats[:10].sum() == pytest.approx(35)
+
+
+def test_samples_without_a_prompt_get_the_first_captions_or_else_the_names_of_concepts():
+    concepts = [ConceptConfig(name="fox", path="a"), ConceptConfig(name="off", path="b", enabled=False)]
+    texts = [("",), ("a fox", "a red fox"), ("a fox",), ("a hen",)]
+    assert caption_prompts(texts, concepts, 5) == ("a fox", "a hen")
+    assert caption_prompts(texts, concepts, 1) == ("a fox",)
+    assert caption_prompts([("",)], concepts, 2) == ("fox",)
+    assert caption_prompts([("",)], [ConceptConfig(path="a")], 2) == ()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.data.draws import hash64, torch_seed, uniform
+from modules.data.draws import hash64, hash64_array, torch_seed, uniform, uniform_array
 
 
 def test_the_values_never_change():
@@ -33,25 +33,25 @@ integers = st.integers(-(2**63), 2**63 - 1)
 @given(st.lists(integers, min_size=1, max_size=5), integers, st.text(max_size=5))
 def test_an_array_draws_what_its_elements_draw(values, seed, purpose):
     array = np.array(values, dtype=np.int64)
-    hashes = hash64(seed, array, purpose, array)
+    hashes = hash64_array(seed, array, purpose, array)
     assert hashes.dtype == np.uint64
     assert hashes.tolist() == [hash64(seed, value, purpose, value) for value in values]
-    assert uniform(seed, array, purpose).tolist() == [uniform(seed, value, purpose) for value in values]
+    assert uniform_array(seed, array, purpose).tolist() == [uniform(seed, value, purpose) for value in values]
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint8, np.uint32, np.uint64])
 def test_the_integer_type_does_not_matter(dtype):
-    assert hash64(np.arange(5, dtype=dtype)).tolist() == [hash64(i) for i in range(5)]
+    assert hash64_array(np.arange(5, dtype=dtype)).tolist() == [hash64(i) for i in range(5)]
     assert hash64(dtype(3)) == hash64(3)
     assert hash64(np.array(3, dtype)) == hash64(3)
 
 
 def test_small_negative_integers_in_narrow_arrays_are_the_same_numbers():
-    assert hash64(np.array([-2], np.int8))[0] == hash64(-2)
+    assert hash64_array(np.array([-2], np.int8))[0] == hash64(-2)
 
 
 def test_arrays_broadcast():
-    table = hash64(7, np.arange(3)[:, None], np.arange(4))
+    table = hash64_array(7, np.arange(3)[:, None], np.arange(4))
     assert table.shape == (3, 4)
     assert table[2, 3] == hash64(7, 2, 3)
 
@@ -68,7 +68,7 @@ def test_floats_and_other_parts_are_refused(part):
 
 
 def test_uniform_numbers_are_uniform():
-    numbers = uniform(1, np.arange(100_000), "timestep")
+    numbers = uniform_array(1, np.arange(100_000), "timestep")
     counts, _ = np.histogram(numbers, bins=50, range=(0, 1))
     assert numbers.min() >= 0
     assert numbers.max() < 1
@@ -78,8 +78,9 @@ def test_uniform_numbers_are_uniform():
 
 def test_neighbouring_ids_and_epochs_are_uncorrelated():
     ids = np.arange(50_000)
-    one = uniform(1, 0, ids, "noise")
-    for other in (uniform(1, 1, ids, "noise"), uniform(1, 0, ids + 1, "noise"), uniform(1, 0, ids, "timestep")):
+    one = uniform_array(1, 0, ids, "noise")
+    for parts in ((1, 1, ids, "noise"), (1, 0, ids + 1, "noise"), (1, 0, ids, "timestep")):
+        other = uniform_array(*parts)
         assert abs(np.corrcoef(one, other)[0, 1]) < 0.02
 
 

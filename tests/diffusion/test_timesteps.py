@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers.pipelines.cogview4 import pipeline_cogview4
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 from diffusers.training_utils import compute_density_for_timestep_sampling
 from hypothesis import given
@@ -110,6 +111,17 @@ def test_the_shift_by_resolution_is_that_of_diffusers_flux(tokens):
     np.testing.assert_allclose(ours, scheduler.time_shift(mu, 1.0, t).numpy(), rtol=1e-12)
 
 
+@pytest.mark.parametrize("tokens", [256, 4096, 9216])
+def test_the_shift_by_the_root_of_the_resolution_is_that_of_diffusers_cogview4(tokens):
+    base = ResolutionShift(base_shift=0.25, max_shift=0.75, law="root")
+    shift = pipeline_cogview4.calculate_shift(tokens, base_shift=base.base_shift, max_shift=base.max_shift)
+    assert resolution_shift(tokens, base) == pytest.approx(shift, rel=1e-12)
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, time_shift_type="linear")
+    t = torch.tensor([0.01, 0.3, 0.99], dtype=torch.float64)
+    ours = [shifted(value, shift) for value in t.tolist()]
+    np.testing.assert_allclose(ours, scheduler.time_shift(shift, 1.0, t).numpy(), rtol=1e-12)
+
+
 def test_no_picture_has_less_than_a_token():
     with pytest.raises(ValueError, match="0 tokens"):
         resolution_shift(0, ResolutionShift())
@@ -145,6 +157,8 @@ def test_the_models_own_timesteps_are_those_its_makers_trained():
     assert place({"timesteps": "family"}) == shifted(normal, 3.0)
     dynamic = {"use_dynamic_shifting": True, "max_shift": 1.5}
     assert place({"timesteps": "family"}, scheduler=dynamic) == shifted(normal, math.exp(1.5))
+    root = {"use_dynamic_shifting": True, "base_shift": 0.25, "max_shift": 0.75}
+    assert place({"timesteps": "family"}, "cogview4", root) == shifted(normal, 0.25 + 0.75 * 4)
     assert place({"timesteps": "family"}, "sd15") == 0.3
     assert place({"timesteps": "family", "shift_by": "factor", "shift": 9.0}, "sd15") == 0.3
 
@@ -162,5 +176,6 @@ def test_the_models_own_timesteps_are_those_its_makers_trained():
 )
 def test_every_setting_reaches_the_timesteps(settings, expected):
     for name, family in FAMILIES.items():
-        if family.patch_size == 2 or settings.get("shift_by") != "resolution":  # tokens of 2 x 2 cells
+        usual = family.patch_size == 2 and family.shift_law == "exponential"  # tokens of 2 x 2 cells
+        if usual or settings.get("shift_by") != "resolution":
             assert place(settings, name) == pytest.approx(expected, rel=1e-12)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from modules.config.errors import UserError
-from modules.config.TrainConfig import TrainConfig
 from modules.distributed.environments import (
     RankEnvironment,
     find_environment,
@@ -64,8 +63,8 @@ def test_a_process_without_a_launcher_has_no_environment():
 
 
 def test_spawn_reads_what_spawn_variables_wrote():
-    config = TrainConfig(num_nodes=3, node_rank=2, master_addr="10.0.0.7")
-    env = spawn_variables(1, config, num_ranks=4, port=12356, run_id="r7", attempt=2)
+    machines = {"num_nodes": 3, "node_rank": 2, "master_addr": "10.0.0.7"}
+    env = spawn_variables(1, num_ranks=4, port=12356, run_id="r7", attempt=2, **machines)
     found = find_environment(env)
     assert found.name == "spawn"
     assert ranks(found) == (9, 1, 12, 4, 2, 3)
@@ -74,13 +73,13 @@ def test_spawn_reads_what_spawn_variables_wrote():
 
 
 def test_spawn_on_one_node_uses_the_loopback_address():
-    config = TrainConfig(master_addr="10.0.0.7")  # left over from a run on several nodes
-    env = spawn_variables(0, config, num_ranks=2, port=12355, run_id="r")
+    left_over = "10.0.0.7"  # from a run on several nodes
+    env = spawn_variables(0, num_ranks=2, port=12355, run_id="r", master_addr=left_over)
     assert find_environment(env).master_addr == "127.0.0.1"
 
 
 def test_spawned_ranks_number_gpus_in_listed_order():
-    assert spawn_variables(0, TrainConfig(), 2, 12355, "r")["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert spawn_variables(0, 2, 12355, "r")["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 def test_torchrun():
@@ -197,7 +196,7 @@ def test_slurm_jobs_and_steps_on_one_node_have_different_ports():
 
 def test_our_own_ranks_take_precedence_over_torchrun_and_torchrun_over_slurm():
     assert find_environment(SLURM | TORCHRUN).name == "torchrun"
-    own = spawn_variables(0, TrainConfig(), 2, 12355, "r")
+    own = spawn_variables(0, 2, 12355, "r")
     assert find_environment(SLURM | TORCHRUN | ACCELERATE | own).name == "spawn"
 
 
@@ -225,7 +224,7 @@ def test_our_own_ranks_take_precedence_over_torchrun_and_torchrun_over_slurm():
         (SLURM, "SLURM_STEP_NODELIST", "n[],m", "a list of hosts"),
         (SLURM, "SLURM_STEP_NODELIST", ",n03", "a list of hosts"),
         (SLURM, "SLURM_STEP_NODELIST", "n03;reboot", "a list of hosts"),
-        (spawn_variables(0, TrainConfig(), 2, 12355, "r"), "CHORUS_ATTEMPT", "-1", "a whole number"),
+        (spawn_variables(0, 2, 12355, "r"), "CHORUS_ATTEMPT", "-1", "a whole number"),
     ],
 )
 def test_an_invalid_value_is_refused_with_the_name_of_its_variable(env, name, value, rule):
@@ -242,7 +241,7 @@ def test_an_invalid_value_is_refused_with_the_name_of_its_variable(env, name, va
         (TORCHRUN, "MASTER_PORT"),
         (SLURM, "SLURM_JOB_ID"),
         (SLURM, "SLURM_LOCALID"),
-        (spawn_variables(0, TrainConfig(), 2, 12355, "r"), "CHORUS_RUN_ID"),
+        (spawn_variables(0, 2, 12355, "r"), "CHORUS_RUN_ID"),
     ],
 )
 def test_a_missing_value_is_named(env, name):

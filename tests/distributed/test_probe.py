@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -14,14 +16,18 @@ from pathlib import Path
 import pytest
 
 from modules.config.errors import UserError
+from modules.distributed import ProbeRanks as ranks_module
 from modules.distributed import probe as probe_module
 from modules.distributed.probe import bus_bandwidth, choose_ranks, main, probe
 from modules.distributed.probe_worker import rounds_that_fit
 from modules.distributed.ProbeRanks import Failure, ProbeRanks, RankFailed, join_words
+from tests.support.fork_server import call_forked
 from tests.support.waiting import wait_until
 
 SHORT = ["--megabytes", "1", "--seconds", "0.1"]
 ROOT = Path(__file__).resolve().parents[2]
+
+forked = pytest.mark.skipif(os.name == "nt", reason="Windows neither forks nor has signals")
 
 STUCK_PROBE = """
 from modules.distributed.ProbeRanks import ProbeRanks
@@ -57,45 +63,47 @@ def test_the_number_of_rounds_is_always_a_float(once, rounds):
     assert type(rounds_that_fit(1.0, once)) is float
 
 
+@forked
 @pytest.mark.parametrize(
     ("fault", "rank", "text"),
     [
         pytest.param(
             "sleep@1", 1, "Rank 1 (device cpu) did not finish the all-reduce of ranks 0 and 1 within 3 s.", id="hang"
         ),
-        pytest.param(
-            "kill@0",
-            0,
-            "Rank 0 (device cpu) was killed by SIGKILL.",
-            id="kill",
-            marks=pytest.mark.skipif(os.name == "nt", reason="Windows has no signals"),
-        ),
+        pytest.param("kill@0", 0, "Rank 0 (device cpu) was killed by SIGKILL.", id="kill"),
         pytest.param("exit@1", 1, "Rank 1 (device cpu) ended with exit code 3.", id="exit"),
     ],
 )
-def test_the_rank_that_hangs_or_dies_is_named_instead_of_those_waiting_for_it(fault, rank, text, monkeypatch, capsys):
-    monkeypatch.setenv("CHORUS_PROBE_FAULT", fault)
-    assert main([*SHORT, "--timeout", "3"]) == 1
-    printed = capsys.readouterr()
-    values = json.loads(printed.out)
+def test_the_rank_that_hangs_or_dies_is_named_instead_of_those_waiting_for_it(fault, rank, text):
+    code, out, err = call_forked(_probe_with_fault, fault)
+    assert code == 1
+    values = json.loads(out)
     assert values["failed"] == {"rank": rank, "text": text}
     assert (values["pairs"], values["all"]) == ([], None)
-    assert text in printed.err
+    assert text in err
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no signals")
-def test_a_stopped_rank_is_named_if_both_are_in_the_same_collective(monkeypatch):
-    monkeypatch.setattr("modules.distributed.ProbeRanks.CAUSE_SECONDS", 2.0)  # for the other rank to respond
+def _probe_with_fault(fault: str) -> tuple[int, str, str]:
+    """The exit code and what was printed to stdout and stderr."""
+    os.environ["CHORUS_PROBE_FAULT"] = fault
+    probe_module._gpu_indexes = list
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main([*SHORT, "--timeout", "3"])
+    return code, out.getvalue(), err.getvalue()
 
-    def stop_rank_1(ranks: ProbeRanks) -> None:
-        threading.Timer(0.7, ranks._processes[1].send_signal, [signal.SIGSTOP]).start()
 
-    assert _failure_of_long_rounds(1.5, stop_rank_1).rank == 1
+@forked
+def test_a_stopped_rank_is_named_if_both_are_in_the_same_collective():
+    assert call_forked(_failure_of_long_rounds, 1.5, 2.0, _stop_rank_1).rank == 1  # in 2 s the other rank responds
 
 
-def test_ranks_waiting_for_each_other_are_named_together(monkeypatch):
-    monkeypatch.setattr("modules.distributed.ProbeRanks.CAUSE_SECONDS", 60.0)  # ends with the second response
-    failure = _failure_of_long_rounds(2)
+def _stop_rank_1(ranks: ProbeRanks) -> None:
+    threading.Timer(0.7, ranks._processes[1].send_signal, [signal.SIGSTOP]).start()
+
+
+@forked
+def test_ranks_waiting_for_each_other_are_named_together():
+    failure = call_forked(_failure_of_long_rounds, 2, 60.0)  # ends with the second response
     assert failure.rank is None
     assert failure.text == (
         "Ranks 0 and 1 (devices cpu and cpu) did not finish the all-reduce of ranks 0 and 1 within 2 s: "
@@ -103,10 +111,16 @@ def test_ranks_waiting_for_each_other_are_named_together(monkeypatch):
     )
 
 
+@forked
 def test_a_rank_that_raises_is_named_with_its_error():
-    result = probe(world_size=2, megabytes=1e9, seconds=0.1)  # a petabyte
-    assert result.failed.rank in (0, 1)
-    assert "failed: RuntimeError" in result.failed.text
+    failed = call_forked(_failure_of_a_petabyte)
+    assert failed.rank in (0, 1)
+    assert "failed: RuntimeError" in failed.text
+
+
+def _failure_of_a_petabyte() -> Failure | None:
+    probe_module._gpu_indexes = list
+    return probe(world_size=2, megabytes=1e9, seconds=0.1).failed
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks in /proc")
@@ -182,13 +196,15 @@ def test_lists_are_joined():
 
 
 def _failure_of_long_rounds(
-    timeout_seconds: float, after_joining: Callable[[ProbeRanks], None] = lambda ranks: None
+    timeout_seconds: float, cause_seconds: float, after_joining: Callable[[ProbeRanks], None] | None = None
 ) -> Failure:
-    """The failure of two ranks whose rounds take longer than `timeout_seconds`."""
+    """The failure of two ranks whose rounds take longer than `timeout_seconds`; for a process of its own."""
+    ranks_module.CAUSE_SECONDS = cause_seconds
     try:
         with ProbeRanks("gloo", ["cpu", "cpu"], 16 * 2**20, seconds=60, timeout_seconds=timeout_seconds) as ranks:
             ranks.join()
-            after_joining(ranks)
+            if after_joining:
+                after_joining(ranks)
             ranks.seconds_of_all_reduce([0, 1])
     except RankFailed as error:
         return error.failure

@@ -205,7 +205,7 @@ def test_a_process_without_a_launcher_is_the_only_rank_and_opens_no_store(alone,
 
 def test_a_single_rank_opens_no_store_either(alone, monkeypatch):
     monkeypatch.setattr(dist, "init_process_group", None)
-    for name, value in spawn_variables(0, TrainConfig(), 1, 12355, "run").items():
+    for name, value in spawn_variables(0, 1, 12355, "run").items():
         monkeypatch.setenv(name, value)
     assert setup_distributed(TrainConfig()) == (0, 0, 1)
 
@@ -234,7 +234,7 @@ def join(*ranks: tuple[int, int], port: int, seconds: float = 100) -> list[str]:
     variables = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "CHORUS_JOIN_SECONDS": str(seconds)}
     processes = []
     for rank, num_ranks in ranks:
-        env = {**os.environ, **variables, **spawn_variables(rank, TrainConfig(), num_ranks, port, "run")}
+        env = {**os.environ, **variables, **spawn_variables(rank, num_ranks, port, "run")}
         processes.append(
             subprocess.Popen([sys.executable, "-c", JOIN], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modules.engine import TrainingEngine as module
+from modules.engine import joining
 from modules.engine.TrainingEngine import TrainingEngine
 from tests.support.engine_data import small_net
 
@@ -23,7 +23,7 @@ def test_the_ranks_are_introduced_once_the_precision_is_known(options, precision
             told.append(config.model.mixed_precision)
         return 0, 0, 1
 
-    monkeypatch.setattr(module, "setup_distributed", join)
+    monkeypatch.setattr(joining, "setup_distributed", join)
     for name, value in ALONE.items():  # setup_distributed would set them for good
         monkeypatch.setenv(name, value)
     TrainingEngine.setup_distributed(0, 1)

@@ -51,6 +51,14 @@ def test_two_ranks_give_the_curve_of_one(name, curves):
         assert two[figure] == pytest.approx(one[figure], rel=1e-9)
 
 
+def test_torchmetrics_objects_count_each_sample_of_both_ranks_once(curves):
+    pytest.importorskip("torchmetrics")
+    one, two = (dict(curves[ranks]["objects"]) for ranks in (1, 2))
+    assert "metric 'auroc': rank 0 has no samples to compute it from" in two.pop("refusal")
+    assert two == pytest.approx(one)
+    assert one["object"] == pytest.approx(one["hand"])
+
+
 def test_predictions_of_two_ranks_are_in_order(curves):
     assert len(curves[2]["predictions"]) == 11
     for one, two in zip(curves[1]["predictions"], curves[2]["predictions"], strict=True):

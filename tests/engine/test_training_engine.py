@@ -8,13 +8,14 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader
 
 from modules.config.errors import UserError
 from modules.engine.RankContext import RankContext, enter_rank
+from modules.machine.devices import Gpu
 from modules.session.TrainCallbacks import TrainCallbacks
-from modules.trainer import TrainingEngine
+from modules.trainer import TrainingEngine, launch_distributed_training
 from modules.weights.safe import load_tensors
 from tests.support.engine_data import Augmented, Stream, accuracy, adamw, points, small_net
 
@@ -231,6 +232,11 @@ class Mean:
         return self.total / self.count
 
 
+class Values(Mean):
+    def compute(self):
+        return torch.zeros(3)
+
+
 def test_torchmetrics_objects_are_evaluated(make_engine):
     engine = make_engine()
     loader = DataLoader(points(), batch_size=10)
@@ -395,6 +401,32 @@ REFUSALS = {
         "create it with model.parameters()",
     ),
     "no optimizer": ({"optimizer": "adam"}, "optimizer: str is not a torch optimizer"),
+    "a dataset": ({"train_loader": points()}, "train_loader: TensorDataset is a dataset, which has no batches"),
+    "no validation data": ({"val_loader": 3}, "val_loader: int yields no batches; pass a DataLoader."),
+    "epochs as text": ({"num_epochs": "3"}, "num_epochs '3': it must be a whole number."),
+    "a negative interval": ({"save_every_steps": -1}, "save_every_steps -1: it must be at least 1."),
+    "a negative norm": ({"clip_grad_norm": -1}, "clip_grad_norm -1: it must be a positive number"),
+    "a criterion's class": ({"criterion": nn.CrossEntropyLoss}, "pass an instance, such as CrossEntropyLoss()."),
+    "a criterion's name": ({"criterion": "mse"}, "criterion: str can't be called; pass a function."),
+    "a loss that is no tensor": ({"criterion": lambda output, target: 1.0}, "a scalar tensor"),
+    "a loss of nothing": (
+        {"criterion": lambda output, target: torch.tensor(1.0)},
+        "The loss does not depend on the trainable parameters of the model",
+    ),
+    "metrics without names": ({"metrics": [Mean()]}, "metrics: list has no names; pass a dictionary"),
+    "a scheduler's class": ({"scheduler": StepLR}, "scheduler: the class StepLR is not a torch scheduler"),
+    "another optimizer's scheduler": (
+        {"scheduler": StepLR(torch.optim.SGD([torch.zeros(1)], lr=1.0), 1)},
+        "scheduler: it changes another optimizer",
+    ),
+    "an unknown interval": ({"scheduler_interval": "batch"}, "scheduler_interval 'batch': use 'epoch' or 'step'."),
+    "a callback that is a function": ({"callbacks": print}, "is not a TrainCallbacks; derive your class from it."),
+    "a resume by number": ({"resume": 3}, "resume 3: use True, 'last', 'best' or the folder of a checkpoint."),
+    "a resume from nowhere": ({"resume": "nowhere"}, "resume 'nowhere': it is not a complete checkpoint"),
+    "an object with several values": (
+        {"metrics": {"f": Values()}, "val_loader": DataLoader(points(), batch_size=16)},
+        "metric 'f' computes a tensor of shape (3,), but the history has one number per epoch",
+    ),
     "a metric without samples": (
         {"metrics": {"f": lambda output, target: torch.tensor(1.0)}},
         "metric 'f' returned Tensor without samples",
@@ -425,9 +457,53 @@ def test_checkpoints_of_an_earlier_training_are_not_overwritten(make_engine):
 
 
 def test_a_checkpoint_of_another_model_is_refused(make_engine):
-    state = make_engine(nn.Linear(3, 3)).state_dict()
+    other = make_engine(nn.Linear(4, 2).double())
+    train(other, num_epochs=1)
     with pytest.raises(UserError, match="another model"):
-        make_engine().load_state_dict(state)
+        make_engine().load_state_dict(other.state_dict())
+    with pytest.raises(UserError, match="another model"):
+        train(make_engine(), resume=True)
+    with pytest.raises(UserError, match=r"not what TrainingEngine\.state_dict returned"):
+        make_engine().load_state_dict(other.model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": nn.Linear}, "model: the class Linear is not a torch module"),
+        ({"device": "gpu"}, "device 'gpu': use 'cpu', 'cuda' or the number of a GPU"),
+        ({"device": "cuda:99"}, "device 'cuda:99': PyTorch finds"),
+        ({"backend": "mpi", "distributed": True}, "backend 'mpi': use 'nccl', 'gloo' or None"),
+        ({"ema_decay": 2.0}, "ema_decay 2.0: it must be at least 0 and less than 1."),
+        ({"world_size": 2}, "TrainingEngine(world_size=2): several ranks need distributed=True."),
+    ],
+)
+def test_an_engine_that_can_not_be_made_names_the_argument(options, message, make_engine):
+    with pytest.raises(UserError) as caught:
+        make_engine(**options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train_fn": "train"}, "train_fn: str can't be called; pass a function."),
+        ({"train_fn": print, "backend": "mpi"}, "backend 'mpi': use 'nccl', 'gloo' or None"),
+        ({"train_fn": print, "world_size": 0}, "world_size 0: it must be at least 1."),
+        ({"train_fn": print, "world_size": 3}, "world_size 3: there are 2 GPUs, which NCCL's ranks can't share"),
+    ],
+)
+def test_a_launch_that_can_not_begin_names_the_argument(options, message, monkeypatch):
+    gpus = [Gpu(index, "A", str(index), None, index) for index in range(2)]
+    monkeypatch.setattr("modules.engine.launch.list_gpus", lambda: gpus)
+    with pytest.raises(UserError) as caught:
+        launch_distributed_training(**options)
+    assert message in str(caught.value)
+
+
+def test_predictions_of_nothing_are_refused(make_engine):
+    with pytest.raises(UserError, match="loader yields no batches"):
+        make_engine().predict([])
 
 
 def test_an_unsupported_precision_is_refused(make_engine):

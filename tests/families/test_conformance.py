@@ -6,6 +6,7 @@ time scale, sign, packing or text input of ours shows as a difference.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from dataclasses import dataclass, field
 from functools import wraps
@@ -51,8 +52,12 @@ class Case:
     def height(self):
         return 2 * max(16, self.family.align)
 
-    def fresh_pipe(self, folder=None):
-        return load_pipe(self.family, folder or self.folder)
+    def fresh_pipe(self):
+        return load_pipe(self.family, self.folder)
+
+    def copied_pipe(self):
+        """In a fraction of the time; but its weights lie elsewhere in memory, so that last bits may be others."""
+        return copy.deepcopy(self.pipe)
 
     def text(self, pipe=None):
         """The conditioning of PROMPTS, each encoded alone, as a pipeline does it for one picture."""
@@ -331,8 +336,8 @@ def test_a_cached_embedding_gives_the_picture_of_its_prompt(case, tmp_path):
 def test_the_products_own_sampling_makes_pictures_with_guidance_and_otherwise_default_settings(case):
     sample = SampleConfig(prompt=PROMPTS[0], width=case.width, height=case.height, steps=2, count=2)
     assert sample.guidance > 1
-    together = [np.asarray(image, int) for _, image in generate_images(case.fresh_pipe(), image_requests(sample), 2)]
-    alone = [np.asarray(image, int) for _, image in generate_images(case.fresh_pipe(), image_requests(sample), 1)]
+    together = [np.asarray(image, int) for _, image in generate_images(case.copied_pipe(), image_requests(sample), 2)]
+    alone = [np.asarray(image, int) for _, image in generate_images(case.copied_pipe(), image_requests(sample), 1)]
     for one, other in zip(together, alone, strict=True):
         assert one.shape == (case.height, case.width, 3)
         assert np.abs(one - other).max() <= 2  # rounding, of 255
@@ -340,7 +345,7 @@ def test_the_products_own_sampling_makes_pictures_with_guidance_and_otherwise_de
 
 
 def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_is_given(case):
-    pipe, seen = case.fresh_pipe(), []
+    pipe, seen = case.copied_pipe(), []
     for name in case.family.denoisers:
         denoiser = getattr(pipe, name)
         denoiser.register_forward_pre_hook(lambda module, args, kwargs: seen.append((args, kwargs)), with_kwargs=True)
@@ -351,9 +356,15 @@ def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_i
         spoken, dropped = (encode_records(case.family, case.pipe, [text])[0][name] for text in (PROMPTS[0], ""))
     if is_unconditional_zero(case.pipe):
         dropped = torch.zeros_like(dropped)
-    texts = [text for text in matrices_in(seen) if text.shape in (spoken.shape, dropped.shape)]
+    spoken, dropped = unpadded(spoken), unpadded(dropped)
+    texts = [text for text in map(unpadded, matrices_in(seen)) if text.shape in (spoken.shape, dropped.shape)]
     assert any(is_same(text, spoken) for text in texts)
     assert all(is_same(text, spoken) or is_same(text, dropped) for text in texts)
+
+
+def unpadded(text):
+    """Without the zeros at its end, with which pipelines pad a text to the length of another."""
+    return text[: max([1, *(text.any(dim=-1).nonzero().flatten() + 1).tolist()])]
 
 
 def matrices_in(value):
@@ -386,6 +397,8 @@ def test_text_is_never_encoded_in_float16_where_activations_may_overflow(case):
 
 
 def test_a_saved_lora_gives_a_fresh_pipeline_the_same_prediction(case, tmp_path):
+    if "lora" not in case.family.methods:
+        pytest.skip("the family has no LoRA")
     # alpha unlike the rank: a reader that takes them for equal would give another strength
     base, config = training_base(case, "lora", lora={"rank": 4, "alpha": 10.0})
     adapted = shake(base, config)
@@ -404,9 +417,9 @@ def test_a_saved_lora_gives_a_fresh_pipeline_the_same_prediction(case, tmp_path)
 def test_saved_full_weights_give_a_fresh_pipeline_the_same_prediction(case, tmp_path):
     base, config = training_base(case, "full")
     trained_parts = shake(base, config)
-    assert trained_parts == {*case.family.denoisers, *case.family.text.encoders} & {*base.component_names}
+    assert trained_parts == {*case.family.denoisers, *case.family.trainable_text_encoders} & {*base.component_names}
     (folder,) = METHODS["full"].save(base, config, tmp_path, "x", {})
     trained = predict_pair(case, base.pipe)
-    assert largest_difference(predict_pair(case, case.fresh_pipe(folder)), trained) == 0.0
+    assert largest_difference(predict_pair(case, load_pipe(case.family, folder)), trained) == 0.0
     difference = (predict_pair(case, case.pipe) - trained).abs().flatten(1).amax(1)
     assert difference.min() > 1e-3

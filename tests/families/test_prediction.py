@@ -66,3 +66,16 @@ def test_where_the_timesteps_are_known_on_the_host_no_other_ones_are_read():
     on_device = torch.empty(2, device="meta")  # can't be read
     predicted = predict(family, pipe, latents, on_device, text, host_timestep=torch.tensor([0.0, 900.0]))
     assert predicted[:, 0, 0, 0].tolist() == [1.0, 10.0]
+
+
+def test_rows_whose_texts_have_one_length_share_a_forward_pass():
+    family = replace(
+        SD15,
+        text=replace(SD15.text, collate="group"),
+        inputs=lambda call: {"latents": call.latents, "words": call.text["words"].sum(1)},
+    )
+    pipe = SimpleNamespace(unet=Multiplier(1.0))
+    text = {"words": [torch.full((length,), value) for length, value in ((2, 1.0), (3, 1.0), (2, 5.0))]}
+    predicted = predict(family, pipe, torch.ones(3, 1, 2, 2), torch.ones(3), text)
+    assert predicted[:, 0, 0, 0].tolist() == [2.0, 3.0, 10.0]
+    assert pipe.unet.calls == 2

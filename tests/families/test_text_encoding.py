@@ -31,6 +31,13 @@ def test_a_family_that_takes_lists_gets_each_text_as_it_is():
     assert [value.shape for value in batch["words"]] == [(2, 3), (4, 3)]
 
 
+def test_a_family_that_takes_one_length_at_a_time_gets_lists_only_of_texts_that_differ():
+    batch = collate_text(encoding(collate="group"), [SHORT, LONG])
+    assert [value.shape for value in batch["words"]] == [(2, 3), (4, 3)]
+    assert batch["pooled"].shape == (2, 5)
+    assert collate_text(encoding(collate="group"), [LONG, LONG])["words"].shape == (2, 4, 3)
+
+
 def test_the_empty_prompt_may_have_options_of_its_own():
     text = encoding(options={"length": 8, "instruction": "say"}, empty_options={"instruction": None})
     assert text.options_for("a cat") == {"length": 8, "instruction": "say"}

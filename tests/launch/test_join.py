@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+from pathlib import Path
 
 import pytest
+from torch.distributed import HashStore
 
+from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.distributed.environments import SlurmEnvironment
 from modules.launch import join
 from modules.launch.lifeline import Lifeline, LifelineServer
-from modules.launch.plan import LaunchPlan
+from modules.launch.plan import JoinPlan
 from modules.launch.RankWatch import watch_in_thread
 from modules.launch.run import Outcome
+from modules.session.RunFolder import RunFolder
 from modules.session.signals import stop_signals
 from tests.support.waiting import wait_until
 
@@ -29,6 +33,17 @@ def same_signals():
         signal.signal(number, handler)
 
 
+def planned(environment: SlurmEnvironment, folder: Path) -> JoinPlan:
+    return JoinPlan(
+        config=config_from_values({"workspace_dir": str(folder)}),
+        resume=False,
+        stop_signals=(),
+        requeue_signals=(),
+        environment=environment,
+        is_supervised=False,
+    )
+
+
 def test_the_rank_that_keeps_the_watch_of_a_machine_stays_until_its_other_ranks_are_done(monkeypatch, tmp_path):
     """On the second of two machines, whose ranks no other machine waits for at the end."""
     order = []
@@ -37,7 +52,7 @@ def test_the_rank_that_keeps_the_watch_of_a_machine_stays_until_its_other_ranks_
         second.on_lost = lambda: order.append("the second has lost the first")
         watch = watch_in_thread(server, lambda failure: order.append(failure.text), (2, 3))
 
-        def train(config, environment, lifeline, *arguments):
+        def train(plan, lifeline, started):
             lifeline.done("finished", 8)
             return Outcome("finished", 8)
 
@@ -53,12 +68,36 @@ def test_the_rank_that_keeps_the_watch_of_a_machine_stays_until_its_other_ranks_
         other = threading.Thread(target=end_later)
         other.start()
         environment = SlurmEnvironment(2, 0, 4, 2, 1, 2, "127.0.0.1", 12355, "job", 0)
-        plan = LaunchPlan("join", 2, environment=environment)
-        join.join_training(config_from_values({"workspace_dir": str(tmp_path)}), plan)
+        join.join_training(planned(environment, tmp_path))
         other.join()
         first.close()
         second.close()
     assert order == ["the second is done", "the first ends"]
+
+
+def test_rank_0_stays_until_the_others_have_read_why_all_are_refused(monkeypatch, tmp_path):
+    """Its end may take the store with it, or have the launcher kill the others."""
+    (tmp_path / "models" / "model").mkdir(parents=True)
+    store, ended = HashStore(), []
+    monkeypatch.setattr("modules.distributed.setup_distributed.setup_distributed", lambda config, tell: None)
+    monkeypatch.setattr("modules.distributed.setup_distributed.run_store", lambda: store)
+    monkeypatch.setattr(join, "REFUSAL_SECONDS", 0.0)
+
+    def meet(rank: int) -> None:
+        environment = SlurmEnvironment(rank, rank, 2, 2, 0, 1, "127.0.0.1", 12355, "job", 0)
+        folder = RunFolder(tmp_path)
+        with pytest.raises((UserError, SystemExit)) as end, contextlib.ExitStack() as held:
+            join._meet(planned(environment, tmp_path), folder, held)
+        ended.append((rank, type(end.value)))
+
+    first = threading.Thread(target=meet, args=(0,))
+    first.start()
+    assert store.get("refusal")
+    threading.Event().wait(LATER_SECONDS)
+    assert ended == []
+    meet(1)
+    first.join()
+    assert sorted(ended) == [(0, UserError), (1, SystemExit)]
 
 
 def test_the_rank_that_keeps_the_watch_waits_for_nobody_after_a_second_ctrl_c(monkeypatch, tmp_path):
@@ -73,8 +112,7 @@ def test_the_rank_that_keeps_the_watch_waits_for_nobody_after_a_second_ctrl_c(mo
         monkeypatch.setattr(join, "train_as_rank", lambda *arguments: Outcome("stopped", at_once=True))
         monkeypatch.setattr(join, "end_process", lambda outcome, lifeline: ended.append(watch.is_alive()))
         environment = SlurmEnvironment(0, 0, 2, 2, 0, 1, "127.0.0.1", 12355, "job", 0)
-        plan = LaunchPlan("join", 2, environment=environment)
-        join.join_training(config_from_values({"workspace_dir": str(tmp_path)}), plan)
+        join.join_training(planned(environment, tmp_path))
         assert ended == [True]
         first.done("stopped", 0)
         second.done("stopped", 0)

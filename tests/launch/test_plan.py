@@ -67,7 +67,7 @@ def test_who_starts_what(settings, environ, machine, expected):
 @pytest.mark.parametrize("settings", [{}, MULTI])
 def test_the_window_has_every_run_started_by_spawn_whoever_has_started_the_window(settings):
     of_window = plan(settings, TORCHRUN | AGAIN, CPU, supervise=True)
-    assert (of_window.start, of_window.environment, of_window.resume) == ("spawn", None, False)
+    assert (of_window.launcher, of_window.resume) == ("spawn", False)
     assert of_window.num_ranks == (2 if settings else 1)
 
 

@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from modules.config.errors import UserError
-from modules.config.TrainConfig import TrainConfig
-from modules.launch.run import run_training, train_rank
+from modules.launch.run import train_rank
 from modules.launch.start import start_training
 from modules.session.backups import damage
 from modules.session.RunFolder import RunFolder
@@ -26,6 +25,7 @@ from modules.trainer.FallbackSaver import FallbackSaver
 from modules.trainer.TrainingLoop import TrainingLoop
 from modules.weights.safe import load_tensors
 from tests.support.full_disk import full_disk
+from tests.support.train_here import train_here
 
 posix_only = pytest.mark.skipif(os.name != "posix", reason="Windows knows neither SIGHUP nor SLURM's signal")
 
@@ -60,7 +60,7 @@ def test_an_interrupt_and_a_closed_terminal_end_after_the_step_back_up_and_save(
     config, number = make_config("max_steps=50"), getattr(signal, name)
     in_step(lambda loop: signal.raise_signal(number) if loop.step == 3 else None)
     before = signal.getsignal(number)
-    assert run_training(config) == 130
+    assert train_here(config) == 130
     assert signal.getsignal(number) is before
     assert record(config)["status"] == "stopped"
     run = Path(config.workspace_dir)
@@ -72,7 +72,7 @@ def test_an_interrupt_and_a_closed_terminal_end_after_the_step_back_up_and_save(
 def test_a_second_interrupt_ends_at_once(make_config, in_step):
     config = make_config("max_steps=50")
     in_step(lambda loop: os.kill(os.getpid(), signal.SIGINT) if loop.step >= 3 else None)
-    assert run_training(config) == 130
+    assert train_here(config) == 130
     assert record(config)["status"] == "stopped"
     assert not list((Path(config.workspace_dir) / "models").iterdir())
 
@@ -107,7 +107,7 @@ def toy_run(tmp_path):
 
         folder = RunFolder(tmp_path)
         folder.create()
-        return train_rank(TrainConfig(tensorboard=False), folder, make, started=0.0, signals=signals)
+        return train_rank(folder, make, started=0.0, tensorboard=False, signals=signals)
 
     return run
 
@@ -142,7 +142,7 @@ def test_signals_before_and_after_the_training_do_not_cost_the_record_of_its_end
     for name in ("clear_exit", "write_exit"):
         monkeypatch.setattr(RunFolder, name, with_signals(getattr(RunFolder, name)))
     config = make_config()
-    assert run_training(config) == 130
+    assert train_here(config) == 130
     assert record(config)["status"] == "stopped"
 
 
@@ -172,7 +172,7 @@ def test_a_stop_signal_in_the_middle_of_a_line_on_the_terminal_is_a_stop(toy_run
 
 
 def test_a_run_on_one_device_says_which_it_is(make_config, capfd):
-    assert run_training(make_config("max_steps=1")) == 0
+    assert train_here(make_config("max_steps=1")) == 0
     assert "Training on the CPU" in capfd.readouterr().err
 
 
@@ -182,7 +182,7 @@ def test_a_mistake_of_the_user_is_one_sentence_everywhere(make_config, in_step, 
 
     config = make_config()
     in_step(fail)
-    assert run_training(config) == 1
+    assert train_here(config) == 1
     assert record(config)["text"] == "batch_size 4: too many; use 2."
     assert last_events(config)[-1] == "failed"
     error = capfd.readouterr().err
@@ -193,7 +193,7 @@ def test_a_mistake_of_the_user_is_one_sentence_everywhere(make_config, in_step, 
 def test_a_fault_of_the_program_shows_its_traceback(make_config, in_step, capfd):
     config = make_config()
     in_step(lambda loop: 1 / 0)
-    assert run_training(config) == 1
+    assert train_here(config) == 1
     assert record(config)["status"] == "failed"
     assert "ZeroDivisionError" in record(config)["text"]
     assert "Traceback" in capfd.readouterr().err
@@ -208,7 +208,7 @@ def test_memory_that_cuda_itself_can_not_have_ends_the_run_with_what_to_do(make_
 
     config = make_config()
     in_step(fail)
-    assert run_training(config) == 1
+    assert train_here(config) == 1
     assert record(config)["text"].startswith("The GPU's memory is full: lower batch_size")
 
 
@@ -221,17 +221,17 @@ def test_what_nccl_lacks_on_this_machine_is_a_cause_and_said_in_a_sentence(make_
 
     config = make_config()
     in_step(fail)
-    assert run_training(config) == 1
+    assert train_here(config) == 1
     assert record(config)["text"].startswith("NCCL can't connect the GPUs (Error while creating shared memory")
     assert record(config)["text"].endswith("--shm-size=8g or --ipc=host.")
 
 
 def test_the_record_of_an_earlier_end_is_forgotten_while_a_run_goes_on(make_config, in_step):
     config = make_config("max_steps=1")
-    assert run_training(config) == 0
+    assert train_here(config) == 0
     seen = []
     in_step(lambda loop: seen.append((Path(config.workspace_dir) / "exit.json").exists()))
-    assert run_training(make_config("max_steps=2"), resume=True) == 0
+    assert train_here(make_config("max_steps=2"), resume=True) == 0
     assert seen == [False]
     assert record(config)["status"] == "finished"
 
@@ -252,7 +252,7 @@ def test_a_run_on_one_device_keeps_the_machine_awake_if_that_is_wanted(wanted, m
 
     monkeypatch.setattr("modules.trainer.GenericTrainer.GenericTrainer", make_trainer)
     monkeypatch.setattr("modules.launch.run.kept_awake", kept_awake)
-    run_training(make_config(f"keep_awake={wanted}"))
+    train_here(make_config(f"keep_awake={wanted}"))
     assert seen == (["awake", "trainer", "asleep"] if wanted else ["trainer"])
 
 
@@ -260,7 +260,7 @@ def test_tensorboard_scalars_are_written(make_config):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     config = make_config("tensorboard=true", "max_steps=3")
-    assert run_training(config) == 0
+    assert train_here(config) == 0
     events = EventAccumulator(str(Path(config.workspace_dir) / "tensorboard"))
     events.Reload()
     assert {"loss", "grad_norm", "lr/unet"} <= set(events.Tags()["scalars"])
@@ -285,7 +285,7 @@ def test_a_backup_that_is_being_written_is_finished_and_told_of_though_the_run_f
     monkeypatch.setattr(BackupStore, "save_tensors", slow)
     in_step(fail)
     config = make_config("backup.every=2", "backup.unit=steps")
-    assert run_training(config) == 1
+    assert train_here(config) == 1
     assert "backup" in last_events(config)
     assert last_events(config)[-1] == "failed"
 
@@ -300,7 +300,7 @@ def full_at_end(make_config, tmp_path):
     def run(*overrides: str) -> tuple[int, dict]:
         config = make_config(f"output.fallback_dir={tmp_path / 'spare'}", *overrides)
         with full_disk(tmp_path / "run" / "models", tmp_path / "run" / "backup"):
-            return run_training(config), record(config)
+            return train_here(config), record(config)
 
     return run
 
@@ -350,12 +350,29 @@ def test_a_run_that_can_be_backed_up_nowhere_on_its_way_ends_and_keeps_its_last_
     settings = ("backup.every=1", "backup.unit=steps", "max_steps=9", f"output.fallback_dir={tmp_path / 'spare'}")
     config = make_config(*settings)
     with full_disk(tmp_path / "run" / "backup"):
-        assert run_training(config) == 1
+        assert train_here(config) == 1
     text = record(config)["text"]
     assert "3 backups in a row could not be written" in text
     assert "free some space there, then resume from the backup of step 4." in text
     assert "The backup of step 4 is in" in text
-    assert run_training(config, resume=True) == 0
+    assert train_here(config, resume=True) == 0
+
+
+def test_a_finished_run_that_is_resumed_saves_nothing_again(make_config, capfd):
+    config = make_config("max_steps=1")
+    models = RunFolder(config.workspace_dir).models_dir
+    assert train_here(config) == 0
+    (model,) = saved = list(models.iterdir())
+    capfd.readouterr()
+    assert train_here(config, resume=True) == 0
+    assert "Nothing is left to do: the run finished at step 1" in capfd.readouterr().err
+    assert list(models.iterdir()) == saved
+    assert (record(config)["status"], last_events(config)[-1]) == ("finished", "finished")
+    model.unlink()  # as if it had been saved in a fallback folder
+    assert train_here(config, resume=True) == 0
+    assert list(models.iterdir()) == saved
+    assert train_here(make_config("max_steps=2"), resume=True) == 0
+    assert len(list(models.iterdir())) == 2
 
 
 # --- as a task of SLURM -----------------------------------------------------------------------------------------------
@@ -365,7 +382,7 @@ def test_a_run_that_can_be_backed_up_nowhere_on_its_way_ends_and_keeps_its_last_
 def slurm_task(monkeypatch, in_step):
     """The calls of scontrol by a run that is a job's only task and gets the signal in its third step."""
     calls = []
-    for name, value in {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}.items():
+    for name, value in {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("modules.launch.run.requeue", lambda: calls.append("requeue") or "Job 4711 is queued again.")
     in_step(lambda loop: os.kill(os.getpid(), signal.SIGUSR1) if loop.step == 2 else None)
@@ -379,14 +396,14 @@ def slurm_task(monkeypatch, in_step):
 def test_a_job_that_slurm_runs_again_resumes(count, resumes, make_config, monkeypatch):
     if count is not None:
         monkeypatch.setenv("SLURM_RESTART_COUNT", count)
-    monkeypatch.setattr("modules.launch.start.run_training", lambda config, resume: resume)
+    monkeypatch.setattr("modules.launch.start.run_training", lambda plan: plan.resume)
     assert start_training(make_config()) is resumes
 
 
 @posix_only
 def test_at_the_end_of_its_time_a_job_of_slurm_backs_up_and_is_queued_again(make_config, slurm_task, capfd):
     config = make_config("max_steps=50")
-    assert run_training(config) == 75
+    assert train_here(config) == 75
     assert slurm_task == ["requeue"]
     assert (record(config)["status"], record(config)["text"]) == ("stopped", "Job 4711 is queued again.")
     assert "Job 4711 is queued again." in capfd.readouterr().err
@@ -408,7 +425,7 @@ def test_a_job_whose_time_ends_before_anything_is_trained_is_queued_again(
 
     monkeypatch.setattr(RunFolder, "clear_exit", signal_comes)
     config = make_config("max_steps=50")
-    assert run_training(config) == 75
+    assert train_here(config) == 75
     assert slurm_task == ["requeue"]
     assert record(config)["status"] == "stopped"
 
@@ -420,6 +437,6 @@ def test_a_job_whose_backup_can_not_be_written_is_not_requeued(make_config, slur
 
     monkeypatch.setattr("modules.trainer.BackupStore.save_tensors", fail)
     config = make_config("max_steps=50")
-    assert run_training(config) == 1
+    assert train_here(config) == 1
     assert slurm_task == []
     assert "not requeued" in record(config)["text"]

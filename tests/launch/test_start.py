@@ -13,10 +13,11 @@ from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.distributed.Heartbeat import LIMIT_VARIABLE
 from modules.launch import start
+from modules.launch.check_plan import check_plan
 from modules.launch.lifeline import LIFELINE_VARIABLE
+from modules.launch.plan import plan_launch
 from modules.launch.start import start_training
 from modules.machine.Machine import Machine
-from modules.trainer.checks import check_before_start
 from tests.support.ports import free_port
 
 REFUSAL = "CHORUS_HEARTBEAT_SECONDS is 'train=60': it must be a number of seconds above 0"
@@ -32,14 +33,14 @@ def started(monkeypatch):
     """What was started despite a refusal."""
     ways = []
     for name in ("supervise_training", "join_training", "run_training"):
-        monkeypatch.setattr(start, name, lambda *arguments, name=name, **options: ways.append(name))
+        monkeypatch.setattr(start, name, lambda *arguments, name=name: ways.append(name))
     return ways
 
 
 @pytest.fixture
 def unchecked(monkeypatch):
     """Disables the checks, so that settings without a model and images are accepted."""
-    monkeypatch.setattr(start, "check_own_start", lambda config, machine, resume: [])
+    monkeypatch.setattr(start, "check_plan", lambda plan: [])
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_what_the_dry_run_refuses_no_start_begins(setting, value, sentence, rank
     for begin in (
         lambda: start_training(config),
         lambda: start_training(config, supervise=True),
-        lambda: check_before_start(config, ranks),
+        lambda: check_plan(plan_launch(config, {}, Machine(cores=2))),
     ):
         with pytest.raises(UserError) as refused:
             begin()
@@ -118,10 +119,10 @@ def test_one_of_several_machines_leaves_the_run_folder_to_the_first(config, tmp_
     (tmp_path / "run" / "models" / "model").mkdir(parents=True)
     config.enable_multi_gpu, config.num_nodes, config.node_rank = True, 2, 0
     with pytest.raises(UserError, match="holds a run already"):
-        check_before_start(config, 2)
+        check_plan(plan_launch(config, {}, Machine()))
     config.node_rank = 1
     with pytest.raises(UserError, match=r"model\.base is empty"):
-        check_before_start(config, 2)
+        check_plan(plan_launch(config, {}, Machine()))
 
 
 @pytest.mark.parametrize("by_torchrun", [False, True])
@@ -150,7 +151,7 @@ def test_of_the_ranks_that_a_launcher_has_started_the_first_one_refuses_it_for_a
 @pytest.mark.usefixtures("unchecked")
 def test_torchrun_is_left_alone_on_windows_whatever_the_setting(platform, by_torchrun, config, monkeypatch):
     ways = []
-    monkeypatch.setattr(start, "supervise_training", lambda config, plan: ways.append(plan.start == "torchrun"))
+    monkeypatch.setattr(start, "supervise_training", lambda plan: ways.append(plan.launcher == "torchrun"))
     monkeypatch.setattr(start, "read_machine", lambda: Machine(cores=2, system=platform))
     config.enable_multi_gpu, config.world_size = True, 2
     start_training(config)
@@ -160,7 +161,7 @@ def test_torchrun_is_left_alone_on_windows_whatever_the_setting(platform, by_tor
 @pytest.mark.usefixtures("wrong_limit")
 def test_a_dry_run_refuses_it_too(config):
     with pytest.raises(UserError, match=REFUSAL):
-        check_before_start(config, 1)
+        check_plan(plan_launch(config, {}, Machine()))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a console of Windows ends its processes when it is closed")

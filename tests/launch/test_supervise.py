@@ -20,14 +20,14 @@ from modules.config.errors import UserError
 from modules.config.files import config_from_values, load_config
 from modules.config.TrainConfig import TrainConfig
 from modules.launch import demo, supervise
-from modules.launch.plan import LaunchPlan
+from modules.launch.plan import SupervisePlan, plan_launch
 from modules.launch.supervise import supervise_training
+from modules.machine.Machine import Machine
 from modules.machine.node_check import check_nodes
 from modules.session.atomic import is_temporary
 from modules.session.FolderCommands import STARTED_VARIABLE, send_command
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import signals_answered, stop_signals
-from modules.session.slurm import requeue_signals
 from tests.support.backup_files import write_backup
 from tests.support.ports import free_port
 
@@ -42,12 +42,12 @@ def config(tmp_path, monkeypatch):
     return config_from_values({**settings, **machines, **folders})
 
 
-def planned(config: TrainConfig, num_ranks: int, **options: Any) -> tuple[TrainConfig, LaunchPlan]:
-    """The arguments of `supervise_training` for a number of ranks on this machine."""
-    machines = {"num_nodes": config.num_nodes, "node_rank": config.node_rank, "max_restarts": config.max_restarts}
-    signals = {"stop_signals": stop_signals(), "requeue_signals": requeue_signals()}
-    defaults = {"start": "spawn", "backend": "gloo", "port": int(config.initial_port)}
-    return config, LaunchPlan(num_ranks=num_ranks, **{**defaults, **machines, **signals, **options})
+def planned(config: TrainConfig, num_ranks: int, **options: Any) -> SupervisePlan:
+    """The plan for a number of ranks on this machine, by spawn unless `options` say otherwise."""
+    config = replace(config, world_size=num_ranks, use_torchrun=False)
+    plan = plan_launch(config, os.environ, Machine(cores=2), stop_signals=stop_signals())
+    assert isinstance(plan, SupervisePlan)
+    return replace(plan, **options)
 
 
 posix_only = pytest.mark.skipif(os.name != "posix", reason="Windows knows neither SIGHUP nor SLURM's signal")
@@ -67,7 +67,7 @@ def test_a_run_that_waits_for_other_machines_can_be_stopped(by, config):
             os.kill(os.getpid(), signal.SIGHUP)
 
     threading.Thread(target=stop_when_it_waits, daemon=True).start()
-    assert supervise_training(*planned(config, 1)) == 130
+    assert supervise_training(planned(config, 1)) == 130
     assert json.loads(folder.exit_path.read_bytes())["status"] == "stopped"
     assert list(folder.commands_dir.iterdir()) == []
 
@@ -86,7 +86,7 @@ def test_what_one_machine_refuses_before_the_meeting_ends_the_others_too(config,
     other = threading.Thread(target=meet, daemon=True)
     other.start()
     with pytest.raises(UserError, match="holds a run already") as refused:
-        supervise_training(*planned(config, 1))
+        supervise_training(planned(config, 1))
     other.join(60)
     assert told == [f"Node 0 can't train: {refused.value}"]
 
@@ -104,7 +104,7 @@ def windows_without_gloo(monkeypatch):
 def test_where_gloo_does_not_work_ranks_are_refused_before_they_start(windows_without_gloo, config):
     reason = r"distributed_backend gloo: the gloo backend does not work .+: unsupported gloo device\); switch enable"
     with pytest.raises(UserError, match=reason):
-        supervise_training(*planned(replace(config, num_nodes=1), 2))
+        supervise_training(planned(replace(config, num_nodes=1), 2))
 
 
 def test_where_gloo_does_not_work_the_demo_trains_alone_and_says_so(windows_without_gloo, config, monkeypatch, capsys):
@@ -143,7 +143,7 @@ def test_the_process_above_the_ranks_keeps_the_machine_awake_if_that_is_wanted(w
     monkeypatch.setattr(supervise, "kept_awake", kept_awake)
     monkeypatch.setattr(supervise, "Supervisor", Supervisor)
     alone = replace(config, num_nodes=1, keep_awake=wanted)
-    assert supervise_training(*planned(alone, 2)) == (0 if wanted else 1)
+    assert supervise_training(planned(alone, 2)) == (0 if wanted else 1)
     assert not awake
 
 
@@ -160,13 +160,13 @@ def test_two_runs_that_are_started_at_the_same_time_meet_at_two_ports(config, tm
         def run(self):
             ports.append(self._make_launcher(0, False))
             if len(ports) == 1:
-                supervise_training(*planned(replace(alone, workspace_dir=str(tmp_path / "other")), 2))
+                supervise_training(planned(replace(alone, workspace_dir=str(tmp_path / "other")), 2))
             ports.append(self._make_launcher(1, False))
             return 0
 
     monkeypatch.setattr(supervise, "Supervisor", Supervisor)
-    monkeypatch.setattr(supervise, "SpawnLauncher", lambda function, arguments, num_ranks: arguments[4])
-    supervise_training(*planned(alone, 2))
+    monkeypatch.setattr(supervise, "SpawnLauncher", lambda function, arguments, num_ranks: arguments[0].port)
+    supervise_training(planned(alone, 2))
     first, other, other_again, first_again = ports
     assert first == first_again == int(alone.initial_port)
     assert other == other_again > first
@@ -194,7 +194,7 @@ def test_a_signal_that_comes_before_there_is_a_supervisor_is_kept_for_it(config,
 
     monkeypatch.setattr(supervise, "Supervisor", Supervisor)
     monkeypatch.setattr(RunFolder, "clear_exit", close_terminal)
-    assert supervise_training(*planned(replace(config, num_nodes=1), 2)) == 130
+    assert supervise_training(planned(replace(config, num_nodes=1), 2)) == 130
     assert answered == [signal.SIGHUP]
 
 
@@ -209,7 +209,7 @@ def test_a_run_whose_ranks_have_backed_up_for_the_jobs_next_turn_asks_slurm_for_
     monkeypatch.setattr(supervise, "Supervisor", Supervisor)
     monkeypatch.setattr("modules.launch.run.requeue", lambda: "Job 4711 is queued again.")
     try:
-        assert supervise_training(*planned(replace(config, num_nodes=1), 2)) == 75
+        assert supervise_training(planned(replace(config, num_nodes=1), 2)) == 75
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN  # the signal that SLURM sends next
     finally:
         for number, handler in before.items():
@@ -228,8 +228,8 @@ def test_a_run_begins_when_its_starter_says(config, monkeypatch):
 
     monkeypatch.setenv(STARTED_VARIABLE, "1700000000.5")
     monkeypatch.setattr(supervise, "Supervisor", Supervisor)
-    monkeypatch.setattr(supervise, "SpawnLauncher", lambda function, arguments, num_ranks: starts.append(arguments[2]))
-    supervise_training(*planned(replace(config, num_nodes=1), 2))
+    monkeypatch.setattr(supervise, "SpawnLauncher", lambda function, arguments, num_ranks: starts.append(arguments[1]))
+    supervise_training(planned(replace(config, num_nodes=1), 2))
     assert starts == [1700000000.5]
 
 
@@ -243,7 +243,7 @@ def test_only_a_good_backup_is_one_to_start_again_from(config, monkeypatch):
     monkeypatch.setattr(supervise, "Supervisor", Supervisor)
     backup = write_backup(RunFolder(config.workspace_dir).backup_dir, 5)
     for _ in range(2):
-        supervise_training(*planned(replace(config, num_nodes=1), 2, resume=True))
+        supervise_training(planned(replace(config, num_nodes=1), 2, resume=True))
         (backup / "optimizer.safetensors").unlink(missing_ok=True)
     assert found == [True, False]
 
@@ -266,6 +266,6 @@ def test_what_torchrun_is_started_with_lies_in_the_run_folder_and_goes_with_the_
     monkeypatch.setattr(supervise, "Supervisor", Supervisor)
     monkeypatch.setattr(supervise, "TorchrunLauncher", lambda command, num_ranks, ends: command)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert supervise_training(*planned(replace(config, num_nodes=1), 2, start="torchrun")) == 0
+    assert supervise_training(planned(replace(config, num_nodes=1), 2, launcher="torchrun")) == 0
     assert {path.parent for path in seen} == {folder.path}
     assert all(is_temporary(path) and not path.exists() for path in seen)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -19,7 +20,9 @@ from modules.launch import RankWatch, stacks
 from modules.launch import Supervisor as module
 from modules.launch.elastic_agent import failed_ranks
 from modules.launch.launchers import SpawnLauncher, TorchrunLauncher, torchrun_command
+from modules.launch.plan import SupervisePlan, plan_launch
 from modules.launch.Supervisor import FAILED, FINISHED, STOPPED, Supervisor
+from modules.machine.Machine import Machine
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import remember_signals
 from modules.session.slurm import REQUEUE_SIGNALS, REQUEUED
@@ -414,17 +417,6 @@ def test_ranks_end_when_the_supervisor_is_killed(folder):
     assert folder.read_exit() is None
 
 
-def test_spawned_ranks_finish(folder, callbacks, spawn):
-    assert spawn(["finish"], ["wait_a_moment", "finish"]) == FINISHED
-    assert folder.read_exit()["status"] == "finished"
-
-
-def test_a_spawned_rank_that_is_killed_is_named_and_ends_the_other(folder, spawn):
-    assert spawn(["work"], ["kill_itself"]) == FAILED
-    record = folder.read_exit()
-    assert (record["rank"], record["signal"]) == (1, "SIGKILL")
-
-
 def test_ranks_are_not_spawned_by_a_thread_that_ends(folder):
     refused = []
 
@@ -470,21 +462,25 @@ def test_another_node_counts_its_ranks_on_and_leaves_the_record_to_the_first(fol
     assert folder.read_exit() is None
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_the_real_torchrun_tells_the_signal_of_a_rank(folder, torchrun, ends, victim, monkeypatch):
+def planned(num_ranks: int, **settings: Any) -> SupervisePlan:
+    config = TrainConfig(enable_multi_gpu=True, world_size=num_ranks, distributed_backend="gloo", **settings)
+    plan = plan_launch(config, {}, Machine(cores=num_ranks))
+    assert isinstance(plan, SupervisePlan)
+    return plan
+
+
+def test_the_real_torchrun_tells_the_signal_of_a_rank(folder, torchrun, ends, monkeypatch):
     script = str(ROOT / "tests" / "support" / "toy_ranks.py")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = torchrun_command(TrainConfig(), [script], 2, free_port(), folder.log_dir, ends)
-    actions = [["work"], ["work"]]
-    actions[victim] = ["wait_a_moment", "kill_itself"]
-    assert torchrun(*actions, command=command) == FAILED
+    command = torchrun_command(planned(2, initial_port=str(free_port())), [script], folder.log_dir, ends)
+    assert torchrun(["work"], ["wait_a_moment", "kill_itself"], command=command) == FAILED
     record = folder.read_exit()
-    assert (record["rank"], record["kind"], record["signal"]) == (victim, "killed", "SIGKILL")
+    assert (record["rank"], record["kind"], record["signal"]) == (1, "killed", "SIGKILL")
 
 
 def test_the_torchrun_command_names_this_node():
-    config = TrainConfig(num_nodes=3, node_rank=1, master_addr="10.0.0.1")
-    command = torchrun_command(config, ["train.py", "--config", "a b"], 4, 12355, "/run/launch", "/run/ends.json")
+    plan = planned(4, num_nodes=3, node_rank=1, master_addr="10.0.0.1")
+    command = torchrun_command(plan, ["train.py", "--config", "a b"], "/run/launch", "/run/ends.json")
     assert command[:3] == [sys.executable, str(ROOT / "scripts" / "elastic_agent.py"), "/run/ends.json"]
     assert command[3:] == [
         *["--nnodes", "3", "--node-rank", "1", "--nproc-per-node", "4"],

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from modules.config.errors import UserError
+from modules.config.installation import ROOT
 from modules.config.TrainConfig import TrainConfig
 from modules.machine.doctor import disk as disk_module
 from modules.machine.doctor import examine as examine_module
 from modules.machine.doctor import nodes as nodes_module
 from modules.machine.doctor.CheckResult import CheckResult
-from modules.machine.doctor.child import ROOT, ChildAnswer, run_child
+from modules.machine.doctor.child import ChildAnswer, run_child
 from modules.machine.doctor.communication import check_communication
 from modules.machine.doctor.disk import check_disk
 from modules.machine.doctor.examine import examine, within
@@ -347,8 +348,8 @@ def test_settings_for_devices_that_are_not_there_fail():
 
 
 def test_settings_that_work_show_what_the_run_would_be():
-    result = check_settings(TrainConfig(), [], Hardware(cores=2), child(0, "Pictures:  12\n"))
-    assert (result.state, result.details) == ("ok", ("Pictures:  12",))
+    result = check_settings(TrainConfig(), [], Hardware(cores=2), child(0, "Images:  12\n"))
+    assert (result.state, result.details) == ("ok", ("Images:  12",))
     assert check_settings(TrainConfig(), [], Hardware(cores=2), child(None)).state == "fails"
     broken = check_settings(TrainConfig(), [], Hardware(cores=2), child(1, errors="Traceback\nKeyError: 'x'\n"))
     assert broken.details == ("The dry run broke off: KeyError: 'x'.",)

@@ -121,7 +121,7 @@ def test_other_versions_are_named_on_all_nodes(start, monkeypatch):
     first.told.get(timeout=JOIN_SECONDS)
     own = describe_node(config_from_values({}))
     monkeypatch.setattr(node_check, "_version", lambda package: "1.0" if package == "torch" else own[package])
-    monkeypatch.setattr(node_check, "ROOT", node_check.ROOT / "resources")
+    monkeypatch.setattr(node_check, "PACKAGE_FOLDER", node_check.PACKAGE_FOLDER / "config")
     second = start(1)
     [text] = refusals(first, second)
     assert f"has another version of Chorus, torch 1.0 instead of {own['torch']}: " in text

@@ -10,12 +10,8 @@ from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.presets import ROOT
 from modules.machine.devices import list_gpus
-from modules.machine.run_shape import (
-    chosen_gpus,
-    ranks_here,
-    run_shape,
-    shape_lines,
-)
+from modules.machine.Machine import Machine
+from modules.machine.run_shape import run_shape, shape_lines
 from tests.support.fake_nvml import eight_gpus
 
 
@@ -30,7 +26,12 @@ def multi_gpu(**values):
 
 
 def lines_of(config, ranks, samples=None):
-    return dict(shape_lines(run_shape(config, ranks, samples), config))
+    return dict(shape_lines(shape_on(config, ranks, samples), config))
+
+
+def shape_on(config, ranks, samples=None):
+    """The shape of a run on a number of ranks of each machine."""
+    return run_shape(replace(config, world_size=ranks), Machine(cores=ranks), samples)
 
 
 def messages(problems):
@@ -41,8 +42,10 @@ def test_ranks_multiply_a_batch_size_per_device_and_scale_the_rate_by_its_rule()
     config = multi_gpu(batch_size=4, gradient_accumulation_steps=2, epochs=10)
     lines = lines_of(config, 4, samples=1000)
     assert lines["Processes"] == "4 on 1 machine"
-    assert lines["Batch"] == "4 per device x 4 devices x 2 accumulation = 32 pictures a step"
+    assert lines["Batch"] == "4 per device x 4 devices x 2 accumulation = 32 images a step"
     assert lines["Steps"] == "1,000 samples x 10 epochs / 32 = 320 steps (one device: 1,250)"
+    limited = lines_of(replace(config, max_steps=100), 4, samples=1000)
+    assert limited["Steps"].startswith("1,000 samples x 10 epochs / 32 = 320 steps, limited to 100 by Max steps")
     assert lines["Learning rate"] == "1e-4 x sqrt(4) = 2e-4"
 
 
@@ -67,41 +70,41 @@ def test_a_rate_that_stays_is_shown_with_the_reason(values, why):
 
 
 def test_ranks_share_a_global_batch_and_the_steps_stay_those_of_one_device():
-    shape = run_shape(multi_gpu(batch_size=32, batch_size_mode="global", epochs=1), 4, 100)
+    shape = shape_on(multi_gpu(batch_size=32, batch_size_mode="global", epochs=1), 4, 100)
     assert (shape.local_batch, shape.batch, shape.batch_on_one) == (8, 32, 32)
     assert shape.steps == shape.steps_on_one == 4
 
 
 def test_machines_multiply_the_ranks():
-    shape = run_shape(multi_gpu(num_nodes=2, master_addr="10.0.0.1"), 8)
+    shape = shape_on(multi_gpu(num_nodes=2, master_addr="10.0.0.1"), 8)
     assert (shape.num_ranks, shape.ranks_per_node) == (16, 8)
 
 
 def test_max_steps_ends_the_epochs():
-    assert run_shape(multi_gpu(max_steps=7), 2, 1000).steps == 7
+    assert shape_on(multi_gpu(max_steps=7), 2, 1000).steps == 7
 
 
 def test_without_multi_gpu_one_device_trains_whatever_else_is_set(gpus):
     config = config_from_values({"num_nodes": 3, "device_indexes": [4, 5]})
-    assert ranks_here(config, gpus, cores=8) == 1
-    assert run_shape(config, 1).num_ranks == 1
-    assert [gpu.index for gpu in chosen_gpus(config, gpus)] == [4]
+    shape = run_shape(config, Machine(tuple(gpus), cores=8))
+    assert shape.num_ranks == 1
+    assert [gpu.index for gpu in shape.gpus] == [4]
 
 
 @pytest.mark.parametrize("is_multi", [False, True])
 def test_a_gpu_that_is_not_there_is_refused_with_one_device_too(is_multi, gpus):
     config = config_from_values({"enable_multi_gpu": is_multi, "device_indexes": [9]})
     with pytest.raises(UserError, match=r"device_indexes \[9\]: only 0 to 7 exist"):
-        ranks_here(config, gpus, cores=8)
+        run_shape(config, Machine(tuple(gpus), cores=8))
 
 
 def test_the_page_about_several_gpus_has_the_numbers_that_are_calculated():
     page = (ROOT / "docs" / "multi_gpu.md").read_text(encoding="utf-8")
     settings = multi_gpu(batch_size=4, gradient_accumulation_steps=2, epochs=10)
     for ranks in (1, 2, 4, 8):
-        shapes = [run_shape(replace(settings, lr_scaling=rule), ranks, 800) for rule in ("sqrt", "linear", "none")]
+        shapes = [shape_on(replace(settings, lr_scaling=rule), ranks, 800) for rule in ("sqrt", "linear", "none")]
         rates = " | ".join(scientific(shape.rates[0].after) for shape in shapes)
         assert f"\n| {ranks} | 4 x {ranks} x 2 = {shapes[0].batch} | {shapes[0].steps:,} | {rates} |\n" in page
-        shape = run_shape(replace(settings, batch_size=32, batch_size_mode="global"), ranks, 800)
+        shape = shape_on(replace(settings, batch_size=32, batch_size_mode="global"), ranks, 800)
         rate = scientific(shape.rates[0].after)
         assert f"\n| {ranks} | {shape.batch} | {shape.local_batch:g} | {shape.steps} | {rate} |\n" in page

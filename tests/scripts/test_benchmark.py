@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from scripts import benchmark
-from scripts.benchmarks import compare
+from scripts.benchmarks import compare, scaling
 from scripts.benchmarks.medians import median_with_interval
 from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.worker import WorkerArguments
@@ -78,7 +78,7 @@ def test_an_option_is_compared_to_the_same_run_without_it(material, tmp_path, mo
         programs.append((name, WorkerArguments.parse()))  # what the program itself would read
         yield SimpleNamespace(turn=lambda: {"seconds": 1.0, "cpu_seconds": 2.0})
 
-    monkeypatch.setattr(compare, "_worker", program)
+    monkeypatch.setattr(compare, "start_worker", program)
     figures = tmp_path / "figures.json"
     options = ["--method", "lora", "--blocks", str(BLOCKS), "--steps-per-block", "1", "--folder", str(material)]
     assert benchmark.main(["step", "--options", "lion", *options, "--json", str(figures)]) == 0
@@ -137,3 +137,32 @@ def test_the_interval_of_a_median_leaves_out_what_the_tables_say(count, left_out
     interval = median_with_interval(list(range(count)))
     assert (interval.low, interval.high) == (left_out, count - 1 - left_out)
     assert interval.value == (count - 1) / 2
+
+
+def test_scaling_compares_each_run_with_one_rank_in_the_same_round(tmp_path, monkeypatch, capsys):
+    """By programs that answer without training: a second for 128 samples of a rank, on two cores, ever slower."""
+    speeds = []
+
+    @contextlib.contextmanager
+    def program(name, arguments, device, num_ranks, one_thread):
+        monkeypatch.setattr("sys.argv", [name, *arguments.as_options()])
+        parsed = WorkerArguments.parse()  # what the program itself would read
+
+        def turn():
+            speeds.append(1 / (1 + len(speeds) // 5))  # of a round: five runs
+            work = parsed.batch_size * parsed.steps / 128 / speeds[-1]
+            return {"seconds": work * max(1, num_ranks / 2), "cpu_seconds": work * num_ranks}
+
+        yield SimpleNamespace(turn=turn)
+
+    monkeypatch.setattr(scaling, "start_worker", program)
+    monkeypatch.setattr(benchmark, "num_cores", lambda: 2)
+    figures = tmp_path / "figures.json"
+    assert benchmark.main(["scaling", "--blocks", "7", "--folder", str(tmp_path), "--json", str(figures)]) == 0
+    found = {(one["what"], one["run"]["num_ranks"]): one for one in json.loads(figures.read_text())["scaling"]}
+    speed_ups = {key: one["speed_up"]["value"] for key, one in found.items()}
+    assert speed_ups == {(what, ranks): min(ranks, 2) for what in ("strong", "weak") for ranks in (1, 2, 4)}
+    assert {one["processor_time"]["value"] for one in found.values()} == {1.0}
+    assert [key for key, one in found.items() if one["has_too_few_devices"]] == [("strong", 4), ("weak", 4)]
+    assert found["strong", 2]["run"]["batch_size"] * 2 == found["strong", 1]["run"]["batch_size"]
+    assert "4 ranks with batches of 64 (more ranks than devices)" in capsys.readouterr().out

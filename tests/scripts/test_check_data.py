@@ -23,7 +23,7 @@ def config(tmp_path, picture_folder):
 def test_it_says_what_it_finds_and_that_training_can_start(config, capsys):
     assert main(["--config", config]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "4 pictures"
+    assert lines[0] == "4 images"
     assert lines[1].startswith("warning: 1 images have no caption")
     assert lines[2].strip().endswith("003.png")
 
@@ -31,7 +31,7 @@ def test_it_says_what_it_finds_and_that_training_can_start(config, capsys):
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
 def test_names_are_shown_on_one_line_each(config, tmp_path, capsys):
     folder = Path(json.loads(Path(config).read_text())["concepts"][0]["path"])
-    (folder / "a\x1b[2J\n\u202egnp.png").write_bytes(b"no picture")
+    (folder / "a\x1b[2J\n\u202egnp.png").write_bytes(b"no image")
     main(["--config", config, "--set", "data.max_unreadable_share=0.5"])
     lines = capsys.readouterr().out.splitlines()
     assert all(line.isprintable() for line in lines)
@@ -68,7 +68,7 @@ def test_the_number_of_ranks_is_positive(config, capsys):
 
 @pytest.fixture
 def folder(config):
-    """Of the pictures, three of whose captions are in other encodings, and one is too large for any."""
+    """Of the images, three of whose captions are in other encodings, and one is too large for any."""
     path = Path(json.loads(Path(config).read_text())["concepts"][0]["path"])
     (path / "000.txt").write_bytes("ein schöner Tag\r\n".encode("utf-16"))
     (path / "001.txt").write_bytes("ein schöner Tag".encode("cp1252"))

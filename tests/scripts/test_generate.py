@@ -5,8 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from modules import trainer
 from modules.config.presets import SIZES_FILE
 from scripts import generate
+from scripts.api_reference import MEMBERS, PAGE, reference_page
 from scripts.preset_sizes import sizes_text
 
 
@@ -14,7 +16,15 @@ def test_the_sizes_of_presets_are_up_to_date():
     assert SIZES_FILE.read_text(encoding="utf-8") == sizes_text(), "run python scripts/generate.py --write"
 
 
-@pytest.mark.parametrize(("codes", "expected"), [((0, 0, 0, 0), 0), ((0, 1, 0, 0), 1)])
+def test_the_api_reference_is_up_to_date():
+    assert PAGE.read_text(encoding="utf-8") == reference_page(), "run python scripts/generate.py --write"
+
+
+def test_the_api_reference_names_all_that_programs_import():
+    assert set(trainer.__all__) == set(MEMBERS)
+
+
+@pytest.mark.parametrize(("codes", "expected"), [((0, 0, 0, 0, 0), 0), ((0, 1, 0, 0, 0), 1)])
 def test_every_script_that_makes_a_file_is_run_and_a_stale_file_is_told(codes, expected, monkeypatch):
     done = []
 

@@ -66,6 +66,23 @@ def test_every_lora_changes_the_picture(tiny_sd15, loras, tmp_path):
             assert abs(one - other).max() > 2
 
 
+def test_a_lora_is_as_strong_as_it_says(tiny_sd15, loras, tmp_path):
+    pictures = {}
+    for name, ending in (("none", ":0"), ("half", ":0.5"), ("full", "")):
+        lora = f"{loras[0]}{ending}"
+        (pictures[name],) = run(tmp_path / name, tiny_sd15, "--prompt", "a cat", "--lora", lora).values()
+    (plain,) = run(tmp_path / "plain", tiny_sd15, "--prompt", "a cat").values()
+    assert (pictures["none"] == plain).all()
+    assert 0 < abs(pictures["half"] - plain).mean() < abs(pictures["full"] - plain).mean()
+
+
+def test_a_strength_is_told_from_a_file_name(tmp_path):
+    assert sample.lora_and_strength("cat.safetensors:0.8") == ("cat.safetensors", 0.8)
+    assert sample.lora_and_strength("C:\\loras\\cat.safetensors") == ("C:\\loras\\cat.safetensors", 1.0)
+    (tmp_path / "cat:2").write_bytes(b"")
+    assert sample.lora_and_strength(str(tmp_path / "cat:2")) == (str(tmp_path / "cat:2"), 1.0)
+
+
 def test_the_word_of_an_embedding_changes_the_picture(tiny_sd15, tmp_path):
     file = tmp_path / "thing.safetensors"
     save_embedding(file, SD15, "thing", {"text_encoder": torch.randn(2, 32)})

@@ -26,14 +26,14 @@ def chorus(tmp_path) -> Path:
 
 @needs_posix
 def test_the_icon_of_macos_starts_the_window(chorus, tmp_path):
-    path = make_shortcut(chorus, tmp_path, "darwin")
+    path = make_shortcut([str(chorus / "start-ui.sh")], tmp_path, "darwin")
     assert path == tmp_path / "Desktop" / "Chorus.command"
     assert subprocess.check_output([path], timeout=60) == b"started\n"
 
 
 @needs_posix
 def test_the_icon_of_linux_starts_the_window(chorus, tmp_path):
-    path = make_shortcut(chorus, tmp_path, "linux")
+    path = make_shortcut([str(chorus / "start-ui.sh")], tmp_path, "linux")
     (command,) = re.findall("^Exec=(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     # as a desktop reads it: the escapes of the file, then those of the command, which are a shell's within such quotes
     as_read = command.replace("\\\\", "\\").replace("%%", "%")
@@ -42,7 +42,7 @@ def test_the_icon_of_linux_starts_the_window(chorus, tmp_path):
 
 def test_windows_needs_no_icon(chorus, tmp_path):
     with pytest.raises(UserError, match=r"double-click start-ui\.bat"):
-        make_shortcut(chorus, tmp_path, "win32")
+        make_shortcut([str(chorus / "start-ui.sh")], tmp_path, "win32")
 
 
 @needs_posix

@@ -1,9 +1,14 @@
-"""scripts/train.py on two ranks, by each launcher as users start it: real processes, a tiny model, CPUs."""
+"""scripts/train.py on two ranks, by each launcher: real processes, a tiny model, CPUs.
+
+As users start it where the claim is about the start; else forked, see FORKED. More complete starts are in
+test_odd_folder.py, by spawn and by torchrun, and in trainer/test_two_hosts.py, by the torchrun of Chorus.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -32,7 +37,7 @@ LIMIT = {"CHORUS_HEARTBEAT_SECONDS": "training=6"}  # a step takes a fiftieth of
 FORKED = ("alone", "slurm", "forked spawn", "forked own torchrun", "forked torchrun")
 
 slow = pytest.mark.slow
-OF_RANKS = ("spawn", "own torchrun", "torchrun", pytest.param("accelerate", marks=slow), "slurm")
+OF_RANKS = ("spawn", "forked own torchrun", "forked torchrun", pytest.param("accelerate", marks=slow), "slurm")
 Start = Callable[..., StartedRun]
 
 
@@ -92,12 +97,12 @@ def open_run(settings, tmp_path_factory) -> Iterator[Start]:
 def finished(open_run, tmp_path_factory) -> Callable[[str], StartedRun]:
     """A function that gives a run by `launcher` that has ended; one is enough for all claims about it."""
     runs: dict[str, StartedRun] = {}
-    arguments = {"own torchrun": ["--single_gpu_data_loading"]}
+    arguments = {"forked own torchrun": ["--single_gpu_data_loading"]}
 
     def get(launcher: str) -> StartedRun:
         if launcher not in runs:
             changes = {"variables": {"TMPDIR": str(tmp_path_factory.mktemp("temporary"))}}
-            if launcher in ("spawn", "own torchrun"):
+            if launcher in ("spawn", "forked own torchrun"):
                 changes["cache_dir"] = str(tmp_path_factory.mktemp("cache"))
             with socket.create_server(("127.0.0.1", free_port())) as busy:
                 if launcher == "spawn":
@@ -162,14 +167,23 @@ class TestLaunchers:
         assert sorted(shares) == [len(SIZES) // 2, len(SIZES) - len(SIZES) // 2]
 
     def test_single_gpu_data_loading_lets_rank_0_cache_all(self, finished):
-        assert cached_latents(finished("own torchrun")) == [len(SIZES), 0]
+        assert cached_latents(finished("forked own torchrun")) == [len(SIZES), 0]
 
-    @pytest.mark.parametrize("launcher", ["spawn", "own torchrun"])
+    @pytest.mark.parametrize("launcher", ["spawn", "forked own torchrun"])
     def test_nothing_but_the_run_itself_is_left(self, launcher, finished):
         run = finished(launcher)
         run.wait_until_gone(GONE_SECONDS)
         assert os.listdir(run.variables["TMPDIR"]) == []
         assert not [path for path in run.folder.rglob("*") if is_temporary(path)]
+
+
+def test_a_finished_run_that_is_resumed_on_two_ranks_ends_with_nothing_to_do(open_run, finished, tmp_path):
+    folder = shutil.copytree(finished("alone").folder, tmp_path / "run")
+    models = sorted((folder / "models").iterdir())
+    run = open_run("forked spawn", "--resume", folder=folder)
+    assert run.wait() == [0], run.output
+    assert run.output.count("Nothing is left to do") == 1
+    assert sorted((folder / "models").iterdir()) == models
 
 
 def cached_latents(run: StartedRun) -> list[int]:
@@ -183,7 +197,7 @@ def cached_latents(run: StartedRun) -> list[int]:
 
 class TestRefusals:
     def test_a_gpu_that_is_not_there_is_refused(self, open_run):
-        assert_refused(open_run("own torchrun", "--devices", "5"), "device_indexes [5]", "there is no GPU here")
+        assert_refused(open_run("forked own torchrun", "--devices", "5"), "device_indexes [5]", "there is no GPU here")
 
     def test_a_busy_port_is_refused_where_other_machines_know_it(self, open_run):
         port = free_port()
@@ -313,7 +327,7 @@ class TestEnds:
         return start
 
     def test_a_second_start_is_refused_and_ctrl_c_backs_up_and_saves(self, long_run, open_run):
-        run = long_run("spawn")
+        run = long_run("forked spawn")
         second = open_run("alone", "--resume", folder=run.folder)
         assert second.wait() == [2], second.output
         assert "is in use by another run" in second.output
@@ -361,7 +375,7 @@ class TestEnds:
         assert run.wait() == [0, 0], run.output
         assert_stopped(run)
 
-    @pytest.mark.parametrize("launcher", ["spawn", "forked own torchrun", "forked torchrun"])
+    @pytest.mark.parametrize("launcher", ["forked spawn", "forked own torchrun", "forked torchrun"])
     def test_no_rank_is_left_behind_by_a_launcher_that_is_killed(self, launcher, long_run):
         run = long_run(launcher)
         run.processes[0].kill()

@@ -18,6 +18,7 @@ INFO = StepInfo(
     epoch=1, step=2, steps_total=10, loss=0.5, smooth_loss=0.25, lr=1e-4, samples=8, seconds=2.0, grad_norm=0.1
 )
 CALLS = {
+    "on_started": (1000.5,),
     "on_status": ("Caching latents",),
     "on_progress": ("Caching images", 3, 8),
     "on_step": (INFO,),
@@ -76,6 +77,7 @@ def test_every_call_becomes_an_event_with_its_fields(tmp_path):
         assert event.pop("time") > 0
         assert event.pop("rank") == 1
     assert found == {
+        "started": {"started": 1000.5},
         "status": {"text": "Caching latents"},
         "progress": {"text": "Caching images", "done": 3, "total": 8},
         "step": {

@@ -20,6 +20,7 @@ from modules.session.event_types import (
     SampleEvent,
     SamplesEvent,
     SavedEvent,
+    StartedEvent,
     StatusEvent,
     ValidationEvent,
     WarningEvent,
@@ -31,6 +32,7 @@ STEP = StepInfo(
     epoch=1, step=2, steps_total=10, loss=0.5, smooth_loss=0.25, lr=1e-4, samples=8, seconds=2.0, grad_norm=0.1
 )
 EVENTS = [
+    StartedEvent(1000.5),
     StatusEvent("Caching latents"),
     ProgressEvent("Caching images", 3, 8),
     STEP,

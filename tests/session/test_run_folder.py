@@ -257,7 +257,9 @@ def test_the_page_has_an_example_of_every_event_with_the_fields_that_are_written
     info = StepInfo(1, 2, 10, 0.5, 0.25, 1e-4, 8, 2.0, 0.1, {}, 0.1, "cuda:0", 1, 2)
     with EventWriter(tmp_path / "e.jsonl", 0) as writer:
         callbacks = EventCallbacks(writer)
+        callbacks.on_started(1.5)
         callbacks.on_status("a")
+        callbacks.on_progress("a", 1, 2)
         callbacks.on_step(info)
         callbacks.on_validation(1, 2, 0.5, 0.25)
         callbacks.on_sample("a", "b", 1)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from modules.ui.widgets.TabBar import tab_title
 from tests.support import window_manager
 from tests.support.StartedRun import MARK, find_processes
 from tests.support.waiting import PATIENCE_SECONDS
@@ -131,7 +132,7 @@ class Person:
 
     def open_tab(self, name: str) -> None:
         """Click on a tab, and wait until it is in front."""
-        self.click(name)
+        self.click(tab_title(name))
         self.wait(lambda seen: seen["tab"] == name)
 
     def click_text(self, text: str) -> None:

@@ -80,7 +80,6 @@ class RankPool:
         self._ranks = []
 
     def _start(self) -> None:
-        from modules.config.TrainConfig import TrainConfig
         from modules.distributed.environments import spawn_variables
 
         port = free_port()
@@ -88,7 +87,7 @@ class RankPool:
         for rank in range(self.world_size):
             # the environment of this test instead of that of the test which started the fork server
             variables = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-            variables |= spawn_variables(rank, TrainConfig(), self.world_size, port, f"pool-{self._starts}")
+            variables |= spawn_variables(rank, self.world_size, port, f"pool-{self._starts}")
             ours, theirs = multiprocessing.Pipe()
             process = start_forked(serve, theirs, variables, self._log(rank))
             theirs.close()

@@ -14,9 +14,11 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing import resource_tracker, util
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,25 @@ def start_forked(target: Callable[..., None], *arguments: Any, daemon: bool = Tr
         patch.chdir(ROOT)  # it imports from the folder that it is started in
         process.start()
     return process
+
+
+def call_forked(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What `function`, at the top of a module, returns in a process of its own.
+
+    What it starts by Python is forked from that process. Raises EOFError where the function raises.
+    """
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = start_forked(_call, theirs, function, arguments, daemon=False)
+    theirs.close()
+    with ours:
+        result = ours.recv()
+    process.join()
+    return result
+
+
+def _call(connection: Connection, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    subprocess.Popen.__init__ = _start_or_fork
+    connection.send(function(*arguments))
 
 
 class ForkedScript:
@@ -84,11 +105,13 @@ def _run_as_python(arguments: Sequence[str], environment: Mapping[str, str]) -> 
     """What `python *arguments` would do: run a script or, behind -m, a module."""
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # found anew where the environment says
     if arguments[0] == "-u":
         arguments = arguments[1:]
     if arguments[0] == "-m":
         sys.argv = list(arguments[1:])
         sys.path.insert(0, os.getcwd())
+        sys.modules.pop(arguments[1], None)  # else runpy warns that it is there before it is run
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = list(arguments)
@@ -119,7 +142,12 @@ def _end_as_python(arguments: list[str], environment: dict[str, str]) -> None:
             signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - to the end of the process
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        # those of the other process may have been replaced, and closed
+        stream = open(number, mode, 1, encoding="utf-8", closefd=False)  # noqa: SIM115 - to the end of the process
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # where the other process has put something in their place
     util._close_stdin = lambda: None  # it is this process's own, not that of the one it was forked from
     process = multiprocessing.get_context("fork").Process(target=_run_as_python, args=(arguments, environment))
     os._exit(process._bootstrap())

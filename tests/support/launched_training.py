@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ def curves(folder: Path, ranks: int) -> dict[str, Any]:
         stream = DataLoader(Stream(), batch_size=24 // world_size)
         options = {"optimizer": adamw(engine), "criterion": loss, "num_epochs": 2}
         found["stream"] = dict(engine.train(stream, gradient_accumulation_steps=2, **options))
+        if find_spec("torchmetrics"):
+            found["objects"] = evaluate_objects(engine)
         found["predictions"] = engine.predict(DataLoader(points(11), batch_size=2)).tolist()
         found["mean"] = engine.reduce_tensor(torch.tensor([float(rank)])).tolist()
         if several:
@@ -57,6 +60,24 @@ def curves(folder: Path, ranks: int) -> dict[str, Any]:
         return found
 
     return launch_distributed_training(train, world_size=ranks)
+
+
+def evaluate_objects(engine: TrainingEngine) -> dict[str, Any]:
+    """Accuracy by torchmetrics and by hand, AUROC, which needs all outputs at once, and AUROC of a single sample."""
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
+
+    class Auroc(MulticlassAUROC):
+        def update(self, output: torch.Tensor, target: torch.Tensor) -> None:  # guesses for each batch what logits are
+            super().update(output.softmax(1), target)
+
+    auroc = Auroc(num_classes=2)
+    metrics = {"object": MulticlassAccuracy(num_classes=2, average="micro"), "hand": accuracy, "auroc": auroc}
+    found: dict[str, Any] = engine.evaluate(DataLoader(points(50), batch_size=7), metrics=metrics)
+    try:
+        engine.evaluate(DataLoader(points(1), batch_size=7), metrics={"auroc": auroc})
+    except UserError as error:
+        found["refusal"] = str(error)
+    return found
 
 
 def train_uneven(engine: TrainingEngine, rank: int) -> Any:

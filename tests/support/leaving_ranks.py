@@ -45,7 +45,7 @@ def start_pair(way: str, port: int) -> list[int]:
 def start(way: str, rank: int, port: int) -> int:
     pid = os.fork()
     if pid == 0:
-        os.environ |= spawn_variables(rank, TrainConfig(), 2, port, "run")
+        os.environ |= spawn_variables(rank, 2, port, "run")
         live(way, rank)
     return pid
 

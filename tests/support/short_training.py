@@ -1,4 +1,4 @@
-"""A short training on fixed random latents, and a picture of what it gives: by our sampler and by plain diffusers."""
+"""A short training on fixed random latents, and an image of what it gives: by our sampler and by plain diffusers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def train(base: BaseModel, config: TrainConfig, steps: int = 8, prompts: Sequenc
 
 
 def our_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.ndarray:
-    """float32[H, W, 3] in [0, 1] of our own sampler, seen just before it is rounded to a PIL picture."""
+    """float32[H, W, 3] in [0, 1] of our own sampler, seen just before it is rounded to a PIL image."""
     seen = []
     # the one of videos calls that of pictures for each of them
     processor = pipe.image_processor if hasattr(pipe, "image_processor") else pipe.video_processor
@@ -77,7 +77,7 @@ def load_plainly(pipe: DiffusionPipeline, file: Path) -> None:
 
 
 def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.ndarray:
-    """float32[H, W, 3] of a plain call, as anybody would make it who wants a picture of this size."""
+    """float32[H, W, 3] of a plain call, as anybody would make it who wants an image of this size."""
     family = family_of_pipeline(pipe)
     arguments = {"negative_prompt": request.negative_prompt}
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance

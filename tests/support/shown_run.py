@@ -1,6 +1,6 @@
 """A made-up workspace for the window: a run that goes on, on eight made-up GPUs, and one that has failed.
 
-Nothing of it was trained: losses come from a formula, samples are pictures of the demo that come out of a blur.
+Nothing of it was trained: losses come from a formula, samples are images of the demo that come out of a blur.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def make_running(folder: Path) -> RunFolder:
     events: dict[int, list[dict]] = {rank: [] for rank in range(NUM_RANKS)}
     for number, text in enumerate(("Loading the model", "Caching latents", "Training")):
         events[0].append({"type": "status", "time": start + 5 * number, "text": text})
-    events[3].append({"type": "warning", "time": start + 9, "text": "2 of 104 pictures are smaller than 32 pixels."})
+    events[3].append({"type": "warning", "time": start + 9, "text": "2 of 104 images are smaller than 32 pixels."})
     smooth, chance = 0.56, random.Random(7)
     for step in range(1, STEPS + 1):
         loss = 0.06 + 0.5 * math.exp(-step / 90) + chance.uniform(-0.05, 0.05) * math.exp(-step / 300)
@@ -160,7 +160,7 @@ def _step(rank: int, step: int, when: float, loss: float, smooth: float) -> dict
 
 
 def _draw_samples(run: RunFolder, step: int) -> Iterator[tuple[Path, str]]:
-    """Pictures of the demo, blurred the less the later."""
+    """Images of the demo, blurred the less the later."""
     found = [*sorted((ROOT / "resources/demo/regularisation").glob("*.png"))]
     found += sorted((ROOT / "resources/demo/pictures").glob("*.png"))
     by_prompt: dict[str, Path] = {}

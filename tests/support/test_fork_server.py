@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from tests.support.fork_server import ForkedScript, pids_that_write_to, start_forked
+from tests.support.fork_server import ForkedScript, call_forked, pids_that_write_to, start_forked
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -61,6 +61,20 @@ def test_a_script_has_a_session_of_its_own_and_a_signal_to_it_is_its_end(start, 
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(PATIENCE_SECONDS) == -signal.SIGTERM
     assert pids_that_write_to(output) == []
+
+
+def code_of_what_it_starts(line: str) -> tuple[int, int]:
+    return os.getpid(), subprocess.run([sys.executable, *line.split()]).returncode
+
+
+def test_a_function_is_called_in_a_process_of_its_own_and_what_it_starts_is_forked(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys; sys.exit(7 if 'torch' in sys.modules else 1)")
+    pid, code = call_forked(code_of_what_it_starts, str(script))
+    assert pid != os.getpid()
+    assert code == 7
+    with pytest.raises(EOFError):
+        call_forked(code_of_what_it_starts)
 
 
 STARTER = """

@@ -251,6 +251,33 @@ def make_tiny_sana(path: str | Path) -> Path:
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_pixart_sigma(path: str | Path) -> Path:
+    """Save a tiny PixArt-Sigma pipeline below `path` and return the path. Half of its output is the variance."""
+    import torch
+    from diffusers import DPMSolverMultistepScheduler, PixArtSigmaPipeline, PixArtTransformer2DModel
+
+    torch.manual_seed(SEED)
+    tokenizer = t5_tokenizer()
+    transformer = PixArtTransformer2DModel(
+        sample_size=32,
+        in_channels=4,
+        out_channels=8,
+        num_layers=2,
+        num_attention_heads=4,
+        attention_head_dim=8,
+        cross_attention_dim=32,
+        caption_channels=32,
+    )
+    pipeline = PixArtSigmaPipeline(
+        transformer=transformer,
+        vae=tiny_vae(scaling_factor=0.13025),
+        scheduler=DPMSolverMultistepScheduler(beta_start=0.0001, beta_end=0.02, beta_schedule="linear"),
+        text_encoder=tiny_t5(tokenizer, width=32),
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def make_tiny_zimage(path: str | Path) -> Path:
     """Save a tiny Z-Image pipeline below `path` and return the path."""
     import torch
@@ -312,14 +339,9 @@ def make_tiny_wan22_a14b(path: str | Path) -> Path:
 def _save_tiny_wan(path: str | Path, channels: int = 16, experts: int = 1, vae: dict | None = None, **options) -> Path:
     import torch
     from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
-    from transformers import UMT5Config, UMT5EncoderModel
 
     torch.manual_seed(SEED)
     tokenizer = t5_tokenizer()
-    text_encoder = UMT5Config(
-        vocab_size=len(tokenizer), d_model=32, d_ff=40, d_kv=8, num_heads=4, num_layers=2,
-        relative_attention_num_buckets=8,
-    )  # fmt: skip
     transformers = [
         WanTransformer3DModel(
             num_attention_heads=2,
@@ -347,7 +369,7 @@ def _save_tiny_wan(path: str | Path, channels: int = 16, experts: int = 1, vae: 
             **(vae or {}),
         ),
         scheduler=UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
-        text_encoder=UMT5EncoderModel(text_encoder),
+        text_encoder=tiny_umt5(tokenizer, width=32),
         tokenizer=tokenizer,
         **options,
     )
@@ -379,6 +401,156 @@ def make_tiny_chroma(path: str | Path) -> Path:
         scheduler=FlowMatchEulerDiscreteScheduler(),
         text_encoder=tiny_t5(t5, width=32),
         tokenizer=t5,
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def make_tiny_auraflow(path: str | Path) -> Path:
+    """Save a tiny AuraFlow pipeline below `path` and return the path."""
+    import torch
+    from diffusers import AuraFlowPipeline, AuraFlowTransformer2DModel, FlowMatchEulerDiscreteScheduler
+
+    torch.manual_seed(SEED)
+    tokenizer = t5_tokenizer()
+    transformer = AuraFlowTransformer2DModel(
+        sample_size=32,
+        patch_size=2,
+        in_channels=4,
+        num_mmdit_layers=1,
+        num_single_dit_layers=1,
+        attention_head_dim=8,
+        num_attention_heads=4,
+        caption_projection_dim=32,
+        joint_attention_dim=32,
+        out_channels=4,
+        pos_embed_max_size=256,
+    )
+    for name, parameter in transformer.named_parameters():
+        if "norm" in name:  # gates: nearly closed when they are made, so that no text would show
+            parameter.data *= 4
+    pipeline = AuraFlowPipeline(
+        transformer=transformer,
+        vae=tiny_vae(scaling_factor=0.13025),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=1.73),
+        text_encoder=tiny_umt5(tokenizer, width=32),
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def make_tiny_cogview4(path: str | Path) -> Path:
+    """Save a tiny CogView4 pipeline below `path` and return the path."""
+    import torch
+    from diffusers import CogView4Pipeline, CogView4Transformer2DModel, FlowMatchEulerDiscreteScheduler
+    from tokenizers.processors import TemplateProcessing
+    from transformers import GlmConfig, GlmModel, PreTrainedTokenizerFast
+
+    torch.manual_seed(SEED)
+    tokens = gemma_tokenizer()
+    backend = tokens.backend_tokenizer  # begins each text with a token, so that none is empty
+    backend.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", tokens.bos_token_id)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", padding_side="left")
+    text_encoder = GlmConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    transformer = CogView4Transformer2DModel(
+        in_channels=4,
+        out_channels=4,
+        num_layers=2,
+        attention_head_dim=8,
+        num_attention_heads=4,
+        text_embed_dim=16,
+        time_embed_dim=8,
+        condition_dim=4,
+        rope_axes_dim=(8, 8),
+    )
+    pipeline = CogView4Pipeline(
+        transformer=transformer,
+        vae=tiny_vae(scaling_factor=1.0, use_quant_conv=False, use_post_quant_conv=False),
+        scheduler=FlowMatchEulerDiscreteScheduler(
+            base_shift=0.25, max_shift=0.75, use_dynamic_shifting=True, time_shift_type="linear"
+        ),
+        text_encoder=GlmModel(text_encoder),
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def make_tiny_ovis_image(path: str | Path) -> Path:
+    """Save a tiny Ovis-Image pipeline below `path` and return the path."""
+    import torch
+    from diffusers import FlowMatchEulerDiscreteScheduler, OvisImagePipeline, OvisImageTransformer2DModel
+    from transformers import Qwen3Config, Qwen3Model
+
+    torch.manual_seed(SEED)
+    tokenizer = qwen_tokenizer()
+    text_encoder = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=512,
+    )
+    transformer = OvisImageTransformer2DModel(
+        in_channels=16,
+        out_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=16,
+        axes_dims_rope=(4, 4, 8),
+    )
+    pipeline = OvisImagePipeline(
+        transformer=transformer,
+        vae=tiny_vae(scaling_factor=0.3611, shift_factor=0.1159, use_quant_conv=False, use_post_quant_conv=False),
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+        text_encoder=Qwen3Model(text_encoder),
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def make_tiny_ernie_image(path: str | Path) -> Path:
+    """Save a tiny ERNIE-Image pipeline below `path` and return the path."""
+    import torch
+    from diffusers import ErnieImagePipeline, ErnieImageTransformer2DModel, FlowMatchEulerDiscreteScheduler
+    from transformers import Mistral3Config, Mistral3Model
+
+    torch.manual_seed(SEED)
+    tokenizer = qwen_tokenizer()
+    layers = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    text = {"vocab_size": len(tokenizer), "num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 8, **layers}
+    config = Mistral3Config(
+        text_config={"model_type": "mistral", **text},
+        vision_config={"model_type": "pixtral", "num_hidden_layers": 1, "head_dim": 8, **layers},
+    )
+    transformer = ErnieImageTransformer2DModel(
+        hidden_size=32,
+        num_attention_heads=2,
+        num_layers=2,
+        ffn_hidden_size=32,
+        in_channels=16,
+        out_channels=16,
+        text_in_dim=16,
+        rope_axes_dim=(4, 6, 6),
+    )
+    pipeline = ErnieImagePipeline(
+        transformer=transformer,
+        vae=tiny_flux2_vae(),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        text_encoder=Mistral3Model(config),
+        tokenizer=tokenizer,
     )
     return randomize_and_save(pipeline, path)
 
@@ -738,6 +910,16 @@ def tiny_vae(levels: int = 2, **config):
         sample_size=32,
         **config,
     )
+
+
+def tiny_umt5(tokenizer, width: int):
+    from transformers import UMT5Config, UMT5EncoderModel
+
+    config = UMT5Config(
+        vocab_size=len(tokenizer), d_model=width, d_ff=40, d_kv=8, num_heads=4, num_layers=2,
+        relative_attention_num_buckets=8,
+    )  # fmt: skip
+    return UMT5EncoderModel(config)
 
 
 def randomize_and_save(pipeline, path: str | Path) -> Path:

@@ -70,7 +70,7 @@ def _raise(line: Lifeline, folder: RunFolder) -> None:
 
 
 def _raise_user_error(line: Lifeline, folder: RunFolder) -> None:
-    raise LookupError("no pictures")
+    raise LookupError("no images")
 
 
 def _symptom(line: Lifeline, folder: RunFolder) -> None:

@@ -44,7 +44,7 @@ def main() -> int:
     folder = RunFolder(config.workspace_dir)
     try:
         if not config.concepts:
-            raise UserError("concepts is empty: add a folder of pictures.")
+            raise UserError("concepts is empty: add a folder of images.")
         if not args.resume:
             folder.refuse_earlier_run()
     except UserError as error:

@@ -72,7 +72,7 @@ def look(window: Any) -> dict[str, Any]:
     buttons and in tables. fields: path of a setting -> what its field shows, where it is, and whether it is lit.
     focus: where the keys go: the path of a setting, "search", "entry" for another one, or "". titles and windows: of
     the windows on the screen, the newest last, and X11's numbers of them. tab: the one in front. curve: how many points
-    the line of the losses has. pictures: how many are in sight. run: of the run that is shown, what no eye could count.
+    the line of the losses has. images: how many are in sight. run: of the run that is shown, what no eye could count.
     """
     import customtkinter as ctk
 

@@ -86,7 +86,7 @@ def count_encoding(monkeypatch) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance", "cuts"), [("float64", 1e-9, (1, 2, 4)), ("float32", 1e-4, (1, 4))])
-def test_forty_steps_do_not_depend_on_micro_batches(dtype, tolerance, cuts, make_config, train, tmp_path):
+def test_eight_epochs_do_not_depend_on_micro_batches(dtype, tolerance, cuts, make_config, train, tmp_path):
     curves = []
     for accumulation in cuts:
         trainer = train(
@@ -95,7 +95,7 @@ def test_forty_steps_do_not_depend_on_micro_batches(dtype, tolerance, cuts, make
                 "batch_size_mode=global",
                 f"gradient_accumulation_steps={accumulation}",
                 f"model.weight_dtype={dtype}",
-                "max_steps=40",
+                "max_steps=16",
                 "data.caption_dropout=0.1",
                 f"workspace_dir={tmp_path / str(accumulation)}",
             )
@@ -423,18 +423,18 @@ def test_interrupted_caching_continues(make_config, start, count_encoding, monke
     assert count_encoding["pictures"] == 6
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "deleted"])
-def test_a_damaged_cache_entry_is_recreated_during_training(damage, make_config, train, tmp_path, count_encoding):
+def test_damaged_cache_entries_are_recreated_during_training(make_config, train, tmp_path, count_encoding):
     good = train(make_config())
-    entries = sorted(Path(good.config.cache_dir).glob("rank-0/*/*/*.safetensors"))
-    for path in (next(p for p in entries if p.parts[-3] == kind) for kind in ("latents", "text")):
-        whole = path.read_bytes()
-        path.unlink()
-        if damage != "deleted":
-            path.write_bytes(whole[:-9] if damage == "cut" else whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    for kind in ("latents", "text"):
+        cut, flipped, deleted, *_ = sorted(Path(good.config.cache_dir).glob(f"rank-0/{kind}/*/*.safetensors"))
+        for path, change in {cut: lambda last: b"", flipped: lambda last: bytes([last[0] ^ 1]) + last[1:]}.items():
+            whole = path.read_bytes()
+            path.unlink()
+            path.write_bytes(whole[:-9] + change(whole[-9:]))
+        deleted.unlink()
     count_encoding.update(pictures=0, captions=0)
     again = train(make_config(f"workspace_dir={tmp_path / 'again'}"))
-    assert count_encoding == {"pictures": 1, "captions": 1}
+    assert count_encoding == {"pictures": 3, "captions": 3}
     # encoded alone instead of in a batch: the last bits may differ
     torch.testing.assert_close(curve(again), curve(good), rtol=1e-6, atol=0)
 
@@ -474,8 +474,8 @@ def test_an_image_that_vanishes_with_its_cache_entry_is_a_one_sentence_error(mak
         trainer.train()
 
 
-@pytest.mark.parametrize("fault", ["no picture", "good header"])
-@pytest.mark.parametrize("method", ["lora", "vae"])
+# The header is read before the method matters.
+@pytest.mark.parametrize(("fault", "method"), [("no picture", "lora"), ("good header", "lora"), ("good header", "vae")])
 def test_an_unreadable_image_is_left_out_and_listed(fault, method, make_config, train):
     config = make_config("epochs=1", "max_steps=null", f"method={method}")
     bad = pictures(config)[3]
@@ -536,47 +536,6 @@ def test_the_vae_is_trained_and_saved(make_config, train, tiny_sd15):
     assert all(torch.equal(own[name], value) for name, value in load_tensors(tiny_sd15 / unet).items())
 
 
-@pytest.mark.parametrize("method", ["lora", "full"])
-def test_stable_diffusion_3_trains_and_is_saved(method, make_config, train, tiny_sd3):
-    from diffusers import StableDiffusion3Pipeline
-
-    trainer = train(
-        make_config(
-            "family=sd3", f"model.base={tiny_sd3}", f"method={method}", "max_steps=3", "data.bucket_step=16",
-            "text_encoder.train=true",
-        )
-    )  # fmt: skip
-    assert all(loss is not None for loss in trainer.callbacks.losses)
-    if method == "full":
-        pipe = StableDiffusion3Pipeline.from_pretrained(trainer.run_folder.models_dir / "model")
-        before = StableDiffusion3Pipeline.from_pretrained(tiny_sd3)
-        name, weight = next(iter(pipe.transformer.named_parameters()))
-        assert not torch.equal(weight, dict(before.transformer.named_parameters())[name])
-    else:
-        pipe = StableDiffusion3Pipeline.from_pretrained(tiny_sd3)
-        pipe.load_lora_weights(trainer.run_folder.models_dir / "model.safetensors")
-        assert pipe.get_list_adapters()
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "schedule"), [("adamw", "linear"), ("adafactor", "constant"), ("prodigy", "cosine")]
-)
-def test_optimizers_of_every_kind_train_with_a_schedule(optimizer, schedule, make_config, train):
-    rate = 1.0 if optimizer == "prodigy" else 1e-3
-    trainer = train(
-        make_config(
-            f"optimizer.name={optimizer}", f"optimizer.learning_rate={rate}", f"schedule.name={schedule}",
-            "schedule.warmup=1", "max_steps=3",
-        )
-    )  # fmt: skip
-    rates = [info.lr / rate for info in trainer.callbacks.steps]
-    expected = {"constant": [1, 1, 1], "linear": [1, 1, 0.5], "cosine": [1, 1, 0.5]}[schedule]
-    assert rates == pytest.approx(expected)
-    assert all(loss is not None for loss in trainer.callbacks.losses)
-    state = json.loads((trainer.backups.newest().path / "state.json").read_text(encoding="utf-8"))
-    assert state["step"] == 3
-
-
 def test_prodigy_with_learning_rates_per_part_is_refused_in_one_sentence(make_config, start):
     with pytest.raises(UserError, match="rodigy"):
         start(
@@ -587,21 +546,21 @@ def test_prodigy_with_learning_rates_per_part_is_refused_in_one_sentence(make_co
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("setting", ["model.gradient_checkpointing=true", "model.channels_last=false"])
-def test_memory_saving_settings_do_not_change_training(setting, make_config, train, tmp_path):
+def test_memory_saving_settings_do_not_change_training(make_config, train, tmp_path):
     double = ("model.weight_dtype=float64", "text_encoder.train=true", "method=full", "optimizer.learning_rate=1e-4")
     plain = train(make_config(*double))
-    saving = train(make_config(*double, setting, f"workspace_dir={tmp_path / 'saving'}"))
-    torch.testing.assert_close(curve(saving), curve(plain), rtol=1e-9, atol=0)
+    for setting in ("model.gradient_checkpointing=true", "model.channels_last=false"):
+        saving = train(make_config(*double, setting, f"workspace_dir={tmp_path / setting}"))
+        torch.testing.assert_close(curve(saving), curve(plain), rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_mixed_precision_is_close_to_full_precision(precision, make_config, train, tmp_path):
+def test_mixed_precision_is_close_to_full_precision(make_config, train, tmp_path):
     plain = train(make_config("max_steps=6"))
-    mixed = train(make_config("max_steps=6", f"model.mixed_precision={precision}", f"workspace_dir={tmp_path / 'm'}"))
-    losses = [(a, b) for a, b in zip(mixed.callbacks.losses, plain.callbacks.losses, strict=True) if a is not None]
-    assert len(losses) >= 3
-    assert all(a == pytest.approx(b, rel=0.05) for a, b in losses)
+    for name in ("bf16", "fp16"):
+        mixed = train(make_config("max_steps=6", f"model.mixed_precision={name}", f"workspace_dir={tmp_path / name}"))
+        losses = [(a, b) for a, b in zip(mixed.callbacks.losses, plain.callbacks.losses, strict=True) if a is not None]
+        assert len(losses) >= 3
+        assert all(a == pytest.approx(b, rel=0.05) for a, b in losses)
 
 
 def test_the_text_encoder_trains_alone(make_config, train):

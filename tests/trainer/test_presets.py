@@ -17,7 +17,7 @@ from tests.support.StartedRun import StartedRun
 # Each kind of memory-dependent change once: accumulation, bfloat16 weights with Adafactor, VAE checkpointing.
 VARIANTS = ("sdxl-lora-8gb", "sd15-full-8gb", "sd15-vae-8gb")
 NAMES = [*(preset.name for preset in list_presets() if preset.name != "demo"), *VARIANTS]
-SMALL = ("max_steps=5", "data.resolution=32", "output.format=diffusers", "tensorboard=false")
+SMALL = ("max_steps=2", "data.resolution=32", "output.format=diffusers", "tensorboard=false")
 WORD = ("embeddings.0.placeholder=number", "embeddings.0.initial_text=dog")  # the default captions contain "number"
 
 pytestmark = pytest.mark.slow
@@ -42,10 +42,10 @@ def small(picture_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_five_steps_of_a_preset_train(name, train, small):
+def test_two_steps_of_a_preset_train(name, train, small):
     values = load_preset(name)
     trainer = train(config_from_values(apply_overrides(values, small(values)), name))
-    assert trainer.step == 5
+    assert trainer.step == 2
     assert np.isfinite(trainer.callbacks.losses).all()
     assert trainer.callbacks.saved
 
@@ -61,6 +61,6 @@ def test_a_preset_for_two_gpus_trains_on_two_ranks_by_its_name_alone(small, tmp_
         assert "Number of processes: 2" in run.output
         for rank in (0, 1):
             losses = run.losses(rank)
-            assert list(losses) == [1, 2, 3, 4, 5]
+            assert list(losses) == [1, 2]
             assert np.isfinite(list(losses.values())).all()
         assert list((tmp_path / "run" / "models").iterdir())

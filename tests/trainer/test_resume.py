@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from modules.config.files import load_config
-from modules.launch.run import run_training
 from modules.methods.DenoisingLoss import DenoisingLoss
 from tests.support.fork_server import start_forked
 from tests.support.full_disk import full_disk
 from tests.support.StartedRun import StartedRun
+from tests.support.train_here import train_here
 from tests.support.waiting import PATIENCE_SECONDS
 
 METHODS = {
@@ -44,7 +44,7 @@ def killed_in_a_step(config_file: str) -> None:
         return forward(self, batch)
 
     DenoisingLoss.forward = killing_forward
-    run_training(load_config(config_file))
+    train_here(load_config(config_file))
 
 
 def files(folder: Path) -> dict[str, bytes]:

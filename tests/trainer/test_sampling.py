@@ -9,7 +9,9 @@ from diffusers import AutoencoderKL, StableDiffusionXLPipeline
 from PIL import Image
 from transformers import CLIPTextModel
 
-from modules.trainer.sampling import ImageRequest, autocast_denoiser, generate_images, image_requests
+from modules.config.SampleConfig import SampleConfig
+from modules.config.SamplingConfig import SamplingConfig
+from modules.trainer.sampling import ImageRequest, autocast_denoiser, generate_images, image_requests, with_prompts
 
 REQUEST = ImageRequest("a cat", "", seed=3, width=32, height=32, steps=2, guidance=4.0)
 
@@ -85,3 +87,11 @@ def test_a_denoiser_with_list_inputs_predicts_in_the_dtype_of_its_latents():
         (outputs,) = denoiser(latents, scale=2)
     assert [value.dtype for value in outputs] == [torch.float32] * 2
     assert denoiser(latents, scale=2)[0][0].dtype == torch.bfloat16  # as it was
+
+
+def test_samples_without_a_prompt_take_the_captions_in_turn():
+    off, fox = SampleConfig(enabled=False), SampleConfig(prompt="a fox")
+    sampling = SamplingConfig(samples=[SampleConfig(), fox, off, SampleConfig(), SampleConfig()])
+    prompts = [sample.prompt for sample in with_prompts(sampling, ("one", "two")).samples]
+    assert prompts == ["one", "a fox", "", "two", "one"]
+    assert [sample.prompt for sample in with_prompts(sampling, ()).samples] == ["", "a fox", "", "", ""]

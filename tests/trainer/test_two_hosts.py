@@ -43,17 +43,16 @@ OWN_DISK = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
 def run_on_both(two_hosts) -> Callable[..., list[str]]:
     """Returns a function that runs the command of each node on its host and returns their output.
 
-    disk: where each finds a folder of its own, if they share none.
+    disk: where each finds a folder of its own.
     """
 
-    def run(config: TrainConfig, config_file: Path, disk: Path | None = None) -> list[str]:
+    def run(config: TrainConfig, config_file: Path, disk: Path) -> list[str]:
         commands = node_commands(config, 1, Places(str(config_file), sys.executable, folder=str(config_file.parent)))
         processes = []
         for host, command in zip(two_hosts, commands, strict=True):
-            argv = ["bash", "-c", bash_line(command)]
-            if disk is not None:
-                own = disk.with_name(f"disk-{command.node_rank}")
-                argv = ["unshare", "-m", "sh", "-c", OWN_DISK, "sh", str(own), str(disk), *argv]
+            own = disk.with_name(f"disk-{command.node_rank}")
+            in_own = ["unshare", "-m", "sh", "-c", OWN_DISK, "sh", str(own), str(disk)]
+            argv = [*in_own, "bash", "-c", bash_line(command)]
             output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
             processes.append(host.popen(argv, env=without_gpus(os.environ), cwd="/", **output))
         outputs = [process.communicate(timeout=PATIENCE_SECONDS)[0] for process in processes]
@@ -84,21 +83,13 @@ def cached(cache_dir: Path, rank: int) -> int:
     return sum(len(files) for *_, files in os.walk(cache_dir / f"rank-{rank}" / "latents"))
 
 
-def test_two_hosts_give_the_losses_of_one_with_and_without_a_shared_disk(
-    config, run_on_both, config_file, two_ranks, tmp_path
-):
+def test_two_hosts_without_a_shared_disk_give_the_losses_of_one(config, run_on_both, config_file, two_ranks, tmp_path):
+    """ui/test_as_a_person.py has two that share one, test_ranks.py what ranks that share one give."""
     on_one_host, _ = two_ranks.run(
         rank_scenarios.train, config=config_file(replace(config, workspace_dir=str(tmp_path / "one")))
     )
     expected = pytest.approx(on_one_host["losses"], rel=1e-5)
     assert len(on_one_host["losses"]) == STEPS
-
-    shared = replace(config, workspace_dir=str(tmp_path / "shared"), cache_dir=str(tmp_path / "shared-cache"))
-    outputs = run_on_both(shared, Path(config_file(shared)))
-    for output in outputs:
-        assert "2 nodes, alike: settings, Chorus, Python " in output
-    assert [losses(tmp_path / "shared", rank) for rank in (0, 1)] == [expected, expected]
-    assert sum(cached(tmp_path / "shared-cache", rank) for rank in (0, 1)) == len(SIZES)  # each encodes its part
 
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -106,7 +97,8 @@ def test_two_hosts_give_the_losses_of_one_with_and_without_a_shared_disk(
     for node in (0, 1):
         (tmp_path / f"disk-{node}").mkdir()
         save_config(apart, tmp_path / f"disk-{node}" / "run.yaml")
-    run_on_both(apart, disk / "run.yaml", disk)
+    for output in run_on_both(apart, disk / "run.yaml", disk):
+        assert "2 nodes, alike: settings, Chorus, Python " in output
     assert list(disk.iterdir()) == []
     for node in (0, 1):
         own = tmp_path / f"disk-{node}"

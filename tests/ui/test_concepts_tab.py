@@ -45,7 +45,7 @@ def folder(tmp_path) -> Path:
         picture.save(path / f"{number}.png")
         if number:
             (path / f"{number}.txt").write_text("fox, red, snow", encoding="utf-8")
-    (path / "broken.jpg").write_bytes(b"no picture")
+    (path / "broken.jpg").write_bytes(b"no image")
     return path
 
 
@@ -188,7 +188,7 @@ def press(app, tab, key: str) -> None:
 def test_cards_show_counts_and_the_share_of_an_epoch(app, tab, wait_for):
     wait_for(app, lambda: "18 samples an epoch, 75%" in texts(tab.cards.canvas))
     shown = texts(tab.cards.canvas)
-    assert "6 pictures, 1 without a caption, 1 can't be read" in shown
+    assert "6 images, 1 without a caption, 1 can't be read" in shown
     assert "6 samples an epoch, 25%" in shown
     assert tab._summary.cget("text") == "2 of 2 concepts enabled, 24 samples an epoch"
     wait_for(app, lambda: len(tab.cards._photos) >= 4)
@@ -335,7 +335,7 @@ def test_the_window_of_a_concept_looks_at_a_path_when_the_typing_has_stopped(app
     for path in ("s", "sl", "slo"):
         app.settings.set("concepts.0.path", path)
         app.update()
-    assert window._state.cget("text") == "Looking at the pictures …"
+    assert window._state.cget("text") == "Looking at the images …"
     monkeypatch.setattr("modules.ui.windows.ConceptWindow.TYPING_MS", 5)
     app.settings.set("concepts.0.path", "slow")
     wait_for(app, lambda: search.started)
@@ -499,7 +499,7 @@ def test_a_check_that_is_closed_and_opened_again_is_made_anew(app, tab, wait_for
     assert find_health(app)._state.cget("text").startswith("Looking at")
     checks[1].end.set()
     wait_for(app, lambda: find_health(app).report is not None)
-    assert "7 pictures" in find_health(app)._state.cget("text")
+    assert "7 images" in find_health(app)._state.cget("text")
 
 
 def test_a_check_of_settings_that_are_refused_says_so(app, tab):
@@ -576,7 +576,7 @@ def test_counts_and_balance_are_whole_and_inside_of_a_card_of_any_width(app, tab
     _, height = cards.cell_size()
     canvas = cards.canvas
     items = [item for item in canvas.find_all() if canvas.type(item) == "text"]
-    assert "6 pictures, 1 without a caption, 1 can't be read" in texts(canvas)
+    assert "6 images, 1 without a caption, 1 can't be read" in texts(canvas)
     ends = [canvas.bbox(item)[3] for item in items if "samples an epoch" in canvas.itemcget(item, "text")]
     assert ends
     assert max(ends[:1]) < cards.corner_of(0)[1] + height - app.theme.scaled(BAR_HEIGHT)

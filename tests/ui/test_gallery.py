@@ -33,6 +33,11 @@ def test_a_table_has_a_row_for_each_prompt_and_seed_and_a_column_for_each_step(t
     assert Path(table.path(2, 1)).parts[-2:] == ("step-000000100", "000_a blue bird_seed42.png".replace("000", "002"))
 
 
+def test_a_round_that_was_cut_off_leaves_the_rows_where_they_are(tmp_path):
+    whole, cut_off = make_samples(tmp_path, [0, 100]), make_samples(tmp_path, [200], [PROMPTS[1]])
+    assert arrange_samples(whole + cut_off).rows == arrange_samples(whole).rows
+
+
 def test_a_prompt_keeps_its_row_when_others_are_put_before_it(tmp_path):
     samples = make_samples(tmp_path, [0], ["old"]) + make_samples(tmp_path, [100], ["new", "old"])
     table = arrange_samples(samples)
@@ -92,7 +97,7 @@ def test_samples_appear_by_themselves(app, gallery, tmp_path, wait_for):
     app.run.state.samples += make_samples(tmp_path, [0, 100])
     wait_for(app, lambda: len(gallery.table.steps) == 2)
     wait_for(app, lambda: len(gallery.grid_view._photos) == 8)
-    assert gallery._count.cget("text") == "8 pictures of 2 steps"
+    assert gallery._count.cget("text") == "8 images of 2 steps"
 
 
 def test_steps_and_prompts_are_written_beside_the_pictures(app, gallery, tmp_path):

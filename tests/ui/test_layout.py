@@ -16,7 +16,6 @@ from modules.ui.TrainUI import MIN_SIZE, TABS
 from modules.ui.widgets.dialogs import open_window, set_size
 from modules.ui.widgets.fitting import cut_text
 from modules.ui.windows.CrashReportWindow import CrashReportWindow
-from modules.ui.windows.LossWindow import LossWindow
 from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 from tests.support import shown_run
 
@@ -147,12 +146,12 @@ def test_windows_fit_on_the_screen_at_the_largest_scale(open_at, settle):
     app = open_at(2.0)
     faults = {}
     app.settings.set("num_nodes", 3)
-    for kind, *arguments in ((MultiNodeWindow,), (LossWindow,), (CrashReportWindow, "workspace/larger-batch")):
+    for kind, *arguments in ((MultiNodeWindow,), (CrashReportWindow, "workspace/larger-batch")):
         window = open_window(app, kind, *arguments)
         settle(app)
         assert window.winfo_width() <= app.winfo_screenwidth()
         assert window.winfo_height() <= app.winfo_screenheight()
-        faults[kind.__name__] = find_faults(window) if kind is not LossWindow else []
+        faults[kind.__name__] = find_faults(window)
     assert faults == {name: [] for name in faults}
 
 
@@ -163,12 +162,16 @@ def test_the_window_opens_in_the_size_it_was_left_in(make_app, tmp_path, scale):
     assert (app.winfo_width(), app.winfo_height()) == (1000 * scale, 700 * scale)
 
 
-@pytest.mark.parametrize("opened", ["loss", "preset"])
+@pytest.mark.parametrize("opened", ["crash report", "preset"])
 def test_a_new_window_is_seen_in_its_place_only(app, settle, opened):
     settle(app)
     seen = []
     app.bind_class("Toplevel", "<Map>", lambda event: seen.append(event.widget.winfo_geometry()), add="+")
-    window = open_window(app, LossWindow) if opened == "loss" else app.top_bar.choose_preset()
+    window = (
+        open_window(app, CrashReportWindow, "workspace/larger-batch")
+        if opened == "crash report"
+        else app.top_bar.choose_preset()
+    )
     settle(app)
     assert seen == [window.winfo_geometry()]
     middle = window.winfo_rootx() + window.winfo_width() // 2

@@ -141,7 +141,7 @@ def test_a_box_chooses_a_gpu_and_the_numbers_follow(nvml, open_tab, app, wait_fo
     assert app.settings.get("device_indexes") == [0, 1, 2]
     settle(app, wait_for)
     assert tab.shape_card.text("Processes") == "3 on 1 machine"
-    assert tab.shape_card.text("Batch") == "4 per device x 3 devices x 1 accumulation = 12 pictures a step"
+    assert tab.shape_card.text("Batch") == "4 per device x 3 devices x 1 accumulation = 12 images a step"
 
 
 def test_a_setting_that_changes_elsewhere_ticks_the_boxes_at_once(nvml, open_tab, app):

@@ -21,7 +21,7 @@ def gpus(*gibibytes: float | None) -> list[Gpu]:
 
 def test_a_preset_is_shown_with_its_estimate_its_step_and_its_rate():
     name, description, memory, step, rate = cells("sdxl-lora-16gb-x4", 16, 4)
-    assert (name, step, rate) == ("sdxl-lora-16gb-x4", "8 pictures", "2e-4")
+    assert (name, step, rate) == ("sdxl-lora-16gb-x4", "8 images", "2e-4")
     assert "LoRA on Stable Diffusion XL" in description
     assert "12 GB" not in description  # the size of the preset itself
     assert memory.endswith(" GiB")

@@ -58,7 +58,7 @@ def test_a_new_prompt_takes_the_size_of_the_others(app, tab):
     new = app.settings.get(f"sampling.samples.{count}")
     assert (new.prompt, new.width, new.steps) == ("", 32, 20)
     assert tab.prompts.chosen == count
-    assert rows(tab)[-1][1] == "(no prompt)"
+    assert rows(tab)[-1][1] == "(from a caption)"
 
 
 def test_the_first_prompt_of_all_can_be_added(app, tab):

@@ -165,7 +165,7 @@ def test_nothing_of_the_untouched_demo_is_kept_when_a_preset_is_chosen(model):
 
 
 def test_a_preset_keeps_the_data_and_places_that_the_person_has_put_in(model):
-    model.add("concepts", {"path": "my pictures"})
+    model.add("concepts", {"path": "my images"})
     model.set("workspace_dir", "my run")
     model.set("output.name", "cat")
     model.set("sampling.samples.0.prompt", "a cat")
@@ -200,11 +200,11 @@ def test_a_preset_of_another_family_keeps_no_base_model_and_one_of_another_metho
 
 
 def test_a_preset_keeps_data_and_places_of_the_file_before(model, tmp_path):
-    mine = {"workspace_dir": "my run", "concepts": [{"path": "my pictures"}], "epochs": 7}
+    mine = {"workspace_dir": "my run", "concepts": [{"path": "my images"}], "epochs": 7}
     save_config(config_from_values(mine), tmp_path / "mine.yaml")
     model.load_file(tmp_path / "mine.yaml")
     assert model.load_preset("sd15-lora") == ["workspace_dir", "concepts"]
-    assert model.get("concepts.0.path") == "my pictures"
+    assert model.get("concepts.0.path") == "my images"
     assert model.get("epochs") == load_preset("sd15-lora").get("epochs", TrainConfig().epochs)
 
 
@@ -224,7 +224,7 @@ def test_what_was_typed_and_refused_in_a_kept_list_stays_in_it(model):
 
 
 def test_what_a_preset_would_change_is_what_it_changes(model):
-    model.set("concepts.0.path", "my pictures")
+    model.set("concepts.0.path", "my images")
     model.set("concepts.1.repeats", "many")
     model.set("epochs", 3)
     changes = {path: (now, then) for path, now, then in model.compare_preset("sdxl-lora")}

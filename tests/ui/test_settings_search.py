@@ -6,6 +6,7 @@ import pytest
 from modules.config.describe import settings_by_path
 from modules.ui.TrainUI import tab_of
 from modules.ui.widgets.form import SettingsForm, find_field
+from modules.ui.widgets.SettingsSearch import find_settings
 
 OF_PARTS = [path for path in settings_by_path() if "[]" in path]
 
@@ -25,6 +26,25 @@ def field_with_keys(app, path: str):
     """The field of a setting, if it has the focus."""
     field = find_field(app.tabs[tab_of(path)], path)
     return field if field is not None and app.focus_lastfor() is field.focus_widget() else None
+
+
+@pytest.mark.parametrize(
+    ("word", "path"),
+    [
+        ("network_dim", "lora.rank"),
+        ("vram", "model.gradient_checkpointing"),
+        ("unet", "denoiser.train"),
+        ("cfg", "sampling.samples[].guidance"),
+        ("autocast", "model.mixed_precision"),
+        ("max_train_steps", "max_steps"),
+        ("enable_bucket", "data.bucketing"),
+        ("flip_aug", "concepts[].augmentation.flip"),
+        ("min_snr_gamma", "loss.snr_gamma"),
+        ("lr", "optimizer.learning_rate"),
+    ],
+)
+def test_the_names_of_other_programs_are_found(word, path):
+    assert path in find_settings(word)[:4]
 
 
 def test_a_setting_of_all_concepts_is_found_in_the_chosen_one(app, settle):

@@ -55,7 +55,7 @@ def test_a_tiny_picture_is_enlarged_with_sharp_pixels():
 
 def test_a_damaged_picture_is_answered_with_the_reason(tmp_path):
     path = tmp_path / "broken.png"
-    path.write_bytes(b"no picture")
+    path.write_bytes(b"no image")
     [(_, reason)] = decode_pictures([(str(path), 64, 64)])
     assert "not a PNG" in reason
 
@@ -142,7 +142,7 @@ def test_a_click_chooses_the_picture_under_the_pointer(app, thumbnails, pictures
 
 def test_a_damaged_picture_says_so_in_its_place(app, thumbnails, tmp_path, wait_for):
     path = tmp_path / "broken.png"
-    path.write_bytes(b"no picture")
+    path.write_bytes(b"no image")
     thumbnails.show([str(path)])
     wait_for(app, lambda: any(text.startswith("can't be read") for text in shown_names(thumbnails)))
 
@@ -179,7 +179,7 @@ def test_a_picture_that_was_decoded_before_a_refresh_is_read_again(app, thumbnai
     monkeypatch.setattr("modules.ui.widgets.PictureCanvas.decode_pictures", decode_slowly)
     thumbnails.show(pictures[:1])
     wait_for(app, has_read.is_set)
-    Path(pictures[0]).write_bytes(b"no picture")
+    Path(pictures[0]).write_bytes(b"no image")
     thumbnails.forget_pictures()
     is_refreshed.set()
     wait_for(app, lambda: any(text.startswith("can't be read") for text in shown_names(thumbnails)))

@@ -24,8 +24,8 @@ from modules.session.following import run_info
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.ui import RunControl as run_control
-from modules.ui.BottomBar import describe_progress, describe_seconds
 from modules.ui.cards.ResumeCard import ResumeCard
+from modules.ui.models.run_text import describe_progress, describe_seconds
 from modules.ui.models.RunState import RunState
 from modules.ui.RunControl import check_of, next_free_folder, run_check
 from modules.ui.tabs.GeneralTab import LookCard
@@ -209,7 +209,7 @@ def test_start_is_refused_with_a_problem_and_leads_to_it(app, monkeypatch):
     app.settings.set("optimizer.learning_rate", "3e-x")
     press(app, "<F5>")
     assert app.tab_bar.selected == "training"
-    assert "is not a number" in app.message.cget("text")
+    assert "is not a number" in app.bottom_bar.problems.cget("text")
     assert not app.bottom_bar.control.is_checking
 
 
@@ -321,7 +321,7 @@ def test_two_fast_presses_of_start_ask_once_about_a_folder_that_holds_a_run(app,
     asked = answer_all(app, "Cancel")
     when_seen(monkeypatch, app.bottom_bar.start.invoke)
     app.bottom_bar.start.invoke()
-    assert asked == ["Run folder"]
+    assert asked == ["Output folder"]
 
 
 def test_a_second_press_of_start_in_the_summary_neither_starts_again_nor_stops_the_run(app, wait_for, monkeypatch):
@@ -398,7 +398,9 @@ def test_the_progress_says_step_loss_speed_and_time_left():
         eta_seconds=3723,
     )
     text = describe_progress(state)
-    assert text == "Training   epoch 3   step 1,200 of 2,000   loss 0.1234   2.50 it/s   80.0 img/s   ETA 1:02:03"
+    assert (
+        text == "run   Training   epoch 3   step 1,200 of 2,000   loss 0.1234   ETA 1:02:03   2.50 it/s   80.0 images/s"
+    )
     assert describe_progress(RunState()) == "No run yet"
     assert describe_progress(RunState(message="The run folder is gone.")) == "The run folder is gone."
     assert describe_seconds(59.6) == "01:00"
@@ -500,7 +502,7 @@ def test_presets_are_listed_for_the_gpus_that_are_chosen(app, wait_for):
     app.update()
     assert window.detail.cget("text").startswith("The text encoders need")
     before = app.settings.values
-    window._act(dict(window._actions)["Use"])
+    window._act(dict(window._actions)["Apply"])
     assert "preset sd3-full-8gb is not offered: The text encoders need" in app.message.cget("text")
     assert app.settings.values == before
 
@@ -519,30 +521,30 @@ def test_what_a_preset_would_change_is_shown_before_it_is_taken(app, wait_for):
     window = app.top_bar.choose_preset()
     wait_for(app, window.table.get_children)
     window.table.selection_set("preset:sdxl-lora")
-    window._act(dict(window._actions)["Compare…"])
+    window._act(dict(window._actions)["Show changes…"])
     assert app.settings.get("family") == "sd15"
     comparison = next(child for child in app.winfo_children() if isinstance(child, ChangesWindow))
     assert comparison.table.item("epochs", "values")[1:] == ("3", "100")
     assert comparison.table.item("concepts", "values")[1:] == ("2", "0")
     assert not comparison.table.exists("seed")
-    comparison._act(dict(comparison._actions)["Use it"])
+    comparison._act(dict(comparison._actions)["Apply"])
     assert (app.settings.get("family"), app.settings.preset_name) == ("sdxl", "sdxl-lora")
     assert app.message.cget("text") == ""
 
 
 def test_a_preset_says_what_it_has_kept_and_one_undo_brings_all_back(app, wait_for, settle):
-    app.settings.set("concepts.0.path", "my pictures")
+    app.settings.set("concepts.0.path", "my images")
     app.settings.set("workspace_dir", "my run")
     before = app.settings.values
     window = app.top_bar.choose_preset()
     wait_for(app, window.table.get_children)
     window.table.selection_set("preset:sd15-lora")
-    window._act(dict(window._actions)["Compare…"])
+    window._act(dict(window._actions)["Show changes…"])
     comparison = next(child for child in app.winfo_children() if isinstance(child, ChangesWindow))
     assert comparison.table.exists("epochs") is False  # 100 in both
     assert comparison.table.exists("lora.targets")
     assert not any(comparison.table.exists(path) for path in ("concepts", "concepts.0.path", "workspace_dir"))
-    comparison._act(dict(comparison._actions)["Use it"])
+    comparison._act(dict(comparison._actions)["Apply"])
     assert app.message.cget("text") == "Kept from before: run folder, concepts. Undo brings all back."
     assert app.top_bar.modified.cget("text") == "modified (2)"
     app.open_tab("general")
@@ -590,7 +592,7 @@ def test_changes_are_listed_and_taken_back(app):
     assert set(window.table.get_children()) == {"epochs", "batch_size"}
     assert window.table.item("epochs", "values")[1:] == ("100", "3")
     window.table.selection_set("epochs")
-    window._act(dict(window._actions)["Take back"])
+    window._act(dict(window._actions)["Revert"])
     assert app.settings.modified_paths() == ["batch_size"]
 
 
@@ -609,7 +611,7 @@ def test_the_lists_of_changes_follow_the_settings_behind_them(app, wait_for):
     presets = app.top_bar.choose_preset()
     wait_for(app, presets.table.get_children)
     presets.table.selection_set("preset:demo")
-    presets._act(dict(presets._actions)["Compare…"])
+    presets._act(dict(presets._actions)["Show changes…"])
     comparison = next(child for child in app.winfo_children() if isinstance(child, ChangesWindow))
     app.settings.set("epochs", 77)
     assert comparison.table.item("epochs", "values")[1:] == ("77", "100")
@@ -619,15 +621,15 @@ def test_family_and_method_follow_the_settings_and_set_them(app):
     app.top_bar.family._command("Stable Diffusion XL")
     assert app.settings.get("family") == "sdxl"
     app.settings.set("method", "full")
-    assert app.top_bar.method.get() == "Full training"
+    assert app.top_bar.method.get() == "Full fine-tune"
 
 
 def test_control_tab_goes_around_the_tabs(app):
-    app.open_tab("tools")
+    app.open_tab("monitor")
     press(app, "<Control-Tab>")
     assert app.tab_bar.selected == "general"
     press(app, "<Control-Prior>")
-    assert app.tab_bar.selected == "tools"
+    assert app.tab_bar.selected == "monitor"
 
 
 def test_the_last_state_comes_back(make_app, tmp_path, wait_for):
@@ -801,8 +803,6 @@ def test_a_run_whose_events_are_cut_in_the_middle_of_a_line_is_shown_on_every_ta
     for name in TABS:
         app.open_tab(name)
         app.update()
-    app.bottom_bar.loss.invoke()
-    app.update()
     assert app.run.state.step == 1
 
 

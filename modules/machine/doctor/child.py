@@ -6,9 +6,8 @@ import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+from modules.config.installation import IMPORT_FOLDER
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class ChildAnswer:
         return next((line.rstrip(".") for line in lines if line), f"it ended with exit code {self.code}")
 
 
-def run_child(command: Sequence[str], seconds: float, folder: str | os.PathLike = ROOT) -> ChildAnswer:
+def run_child(command: Sequence[str], seconds: float, folder: str | os.PathLike = IMPORT_FOLDER) -> ChildAnswer:
     """Run `command` in `folder` for at most `seconds`, without stdin."""
     env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, "PYTHONUNBUFFERED": "1"}  # GPUs in the order of devices.py
     try:

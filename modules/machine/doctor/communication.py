@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from modules.config.installation import PACKAGE
 from modules.machine.backend import Backend
 from modules.machine.doctor.CheckResult import CheckResult
 from modules.machine.doctor.child import ChildAnswer, run_child
@@ -24,7 +25,8 @@ def check_communication(
     name = "communication"
     if num_ranks < 2:
         return CheckResult(name, "ok", "a single rank, so there is nothing to exchange")
-    command = [sys.executable, "-m", "modules.distributed.probe", f"--backend={backend}", f"--world-size={num_ranks}"]
+    command = [sys.executable, "-m", f"{PACKAGE}.distributed.probe"]
+    command += [f"--backend={backend}", f"--world-size={num_ranks}"]
     if hardware.gpus:
         command += [f"--devices={','.join(str(gpu.index) for gpu in hardware.gpus)}", "--seconds=0.5"]
     else:
@@ -34,7 +36,7 @@ def check_communication(
     if answer.code is None:
         return CheckResult(name, "fails", f"the test did not end within {limit} s", _remedy(backend))
     if answer.code not in (0, 1):
-        remedy = "Correct the settings, or test the communication alone: `python -m modules.distributed.probe`."
+        remedy = f"Correct the settings, or test the communication alone: `python -m {PACKAGE}.distributed.probe`."
         return CheckResult(name, "fails", answer.last_words, remedy)
     try:
         measured = json.loads(answer.output.splitlines()[-1])
@@ -87,6 +89,6 @@ def _remedy(backend: Backend) -> str:
     if backend == "gloo":
         return "See whether a firewall stops the ranks, and train with enable_multi_gpu off meanwhile."
     return (
-        "Set NCCL_DEBUG=INFO and run `python -m modules.distributed.probe` to see where it stops; NCCL_P2P_DISABLE=1 "
-        "does without direct links, and distributed_backend gloo without NCCL."
+        f"Set NCCL_DEBUG=INFO and run `python -m {PACKAGE}.distributed.probe` to see where it stops; "
+        "NCCL_P2P_DISABLE=1 does without direct links, and distributed_backend gloo without NCCL."
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from modules.config.installation import INSTALL_TORCH_BUILD, IS_INSTALLED, PACKAGE, SET_UP_AGAIN
 from modules.machine.devices import (
     Gpu,
     GpuUsage,
@@ -133,13 +134,13 @@ def check_driver(hardware: Hardware, facts: Mapping[str, Any] | None) -> CheckRe
         return CheckResult("driver", "ok", text, values=values)
     oldest = OLDEST_DRIVER.get(int(built_for.split(".")[0]))
     wanted = f"{oldest} or newer" if oldest else f"one for CUDA {built_for}"
-    remedy = f"Install driver {wanted}, or a build of PyTorch for CUDA {newest} (CHORUS_TORCH_INDEX names its index)."
+    remedy = f"Install driver {wanted}, or a build of PyTorch for CUDA {newest} {INSTALL_TORCH_BUILD}."
     return CheckResult("driver", "fails", f"{text}; this PyTorch was built for CUDA {built_for}", remedy, values=values)
 
 
 def read_torch(run: Callable[..., ChildAnswer] = run_child) -> dict[str, Any] | CheckResult:
     """The output of modules.distributed.torch_facts; a failed result if torch can't be used at all."""
-    answer = run([sys.executable, "-m", "modules.distributed.torch_facts"], TORCH_SECONDS)
+    answer = run([sys.executable, "-m", f"{PACKAGE}.distributed.torch_facts"], TORCH_SECONDS)
     if answer.code is None:
         remedy = "See whether `nvidia-smi` answers and restart the machine if it does not; else look at a slow disk."
         return CheckResult("PyTorch", "fails", f"it did not answer within {TORCH_SECONDS} s", remedy)
@@ -148,7 +149,8 @@ def read_torch(run: Callable[..., ChildAnswer] = run_child) -> dict[str, Any] | 
     except (ValueError, IndexError):
         facts = None
     if facts is None:
-        remedy = "Run `python scripts/setup_env.py`; if it says that all is ready, delete .venv before."
+        remedy = f"PyTorch has to be installed again: {SET_UP_AGAIN}"
+        remedy += "." if IS_INSTALLED else "; if it says that all is ready, delete .venv before."
         return CheckResult("PyTorch", "fails", f"it can't be loaded: {answer.last_words}", remedy)
     return facts
 
@@ -160,7 +162,7 @@ def check_torch(facts: Mapping[str, Any], hardware: Hardware) -> CheckResult:
     remedy = ""
     if num_gpus and facts["cuda"] is None:
         text = "is a build without CUDA and can't use the GPUs"
-        remedy = "Install a CUDA build: `python scripts/setup_env.py` with CHORUS_TORCH_INDEX naming its index."
+        remedy = f"Install a CUDA build {INSTALL_TORCH_BUILD}."
     elif num_gpus and facts["reason"]:
         text = f"can't use CUDA: {facts['reason']}"
         remedy = "Install a driver that fits, and restart; with NVSwitch, see that nvidia-fabricmanager runs."
@@ -172,7 +174,7 @@ def check_torch(facts: Mapping[str, Any], hardware: Hardware) -> CheckResult:
         remedy = "Look at CUDA_VISIBLE_DEVICES, and at `nvidia-smi` for a GPU in another compute mode or in MIG mode."
     elif not facts["has_gloo"]:
         text = "was built without gloo, which ranks need to meet"
-        remedy = "Install PyTorch from PyPI: `python scripts/setup_env.py`."
+        remedy = f"Install PyTorch from PyPI: {SET_UP_AGAIN}."
     else:
         where = f"all {num_gpus} GPUs" if num_gpus > 1 else "the GPU" if num_gpus else "the CPU"
         text = f"computes on {where}" + (f", NCCL {facts['nccl']}" if facts["nccl"] else "")

@@ -310,7 +310,7 @@ KNOWN_PROBLEMS = (
         "Windows disk",
         "warning",
         _windows_disk,
-        "Keep pictures, cache and run folder in the Linux file system, such as below ~.",
+        "Keep images, cache and run folder in the Linux file system, such as below ~.",
         "https://learn.microsoft.com/windows/wsl/filesystems",
     ),
     KnownProblem("allocator", "fails", _bad_allocator, "Correct it, or unset it.", TORCH_CUDA),

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from modules.config.installation import IS_INSTALLED, PACKAGE, ROOT, SET_UP_AGAIN
 from modules.config.optimizers import OPTIMIZERS
 from modules.machine.doctor.CheckResult import CheckResult, State
-from modules.machine.doctor.child import ROOT
 
 REQUIREMENT = re.compile(r'([\w.-]+)==([^\s;]+)(?:\s*;\s*python_version\s*(>=|<)\s*"(\d+)\.(\d+)")?')
 
@@ -39,7 +39,7 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3], is_64_bit: boo
     values = {"version": spoken, "executable": sys.executable}
     text = f"{spoken}, {sys.executable}"
     if version[:2] < oldest:
-        remedy = f"Install Python {'.'.join(map(str, oldest))} or newer and run `python scripts/setup_env.py` with it."
+        remedy = f"Install Python {'.'.join(map(str, oldest))} or newer. With it, {SET_UP_AGAIN}."
         return CheckResult("Python", "fails", f"{text} is too old for Chorus", remedy, values=values)
     if not is_64_bit:
         remedy = "Install a 64-bit Python; there is no PyTorch for this one."
@@ -71,10 +71,10 @@ def check_packages(
     return CheckResult("packages", state, text, _remedy() + more, tuple(details), values)
 
 
-def read_pins(requirements: Path = ROOT / "requirements.txt", python: Sequence[Any] = sys.version_info) -> dict:
-    """Package -> version, of the lines that apply to this Python."""
+def read_pins(python: Sequence[Any] = sys.version_info) -> dict:
+    """Package -> version, of the requirements of Chorus that apply to this Python."""
     pins = {}
-    for line in requirements.read_text(encoding="utf-8").splitlines():
+    for line in _requirements():
         match = REQUIREMENT.match(line)
         if not match:  # a comment
             continue
@@ -84,11 +84,22 @@ def read_pins(requirements: Path = ROOT / "requirements.txt", python: Sequence[A
     return pins
 
 
-def oldest_python(pyproject: Path = ROOT / "pyproject.toml") -> tuple[int, int]:
+def oldest_python() -> tuple[int, int]:
     """The version in `requires-python`, parsed as text: tomllib is newer than the oldest supported Python."""
-    found = re.search(r'^requires-python = ">=(\d+)\.(\d+)"', pyproject.read_text(encoding="utf-8"), re.MULTILINE)
-    assert found is not None, f"{pyproject} does not say requires-python"
+    if IS_INSTALLED:
+        text = f'requires-python = "{importlib.metadata.metadata(PACKAGE)["Requires-Python"]}"'
+    else:
+        text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(r'^requires-python = ">=(\d+)\.(\d+)"', text, re.MULTILINE)
+    assert found is not None, f"requires-python is not in {text}"
     return int(found[1]), int(found[2])
+
+
+def _requirements() -> list[str]:
+    """The lines of requirements.txt, which pip keeps as metadata of the installed package."""
+    if IS_INSTALLED:
+        return importlib.metadata.requires(PACKAGE) or []
+    return (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
 
 
 def installed_version(package: str) -> str | None:
@@ -100,6 +111,8 @@ def installed_version(package: str) -> str | None:
 
 
 def _remedy() -> str:
+    if IS_INSTALLED:
+        return f"{SET_UP_AGAIN[0].upper()}{SET_UP_AGAIN[1:]}, or install the versions that are named here."
     python = ROOT / ".venv" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if python.exists() and Path(sys.prefix).resolve() != python.parents[1].resolve():
         return f"This is not the environment of Chorus: start with {python}, or install requirements.txt into this one."

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from modules.config.installation import ROOT
 from modules.machine.can_start import StartFacts, blocking, device_problems
 from modules.machine.doctor.CheckResult import CheckResult
-from modules.machine.doctor.child import ROOT, ChildAnswer, run_child
+from modules.machine.doctor.child import ChildAnswer, run_child
 from modules.machine.doctor.hardware import Hardware
 from modules.machine.Machine import Machine
 
@@ -33,7 +34,7 @@ def check_settings(
     if answer.code == REFUSED:
         refused += [line for line in answer.errors.strip().splitlines() if line not in refused]
     elif answer.code is None:
-        refused.append(f"The dry run did not end within {DRY_RUN_SECONDS} s: see whether the pictures' disk answers.")
+        refused.append(f"The dry run did not end within {DRY_RUN_SECONDS} s: see whether the images' disk answers.")
     elif answer.code != 0:
         refused.append(f"The dry run broke off: {answer.last_words}.")
     warnings = [problem.message for problem in problems if not problem.blocking]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
 
+from modules.config.installation import IS_INSTALLED, PACKAGE, ROOT
 from modules.machine.devices import num_cores
 from modules.machine.doctor.CheckResult import CheckResult
-from modules.machine.doctor.child import ROOT, run_child
+from modules.machine.doctor.child import run_child
 
 GIB = 2**30
 GIT_SECONDS = 5.0
@@ -55,7 +57,7 @@ def check_machine(env: Mapping[str, str] = os.environ) -> CheckResult:
     }
     text = (
         f"{values['platform']}, {values['cores']} cores of {processor}, {memory.total / GIB:.1f} GiB of memory "
-        f"({memory.available / GIB:.1f} free), Chorus {commit or 'without git'}"
+        f"({memory.available / GIB:.1f} free), Chorus {commit or _release()}"
     )
     details = tuple(f"{name}={value}" for name, value in variables.items())
     return CheckResult("machine", "ok", text, details=details, values=values)
@@ -71,8 +73,14 @@ def _processor() -> str:
     return next(names, platform.machine())
 
 
+def _release() -> str:
+    return importlib.metadata.version(PACKAGE) if IS_INSTALLED else "without git"
+
+
 def _commit(root: Path = ROOT) -> str:
     """The checked-out commit, with "+" if tracked files were modified; "" outside a git checkout."""
+    if IS_INSTALLED:  # into a folder that may be part of another program's checkout
+        return ""
     command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     try:
         answer = run_child(command, GIT_SECONDS, root)

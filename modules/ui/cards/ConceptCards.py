@@ -38,14 +38,14 @@ class ConceptCard:
     def counts(self) -> str:
         """The content of the folder, in words."""
         if self.found is None:
-            return "Looking at the pictures …"
-        parts = [_number_of(len(self.found.paths), "picture")]
+            return "Looking at the images …"
+        parts = [_number_of(len(self.found.paths), "image")]
         if self.found.num_without_caption:
             parts.append(f"{self.found.num_without_caption:,} without a caption")
         if self.found.num_unreadable:
             parts.append(f"{self.found.num_unreadable:,} can't be read")
         if self.found.num_of_runs:
-            parts.append(f"{self.found.num_of_runs:,} of a run are left out")
+            parts.append(f"{self.found.num_of_runs:,} written by runs are skipped")
         return ", ".join(parts)
 
     @property
@@ -91,7 +91,7 @@ class ConceptCards(PictureCanvas):
         self.show_count(len(cards))
 
     def empty_text(self) -> str:
-        return "No concepts yet. Add a folder of pictures to train on."
+        return "No concepts yet. Add a folder of images to train on."
 
     def num_columns(self) -> int:
         return max(1, self.canvas.winfo_width() // self.app.theme.scaled(CARD_WIDTH))

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import statistics
 import tkinter
 from collections.abc import Callable, Sequence
 from tkinter import ttk
 from typing import TYPE_CHECKING
 
+from modules.ui.models.run_text import ENDED_BADLY, data_wait, describe_memory, percent
 from modules.ui.models.RunState import RankRow
 from modules.ui.widgets.fitting import fit_columns
 
 if TYPE_CHECKING:
     from modules.ui.App import App
 
-GIB = 2**30
 MIN_ROWS, MAX_ROWS = 2, 12
-SLOWER = 0.03  # smaller differences are noise
-
-ENDED_WELL = ("finished", "stopped")
-ENDED_BADLY = ("failed", "killed", "hung", "ended", "lost")
 
 # (name, title, width)
 COLUMNS = (
@@ -81,12 +76,7 @@ class RankTable(ttk.Treeview):
 
 def row_texts(row: RankRow) -> tuple[str, ...]:
     """The cells of a rank's row; a dash for unknown values."""
-    wait = None
-    if row.data_seconds is not None and row.steps_per_second:
-        wait = f"{min(1.0, row.data_seconds * row.steps_per_second):.0%}".replace("%", " %")
-    memory = None if row.memory_bytes is None else f"{row.memory_bytes / GIB:.1f}"
-    if memory and row.peak_memory_bytes is not None:
-        memory += f" ({row.peak_memory_bytes / GIB:.1f})"
+    wait = data_wait(row)
     texts = (
         str(row.rank),
         row.device,
@@ -95,32 +85,11 @@ def row_texts(row: RankRow) -> tuple[str, ...]:
         _figure(row.steps_per_second, "{:.2f}"),
         _figure(row.samples_per_second, "{:.1f}"),
         _figure(row.loss, "{:.4f}"),
-        memory,
-        wait,
+        describe_memory(row),
+        None if wait is None else percent(wait),
         _figure(row.heartbeat_seconds, "{:.1f} s"),
     )
     return tuple(text or "-" for text in texts)
-
-
-def summary(ranks: Sequence[RankRow]) -> str:
-    """A summary such as "8 of 8 alive, slowest rank 5 (+12 %)", with the state of ranks that are not alive."""
-    if not ranks:
-        return "none: no run is shown"
-    ended = [row for row in ranks if row.state in ENDED_WELL]
-    if len(ended) == len(ranks):
-        return f"all {len(ranks)} {ranks[0].state}" if len({row.state for row in ranks}) == 1 else "all ended"
-    bad = [f"rank {row.rank} {row.state}" for row in ranks if row.state in ENDED_BADLY]
-    alive = len(ranks) - len(bad) - len(ended)
-    return ", ".join([f"{alive} of {len(ranks)} alive", *bad[:3], *_slowest(ranks)])
-
-
-def _slowest(ranks: Sequence[RankRow]) -> list[str]:
-    speeds = {row.rank: row.steps_per_second for row in ranks if row.steps_per_second}
-    if len(speeds) < 2:
-        return []
-    slowest = min(speeds, key=speeds.__getitem__)
-    excess = statistics.median(speeds.values()) / speeds[slowest] - 1
-    return [f"slowest rank {slowest} (+{excess:.0%})".replace("%", " %")] if excess > SLOWER else []
 
 
 def _figure(value: float | None, form: str) -> str | None:

@@ -22,7 +22,7 @@ LABEL_WIDTH = 100
 
 class ShapeCard(Card):
     def __init__(self, parent: tkinter.Misc, app: App):
-        super().__init__(parent, app, "What this gives you")
+        super().__init__(parent, app, "Effective batch and steps")
         table = ctk.CTkFrame(self, fg_color="transparent")
         table.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 6))
         table.grid_columnconfigure(1, weight=1)

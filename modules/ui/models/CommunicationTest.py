@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.config.presets import ROOT
+from modules.config.installation import IMPORT_FOLDER
 from modules.config.TrainConfig import TrainConfig
 from modules.machine.Machine import Machine
 from modules.ui.models.DeviceModel import probe_command
@@ -41,7 +41,7 @@ class CommunicationTest:
         group = {"creationflags": subprocess.CREATE_NO_WINDOW} if os.name == "nt" else {"start_new_session": True}
         self._process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=IMPORT_FOLDER,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from modules.config.errors import UserError
 from modules.config.families import load_families
+from modules.config.installation import PACKAGE
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem
 from modules.machine.backend import choose_backend
@@ -14,7 +15,7 @@ from modules.machine.can_start import StartFacts, device_problems
 from modules.machine.devices import UNKNOWN_USAGE, Gpu, GpuUsage, Link, read_usage
 from modules.machine.Machine import Machine
 from modules.machine.memory_estimate import GIB, estimate_memory
-from modules.machine.run_shape import RunShape, chosen_gpus, ranks_here, run_shape
+from modules.machine.run_shape import RunShape, chosen_gpus, run_shape
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.typed_text import NO_GPU
 
@@ -96,10 +97,9 @@ class DeviceModel:
         if self.machine is None:
             return None
         try:
-            ranks = ranks_here(config, self.gpus, self.machine.cores)
+            return run_shape(config, self.machine, self.num_samples)
         except UserError:
             return None
-        return run_shape(config, ranks, self.num_samples)
 
     def needed_bytes(self, config: TrainConfig) -> float | None:
         """The estimated memory on each device, scaled down for a base that is smaller than its family's model. None for
@@ -157,7 +157,7 @@ def worst_link(links: Sequence[Sequence[Link | None]], index: int, others: set[i
 
 def probe_command(python: str, config: TrainConfig, machine: Machine, json_path: str | os.PathLike) -> list[str]:
     """The arguments of a communication test between the devices that train."""
-    command = [python, "-m", "modules.distributed.probe", f"--json={os.fspath(json_path)}"]
+    command = [python, "-m", f"{PACKAGE}.distributed.probe", f"--json={os.fspath(json_path)}"]
     if not machine.gpus:
         ranks = config.world_size or min(4, max(2, machine.cores))
         return [*command, "--backend=gloo", f"--world-size={max(2, ranks)}", "--megabytes=16", "--seconds=0.5"]

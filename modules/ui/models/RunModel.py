@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
 from modules.config.files import save_config
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 from modules.session.FolderCommands import STARTED_VARIABLE, send_command
 from modules.session.following import event_files, is_running
 from modules.session.RunFolder import RunFolder

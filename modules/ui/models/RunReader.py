@@ -27,6 +27,7 @@ from modules.session.event_types import (
     SampleEvent,
     SamplesEvent,
     SavedEvent,
+    StartedEvent,
     StatusEvent,
     ValidationEvent,
     WarningEvent,
@@ -38,7 +39,7 @@ from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import holder_here
 from modules.session.StepInfo import StepInfo
 from modules.ui.models.LossHistory import LossHistory
-from modules.ui.models.RunState import Activity, LogLine, RankRow, RunState, SamplePicture
+from modules.ui.models.RunState import Activity, LogLine, RankRow, RunState, SamplePicture, SavedModel
 
 WARM_UP_STEPS = 3  # after loading, in which kernels are compiled and caches filled
 RECENT_STEPS = 50  # from which the speed is computed
@@ -209,6 +210,10 @@ class RunReader:
     def _take_other(self, event: Event, rank: int | None, when: float) -> None:
         state = self._state
         match event:
+            case StartedEvent():
+                if rank == 0:
+                    self._note_start(event.started)
+                return
             case StatusEvent():
                 self._take_status(visible_line(event.text), rank)
             case ProgressEvent() if rank is not None:
@@ -223,10 +228,17 @@ class RunReader:
             case BackupEvent():
                 state.backups.append(self._here(event.path, self.folder.backup_dir))
             case SavedEvent():
-                state.saved.append(self._here(event.path, self.folder.models_dir))
+                state.saved.append(SavedModel(event.step, self._here(event.path, self.folder.models_dir)))
             case ValidationEvent() if rank == 0:
                 self.history.add_validation(event.step, event.loss, event.ema_loss)
         self._log(when, rank, event.type, _text(event))
+
+    def _note_start(self, started: float) -> None:
+        """A new start of the run: the speed of an earlier one no longer applies."""
+        self._state.started = started
+        self._progress.clear()
+        self._recent.clear()
+        self._warm_up_left = WARM_UP_STEPS
 
     def _take_status(self, text: str, rank: int | None) -> None:
         if rank in (0, None):

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from modules.session.events import is_time
+
 
 @dataclass(frozen=True)
 class RankRow:
@@ -51,6 +53,14 @@ class Activity:
 
 
 @dataclass(frozen=True)
+class SavedModel:
+    """A file or folder of the model as it was after `step` steps."""
+
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True)
 class LogLine:
     """One line of the log. time: Unix seconds. rank: None for the supervisor. kind: the event's type."""
 
@@ -65,16 +75,17 @@ class RunState:
     """A run from its start to its end.
 
     folder: None before there is a run. phase: what it is doing, in words. activity: the progress of that, if it is
-    counted. is_running: whether its processes are
-    running. is_stopping: whether it was asked to stop. total: the step at which it ends, 0 while unknown.
-    smooth: the running mean of the loss. eta_seconds: until the last step; None while it can't be estimated.
-    samples_per_second: over all ranks. exit: the content of exit.json, None while it runs.
+    counted. started: when it was started or last resumed, in Unix seconds; None in records of old versions.
+    is_running: whether its processes are running. is_stopping: whether it was asked to stop. total: the step at which
+    it ends, 0 while unknown. smooth: the running mean of the loss. eta_seconds: until the last step; None while it
+    can't be estimated. samples_per_second: over all ranks. exit: the content of exit.json, None while it runs.
     message: what prevents the window from reading the run, such as a missing folder; "" if nothing does.
     """
 
     folder: Path | None = None
     phase: str = ""
     activity: Activity | None = None
+    started: float | None = None
     is_running: bool = False
     is_stopping: bool = False
     epoch: int = 0
@@ -90,6 +101,11 @@ class RunState:
     warnings: list[LogLine] = field(default_factory=list)
     samples: list[SamplePicture] = field(default_factory=list)
     backups: list[Path] = field(default_factory=list)
-    saved: list[Path] = field(default_factory=list)
+    saved: list[SavedModel] = field(default_factory=list)
     exit: dict[str, Any] | None = None
     message: str = ""
+
+    def elapsed(self, now: float) -> float | None:
+        """Seconds from its start to its end, or until `now`, in Unix seconds; None if unknown."""
+        end = now if self.exit is None else self.exit.get("time")
+        return None if self.started is None or not is_time(end) else max(0.0, end - self.started)

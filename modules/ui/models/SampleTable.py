@@ -36,7 +36,7 @@ class SampleRow:
 
 @dataclass(frozen=True)
 class SampleTable:
-    """rows: in the order of the newest round, then those only in older rounds. steps: ascending.
+    """rows: in the order of the newest complete round, then those only in others. steps: ascending.
 
     paths: of the images, by (row, step); a cell may be empty.
     """
@@ -61,7 +61,8 @@ def arrange_samples(samples: Iterable[SamplePicture]) -> SampleTable:
         rounds.setdefault(sample.step, {})[str(sample.path)] = sample.prompt
     paths: dict[tuple[SampleRow, int], str] = {}
     order: dict[SampleRow, None] = {}
-    for step in sorted(rounds, reverse=True):  # the newest round determines the order
+    # The newest of the largest rounds determines the order: the last one may be incomplete.
+    for step in sorted(rounds, key=lambda step: (len(rounds[step]), step), reverse=True):
         seen: Counter[tuple[str, int | None]] = Counter()
         for path in sorted(rounds[step], key=lambda path: PurePath(path).name):
             key = rounds[step][path], _seed_of(path)

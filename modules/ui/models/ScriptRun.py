@@ -1,4 +1,4 @@
-"""A script of Chorus that examines the settings, run in a separate process. No Tk."""
+"""A script of Chorus, run in a separate process. No Tk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
 from modules.config.files import save_config
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -24,13 +24,14 @@ LAST_LETTERS = 500  # shown of the last line of a failed script, which is its er
 class ScriptRun:
     """One run of `scripts/NAME --config SETTINGS OPTIONS`. `run` may take long; `cancel` may be called meanwhile.
 
-    exit_codes: those of a script with a valid result. seconds: time limit; None: none.
+    config: the settings; None: the script takes none. exit_codes: those of a script with a valid result. seconds: time
+    limit; None: none.
     """
 
     def __init__(
         self,
         name: str,
-        config: TrainConfig,
+        config: TrainConfig | None,
         options: Sequence[str],
         exit_codes: Sequence[int] = (0, 1),
         seconds: float | None = None,
@@ -50,13 +51,16 @@ class ScriptRun:
         Python also exits with 1).
         """
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "config.yaml"
-            save_config(self._config, path)
+            options = self._options
+            if self._config is not None:
+                path = Path(folder) / "config.yaml"
+                save_config(self._config, path)
+                options = ["--config", str(path), *options]
             with self._lock:
                 if self._is_cancelled:
                     return None
                 self._process = subprocess.Popen(
-                    [sys.executable, str(ROOT / "scripts" / self._name), "--config", str(path), *self._options],
+                    [sys.executable, str(ROOT / "scripts" / self._name), *options],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

@@ -52,8 +52,8 @@ def _row(name: str, description: str, memory: int | None, num_gpus: int) -> tupl
     if memory is not None:
         description = description.partition(";")[0]  # the rest is about the size that the preset itself is for
     config = config_from_values(load_preset(variant), f"preset {variant}")
-    pictures = global_batch(config, num_gpus)
+    images = global_batch(config, num_gpus)
     rate = config.optimizer.learning_rate * learning_rate_factor(config, num_gpus)
     memory_estimate = estimate_memory(config, num_gpus)
     needed = f"{memory_estimate.peak / GIB:.1f} GiB" if memory_estimate else "unknown"
-    return f"preset:{variant}", (variant, description, needed, f"{pictures} pictures", scientific(rate))
+    return f"preset:{variant}", (variant, description, needed, f"{images} images", scientific(rate))

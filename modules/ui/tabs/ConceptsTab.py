@@ -62,7 +62,7 @@ class ConceptsTab(ctk.CTkFrame):
 
     def add_folder(self, path: str | None = None) -> None:
         """Add a concept for a folder; ask for one unless it is given."""
-        options = {"title": "A folder of pictures", "mustexist": True}
+        options = {"title": "A folder of images", "mustexist": True}
         path = path or ask_path(self.app, filedialog.askdirectory, parent=self, **options)
         if path:
             self.cards.choose(self.app.settings.add("concepts", {"path": path}))

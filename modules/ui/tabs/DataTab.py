@@ -18,8 +18,8 @@ CARDS = (
         ("data.resolution", "data.resolutions", "data.bucketing", "data.bucket_step", "data.max_aspect"),
     ),
     CardSpec("Captions", ("data.caption_dropout", "data.caption_variants")),
-    CardSpec("Variants of pictures", ("data.augmentation_variants",)),
-    CardSpec("Held out and left out", ("data.validation_share", "data.max_unreadable_share")),
+    CardSpec("Cached augmentations", ("data.augmentation_variants",)),
+    CardSpec("Validation and skipped images", ("data.validation_share", "data.max_unreadable_share")),
     CardSpec("Loading", ("data.prefetch_steps",)),
 )
 

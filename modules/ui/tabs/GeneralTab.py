@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 CARDS = (CardSpec("Run", ("workspace_dir", "cache_dir", "output.name", "seed", "tensorboard", "keep_awake")),)
-SCALES = ("As the screen", "80 %", "90 %", "100 %", "110 %", "125 %", "150 %", "175 %", "200 %")
+SCALES = ("Match screen", "80 %", "90 %", "100 %", "110 %", "125 %", "150 %", "175 %", "200 %")
 
 
 class GeneralTab(ctk.CTkFrame):
@@ -44,7 +44,7 @@ class LookCard(ctk.CTkFrame):
         self.appearance.set(app.preferences.appearance.capitalize())
         self.scale = ctk.CTkOptionMenu(self, values=list(SCALES), font=font, command=self._set_scale)
         self.scale.set(_scale_text(app.preferences.scale))
-        for row, (text, widget) in enumerate((("Colours", self.appearance), ("Size", self.scale)), start=1):
+        for row, (text, widget) in enumerate((("Theme", self.appearance), ("Size", self.scale)), start=1):
             ctk.CTkLabel(self, text=text, font=font, anchor="w").grid(row=row, column=0, sticky="w", padx=(26, 8))
             widget.grid(row=row, column=1, sticky="ew", padx=(0, 12), pady=4)
         keys = "Ctrl+S save   Ctrl+Z undo   Ctrl+F search\nF5 start   Ctrl+Tab next tab   Space or Return press"

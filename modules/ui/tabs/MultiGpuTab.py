@@ -19,8 +19,9 @@ from modules.ui.cards.Card import Card
 from modules.ui.cards.CommandCard import CommandCard
 from modules.ui.cards.DeviceTable import DeviceTable
 from modules.ui.cards.LinksCard import LinksCard
-from modules.ui.cards.RankTable import RankTable, summary
+from modules.ui.cards.RankTable import RankTable
 from modules.ui.cards.ShapeCard import ShapeCard
+from modules.ui.models.run_text import describe_ranks
 from modules.ui.models.RunState import RunState
 from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.form import SettingsForm
@@ -168,7 +169,7 @@ class MultiGpuTab(ctk.CTkFrame):
 
     def _on_run(self, state: RunState) -> None:
         self.rank_table.show(state.ranks)
-        self._rank_card.show_title(f"Ranks: {summary(state.ranks)}")
+        self._rank_card.show_title(f"Ranks: {describe_ranks(state.ranks)}")
 
     def _on_rank(self, rank: int | None) -> None:
         """Make the log show this rank, once it is opened."""
@@ -250,7 +251,7 @@ class MultiGpuTab(ctk.CTkFrame):
 
     def _build_shape_card(self) -> None:
         """Create this card at once, so that the search finds its fields; the form itself is built in slices."""
-        self._run_card = Card(self._page, self.app, "Run shape")
+        self._run_card = Card(self._page, self.app, "Parallelism")
         others = [path for path, info in settings_by_path().items() if info.group == "multi_gpu"]
         first = ["enable_multi_gpu", *ALWAYS, *BATCH_PATHS]
         paths = [*first, *(path for path in others if path not in first)]

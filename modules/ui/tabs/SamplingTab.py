@@ -89,7 +89,7 @@ class SamplingTab(ctk.CTkFrame):
         fit_side_column(self, SIDE_WIDTH, self.app.theme, lambda width: self._side.configure(width=width))
         yield
         paths = [path for path in settings_by_path() if path.startswith("sampling.") and not path.startswith(PATH)]
-        when = SettingsCard(self._side, self.app, CardSpec("When", paths), lambda: None)
+        when = SettingsCard(self._side, self.app, CardSpec("Schedule", paths), lambda: None)
         when.pack(fill="x", padx=4, pady=4)
         yield
         self.sample_now = ctk.CTkButton(when.footer, text="Sample now", command=pressed_once(self._sample_now))

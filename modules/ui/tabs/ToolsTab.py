@@ -97,7 +97,7 @@ class ToolsTab(ctk.CTkFrame):
         curves = self._add_card(0, "Curves", "Loss, learning rate and speed of this run in the browser.")
         (self._open,) = curves.add_buttons(2, ("Open TensorBoard", self.open_tensorboard))
         yield
-        data = self._add_card(1, "Data", "Missing captions, damaged, tiny and doubled pictures, empty buckets.")
+        data = self._add_card(1, "Data", "Missing captions, damaged, tiny and doubled images, empty buckets.")
         data.add_buttons(2, ("Check data", self.check_data))
         yield
         machine = self._add_card(2, "Machine", "Whether PyTorch, GPUs, links, disks and network are fit to train.")

@@ -75,15 +75,15 @@ def cards() -> list[CardSpec]:
     of_methods = [part for method in METHODS.values() for part in method.settings]
     return [
         CardSpec("Method", ("method", *(path for name in of_methods for path in paths_below(name)))),
-        CardSpec("Loop", LOOP),
+        CardSpec("Duration and batch", LOOP),
         CardSpec("Multi-GPU", MULTI_GPU, MULTI_GPU_LABELS, all_importances=True),
         CardSpec("Optimizer", paths_below("optimizer")),
         CardSpec("Schedule", paths_below("schedule")),
-        CardSpec("Denoiser", paths_below("denoiser")),
+        CardSpec("U-Net or transformer", paths_below("denoiser")),
         CardSpec("Text encoder", paths_below("text_encoder")),
-        CardSpec("Noise", paths_below("diffusion")),
+        CardSpec("Noise and timesteps", paths_below("diffusion")),
         CardSpec("Loss", paths_below("loss")),
-        CardSpec("Average of the weights", paths_below("ema")),
+        CardSpec("EMA", paths_below("ema")),
         CardSpec(
             "Validation",
             ("validation.unit", "validation.every", "validation.timesteps"),

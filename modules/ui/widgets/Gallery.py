@@ -11,6 +11,7 @@ import customtkinter as ctk
 from modules.config.errors import UserError
 from modules.config.visible_text import visible_line
 from modules.data.images import load_image
+from modules.ui.models.run_text import counted
 from modules.ui.models.SampleTable import SampleRow, SampleTable, arrange_samples
 from modules.ui.widgets.BeforeAfter import BeforeAfter
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to
@@ -59,12 +60,13 @@ class Gallery(ctk.CTkFrame):
         self.table = arrange_samples(samples)
         self.grid_view.show(self.table)
         num_pictures = len(self.table.paths)
-        self._count.configure(text=f"{num_pictures:,} pictures of {len(self.table.steps):,} steps" if samples else "")
+        count = f"{counted(num_pictures, 'image')} of {counted(len(self.table.steps), 'step')}"
+        self._count.configure(text=count if samples else "")
         if is_other_run:
             self._row = self._compared = None
             self._before.configure(values=[""])
             self._after.configure(values=[""])
-            self._comparison.show_message("Choose a picture to compare it with an earlier one.")
+            self._comparison.show_message("Choose an image to compare it with an earlier one.")
         elif self._row in self.table.rows:
             self._offer_steps(self._row)
 

@@ -80,7 +80,7 @@ class PictureCanvas(ctk.CTkFrame):
 
     def empty_text(self) -> str:
         """The text shown if there are no cells."""
-        return "No pictures"
+        return "No images"
 
     # --- public methods ----------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class PictureCanvas(ctk.CTkFrame):
 
     def _take_failure(self, error: Exception) -> None:
         self._is_loading = False
-        self.app.show_message(f"The pictures can't be shown: {error}", "error")
+        self.app.show_message(f"The images can't be shown: {error}", "error")
 
     def _drop_old(self) -> None:
         """Limit the cache of invisible images to CACHE_BYTES."""

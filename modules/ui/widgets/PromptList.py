@@ -168,5 +168,5 @@ class PromptList(ctk.CTkFrame):
 
 
 def _row_of(sample: SampleConfig) -> tuple[str, ...]:
-    enabled, prompt = "✓" if sample.enabled else "", " ".join(sample.prompt.split()) or "(no prompt)"
+    enabled, prompt = "✓" if sample.enabled else "", " ".join(sample.prompt.split()) or "(from a caption)"
     return enabled, prompt, str(sample.seed), f"{sample.width} x {sample.height}", str(sample.count)

@@ -114,7 +114,8 @@ def find_settings(text: str) -> list[str]:
     found = []
     for path, info in settings_by_path().items():
         if path != "config_version" and all(word in _searched(info) for word in words):
-            in_name = all(word in f"{info.label} {path}".lower().replace("_", " ") for word in words)
+            names = f"{info.label} {path} {info.also_called}".lower().replace("_", " ")
+            in_name = all(word in names for word in words)
             starts = info.label.lower().startswith(words[0])
             found.append((not starts, not in_name, len(found), path))
     return [path for *_, path in sorted(found)]
@@ -122,4 +123,5 @@ def find_settings(text: str) -> list[str]:
 
 def _searched(info: SettingInfo) -> str:
     choices = " ".join(info.choice_labels.values())
-    return f"{info.label} {info.path} {info.section} {info.help} {choices}".lower().replace("_", " ")
+    texts = (info.label, info.path, info.also_called, info.section, info.help, choices)
+    return " ".join(texts).lower().replace("_", " ")

@@ -28,7 +28,7 @@ class TabBar(ctk.CTkFrame):
         for name in names:
             button = ctk.CTkButton(
                 self,
-                text=name,
+                text=tab_title(name),
                 width=30,
                 height=28,
                 font=app.theme.font(),
@@ -76,6 +76,11 @@ class TabBar(ctk.CTkFrame):
         """Go to the next or previous tab, wrapping around."""
         place = self.names.index(self.selected) if self.selected else 0
         self._choose(self.names[(place + step) % len(self.names)])
+
+
+def tab_title(name: str) -> str:
+    """The name of a tab as it is shown."""
+    return name[0].upper() + name[1:]
 
 
 def _row_width(widths: Sequence[int], num_columns: int) -> int:

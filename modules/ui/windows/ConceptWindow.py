@@ -42,7 +42,7 @@ CARDS = {
         "keep_tags", "tag_dropout",
     ),
     "Augmentation": (),  # and all else that is named augmentation.*
-    "Use": (),  # and what has no other card
+    "Usage": (),  # and what has no other card
 }  # fmt: skip
 WIDTH, HEIGHT = 1160, 760
 LOOK_SIDE = 132
@@ -127,7 +127,7 @@ class ConceptWindow(ctk.CTkToplevel):
             delay = 0 if self._scan_key is None else TYPING_MS
             self._cancel_scan()
             self._scan_key = scan_key(concept, outputs)
-            self._state.configure(text="Looking at the pictures …")
+            self._state.configure(text="Looking at the images …")
             self._scan_job = self.after(delay, lambda: self._scan(concept, number, outputs))
         self._cancel_preview()
         self._preview_job = self.after(PREVIEW_DELAY_MS, self._make_preview)
@@ -148,8 +148,8 @@ class ConceptWindow(ctk.CTkToplevel):
             self._scan_job = None
 
     def _take_pictures(self, found: ConceptPictures) -> None:
-        text = found.error or f"{len(found.paths):,} pictures, {found.num_without_caption:,} without a caption"
-        text += f", {found.num_of_runs:,} of a run are left out" if found.num_of_runs else ""
+        text = found.error or f"{len(found.paths):,} images, {found.num_without_caption:,} without a caption"
+        text += f", {found.num_of_runs:,} written by runs are skipped" if found.num_of_runs else ""
         self._state.configure(text=text, text_color=self.app.theme.error if found.error else self.app.theme.muted)
         self.thumbnails.show(found.paths)
         if found.paths and self.thumbnails.chosen is None:
@@ -212,8 +212,8 @@ class ConceptWindow(ctk.CTkToplevel):
         self.looks = LooksView(side, self.app)
         self.captions = Textbox(side, height=60, wrap="word", state="disabled")
         below = (
-            ("As the training sees the chosen picture", self.looks),
-            ("Captions it is shown with", self.captions),
+            ("Augmentation preview", self.looks),
+            ("Caption", self.captions),
         )
         self.thumbnails.grid(row=1, column=0, sticky="nsew", padx=8)
         for row, (text, widget) in enumerate(below):
@@ -232,7 +232,7 @@ def card_names(names: Sequence[str]) -> dict[str, list[str]]:
     """Card title -> names of the concept settings on it; every name is on one card."""
     cards: dict[str, list[str]] = {title: [] for title in CARDS}
     for name in names:
-        section = "Augmentation" if name.startswith("augmentation.") else "Use"
+        section = "Augmentation" if name.startswith("augmentation.") else "Usage"
         cards[next((title for title, wanted in CARDS.items() if name in wanted), section)].append(name)
     return cards
 

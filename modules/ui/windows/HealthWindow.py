@@ -21,7 +21,7 @@ from modules.ui.widgets.Thumbnails import Thumbnails
 if TYPE_CHECKING:
     from modules.ui.App import App
 
-LEVELS = {"error": "must be fixed", "warning": "worth a look", "note": "good to know"}
+LEVELS = {"error": "error", "warning": "warning", "note": "note"}
 
 
 class HealthWindow(ctk.CTkToplevel):
@@ -36,7 +36,7 @@ class HealthWindow(ctk.CTkToplevel):
         self.report: DataReport | None = None
         self._check: DataCheck | None = None
         self._stop_listening = app.theme.on_change(self._restyle)
-        self.title("Check of the data")
+        self.title("Dataset check")
         set_size(self, "980x640", (600, 400))
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure((1, 2), weight=1)
@@ -65,7 +65,7 @@ class HealthWindow(ctk.CTkToplevel):
         shape = self.app.devices.shape(config)
         num_ranks = shape.num_ranks if shape else 1  # unknown while the GPUs are unknown or can't train these settings
         self._check = check = DataCheck(config, num_ranks, bool(self._decode.get()))
-        self._state.configure(text="Looking at the pictures and captions …")
+        self._state.configure(text="Looking at the images and captions …")
         self._button.configure(text="Cancel")
         self.app.in_background(
             check.run, lambda report: self._show(check, report), lambda error: self._tell_failure(check, error)
@@ -91,7 +91,7 @@ class HealthWindow(ctk.CTkToplevel):
         verdict = f"{found} thing{'' if found == 1 else 's'} found" if found else "nothing unusual"
         if not report.can_train:
             verdict = "the training could not start"
-        self._end_check(f"{report.num_pictures:,} pictures: {verdict}.")
+        self._end_check(f"{report.num_pictures:,} images: {verdict}.")
         self.tree.delete(*self.tree.get_children())
         for number, finding in enumerate(report.findings):
             values = LEVELS.get(finding.level, finding.level), finding.message
@@ -125,7 +125,7 @@ class HealthWindow(ctk.CTkToplevel):
         bar.grid_columnconfigure(1, weight=1)
         self._button = ctk.CTkButton(bar, text="Check", width=110, command=pressed_once(self._toggle))
         self._button.grid(row=0, column=0)
-        self._decode = ctk.CTkCheckBox(bar, text="Read every picture to its end (slower)")
+        self._decode = ctk.CTkCheckBox(bar, text="Fully decode every image (slower)")
         self._decode.grid(row=0, column=1, sticky="w", padx=12)
         self._state = ctk.CTkLabel(bar, text="", text_color=self.app.theme.muted, anchor="w", justify="left")
         wrap_to(bar, self._state, self.app.theme)
@@ -137,8 +137,8 @@ class HealthWindow(ctk.CTkToplevel):
         card.grid_columnconfigure(0, weight=1)
         card.grid_rowconfigure(0, weight=1)
         self.tree = ttk.Treeview(card, columns=("level", "message"), show="headings", selectmode="browse", height=6)
-        self.tree.heading("level", text="How bad", anchor="w")
-        self.tree.heading("message", text="What", anchor="w")
+        self.tree.heading("level", text="Severity", anchor="w")
+        self.tree.heading("message", text="Issue", anchor="w")
         widths = {"level": 130, "message": 400}
         self._fit_columns = fit_columns(self.tree, widths, self.app.theme, stretched="message")
         self.tree.grid(row=0, column=0, sticky="nsew", padx=(8, 0), pady=8)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.errors import UserError
-from modules.config.presets import ROOT
+from modules.config.installation import ROOT
 from modules.launch.command_text import Places, launch_settings_path
 from modules.machine.Machine import read_machine
 from modules.ui.cards.Card import Card
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 SETTINGS = ("enable_multi_gpu", "num_nodes", "world_size", "node_rank", "master_addr", "initial_port", "use_torchrun")
-LABELS = {"world_size": "Processes on each", "node_rank": "This machine's number", "initial_port": "Port"}
+LABELS = {"world_size": "GPUs per machine", "node_rank": "Node rank", "initial_port": "Port"}
 # field of Places -> label
 PLACES = {
     "interface": "Network interface",
     "config_path": "Settings file on each",
     "python": "Python on each",
-    "chorus": "Folder of Chorus on each",
+    "chorus": "Chorus folder on each machine",
     "folder": "Working folder on each",
 }
 

@@ -37,7 +37,7 @@ class PresetWindow(TableWindow):
         self._presets: list[Row] = []
         self._files: list[Row] = []
         self._memory, self._num_gpus = suggested(app.devices.gpus)
-        actions = [("Use", use), ("Compare…", compare), ("Open a file…", lambda names: open_file())]
+        actions = [("Apply", use), ("Show changes…", compare), ("Open a file…", lambda names: open_file())]
         super().__init__(app, "Start from", COLUMNS, (), actions, size="960x480", min_size=(640, 320))
         memory_help = "Memory of each GPU. What a preset needs is estimated: the most in training, caching or sampling."
         self.memory = self._add_menu(1, MEMORY_CHOICES, self._memory, memory_help)

@@ -1,0 +1,50 @@
+"""Where Chorus is installed: its package, the files that ship with it, and the folders that it may write to.
+
+In a checkout of the repository, the package is called `modules`, and everything is written below the repository.
+`pip install` makes it the package `chorus`, with `scripts` and `resources` inside (scripts/build_wheel.py). Files then
+go to the folders of the user, never to site-packages.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGE = __name__.partition(".")[0]
+"""The import name of the package: "modules" in a checkout, "chorus" after `pip install`."""
+PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
+IMPORT_FOLDER = PACKAGE_FOLDER.parent
+"""Where a child process has to run so that `python -m {PACKAGE}...` finds this package."""
+IS_INSTALLED = PACKAGE != "modules"
+ROOT = PACKAGE_FOLDER if IS_INSTALLED else IMPORT_FOLDER
+"""The folder that contains `scripts` and `resources`."""
+SET_UP_AGAIN = "reinstall Chorus with pip" if IS_INSTALLED else "run `python scripts/setup_env.py`"
+INSTALL_TORCH_BUILD = (
+    "by the command that https://pytorch.org/get-started/locally gives for it"
+    if IS_INSTALLED
+    else "by `python scripts/setup_env.py` with CHORUS_TORCH_INDEX set to its index"
+)
+
+
+def command_name(script: str) -> str:
+    """How users call scripts/SCRIPT.py: by its path in a checkout, else by the command that pip has installed."""
+    if not IS_INSTALLED:
+        return f"scripts/{script}.py"
+    return "chorus" if script == "train_ui" else f"chorus-{script.replace('_', '-')}"
+
+
+def window_state_folder() -> Path:
+    """Where the window keeps its last settings; it may not exist yet."""
+    if not IS_INSTALLED:
+        return ROOT / "workspace" / ".window"
+    import platformdirs
+
+    return platformdirs.user_state_path("chorus", appauthor=False) / "window"
+
+
+def window_folder() -> Path:
+    """The folder that relative paths in the window start from; it may not exist yet."""
+    if not IS_INSTALLED:
+        return ROOT
+    import platformdirs
+
+    return platformdirs.user_documents_path() / "Chorus"

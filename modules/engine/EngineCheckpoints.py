@@ -1,0 +1,91 @@
+"""The checkpoints of TrainingEngine on disk: the last one and that of the best epoch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from modules.config.errors import UserError
+from modules.distributed.Runtime import Runtime
+from modules.session.atomic import remove_folder
+from modules.trainer.BackupStore import Backup, BackupStore
+from modules.trainer.resuming import newest_backup
+from modules.trainer.TrainingError import DamagedBackup
+
+
+class EngineCheckpoints:
+    """The newest checkpoint in folder/checkpoints/last and the newest in folder/checkpoints/best.
+
+    Rank 0 writes them in the background; every rank reads them. on_warning(text): called from the writing thread.
+    """
+
+    def __init__(self, folder: Path, runtime: Runtime, on_warning: Callable[[str], None]):
+        self._folder = folder
+        self._runtime = runtime
+        self._on_warning = on_warning
+        self._last, self._best = (self._store(folder / "checkpoints" / name) for name in ("last", "best"))
+        self._has_saved = False
+
+    @property
+    def last(self) -> Path | None:
+        """The folder of the newest checkpoint."""
+        return next(iter(self._last.paths()), None)
+
+    @property
+    def best(self) -> Path | None:
+        """The folder of the checkpoint of the best epoch."""
+        return next(iter(self._best.paths()), None)
+
+    def save_last(self, state: dict[str, Any]) -> None:
+        """Saves what `TrainingEngine.state_dict` returned. All ranks must call it."""
+        self._save(self._last, state)
+
+    def save_best(self, state: dict[str, Any]) -> None:
+        self._save(self._best, state)
+
+    def load(self, resume: bool | str | os.PathLike | None) -> Backup | None:
+        """The checkpoint that the argument `resume` of `TrainingEngine.train` means; None if there is none.
+
+        Raises UserError if it can't be read. All ranks must call it.
+        """
+        if resume is True or resume == "last":
+            return newest_backup(self._last, self._runtime)
+        if resume == "best":
+            return newest_backup(self._best, self._runtime)
+        if not resume:
+            return None
+        path = Path(resume)
+        try:
+            return self._store(path.parent).load(path.name)
+        except DamagedBackup as error:
+            raise UserError(
+                f"resume {str(path)!r}: it is not a complete checkpoint ({error}); use True, 'best' or the folder of a "
+                "checkpoint, such as engine.last_checkpoint."
+            ) from error
+
+    def start_fresh(self) -> None:
+        """Removes the earlier checkpoints of this engine. Raises UserError on every rank if another's are there."""
+        paths = [path for store in (self._last, self._best) for path in store.paths()] if self._runtime.is_main else []
+        if self._runtime.broadcast(bool(paths) and not self._has_saved, "looking for checkpoints"):
+            raise UserError(
+                f"{self._folder} holds checkpoints of an earlier training: pass resume=True to continue it, or another "
+                "experiment_name."
+            )
+        for path in paths:
+            remove_folder(path)
+
+    def close(self) -> None:
+        """Waits until everything has been written."""
+        self._last.close()
+        self._best.close()
+
+    def _save(self, store: BackupStore, state: dict[str, Any]) -> None:
+        self._has_saved = True
+        if self._runtime.is_main:
+            store.folder.mkdir(parents=True, exist_ok=True)
+            store.write(state["tensors"], state["data"])
+
+    def _store(self, folder: Path) -> BackupStore:
+        return BackupStore(folder, 1, lambda path, step: None, self._on_warning)

@@ -1,0 +1,93 @@
+"""How TrainingEngine becomes one of several ranks, and on which device and in which precision it trains."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from modules.config.errors import UserError
+from modules.config.ModelConfig import ModelConfig
+from modules.config.TrainConfig import TrainConfig
+from modules.distributed.Runtime import Runtime, default_device
+from modules.distributed.setup_distributed import create_runtime, setup_distributed
+from modules.distributed.usable_gpus import supports_bf16, usable_device
+from modules.engine.arguments import check_backend
+from modules.engine.RankContext import rank_context
+from modules.trainer.TrainingLoop import AUTOCAST
+
+DEFAULT_PORT = "12355"
+PRECISIONS = {None: "no", torch.float32: "no", **{dtype: name for name, dtype in AUTOCAST.items()}}
+
+
+def join_ranks(rank: int, world_size: int, backend: str | None) -> None:
+    """See `TrainingEngine.setup_distributed`."""
+    check_backend(backend)
+    for name, value in {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": world_size,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": DEFAULT_PORT,
+    }.items():
+        os.environ.setdefault(name, str(value))
+    with rank_context().heartbeat.phase("joining"):
+        _, joined_rank, joined_size = setup_distributed(_settings(backend), tell=None)
+    if (joined_rank, joined_size) != (rank, world_size):
+        raise UserError(
+            f"setup_distributed({rank}, {world_size}): the launcher has started this process as rank {joined_rank} "
+            f"of {joined_size}; pass what RANK and WORLD_SIZE say."
+        )
+
+
+def make_runtime(
+    device: torch.device | str | None,
+    distributed: bool,
+    local_rank: int,
+    world_size: int,
+    backend: str | None,
+    sync_batchnorm: bool,
+) -> Runtime:
+    """The Runtime for the arguments of TrainingEngine. If `distributed`, the ranks join unless they have joined."""
+    check_backend(backend)
+    wanted = None if device is None else usable_device(device)
+    heartbeat = rank_context().heartbeat
+    if not distributed:
+        if world_size > 1:
+            raise UserError(f"TrainingEngine(world_size={world_size}): several ranks need distributed=True.")
+        return Runtime(wanted or default_device(), heartbeat)
+    config = _settings(backend)
+    with heartbeat.phase("joining"):
+        joined_local, _, joined_size = setup_distributed(config, tell=None)
+    if (world_size > 1 and joined_size != world_size) or (local_rank > 0 and joined_local != local_rank):
+        raise UserError(
+            f"TrainingEngine(local_rank={local_rank}, world_size={world_size}): this process is local rank "
+            f"{joined_local} of {joined_size} ranks; call TrainingEngine.setup_distributed first, or start the program "
+            "with torchrun."
+        )
+    runtime = create_runtime(config, heartbeat, sync_batch_norm=sync_batchnorm)
+    if wanted is not None and wanted.type != runtime.device.type:
+        raise UserError(f"device {str(device)!r}: the ranks have joined with {runtime.device}; omit device.")
+    return runtime
+
+
+def introduce_ranks(backend: str | None, precision: str) -> None:
+    """Prints who trains, and how, once the precision is known. The ranks have joined already."""
+    setup_distributed(_settings(backend, precision))
+
+
+def precision_name(use_amp: bool, dtype: torch.dtype | None, device: torch.device) -> str:
+    """The precision as TrainingLoop names it. dtype: None chooses one for the device."""
+    if not use_amp:
+        return "no"
+    if dtype not in PRECISIONS:
+        raise UserError(f"amp_dtype {dtype}: use torch.bfloat16 or torch.float16.")
+    if dtype is None:
+        dtype = torch.bfloat16 if supports_bf16(device) else torch.float16
+    return PRECISIONS[dtype]
+
+
+def _settings(backend: str | None, precision: str = "no") -> TrainConfig:
+    """The settings with which the ranks are joined."""
+    model = ModelConfig(mixed_precision=precision)
+    return TrainConfig(model=model, enable_multi_gpu=True, distributed_backend=backend or "auto")

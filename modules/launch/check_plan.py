@@ -1,0 +1,40 @@
+"""The checks that refuse a start: one sequence for the start itself and for its dry run."""
+
+from __future__ import annotations
+
+from modules.config.errors import ConfigError
+from modules.distributed.Heartbeat import read_limits
+from modules.launch.plan import JoinPlan, LaunchPlan, SupervisePlan
+from modules.machine.can_start import StartFacts, blocking, shape_problems
+from modules.session.RunFolder import RunFolder
+from modules.session.writable import check_writable
+from modules.trainer.checks import check_start
+
+
+def check_plan(plan: LaunchPlan) -> list[str]:
+    """Check a start up to the point where its data is read, and return the warnings.
+
+    The compiler is not checked, as `check_compiles` takes GPU memory. Raises UserError if the run can't start.
+    """
+    read_limits()
+    if isinstance(plan, JoinPlan) and (plan.is_supervised or plan.environment.num_nodes > 1):
+        # a supervisor has already checked; and if one machine refused alone, the others would wait for minutes
+        return []
+    config = plan.config
+    if not isinstance(plan, JoinPlan) and config.device_indexes and not plan.machine.gpus:
+        from modules.distributed.Runtime import default_device
+
+        default_device(config.device_indexes)  # torch may know GPUs of other vendors
+    folder = RunFolder(config.workspace_dir)
+    folder.check()
+    check_writable("cache_dir", config.cache_dir)
+    if not plan.resume and (not isinstance(plan, SupervisePlan) or plan.leads):
+        folder.refuse_earlier_run()
+    base, warnings = check_start(config, plan.world_size, plan.resume)
+    if isinstance(plan, JoinPlan):
+        return warnings
+    facts = StartFacts(plan.machine, base_bytes=base.size_bytes or None)
+    problems = shape_problems(config, plan.shape, facts, plan.resume)
+    if refused := blocking(problems):
+        raise ConfigError(refused)
+    return list(dict.fromkeys([*warnings, *(problem.message for problem in problems)]))

@@ -1,0 +1,194 @@
+"""Generate images with the model that a run has trained, beside those of the base model."""
+
+from __future__ import annotations
+
+import tkinter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.errors import UserError
+from modules.config.files import load_config
+from modules.config.methods import facts_of
+from modules.session.RunFolder import RunFolder
+from modules.ui.cards.Card import Card
+from modules.ui.cards.SamplesCard import SampleStrip
+from modules.ui.models.trained_images import (
+    FOLDER,
+    ImageWish,
+    first_wish,
+    image_script,
+    newest_model,
+    read_path,
+    sample_options,
+)
+from modules.ui.theme import Theme
+from modules.ui.widgets.Textbox import Textbox
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+    from modules.ui.App import App
+    from modules.ui.models.RunState import RunState
+    from modules.ui.models.ScriptRun import ScriptRun
+
+PROMPT_HEIGHT = 58
+MAX_STRENGTH = 2.0
+FIELDS = {"seed": ("Seed", int), "steps": ("Steps", int), "guidance": ("CFG", float)}
+
+
+class TryCard(Card):
+    """A prompt, seed and strength, and two images: without and with what was trained."""
+
+    def __init__(self, parent: tkinter.Misc, app: App):
+        super().__init__(parent, app, "Try it")
+        self._folder: Path | None = None
+        self._config: TrainConfig | None = None
+        self._wish: ImageWish | None = None
+        self._script: ScriptRun | None = None
+        self._without: tuple[ImageWish, Path] | None = None  # the last image of the base model
+        self._build()
+
+    def destroy(self) -> None:
+        self._cancel()
+        super().destroy()
+
+    @property
+    def is_generating(self) -> bool:
+        return self._script is not None
+
+    def show(self, state: RunState) -> None:
+        """Offer the model of a run; called again for each state of the run."""
+        if state.folder == self._folder:
+            return
+        self._cancel()
+        self._folder, self._config, self._wish, self._without = state.folder, None, None, None
+        self.images.show([])
+        try:
+            self._config = load_config(RunFolder(state.folder).config_path)
+        except UserError as error:
+            self._note.configure(text=str(error))
+            return
+        self._wish = first_wish(self._config, state.samples)
+        self.prompt.delete("1.0", "end")
+        self.prompt.insert("1.0", self._wish.prompt)
+        for name, entry in self.entries.items():
+            entry.delete(0, "end")
+            entry.insert(0, f"{getattr(self._wish, name):g}")
+        has_strength = facts_of(self._config).trains_adapters
+        self._strength_row.grid() if has_strength else self._strength_row.grid_remove()
+        self._note.configure(text="")
+
+    def generate(self) -> None:
+        """Generate both images in processes of their own, or cancel that."""
+        if self.is_generating:
+            self._cancel()
+            self._end("")
+            return
+        model = newest_model(self.app.run.state.saved)
+        if self._config is None or self._wish is None or not model:
+            return
+        wish = self._read_wish()
+        if wish is None:
+            return
+        self._button.configure(text="Cancel")
+        if self._without is not None and self._without[0] == wish:
+            self._generate_with(wish, self._without[1])
+        else:
+            self._note.configure(text="Generating with the base model…")
+            self._run(wish, None, lambda path: self._generate_with(wish, path))
+
+    def _generate_with(self, wish: ImageWish, without: Path) -> None:
+        self._without = wish, without
+        self._note.configure(text="Generating with the trained model…")
+        strength = round(float(self._strength.get()), 2)
+
+        def show(path: Path) -> None:
+            name = f"strength {strength:.2f}" if facts_of(self._config).trains_adapters else "trained"
+            self.images.show([("base model", str(without)), (name, str(path))])
+            self._end(f"Saved in {path.parent}")
+
+        self._run(wish, strength, show)
+
+    def _run(self, wish: ImageWish, strength: float | None, then) -> None:
+        model = newest_model(self.app.run.state.saved)
+        options = sample_options(self._config, model, wish, strength, self._folder / FOLDER)
+        script = self._script = image_script(options)
+
+        def take(output: bytes | None) -> None:
+            if script is self._script and self.winfo_exists() and (path := read_path(output)) is not None:
+                then(path)
+
+        def fail(error: Exception) -> None:
+            is_wanted = script is self._script and self.winfo_exists()
+            if is_wanted:
+                self._end("")
+            if not isinstance(error, UserError):
+                raise error
+            if is_wanted:
+                self._note.configure(text=str(error), text_color=Theme.error)
+
+        self.app.in_background(script.run, take, fail)
+
+    def _end(self, text: str) -> None:
+        self._script = None
+        self._button.configure(text="Generate")
+        self._note.configure(text=text, text_color=Theme.muted)
+
+    def _cancel(self) -> None:
+        if self._script is not None:
+            self._script.cancel()
+            self._script = None
+
+    def _read_wish(self) -> ImageWish | None:
+        """The fields' values; None, with a message, if one is no number."""
+        values: dict[str, str | int | float] = {"prompt": self.prompt.get("1.0", "end-1c").strip()}
+        for name, (label, kind) in FIELDS.items():
+            text = self.entries[name].get().strip()
+            try:
+                values[name] = kind(text)
+            except ValueError:
+                number = "a whole number" if kind is int else "a number"
+                self._note.configure(text=f"{label} {text!r} must be {number}.", text_color=Theme.error)
+                return None
+        return replace(self._wish, **values)
+
+    def _build(self) -> None:
+        theme = self.app.theme
+        self.prompt = Textbox(self, height=PROMPT_HEIGHT, wrap="word", font=theme.font())
+        self.prompt.grid(row=1, column=0, sticky="ew", padx=12, pady=(2, 4))
+        row = ctk.CTkFrame(self, fg_color="transparent")
+        row.grid(row=2, column=0, sticky="ew", padx=12)
+        self.entries: dict[str, ctk.CTkEntry] = {}
+        for column, (name, (label, _)) in enumerate(FIELDS.items()):
+            text = ctk.CTkLabel(row, text=label, font=theme.font(12), text_color=Theme.muted)
+            text.grid(row=0, column=2 * column, padx=(0 if column == 0 else 10, 4))
+            self.entries[name] = ctk.CTkEntry(row, width=64, height=28, font=theme.font())
+            self.entries[name].grid(row=0, column=2 * column + 1, sticky="ew")
+            row.grid_columnconfigure(2 * column + 1, weight=1)
+        self._build_strength()
+        self._button = ctk.CTkButton(
+            self, text="Generate", width=110, height=30, font=theme.font(13, "bold"), fg_color=Theme.start,
+            hover_color=Theme.start_hover, text_color=Theme.on_accent, command=self.generate,
+        )  # fmt: skip
+        self._button.grid(row=4, column=0, sticky="w", padx=12, pady=(4, 2))
+        self._note = self.add_note(5)
+        self.grid_rowconfigure(6, weight=1, minsize=theme.scaled(150))
+        self.images = SampleStrip(self, self.app)
+        self.images.nothing = "The images appear here side by side."
+        self.images.grid(row=6, column=0, sticky="nsew", padx=8)
+
+    def _build_strength(self) -> None:
+        theme = self.app.theme
+        self._strength_row = ctk.CTkFrame(self, fg_color="transparent")
+        self._strength_row.grid(row=3, column=0, sticky="ew", padx=12, pady=4)
+        self._strength_row.grid_columnconfigure(1, weight=1)
+        label = ctk.CTkLabel(self._strength_row, text="Strength", font=theme.font(12), text_color=Theme.muted)
+        label.grid(row=0, column=0, padx=(0, 6))
+        self._strength = ctk.CTkSlider(self._strength_row, from_=0, to=MAX_STRENGTH, number_of_steps=40)
+        self._strength.grid(row=0, column=1, sticky="ew")
+        value = ctk.CTkLabel(self._strength_row, text="1.00", width=40, font=theme.font(12))
+        value.grid(row=0, column=2)
+        self._strength.configure(command=lambda strength: value.configure(text=f"{strength:.2f}"))
+        self._strength.set(1.0)

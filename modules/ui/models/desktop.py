@@ -1,0 +1,55 @@
+"""The user's desktop: its file manager and its notifications. No Tk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from modules.config.errors import UserError
+
+
+def open_folder(path: str | os.PathLike) -> None:
+    """Show a folder in the file manager. Raises UserError if it is gone or the system has no file manager."""
+    path = Path(path)
+    if not path.is_dir():
+        raise UserError(f"{path} is gone: connect its disk again.")
+    if sys.platform == "win32":
+        os.startfile(path)
+        return
+    program = "open" if sys.platform == "darwin" else "xdg-open"
+    if shutil.which(program) is None:
+        raise UserError(f"{program} is not installed, so the folder can't be shown: open {path} yourself.")
+    _start([program, str(path)])
+
+
+def notification_command(title: str, text: str) -> list[str] | None:
+    """The command that shows a notification on this desktop; None if there is no program for it."""
+    if sys.platform == "darwin":
+        return ["osascript", "-e", f"display notification {_quoted(text)} with title {_quoted(title)}"]
+    if sys.platform == "win32" or shutil.which("notify-send") is None:
+        return None
+    return ["notify-send", "--app-name=Chorus", "--", title, text]
+
+
+def notify(title: str, text: str) -> None:
+    """Show a notification where the desktop can; one that can't be shown is no error."""
+    command = notification_command(title, text)
+    if command is not None:
+        with contextlib.suppress(OSError):
+            _start(command)
+
+
+def _start(command: Sequence[str]) -> None:
+    """Start a program of the desktop that outlives this process."""
+    null = subprocess.DEVNULL
+    subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
+
+
+def _quoted(text: str) -> str:
+    """A string of AppleScript."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

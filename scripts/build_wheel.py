@@ -1,0 +1,98 @@
+"""How `pip install .` makes this repository the package `chorus`; pyproject.toml names the classes here to setuptools.
+
+    modules/*     ->  chorus/*
+    scripts/*     ->  chorus/scripts/*      (SCRIPTS)
+    resources/*   ->  chorus/resources/*    (RESOURCES)
+
+`from modules...` becomes `from chorus...`, and `from scripts...` becomes `from chorus.scripts...`. All else that
+depends on where Chorus is installed is in modules/config/installation.py. Setuptools loads this file by its path, so it
+imports nothing of Chorus.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
+from setuptools.errors import SetupError
+
+PACKAGE = "chorus"
+SCRIPTS = (
+    "__init__.py",
+    "commands.py",
+    "terminal.py",
+    "elastic_agent.py",
+    "starting/__init__.py",
+    "starting/shortcut.py",
+    *("train.py", "train_ui.py", "doctor.py", "sample.py"),
+    *("check_data.py", "convert.py", "multi_node.py", "slurm_job.py"),
+)
+RESOURCES = ("accelerate_config.yaml", "families.json", "preset_sizes.yaml", "presets/*", "demo/**/*")
+NEW_NAMES = {"modules": PACKAGE, "scripts": f"{PACKAGE}.scripts"}
+
+
+class BuildPackage(build_py):
+    """Copies the files of the package, with their imports renamed."""
+
+    def run(self) -> None:
+        target = Path(self.build_lib) / PACKAGE
+        shutil.rmtree(target, ignore_errors=True)  # setuptools keeps the files of earlier builds
+        for source, name in shipped_files(Path()):
+            path = target / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if source.suffix == ".py":
+                path.write_text(renamed(source.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
+            else:
+                shutil.copyfile(source, path)
+
+    def get_source_files(self) -> list[str]:
+        """What a source distribution contains."""
+        return [source.as_posix() for source, _ in shipped_files(Path())] + ["scripts/build_wheel.py"]
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        return [str(Path(self.build_lib) / PACKAGE / name) for _, name in shipped_files(Path())]
+
+
+class RefuseEditable(editable_wheel):
+    """`pip install -e`: the names of the imports can't differ from those in the files."""
+
+    def run(self) -> None:
+        raise SetupError(
+            "Chorus can't be installed as editable: its package is called modules in a checkout and chorus after "
+            "installation. Run it from the checkout (./start-ui.sh), or install it without -e."
+        )
+
+
+def shipped_files(root: Path) -> Iterator[tuple[Path, str]]:
+    """(file below root, its path inside the package), sorted."""
+    for folder, patterns in (("modules", ("**/*.py",)), ("scripts", SCRIPTS), ("resources", RESOURCES)):
+        prefix = "" if folder == "modules" else f"{folder}/"
+        paths = {path for pattern in patterns for path in (root / folder).glob(pattern)}
+        for path in sorted(path for path in paths if path.is_file()):
+            yield path, prefix + path.relative_to(root / folder).as_posix()
+
+
+def renamed(source: str) -> str:
+    """The source with its imports renamed; every line keeps its number.
+
+    Without the line that puts the repository on sys.path, which is needed to run a script in a checkout.
+    Raises SetupError for `import modules.x`, whose name would have to change wherever it is used.
+    """
+    lines = source.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import) and any(_room(alias.name) in NEW_NAMES for alias in node.names):
+            raise SetupError(f"Line {node.lineno}: write `from ... import ...`, which can be renamed for the package.")
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and _room(node.module) in NEW_NAMES:
+            room, line = _room(node.module), lines[node.lineno - 1]
+            lines[node.lineno - 1] = line.replace(f"from {room}", f"from {NEW_NAMES[room]}", 1)
+        if isinstance(node, ast.Expr) and ast.unparse(node).startswith("sys.path.insert(0, "):
+            lines[node.lineno - 1 : node.end_lineno] = ["\n"] * (node.end_lineno - node.lineno + 1)
+    return "".join(lines)
+
+
+def _room(module: str) -> str:
+    return module.partition(".")[0]

@@ -1,0 +1,42 @@
+"""The commands that pip installs, as listed in pyproject.toml: each runs the script of its name.
+
+The script runs as the main program, as in a checkout, because the processes that it spawns import that program first.
+"""
+
+import runpy
+
+
+def chorus() -> None:
+    _run("train_ui")
+
+
+def train() -> None:
+    _run("train")
+
+
+def doctor() -> None:
+    _run("doctor")
+
+
+def sample() -> None:
+    _run("sample")
+
+
+def check_data() -> None:
+    _run("check_data")
+
+
+def convert() -> None:
+    _run("convert")
+
+
+def multi_node() -> None:
+    _run("multi_node")
+
+
+def slurm_job() -> None:
+    _run("slurm_job")
+
+
+def _run(script: str) -> None:
+    runpy.run_module(f"{__package__}.{script}", run_name="__main__", alter_sys=True)

@@ -1,0 +1,206 @@
+"""The monitor tab: what it shows of the run, and that it is open when a run starts."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.config.files import save_config
+from modules.config.ModelConfig import ModelConfig
+from modules.config.SampleConfig import SampleConfig
+from modules.config.SamplingConfig import SamplingConfig
+from modules.config.TrainConfig import TrainConfig
+from modules.machine.devices import Gpu, GpuUsage
+from modules.session.RunFolder import RunFolder
+from modules.session.RunLock import RunLock
+from modules.ui.cards.ProgressCard import describe_activity, figures
+from modules.ui.cards.RankBars import _line_of
+from modules.ui.models.DeviceModel import DeviceModel
+from modules.ui.models.run_text import describe_ranks, share_done, wait_advice
+from modules.ui.models.RunState import Activity, RankRow, RunState
+from modules.ui.theme import Theme
+from modules.ui.widgets.fitting import FittedLabel
+from tests.support.fake_nvml import GIB
+
+RUNNING = RunState(
+    folder=Path("cat"), phase="Training", is_running=True, started=1000.0, epoch=3, step=320, total=500, smooth=0.0812,
+    samples_per_second=206.4, eta_seconds=56, ranks=[RankRow(rank, state="training", step=320) for rank in range(4)],
+)  # fmt: skip
+
+
+def test_the_figures_of_a_run():
+    assert figures(RUNNING) == {
+        "Step": "320 / 500",
+        "Epoch": "3",
+        "Loss, smoothed": "0.0812",
+        "Remaining": "00:56",
+        "Throughput": "206.4 images/s",
+        "Per rank": "51.6 images/s",
+    }
+    assert set(figures(RunState()).values()) == {"-"}
+    ended = figures(replace(RUNNING, is_running=False))
+    assert (ended["Step"], ended["Remaining"], ended["Throughput"]) == ("320 / 500", "-", "-")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "Training, running for 01:05"),
+        ({"is_stopping": True}, "Stopping…, running for 01:05"),
+        ({"activity": Activity("Caching images", 700, 1200)}, "Caching images: 700 of 1,200, running for 01:05"),
+        ({"is_running": False, "exit": {"status": "finished", "time": 1161.0}}, "Finished, after 02:41"),
+        ({"is_running": False, "exit": {"status": "failed"}}, "Failed"),  # of an old version, without a time
+        ({"message": "The run folder is gone."}, "The run folder is gone."),
+        ({"started": None}, "Training"),
+        ({"folder": None}, "No run yet"),
+    ],
+)
+def test_what_a_run_is_doing_and_for_how_long(changes, text):
+    assert describe_activity(replace(RUNNING, **changes), now=1065.0) == text
+
+
+def test_the_bar_is_that_of_the_activity_before_the_first_step():
+    assert share_done(RUNNING) == 320 / 500
+    assert share_done(replace(RUNNING, step=0, activity=Activity("Caching images", 3, 4))) == 0.75
+    assert share_done(RunState()) == 0
+
+
+def test_a_rank_that_waits_for_data_is_named_with_a_remedy():
+    rows = [RankRow(rank, state="training", steps_per_second=2.0, data_seconds=0.005) for rank in range(3)]
+    assert wait_advice(rows) == ""
+    rows[1] = replace(rows[1], data_seconds=0.06)
+    assert wait_advice(rows) == "Rank 1 waits for images 12 % of the time: raise Prefetch on the Data tab."
+
+
+def test_the_ranks_in_a_line():
+    rows = [RankRow(rank, state="training", steps_per_second=2.0) for rank in range(3)]
+    assert describe_ranks(rows) == "3 of 3 alive"
+    slow, killed = replace(rows[1], steps_per_second=1.6), replace(rows[2], state="killed")
+    assert describe_ranks([rows[0], slow, rows[2]]) == "3 of 3 alive, slowest rank 1 (+25 %)"
+    assert describe_ranks([rows[0], rows[1], killed]) == "2 of 3 alive, rank 2 killed"
+    assert describe_ranks([replace(row, state="finished") for row in rows]) == "all 3 finished"
+
+
+def test_a_rank_on_a_gpu_of_this_machine_has_what_the_driver_says_of_it(monkeypatch):
+    devices = DeviceModel()
+    gpus = (Gpu(0, "NVIDIA GeForce RTX 4090", "GPU-0", 24 * GIB, 0), Gpu(1, "NVIDIA A100", "GPU-1", 80 * GIB, 1))
+    usage = [GpuUsage(6 * GIB, 97, 60), GpuUsage(20 * GIB, 50, 61)]
+    monkeypatch.setattr(DeviceModel, "gpus", gpus)
+    monkeypatch.setattr(DeviceModel, "usage_so_far", usage)
+    row = RankRow(0, "cuda:1", "training", step=12, memory_bytes=GIB)
+    assert _line_of(row, devices) == ("0", "A100", "20.0 / 80", 0.25, "50 %", "step 12", Theme.success)
+    elsewhere = _line_of(replace(row, device="1:cuda:1"), devices)  # of another machine: as its rank reports it
+    assert elsewhere == ("0", "1:cuda:1", "1.0", None, "-", "step 12", Theme.success)
+    waiting = _line_of(replace(row, steps_per_second=1.0, data_seconds=0.2), devices)
+    assert waiting[-2:] == ("waits 20 %", Theme.warning)
+    assert _line_of(RankRow(3, "cpu", "killed"), devices)[1:] == ("cpu", "-", None, "-", "killed", Theme.error)
+
+
+@pytest.fixture
+def run(app, tmp_path):
+    """A running run of two ranks with samples of two steps, shown in the window."""
+    folder = RunFolder(tmp_path / "cat")
+    folder.create()
+    step = {"type": "step", "epoch": 1, "steps_total": 9, "lr": 1e-4, "samples": 4, "seconds": 1.0, "loss": 0.5}
+    for rank in (0, 1):
+        events = [{**step, "rank": rank, "time": 1.0 + number, "step": number} for number in (1, 2)]
+        for number in (1, 2) if rank == 0 else ():
+            path = folder.samples_dir / f"step-{number}" / "000_a cat_seed1.png"
+            path.parent.mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(path)
+            sample = {"type": "sample", "rank": 0, "time": 1.5 + number, "path": str(path), "prompt": "a cat"}
+            events.append({**sample, "step": number})
+        folder.event_path(rank).write_text("".join(json.dumps(event) + "\n" for event in events))
+    with RunLock(folder.lock_path):
+        app.run.attach(folder.path, is_running=True)
+        yield folder
+
+
+def test_the_tab_shows_the_run_and_follows_its_newest_samples(app, run, wait_for, settle):
+    tab = app.open_tab("monitor")
+    settle(app)
+    wait_for(app, lambda: tab.samples.shown_step == 2)
+    assert tab.progress._title.cget("text") == "Progress of cat"
+    assert tab.progress._values["Step"].cget("text") == "2 / 9"
+    assert tab.ranks._title.cget("text") == "Ranks: 2 of 2 alive"
+    assert [title for title, _ in tab.samples.strip.samples] == ["a cat"]
+    tab.samples.slider._command(0)  # look back
+    assert tab.samples.shown_step == 1
+    with run.event_path(0).open("a") as file:
+        event = {"type": "sample", "rank": 0, "time": 9.0, "path": str(run.samples_dir / "x.png"), "prompt": "a cat"}
+        file.write(json.dumps({**event, "step": 3}) + "\n")
+    wait_for(app, lambda: tab.samples.table.steps == (1, 2, 3))
+    assert tab.samples.shown_step == 1  # the user still looks back
+    tab.samples.slider._command(2)
+    assert tab.samples.shown_step == 3
+
+
+def test_the_buttons_ask_the_run_while_it_goes_on(app, run, wait_for, settle):
+    tab = app.open_tab("monitor")
+    settle(app)
+    wait_for(app, lambda: tab.progress.buttons["backup"].cget("state") == "normal")
+    tab.progress.buttons["backup"].invoke()
+    wait_for(app, lambda: list(run.commands_dir.iterdir()))
+    assert "Back up now" in app.message.cget("text")
+    app.run.stop()
+    wait_for(app, lambda: "Stopping…" in tab.progress.phase.cget("text"))
+    assert {button.cget("state") for button in tab.progress.buttons.values()} == {"disabled"}
+
+
+def test_the_end_shows_what_the_run_has_made(app, tmp_path, tiny_sd15, wait_for, settle):
+    folder = RunFolder(tmp_path / "cat")
+    folder.create()
+    sampling = SamplingConfig(samples=[SampleConfig("a fox")])
+    save_config(TrainConfig(model=ModelConfig(base=str(tiny_sd15)), sampling=sampling), folder.config_path)
+    model = folder.models_dir / "cat.safetensors"
+    model.write_bytes(bytes(2_500_000))
+    step = {"type": "step", "epoch": 1, "step": 9, "steps_total": 9, "lr": 1e-4, "samples": 4, "seconds": 1.0}
+    saved = {"type": "saved", "path": str(model), "step": 9}
+    events = [{"type": "started", "started": 900.0}, {**step, "loss": 0.5, "smooth_loss": 0.25}, saved, saved]
+    lines = (json.dumps({"rank": 0, "time": 1000.0, **event}) + "\n" for event in events)
+    folder.event_path(0).write_text("".join(lines))
+    folder.write_exit("finished", rank=0)
+    app.run.attach(folder.path)
+    tab = app.open_tab("monitor")
+    wait_for(app, lambda: tab.trying is not None and "MB" in result_texts(tab)[0])
+    assert tab.result._title.cget("text").startswith("✓ Finished in ")
+    assert tab.result._facts.cget("text") == "9 steps, 1 epoch, final loss 0.2500"
+    assert result_texts(tab) == ["cat.safetensors   2.5 MB"]
+    assert tab.trying.prompt.get("1.0", "end-1c") == "a fox"
+    settle(app)
+    shown = [card.winfo_manager() != "" for card in (tab.result, tab.trying, tab.progress, tab.ranks)]
+    assert shown == [True, True, False, False]
+    tab.trying.entries["seed"].insert(0, "x")
+    tab.trying.generate()
+    assert tab.trying._note.cget("text") == "Seed 'x42' must be a whole number."
+
+
+def result_texts(tab) -> list[str]:
+    labels = tab.result._rows.winfo_children() if tab.result else []
+    return [label.cget("text") for label in labels if isinstance(label, FittedLabel)] or [""]
+
+
+def test_a_failure_says_why_and_offers_the_report(app, run, wait_for, settle):
+    tab = app.open_tab("monitor")
+    run.write_exit("failed", rank=1, kind="error", text="CUDA out of memory: lower batch_size.")
+    run.lock_path.unlink()
+    wait_for(app, lambda: tab.result is not None and tab.result.report.cget("state") == "normal")
+    assert tab.result._title.cget("text") == "✗ Failed"
+    assert "CUDA out of memory: lower batch_size." in tab.result._facts.cget("text")
+    assert tab.ranks.winfo_manager() == "grid"  # nothing was saved: there is nothing to try
+
+
+def test_in_a_narrow_window_the_cards_are_below_each_other(app, settle):
+    app.geometry("860x700")
+    tab = app.open_tab("monitor")
+    settle(app)
+    cards = (tab.progress, tab.chart, tab.samples, tab.ranks, tab.log)
+    assert [card.winfo_x() for card in cards] == [tab.log.winfo_x()] * 5
+    tops = [card.winfo_y() for card in cards]
+    assert tops == sorted(tops)
+    app.geometry("1280x800")
+    settle(app)
+    assert tab.progress.winfo_x() > tab.chart.winfo_x()
+    assert tab.progress.winfo_y() == tab.chart.winfo_y()

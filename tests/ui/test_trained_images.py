@@ -1,0 +1,61 @@
+"""What scripts/sample.py is asked for to try a trained model."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modules.config.ModelConfig import ModelConfig
+from modules.config.SampleConfig import SampleConfig
+from modules.config.SamplingConfig import SamplingConfig
+from modules.config.TrainConfig import TrainConfig
+from modules.ui.models.RunState import SamplePicture, SavedModel
+from modules.ui.models.trained_images import ImageWish, first_wish, newest_model, sample_options
+from scripts.sample import parse
+
+WISH = ImageWish("a cat", "a dog", 7, 64, 32, 20, 4.5)
+LORA = [Path("models/cat_transformer.safetensors"), Path("models/cat_transformer_2.safetensors")]
+
+
+def options_of(method: str, model: list[Path], strength: float | None):
+    config = TrainConfig(method=method, model=ModelConfig(base="base", config_folder="folder"))
+    return parse(sample_options(config, model, WISH, strength, Path("out")))
+
+
+def test_the_wish_is_passed_on():
+    args = options_of("lora", LORA, None)
+    assert (args.prompt, args.negative_prompt, args.seed, args.width, args.height) == (["a cat"], "a dog", 7, 64, 32)
+    assert (args.steps, args.guidance, args.config, args.out) == (20, 4.5, "folder", "out")
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "trained"),
+    [
+        ("lora", LORA, ("base", [f"{path}:0.80" for path in LORA], [])),
+        ("embedding", [Path("cat.safetensors")], ("base", [], ["cat.safetensors"])),
+        ("full", [Path("models/cat")], ("models/cat", [], [])),
+        ("vae", [Path("models/cat")], ("models/cat", [], [])),
+    ],
+)
+def test_what_was_trained_is_used_or_left_out(method, model, trained):
+    args = options_of(method, model, 0.8)
+    assert (args.base, args.lora, args.embedding) == trained
+    args = options_of(method, model, None)
+    assert (args.base, args.lora, args.embedding) == ("base", [], [])
+
+
+def test_the_model_saved_last_is_tried_in_the_format_of_diffusers():
+    paths = ["cat-100.safetensors", "cat.safetensors", "cat_kohya.safetensors"]
+    saved = [SavedModel(step, Path(path)) for step, path in zip((100, 200, 200), paths, strict=True)]
+    assert newest_model(saved) == [Path("cat.safetensors")]
+    assert newest_model(saved[2:]) == [Path("cat_kohya.safetensors")]
+    assert newest_model([]) == []
+
+
+def test_the_first_wish_is_what_the_run_samples():
+    config = TrainConfig()
+    sampling = SamplingConfig(samples=[SampleConfig(prompt="off", enabled=False), SampleConfig(prompt="a fox", seed=3)])
+    wish = first_wish(replace(config, sampling=sampling), [])
+    assert (wish.prompt, wish.seed, wish.guidance) == ("a fox", 3, 7.5)
+    seen = [SamplePicture(1, "a cat", Path("x.png"))]
+    assert first_wish(replace(config, sampling=SamplingConfig()), seen).prompt == "a cat"
