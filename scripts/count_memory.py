@@ -219,6 +219,9 @@ def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
     with torch.device("meta"):
         latents = torch.empty(1, *family.codec.shape(build_vae(family), side, side, 1))
         text = {name: torch.empty(1, *shape) for name, shape in family.published.text.items()}
+        # masks with values, because some denoisers read the lengths of texts from them
+        masks = {name: shape for name, shape in family.published.text.items() if name.endswith("_mask")}
+        text |= {name: torch.ones(1, *shape, dtype=torch.long, device="cpu") for name, shape in masks.items()}
         if family.text.collate == "list":
             text = {name: list(value) for name, value in text.items()}
         timestep, sizes, guidance = torch.empty(1), torch.empty(1, 6), torch.empty(1)

@@ -45,6 +45,7 @@ class Family:
     inputs: DenoiserCall -> keyword arguments for the denoiser's forward.
     output: (DenoiserCall, first output of the denoiser) -> prediction, packed like the latents.
     pack: latents -> the denoiser's input. unpack: (packed, shape of the latents) -> latents.
+    adapt: corrects, once it is loaded, faults of a denoiser or of how its pipeline calls it.
     experts: pipeline config -> denoiser -> its half-open interval of timesteps [start, end); None if a single denoiser
         handles all timesteps. An expert that a step does not use is not updated.
     codec: how the VAE converts images to latents and back.
@@ -95,6 +96,7 @@ class Family:
     output: Callable[[DenoiserCall, Any], Tensor] = lambda call, output: output
     pack: Callable[[Tensor], Tensor] = lambda latents: latents
     unpack: Callable[[Tensor, tuple[int, ...]], Tensor] = lambda packed, shape: packed
+    adapt: Callable[[nn.Module], None] = lambda denoiser: None
     experts: Callable[[Mapping[str, Any]], Mapping[str, tuple[float, float]]] | None = None
     codec: Codec = field(default_factory=Codec)
     unquantized: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -72,7 +72,7 @@ T5_XXL = Component(
     {"d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu"},
     "T5Config",
 )
-# from the config.json of Qwen/Qwen2.5-VL-7B-Instruct
+# Qwen2.5-VL-7B
 QWEN_2_5_VL = Component(
     "transformers.Qwen2_5_VLForConditionalGeneration",
     {
@@ -87,4 +87,21 @@ QWEN_2_5_VL = Component(
         "vision_config": {"hidden_size": 1280},
     },
     "Qwen2_5_VLConfig",
+)
+# Qwen3-VL-4B
+_QWEN_3_VL_ROPE = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
+QWEN_3_VL_4B = Component(
+    "transformers.Qwen3VLModel",
+    {
+        "text_config": {
+            "hidden_size": 2560,
+            "intermediate_size": 9728,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "rope_parameters": _QWEN_3_VL_ROPE,
+        },
+        "vision_config": {"hidden_size": 1024, "intermediate_size": 4096, "depth": 24, "out_hidden_size": 2560},
+    },
+    "Qwen3VLConfig",
 )

@@ -25,6 +25,8 @@ class TextEncoding:
     options: further arguments for `encode_prompt`, and for `__call__` if it has them.
     empty_options: options that differ for the empty prompt, so that caption dropout encodes it as the pipeline encodes
         a missing negative prompt.
+    empty_outputs: names for the values that `encode_prompt` returns for the empty prompt with guidance, among them the
+        pipeline's own encoding of a missing negative prompt; () if that is the encoding of "".
     empty_prompt: the text that takes the place of an empty prompt, in caption dropout and, if no negative prompt is
         given, in sampling. "" if the pipeline encodes "" itself where a negative prompt is missing.
     select: outputs of `encode_prompt` by name -> what to keep of them, for pipelines that return more than they need.
@@ -41,6 +43,7 @@ class TextEncoding:
     trainable: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
     empty_options: Mapping[str, Any] = field(default_factory=dict)
+    empty_outputs: tuple[str | None, ...] = ()
     empty_prompt: str = ""
     select: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda outputs: outputs
     collate: Literal["stack", "pad", "list", "group"] = "stack"

@@ -42,7 +42,7 @@ def encode_records(family: Family, pipe: DiffusionPipeline, prompts: list[str]) 
     numbers = range(len(prompts))
     if family.text.collate in ("pad", "group"):  # one at a time, or they would be padded to the longest
         groups = [[number] for number in numbers]
-    elif family.text.empty_options:
+    elif family.text.empty_options or family.text.empty_outputs:
         groups = [[number for number in numbers if bool(prompts[number]) is spoken] for spoken in (True, False)]
     else:
         groups = [list(numbers)]
@@ -56,13 +56,17 @@ def _encode(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list
     encoder = getattr(pipe, family.text.encoders[0])
     taken = inspect.signature(pipe.encode_prompt).parameters
     arguments: dict[str, Any] = {**_FIXED, "device": encoder.device, **family.text.options_for(prompts[0])}
+    names = family.text.outputs
+    if family.text.empty_outputs and not prompts[0]:
+        names = family.text.empty_outputs
+        arguments["do_classifier_free_guidance"] = True
     with _denoiser_config_available(family, pipe), _no_float16(encoder.device):
         outputs = pipe.encode_prompt(
             prompt=expand_textual_inversion(pipe, [prompt or family.text.empty_prompt for prompt in prompts]),
             **{name: value for name, value in arguments.items() if name in taken},
         )
     values = outputs if isinstance(outputs, tuple) else (outputs,)
-    outputs = {name: value for name, value in zip(family.text.outputs, values, strict=True) if name is not None}
+    outputs = {name: value for name, value in zip(names, values, strict=True) if name is not None}
     named = family.text.select(outputs)
     return [{name: value[row] for name, value in named.items()} for row in range(len(prompts))]
 

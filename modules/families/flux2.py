@@ -76,7 +76,7 @@ FLUX2_DEV = Family(
     ),
 )
 
-# from the config.json files of black-forest-labs/FLUX.2-klein-base-9B, the larger of the two
+# the 9B model, the larger of the two, with Qwen3-8B
 _KLEIN_9B = {
     "num_layers": 8,
     "num_single_layers": 24,

@@ -34,3 +34,11 @@ def family_of(index: Mapping[str, Any]) -> Family | None:
 def family_of_pipeline(pipe: DiffusionPipeline) -> Family | None:
     """The family of a loaded pipeline, or None."""
     return family_of({**pipe.config, "_class_name": type(pipe).__name__})
+
+
+def adapt_denoisers(pipe: DiffusionPipeline) -> None:
+    """Applies `Family.adapt` to the denoisers of a pipeline that diffusers has loaded."""
+    family = family_of_pipeline(pipe)
+    for name in family.denoisers if family else ():
+        if getattr(pipe, name) is not None:
+            family.adapt(getattr(pipe, name))

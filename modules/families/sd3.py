@@ -36,7 +36,7 @@ def _matches_lora(shapes: Mapping[str, tuple[int, ...]]) -> bool:
         return True
     if not any(name.removeprefix("lora_").startswith("transformer_transformer_blocks_") for name in names):
         return False
-    others = ("single_transformer_blocks", "img_mlp", "txt_mlp", "img_mod", "txt_mod", "attn1", "cross_attn")
+    others = ("single_transformer_blocks", "img_mlp", "txt_mlp", "img_mod", "txt_mod", "attn1", "cross_attn", "to_gate")
     widths = {shape[1] for name, shape in shapes.items() if _ATTENTION_INPUT.search(name) and len(shape) > 1}
     return 3072 not in widths and not any(mark in name for name in shapes for mark in others)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from modules.weights.device_memory import free_memory
 from modules.weights.errors import WeightsError, hub_problem, loading_reason
-from modules.weights.inspect import check_base, check_fits, inspect_base
+from modules.weights.inspect import check_base, check_fits, inspect_base, names_component
 from modules.weights.libraries import import_diffusers, import_pipeline
 from modules.weights.prequantized import load_prequantized, stored_quantization
 from modules.weights.quantization import quantization_of, quantize_layers
@@ -72,7 +72,7 @@ class BaseModel:
             if info.kind == "hub":
                 check_fits(config.base, inspect_base(str(self.path)), family)
             index = self._pipeline_class.load_config(self.path)
-            parts = {name: tuple(value) for name, value in index.items() if isinstance(value, list | tuple)}
+            parts = {name: tuple(value) for name, value in index.items() if names_component(value)}
             # a component that the model lacks, such as the T5 of an SD 3, is stored as [null, null]
             self._classes = {
                 name: value for name, value in parts.items() if value[0] is not None and name not in family.unused
@@ -83,7 +83,7 @@ class BaseModel:
             self._options = {
                 name: value
                 for name, value in index.items()
-                if name in options and not isinstance(value, list | tuple)
+                if name in options and not names_component(value)
             }
             self._components = dict.fromkeys((*parts, *family.unused))
             self._components["scheduler"] = self._scheduler(self._load_component("scheduler"))
@@ -218,6 +218,8 @@ class BaseModel:
         if report["missing_keys"]:
             # the libraries would initialize them at random
             raise self._component_error(name, f"its weights lack {min(report['missing_keys'])}")
+        if name in self.family.denoisers:
+            self.family.adapt(component)
         return self._frozen(component)
 
     def _check_stored_quantization(self, name: str) -> None:

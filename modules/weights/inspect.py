@@ -32,8 +32,6 @@ OTHER_LABELS = {
     "StableDiffusionInpaintPipeline": "Stable Diffusion inpainting",
     "StableDiffusionInstructPix2PixPipeline": "InstructPix2Pix",
     "StableDiffusionXLImg2ImgPipeline": "Stable Diffusion XL refiner",
-    "Flux2Pipeline": "FLUX.2",
-    "ChromaPipeline": "Chroma",
 }
 
 
@@ -109,8 +107,7 @@ def check_parts(path: Path, unused: Collection[str] = ()) -> None:
     path: a diffusers folder. unused: components to skip. Raises WeightsError, starting with the path.
     """
     index = json.loads((path / "model_index.json").read_text(encoding="utf-8"))
-    # Components are stored as [library, class]; one that the pipeline lacks as [null, null].
-    parts = [name for name, value in index.items() if isinstance(value, list) and value[:1] != [None]]
+    parts = [name for name, value in index.items() if names_component(value) and value[0] is not None]
     for name in parts:
         if name in unused:
             continue
@@ -120,6 +117,14 @@ def check_parts(path: Path, unused: Collection[str] = ()) -> None:
             read_header(file)
         for file in _pickles(path / name):
             check_pickle(file)
+
+
+def names_component(value: object) -> bool:
+    """Whether a value of a model_index.json is a component: [library, class], or [null, null] for one that is absent.
+
+    Other lists are settings of the pipeline.
+    """
+    return isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(name, str | None) for name in value)
 
 
 def lora_family(path: str | Path) -> str | None:
@@ -173,7 +178,8 @@ def _guess(shapes: Shapes) -> tuple[str | None, str]:
         if any(name.startswith("distilled_guidance_layer.") for name in names):
             pipeline = "ChromaPipeline"
         elif any(name.startswith("single_stream_modulation.") for name in names):
-            pipeline = "Flux2Pipeline"
+            has_guidance = any(name.startswith("guidance_in.") for name in names)
+            pipeline = "Flux2Pipeline" if has_guidance else "Flux2KleinPipeline"
         return pipeline, _named(pipeline)
     if "model.diffusion_model.input_blocks.0.0.weight" in shapes:
         return _guess_unet(shapes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.ModelConfig import ModelConfig
 from modules.distributed.usable_gpus import supports_bf16
-from modules.families.registry import family_of
+from modules.families.registry import adapt_denoisers, family_of
 from modules.weights.BaseModel import BaseModel
 from modules.weights.embedding_files import add_embedding
 from modules.weights.errors import WeightsError, loading_reason
@@ -88,7 +88,9 @@ def _folder(base: str, info: BaseInfo) -> DiffusionPipeline:
         index = pipeline_class.load_config(Path(base).expanduser())
         # diffusers must be told which components the model lacks, such as the T5 of an SD 3
         absent = {name: None for name, value in index.items() if isinstance(value, list) and value == [None, None]}
-        return pipeline_class.from_pretrained(Path(base).expanduser(), **absent)
+        pipe = pipeline_class.from_pretrained(Path(base).expanduser(), **absent)
+        adapt_denoisers(pipe)
+        return pipe
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # RuntimeError: mismatched shapes
         reason = loading_reason(error)
         raise WeightsError(f"base {base!r}: can't be loaded ({reason}); download the model again.") from error

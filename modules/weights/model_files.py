@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,7 +78,8 @@ def save_folder(pipe: DiffusionPipeline, path: Path, dtype: torch.dtype) -> None
         name: _copy_on_cpu(component, dtype) if hasattr(component, "parameters") else component
         for name, component in pipe.components.items()
     }
-    options = {name: value for name, value in pipe.config.items() if isinstance(value, bool | int | float)}
+    taken = inspect.signature(type(pipe).__init__).parameters
+    options = {name: value for name, value in pipe.config.items() if name in taken and name not in components}
     with new_folder(path) as temporary:
         with errors_of_the_disk(path):
             type(pipe)(**components, **options).save_pretrained(temporary, safe_serialization=True)

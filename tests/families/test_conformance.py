@@ -23,7 +23,7 @@ from modules.families.conditioning import encode_records, encode_text, is_uncond
 from modules.families.Family import Family
 from modules.families.latents import decode_latents, encode_pixels, latent_shape
 from modules.families.prediction import objective_of, predict
-from modules.families.registry import FAMILIES, family_of_pipeline
+from modules.families.registry import FAMILIES, adapt_denoisers, family_of_pipeline
 from modules.families.TextEncoding import collate_text
 from modules.methods.parts import prepare_for_training, trained_in
 from modules.methods.registry import METHODS
@@ -112,6 +112,7 @@ def load_pipe(family, folder):
     lacking = {name: None for name in family.optional if pipeline.load_config(folder)[name] == [None, None]}
     pipe = pipeline.from_pretrained(folder, local_files_only=True, **lacking)
     pipe.set_progress_bar_config(disable=True)
+    adapt_denoisers(pipe)
     return pipe
 
 
@@ -367,9 +368,9 @@ def unpadded(text):
 
 
 def matrices_in(value):
-    """Every matrix among the arguments of denoisers: of tensors with three axes each row, of lists each item."""
+    """Every matrix among the arguments of denoisers: of tensors with more axes each row, of lists each item."""
     if isinstance(value, torch.Tensor):
-        yield from value if value.dim() == 3 else [value] if value.dim() == 2 else ()
+        yield from value if value.dim() > 2 else [value] if value.dim() == 2 else ()
     elif isinstance(value, dict | list | tuple):
         for item in value.values() if isinstance(value, dict) else value:
             yield from matrices_in(item)

@@ -376,6 +376,35 @@ def _save_tiny_wan(path: str | Path, channels: int = 16, experts: int = 1, vae: 
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_chroma(path: str | Path) -> Path:
+    """Save a tiny Chroma pipeline below `path` and return the path."""
+    import torch
+    from diffusers import ChromaPipeline, ChromaTransformer2DModel, FlowMatchEulerDiscreteScheduler
+
+    torch.manual_seed(SEED)
+    t5 = t5_tokenizer()
+    transformer = ChromaTransformer2DModel(
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=32,
+        axes_dims_rope=(4, 4, 8),
+        approximator_num_channels=16,
+        approximator_hidden_dim=32,
+        approximator_layers=1,
+    )
+    pipeline = ChromaPipeline(
+        transformer=transformer,
+        vae=tiny_vae(scaling_factor=0.3611, shift_factor=0.1159, use_quant_conv=False, use_post_quant_conv=False),
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+        text_encoder=tiny_t5(t5, width=32),
+        tokenizer=t5,
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def make_tiny_auraflow(path: str | Path) -> Path:
     """Save a tiny AuraFlow pipeline below `path` and return the path."""
     import torch
@@ -625,6 +654,113 @@ def tiny_flux2_vae():
     return vae
 
 
+def make_tiny_krea2(path: str | Path) -> Path:
+    """Save a tiny Krea 2 pipeline below `path` and return the path."""
+    import torch
+    from diffusers import FlowMatchEulerDiscreteScheduler, Krea2Pipeline, Krea2Transformer2DModel
+    from transformers import Qwen3VLModel
+
+    torch.manual_seed(SEED)
+    tokenizer = qwen_tokenizer()
+    transformer = Krea2Transformer2DModel(
+        in_channels=16,
+        num_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=32,
+        timestep_embed_dim=16,
+        text_hidden_dim=16,
+        num_text_layers=3,
+        text_num_attention_heads=2,
+        text_num_key_value_heads=2,
+        text_intermediate_size=16,
+        num_layerwise_text_blocks=1,
+        num_refiner_text_blocks=1,
+        axes_dims_rope=(4, 6, 6),
+    )
+    pipeline = Krea2Pipeline(
+        transformer=transformer,
+        vae=tiny_qwen_vae(),
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+        text_encoder=Qwen3VLModel(tiny_qwen3_vl_config(tokenizer)),
+        tokenizer=tokenizer,
+        text_encoder_select_layers=(0, 1, 2),
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def tiny_qwen3_vl_config(tokenizer, num_layers: int = 3):
+    from transformers import Qwen3VLConfig
+
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+    return Qwen3VLConfig(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": num_layers,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "max_position_embeddings": 4096,
+            "rope_parameters": rope,
+        },
+        vision_config={
+            "depth": 1,
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_heads": 2,
+            "out_hidden_size": 16,
+            "deepstack_visual_indexes": [0],
+            "num_position_embeddings": 64,
+        },
+    )
+
+
+def make_tiny_lumina2(path: str | Path) -> Path:
+    """Save a tiny Lumina Image 2.0 pipeline below `path` and return the path."""
+    import torch
+    from diffusers import FlowMatchEulerDiscreteScheduler, Lumina2Pipeline, Lumina2Transformer2DModel
+    from transformers import Gemma2Config, Gemma2Model
+
+    torch.manual_seed(SEED)
+    tokenizer = gemma_tokenizer()
+    text_encoder = Gemma2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        sliding_window=64,
+        pad_token_id=tokenizer.pad_token_id,
+        attn_implementation="eager",
+    )
+    transformer = Lumina2Transformer2DModel(
+        sample_size=4,
+        in_channels=4,
+        hidden_size=16,
+        num_layers=1,
+        num_refiner_layers=1,
+        num_attention_heads=2,
+        num_kv_heads=2,
+        multiple_of=16,
+        axes_dim_rope=(4, 2, 2),
+        axes_lens=(300, 64, 64),
+        cap_feat_dim=8,
+    )
+    pipeline = Lumina2Pipeline(
+        transformer=transformer,
+        vae=tiny_vae(4, scaling_factor=0.3611, shift_factor=0.1159),  # the pipeline takes 8 pixels a cell for granted
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=6.0),
+        text_encoder=Gemma2Model(text_encoder),
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def make_tiny_qwen_image(path: str | Path) -> Path:
     """Save a tiny Qwen-Image pipeline below `path` and return the path."""
     import torch
@@ -761,16 +897,16 @@ def tiny_t5(tokenizer, width: int):
     return T5EncoderModel(config)
 
 
-def tiny_vae(**config):
+def tiny_vae(levels: int = 2, **config):
     from diffusers import AutoencoderKL
 
     return AutoencoderKL(
-        block_out_channels=(8, 16),
+        block_out_channels=(*[8] * (levels - 1), 16),
         layers_per_block=1,
         latent_channels=4,
         norm_num_groups=2,
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
+        down_block_types=("DownEncoderBlock2D",) * levels,
+        up_block_types=("UpDecoderBlock2D",) * levels,
         sample_size=32,
         **config,
     )

@@ -10,7 +10,7 @@ import pytest
 from diffusers import DiffusionPipeline
 
 from modules.families.conditioning import expand_textual_inversion
-from modules.families.registry import FAMILIES
+from modules.families.registry import FAMILIES, adapt_denoisers
 from modules.methods.registry import METHODS
 from modules.trainer.sampling import ImageRequest
 from modules.weights.embedding_files import add_embedding
@@ -31,6 +31,7 @@ SETTINGS = {
 def load(folder: Path) -> DiffusionPipeline:
     pipe = DiffusionPipeline.from_pretrained(folder)
     pipe.set_progress_bar_config(disable=True)
+    adapt_denoisers(pipe)
     return pipe
 
 

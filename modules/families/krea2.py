@@ -1,0 +1,64 @@
+"""Krea 2: a flow transformer over text and packed latents, with Qwen-Image's autoencoder and layers of Qwen 3 VL.
+
+The chat template's suffix comes after the padding of the prompt, so texts have one length and a mask.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from modules.families.Family import DenoiserCall, Family
+from modules.families.packing import token_positions
+from modules.families.PublishedModel import QWEN_3_VL_4B, Component, PublishedModel
+from modules.families.qwen_image import QWEN_CODEC, pack_frame, unpack_frame
+from modules.families.TextEncoding import TextEncoding
+
+_ATTENTION = ("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_gate", "attn.to_out.0")
+
+
+def _inputs(call: DenoiserCall) -> dict[str, Any]:
+    import torch
+
+    text, (height, width) = call.text["prompt_embeds"], call.shape[-2:]
+    image_positions = token_positions(height // 2, width // 2, like=call.timestep)
+    return {
+        "hidden_states": call.latents,
+        "timestep": call.timestep / 1000,
+        "encoder_hidden_states": text,
+        "encoder_attention_mask": call.text["prompt_embeds_mask"],
+        "position_ids": torch.cat([image_positions.new_zeros(text.shape[1], 3), image_positions]),
+    }
+
+
+KREA_2 = Family(
+    name="krea2",
+    label="Krea 2",
+    pipeline="Krea2Pipeline",
+    denoisers=("transformer",),
+    text=TextEncoding(
+        outputs=("prompt_embeds", "prompt_embeds_mask"),
+        encoders=("text_encoder",),
+        tokenizers=("tokenizer",),
+        options={"max_sequence_length": 512},
+    ),
+    objective="flow",
+    align=16,
+    codec=QWEN_CODEC,
+    inputs=_inputs,
+    pack=pack_frame,
+    unpack=unpack_frame,
+    lora_targets={"transformer": _ATTENTION},
+    lora_mlp={"transformer": ("ff.gate", "ff.up", "ff.down")},
+    lora_blocks={"transformer": ("transformer_blocks",)},
+    latent_bytes_per_pixel=16 * 4 / 8**2,
+    caption_bytes=512 * (12 * 2560 * 4 + 1),
+    typical_bytes=69e9,
+    partly_unused=("text_encoder",),  # its vision tower and the layer above those that the denoiser reads
+    published=PublishedModel(
+        denoiser=Component("diffusers.Krea2Transformer2DModel"),
+        vae=Component("diffusers.AutoencoderKLQwenImage"),
+        text_encoders=((QWEN_3_VL_4B, 546),),
+        text={"prompt_embeds": (512, 12, 2560), "prompt_embeds_mask": (512,)},
+        side=1024,
+    ),
+)
