@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 from collections.abc import Iterator
 from types import ModuleType
@@ -26,6 +27,7 @@ def import_diffusers() -> ModuleType:
     """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # warns on import of kernels that a CPU doesn't need
     import diffusers
     import transformers
 
