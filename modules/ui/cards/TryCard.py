@@ -43,6 +43,7 @@ class TryCard(Card):
 
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(parent, app, "Try it")
+        self._shown: tuple | None = None  # the run and its end
         self._folder: Path | None = None
         self._config: TrainConfig | None = None
         self._wish: ImageWish | None = None
@@ -60,9 +61,10 @@ class TryCard(Card):
 
     def show(self, state: RunState) -> None:
         """Offer the model of a run; called again for each state of the run."""
-        if state.folder == self._folder:
+        if (shown := (state.folder, str(state.exit))) == self._shown:
             return
         self._cancel()
+        self._shown = shown
         self._folder, self._config, self._wish, self._without = state.folder, None, None, None
         self.images.show([])
         try:
@@ -113,7 +115,7 @@ class TryCard(Card):
 
     def _run(self, wish: ImageWish, strength: float | None, then) -> None:
         model = newest_model(self.app.run.state.saved)
-        options = sample_options(self._config, model, wish, strength, self._folder / FOLDER)
+        options = sample_options(self._config, model, wish, strength, RunFolder(self._folder).samples_dir / FOLDER)
         script = self._script = image_script(options)
 
         def take(output: bytes | None) -> None:

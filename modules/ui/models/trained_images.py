@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.ui.models.RunState import SamplePicture, SavedModel
 
-FOLDER = "generated"  # in the run folder
+FOLDER = "generated"  # in the folder of samples, which is never taken for training data
 
 
 @dataclass(frozen=True)
