@@ -160,7 +160,7 @@ def test_everything_that_counts_or_shows_images_leaves_out_the_same(config, fold
     assert count_pictures(config, lambda: True) == 4
     found = find_pictures(config.concepts[0], 0, outputs=Outputs.of(config))
     assert (len(found.paths), found.num_of_runs) == (4, 6)
-    assert ConceptCard(config.concepts[0], found).counts == "4 pictures, 6 of a run are left out"
+    assert ConceptCard(config.concepts[0], found).counts == "4 images, 6 written by runs are skipped"
     health = check_health(config)
     assert health.num_pictures == 4
     assert {finding.kind for finding in health.findings} == {"run_images"}

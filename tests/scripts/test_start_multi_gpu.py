@@ -175,7 +175,7 @@ def test_each_question_becomes_an_option(start, settings, tmp_path):
     assert code == 0
     assert "   1  " + str(settings) in said
     assert "GPU 3: NVIDIA Test, 24 GiB" in said
-    assert "Batch:         4 per device x 2 devices x 1 accumulation = 8 pictures a step" in said
+    assert "Batch:         4 per device x 2 devices x 1 accumulation = 8 images a step" in said
     assert trained == [
         f"--config={settings}",
         *("--multi_gpu", "--devices=0,2", "--backend=gloo", "--single_gpu_data_loading", "--no_torchrun"),

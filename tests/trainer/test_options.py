@@ -279,7 +279,7 @@ def test_pixel_methods_are_validated_too(make_config, train, validation):
 
 def test_validation_without_held_out_pictures_is_a_warning(make_config, train):
     trainer = train(make_config("validation.every=2", "validation.unit=steps", "max_steps=2"))
-    assert any("no picture is held out" in text for text in trainer.callbacks.warnings)
+    assert any("no image is held out" in text for text in trainer.callbacks.warnings)
     assert trainer.callbacks.validations == []
 
 
