@@ -84,7 +84,7 @@ def first_paint(folder: Path) -> Iterator[Figure]:
 def tabs(folder: Path) -> Iterator[Figure]:
     """How long opening a tab for the first time holds up the event loop, at most: of each the median of the rounds."""
     pictures = _pictures(folder, "concept", NUM_CONCEPT_PICTURES)
-    for what, concept in (("demo preset", ""), (f"concept of {NUM_CONCEPT_PICTURES} pictures", str(pictures))):
+    for what, concept in (("demo preset", ""), (f"concept of {NUM_CONCEPT_PICTURES} images", str(pictures))):
         found: dict[str, list[dict[str, float]]] = {}
         names = tab_names()
         for number in range(NUM_ROUNDS):
@@ -115,7 +115,7 @@ def pictures(folder: Path) -> Iterator[Figure]:
     answer = _in_window(folder, "scroll", str(shown))
     before, once, twice = (mib or 0.0 for mib in answer["mib"])
     memory = f"{before:.0f} MiB before, {once:.0f} after one trip, {twice:.0f} after two"
-    trip = f"{answer['steps']:,} steps through {answer['pictures']:,} pictures"
+    trip = f"{answer['steps']:,} steps through {answer['pictures']:,} images"
     if answer["mib"][0] is not None:
         yield Figure("thumbnails, growth by a second trip", twice - once, "MiB", SECOND_TRIP_MIB, memory)
     details = f"longest {answer['longest_ms']:.0f} ms; {trip}, {answer['kept']} kept decoded"

@@ -42,7 +42,7 @@ class Cached:
 
     def check_complete(self) -> None:
         """All that can be used is there, without encoding anything."""
-        for sample, key in enumerate(self.latents.keys):
+        for sample, key in self.latents.keys.items():
             assert (self.latents.cache.get(key) is not None) == (sample not in self.encoder.unusable)
         assert all(self.text.cache.get(key) is not None for key in self.text.keys.values())
 
@@ -292,7 +292,7 @@ def test_a_copy_that_is_damaged_on_one_node_only_is_unusable_on_both(tiny_sd15, 
         data = prepare(folders[runtime.rank])
         encoder = DatasetEncoder(bases[runtime.rank], *data, node, runtime, True, lambda *_: None, lambda *_: None)
         records = encoder.latents()
-        assert all(records.cache.get(key) for sample, key in enumerate(records.keys) if sample != 5)
+        assert all(records.cache.get(key) for sample, key in records.keys.items() if sample != 5)
         return encoder.unusable
 
     first, second = ThreadRanks(2, num_nodes=2).run(body)
