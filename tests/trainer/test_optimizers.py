@@ -177,6 +177,9 @@ def test_a_group_without_a_rate_stays(name):
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("name", CONFIGS, indirect=True)
 def test_an_optimizer_goes_on_from_its_state_bit_for_bit(name, layout):
+    if name.endswith("_8bit") and layout is torch.channels_last and not torch.cuda.is_available():
+        pytest.skip("bitsandbytes 0.50.2 makes a channels-last weight contiguous on the CPU, but not its state")
+
     def make():
         torch.manual_seed(3)
         model = nn.Conv2d(16, 32, 3).to(memory_format=layout)
