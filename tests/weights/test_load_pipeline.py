@@ -7,7 +7,7 @@ from modules.weights.load_pipeline import load_pipeline
 
 def test_a_denoiser_is_adapted_as_in_training(tiny_model):
     """Without it, diffusers would add the mask of zeros and ones to the logits, and no token would be masked."""
-    pipe = load_pipeline(str(tiny_model("chroma")), [], torch.device("cpu"))
+    pipe = load_pipeline(str(tiny_model("chroma")), {}, torch.device("cpu"))
     with torch.no_grad():
         text, _, mask, *_ = pipe.encode_prompt(["a cat"], do_classifier_free_guidance=False)
         image = torch.ones(1, 4, 16)

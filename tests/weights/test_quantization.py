@@ -45,7 +45,8 @@ def test_the_linear_layers_of_flux_take_half_or_a_third(quantization):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_works_with_quantized_components(family, tiny_model):
     family = FAMILIES[family]
-    names = (*family.denoisers, *family.text.encoders)
+    # a denoiser without adapters is never quantized: the methods that train it train its own weights
+    names = (*(name for name in family.denoisers if name in family.lora_targets), *family.text.encoders)
     encodings = []
     for quantization in ("none", "int8"):
         base = open_base(family.name, tiny_model(family.name), quantization)
