@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 UPDATE_SECONDS = 0.5
-MIN_SIDE, MAX_SIDE, GAP, TITLE_HEIGHT = 72, 192, 6, 18
+MIN_SIDE, MAX_SIDE, GAP, TITLE_HEIGHT, SCROLLBAR = 72, 192, 6, 18, 20
 
 
 class SamplesCard(Card):
@@ -117,5 +117,5 @@ class SampleStrip(PictureCanvas):
     def _side(self) -> int:
         """The side of an image in screen pixels: as large as the height allows."""
         scaled = self.app.theme.scaled
-        free = self.canvas.winfo_height() - scaled(TITLE_HEIGHT + GAP)
+        free = self.winfo_height() - scaled(SCROLLBAR + TITLE_HEIGHT + GAP)  # whether the scrollbar is there or not
         return min(max(free, scaled(MIN_SIDE)), scaled(MAX_SIDE))

@@ -30,6 +30,8 @@ USAGE_SECONDS = 1.0
 TWO_COLUMNS = 940  # minimum width, unscaled
 MIN_CHART, SAMPLES, LOG = 250, 200, 150  # heights, unscaled
 GAP = 6
+SPARE = 24  # of the height, so that the page never needs a scrollbar by a pixel
+HEIGHT_STEP = 16  # screen pixels
 
 
 class MonitorTab(ctk.CTkFrame):
@@ -148,7 +150,8 @@ class MonitorTab(ctk.CTkFrame):
     def _arrange(self) -> None:
         """Put the existing cards into two columns or one, with heights that fill the page."""
         canvas, scaled = self._page._parent_canvas, self.app.theme.scaled
-        width, height = canvas.winfo_width(), canvas.winfo_height()
+        width = canvas.winfo_width()
+        height = canvas.winfo_height() // HEIGHT_STEP * HEIGHT_STEP  # a scrollbar's coming and going changes nothing
         count = 2 if width <= 1 or width >= scaled(TWO_COLUMNS) else 1
         shows_end = self._has_ended and self.result is not None
         first = self.result if shows_end else self.progress
@@ -168,7 +171,7 @@ class MonitorTab(ctk.CTkFrame):
             self.log.grid(row=4, column=0, columnspan=count, sticky="nsew", padx=GAP, pady=GAP)
         self._page.grid_columnconfigure(0, weight=13, uniform="cards" if count == 2 else "")
         self._page.grid_columnconfigure(1, weight=7 if count == 2 else 0, uniform="cards" if count == 2 else "")
-        free = height / scaled(100) * 100 - SAMPLES - LOG - 6 * GAP
+        free = height / scaled(100) * 100 - SAMPLES - LOG - 6 * GAP - SPARE
         heights = {self.chart: max(MIN_CHART, free), self.samples: SAMPLES}
         rows = {row: heights[card] for card, row, column in order if column == 0 and card in heights}
         for row in range(4):
