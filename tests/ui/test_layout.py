@@ -12,6 +12,7 @@ from tkinter import ttk
 import customtkinter as ctk
 import pytest
 
+from modules.ui.cards.Card import Card
 from modules.ui.TrainUI import MIN_SIZE, TABS
 from modules.ui.widgets.dialogs import open_window, set_size
 from modules.ui.widgets.fitting import cut_text
@@ -211,3 +212,16 @@ def test_a_second_window_of_a_kind_is_the_first_one(app):
     assert not report.winfo_exists()
     assert other.winfo_exists()
     assert first.winfo_exists()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.5])
+def test_a_long_path_never_widens_the_card_that_it_is_wrapped_to(app, settle, scale):
+    app.theme.set_scale(scale)
+    holder = tkinter.Frame(app)
+    card = Card(holder, app, "Title")
+    card.pack(fill="both", expand=True)
+    card.add_note(1).configure(text="The folder /" + "x" * 400 + " is gone.")
+    for width in range(400, 420):  # wherever a line breaks
+        holder.place(x=0, y=0, width=width, height=300)
+        settle(app)
+        assert card.winfo_reqwidth() < card.winfo_width() == width

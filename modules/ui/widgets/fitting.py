@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 NARROW_SHARE = 0.45
 MIN_WRAP = 80  # unscaled pixels: narrower lines would break words
+WRAP_SLACK = 8  # unscaled pixels: a text that filled its holder would widen it, and be wrapped again, for ever
 
 
 def cut_text(text: str, width: int, measure: Callable[[str], int]) -> str:
@@ -31,7 +32,7 @@ def wrap_to(holder: tkinter.Misc, label: ctk.CTkLabel, theme: Theme, taken: int 
     """Wrap the label's text to the width of `holder`. taken: unscaled width used by other widgets."""
 
     def fit(width: int) -> None:
-        width = max(MIN_WRAP, round(width / theme.scaled(100) * 100) - taken)
+        width = max(MIN_WRAP, round(width / theme.scaled(100) * 100) - taken - WRAP_SLACK)
         if label.winfo_exists() and label.cget("wraplength") != width:
             label.configure(wraplength=width)
 
