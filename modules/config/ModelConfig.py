@@ -21,7 +21,8 @@ class ModelConfig:
         "",
         label="Base model",
         also_called="pretrained_model_name_or_path, checkpoint, base_model_name",
-        help="The model to start from: a diffusers folder, a name on the Hugging Face Hub or a .safetensors file.",
+        help="The model to start from: a diffusers folder, a name on the Hugging Face Hub (with @REVISION if wanted) or a "
+        ".safetensors file.",
         group="model",
         format="file_or_folder",
         scope="machine",
