@@ -414,10 +414,17 @@ def test_undo_and_redo_by_keys(app):
     assert app.settings.get("epochs") == 3
 
 
-def test_save_asks_for_a_file_once_and_then_writes_it(app, tmp_path, monkeypatch):
+@pytest.fixture
+def answer_dialog(monkeypatch):
+    """`answer_dialog(answer)`: what Tk's dialog for a new file returns, whatever dialogs this desktop has."""
+    monkeypatch.setattr("modules.ui.widgets.dialogs.picker_command", lambda question: None)
+    return lambda answer: monkeypatch.setattr("modules.ui.widgets.dialogs.filedialog.asksaveasfilename", answer)
+
+
+def test_save_asks_for_a_file_once_and_then_writes_it(app, tmp_path, answer_dialog):
     asked = []
     target = tmp_path / "mine.yaml"
-    monkeypatch.setattr("modules.ui.TopBar.filedialog.asksaveasfilename", lambda **options: asked.append(1) or target)
+    answer_dialog(lambda **options: asked.append(1) or target)
     app.settings.set("epochs", 3)
     press(app, "<Control-s>")
     app.settings.set("epochs", 4)
@@ -429,7 +436,7 @@ def test_save_asks_for_a_file_once_and_then_writes_it(app, tmp_path, monkeypatch
     assert not app.top_bar.modified.winfo_ismapped()
 
 
-def test_two_fast_presses_of_save_as_ask_for_one_file(app, tmp_path, monkeypatch):
+def test_two_fast_presses_of_save_as_ask_for_one_file(app, tmp_path, answer_dialog):
     asked = []
 
     def ask(**options) -> str:
@@ -438,7 +445,7 @@ def test_two_fast_presses_of_save_as_ask_for_one_file(app, tmp_path, monkeypatch
             app.top_bar.save_as()  # the second press comes before the dialog blocks the window
         return str(tmp_path / f"{len(asked)}.yaml")
 
-    monkeypatch.setattr("modules.ui.TopBar.filedialog.asksaveasfilename", ask)
+    answer_dialog(ask)
     app.top_bar.save_as()
     assert asked == ["Save settings as"]
     assert app.settings.source_file == str(tmp_path / "1.yaml")
