@@ -26,6 +26,7 @@ from modules.weights.single_file import V_PREDICTION_MARK, ZERO_SNR_MARK
 
 if TYPE_CHECKING:
     import torch
+    from diffusers.models.modeling_utils import ModelMixin
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import nn
 
@@ -176,6 +177,10 @@ class BaseModel:
 
     def module(self, name: str) -> nn.Module:
         return getattr(self.pipe, name)
+
+    @property
+    def vae(self) -> ModelMixin:
+        return getattr(self.pipe, self.family.vae)
 
     @property
     def dtype(self) -> torch.dtype:
