@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import nn
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from modules.config.ModelConfig import ModelConfig
     from modules.families.Family import Family
@@ -191,6 +192,15 @@ class BaseModel:
     @property
     def vae(self) -> ModelMixin:
         return getattr(self.pipe, self.family.vae)
+
+    def denoiser(self, name: str) -> ModelMixin:
+        return getattr(self.pipe, name)
+
+    def text_encoder(self, name: str) -> PreTrainedModel:
+        return getattr(self.pipe, name)
+
+    def tokenizer_of(self, text_encoder: str) -> PreTrainedTokenizerBase:
+        return getattr(self.pipe, self.family.tokenizer_of(text_encoder))
 
     @property
     def dtype(self) -> torch.dtype:

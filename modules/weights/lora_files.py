@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from modules.weights.libraries import Model
 
 ADAPTER = "default"
+LoraFormat = Literal["diffusers", "single_file", "both"]
 
 
 class LoraPipeline(Protocol):
@@ -50,7 +51,7 @@ def save_lora(
     path: str | Path,
     components: Mapping[str, Model],
     pipeline_class: type[DiffusionPipeline],
-    fmt: Literal["diffusers", "single_file", "both"] = "diffusers",
+    fmt: LoraFormat = "diffusers",
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, str] | None = None,
     experts: Mapping[str, str] | None = None,
@@ -85,7 +86,7 @@ def save_lora(
 def check_lora(
     components: Mapping[str, Model],
     pipeline_class: type[DiffusionPipeline],
-    fmt: str,
+    fmt: LoraFormat,
     experts: Mapping[str, str] | None = None,
 ) -> None:
     """Raises WeightsError if `save_lora` would, so that it can be called before training."""
