@@ -106,7 +106,7 @@ class DatasetEncoder:
 
     def pixels(self) -> PixelRecords:
         """The images themselves, all decoded once to find the unusable ones."""
-        shape = partial(latent_shape, self._base.family, self._base.module(self._base.family.vae))
+        shape = partial(latent_shape, self._base.family, self._base.vae)
         with self._runtime.heartbeat.phase("caching"):
             found = find_undecodable(self._dataset, self._buckets, self._rounds[0], self._report)
             self.unusable = self._gathered(found, "checking the images")

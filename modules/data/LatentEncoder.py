@@ -6,15 +6,14 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from modules.data.errors import DataError
 from modules.weights.device_memory import fits_in_memory
 
 if TYPE_CHECKING:
-    from diffusers.models.autoencoders.vae import AutoencoderMixin
     from diffusers.models.modeling_utils import ModelMixin
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from modules.families.Family import Family
 
@@ -29,10 +28,10 @@ class LatentEncoder:
     surroundings and blended where tiles overlap.
     """
 
-    def __init__(self, family: Family, vae: nn.Module):
+    def __init__(self, family: Family, vae: ModelMixin):
         self._family = family
         self._vae = vae
-        self._device = cast("ModelMixin", vae).device  # torch declares every attribute of a module a tensor or module
+        self._device = vae.device
         self._pixels_at_once = PIXELS_AT_ONCE
         self._tiled_from = math.inf  # pixels per image
 
@@ -81,10 +80,9 @@ def _size(pixels_BCHW: Tensor) -> int:
 
 
 @contextmanager
-def _tiled(vae: nn.Module) -> Iterator[None]:
-    codec = cast("AutoencoderMixin", vae)  # for the same reason
-    codec.enable_tiling()
+def _tiled(vae: ModelMixin) -> Iterator[None]:
+    vae.enable_tiling()
     try:
         yield
     finally:
-        codec.disable_tiling()  # sampling uses the same VAE, without tiles
+        vae.disable_tiling()  # sampling uses the same VAE, without tiles

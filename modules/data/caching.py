@@ -191,7 +191,7 @@ def _encode_images(
     """Caches the latents of `missing`, bucket by bucket; returns the images that can't be decoded (id -> reason)."""
     import torch
 
-    encoder = LatentEncoder(base.family, base.module(base.family.vae))
+    encoder = LatentEncoder(base.family, base.vae)
     unusable: dict[int, str] = {}
     done = 0
     for bucket in sorted({int(buckets.index[sample]) for sample in missing}):

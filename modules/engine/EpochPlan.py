@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -37,7 +37,7 @@ class StepKeys:
     padding: bool = False
 
 
-class Epoch(Sequence[StepKeys]):
+class Epoch:
     """One rank's part of every step of an epoch. The number of steps is the same on every rank.
 
     order: the dataset indexes of the epoch. shards: for each round of micro-batches, the positions in `order` that each
@@ -86,34 +86,28 @@ class EpochPlan:
     def epoch(self, epoch: int) -> Epoch:
         """The steps of `epoch` (from 0)."""
         loader = self._loader
-        if self._has_own_batches:
-            sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-            entries = self._drawn(sampler, epoch)
-            batches = [[index] for index in entries] if loader.batch_sampler is None else list(map(list, entries))
+        sampler = loader.batch_sampler
+        if type(sampler) is not BatchSampler:  # a subclass may form other batches
+            entries = self._drawn(loader.sampler if sampler is None else sampler, epoch)
+            batches = [[index] for index in entries] if sampler is None else list(map(list, entries))
             first = list(accumulate(map(len, batches), initial=0))
             ranges = [range(*pair) for pair in pairwise(first)]
             rounds = [ranges[i : i + self._world_size] for i in range(0, len(ranges), self._world_size)]
             order = [index for batch in batches for index in batch]
             shards = [[*group, *([range(0)] * (self._world_size - len(group)))] for group in rounds]
             return Epoch(epoch, order, shards, self._rank, self._accumulation)
-        batches = loader.batch_sampler
-        order = self._drawn(batches.sampler, epoch)
-        size = batches.batch_size * self._world_size
-        end = len(order) // size * size if batches.drop_last else len(order)
+        order = self._drawn(sampler.sampler, epoch)
+        size = sampler.batch_size * self._world_size
+        end = len(order) // size * size if sampler.drop_last else len(order)
         shards = [self._cut(range(first, min(first + size, end))) for first in range(0, end, size)]
         return Epoch(epoch, order, shards, self._rank, self._accumulation)
-
-    @property
-    def _has_own_batches(self) -> bool:
-        sampler = self._loader.batch_sampler
-        return sampler is None or type(sampler) is not BatchSampler
 
     def _cut(self, positions: range) -> list[range]:
         """The part of each rank; their sizes differ by at most one."""
         count, ranks = len(positions), self._world_size
         return [positions[count * rank // ranks : count * (rank + 1) // ranks] for rank in range(ranks)]
 
-    def _drawn(self, sampler, epoch: int) -> list:
+    def _drawn(self, sampler: Iterable[Any], epoch: int) -> list[Any]:
         """What `sampler` yields in `epoch`; the same on every rank and after a resume."""
         with seeded(self._seed, epoch, "order"):
             generator = getattr(sampler, "generator", None)

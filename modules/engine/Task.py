@@ -56,6 +56,7 @@ class Task:
         """
         if self.step_fn is not None:
             return _step_result(self.step_fn(model, batch), batch)
+        assert self.criterion is not None  # one of the two is given
         inputs, target = _inputs_and_target(batch)
         output = model(inputs)
         loss = _mean_loss(self.criterion(output, target))

@@ -21,6 +21,7 @@ from modules.config.EmaConfig import EmaConfig
 from modules.config.errors import UserError
 from modules.distributed.setup_distributed import cleanup_distributed
 from modules.engine.arguments import (
+    Backend,
     check_callbacks,
     check_clip_grad_norm,
     check_count,
@@ -91,7 +92,7 @@ class TrainingEngine:
         distributed: bool = False,
         local_rank: int = 0,
         world_size: int = 1,
-        backend: str | None = None,
+        backend: Backend | None = None,
         use_amp: bool = False,
         amp_dtype: torch.dtype | None = None,
         use_ema: bool = False,
@@ -117,14 +118,13 @@ class TrainingEngine:
         self._warnings = PrintWarnings() if self.is_main_process else TrainCallbacks()
         self._checkpoints = EngineCheckpoints(self.folder, self.runtime, self._warnings.on_warning)
         self._loop: TrainingLoop | None = None
-        self._optimizer: EngineOptimizer | None = None
         self._task: Task | None = None
         self._loaded: Backup | None = None
 
     # --- ranks ----------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def setup_distributed(rank: int, world_size: int, backend: str | None = None) -> None:
+    def setup_distributed(rank: int, world_size: int, backend: Backend | None = None) -> None:
         """Joins `world_size` ranks on this machine as `rank`; a second call does nothing.
 
         If a launcher has set MASTER_ADDR and torch's other variables, those are used. Otherwise the ranks connect on
@@ -217,13 +217,13 @@ class TrainingEngine:
         if val_loader is None and any(map(is_torchmetric, task.metrics.values())):
             raise UserError("metrics: torchmetrics objects need a val_loader; pass one.")
         source = step_source(train_loader, self.runtime, gradient_accumulation_steps, self.seed)
-        self._optimizer = EngineOptimizer(optimizer, scheduler, scheduler_interval)
+        adapted = EngineOptimizer(optimizer, scheduler, scheduler_interval)
         self._task = task
         monitor = monitor or ("train_loss" if val_loader is None else "val_loss")
         loop = self._loop = TrainingLoop(
             self.model,
             self._step_function(task, measures=val_loader is None),
-            lambda params: self._optimizer,
+            lambda params: adapted,
             (source.num_steps() or 0) * num_epochs,
             LoopSettings(clip_grad_norm or 0.0, self._ema, self._precision, self.seed),
             self.runtime,
@@ -241,7 +241,7 @@ class TrainingEngine:
             self._checkpoints.start_fresh()
             self.history = History()
         else:
-            self._resume(backup)
+            self._resume(loop, backup)
         with ExitStack() as stack:
             stack.callback(self._checkpoints.close)
             board = TensorBoardCallbacks(self.folder / "tensorboard")
@@ -249,7 +249,7 @@ class TrainingEngine:
             while loop.epoch < num_epochs and not loop.stopped:
                 if not self._train_epoch(loop, source):  # stopped before the epoch's end
                     break
-                figures = self._end_epoch(loop, task, val_loader, monitor)
+                figures = self._end_epoch(adapted, task, val_loader, monitor)
                 is_best = self._record_epoch(figures, monitor)
                 if self.is_main_process:
                     board.add_scalars(figures, self.history.num_epochs)
@@ -279,17 +279,17 @@ class TrainingEngine:
         return loop.epoch > epoch
 
     def _end_epoch(
-        self, loop: TrainingLoop, task: Task, val_loader: Iterable[Any] | None, monitor: str
+        self, optimizer: EngineOptimizer, task: Task, val_loader: Iterable[Any] | None, monitor: str
     ) -> dict[str, float]:
         figures = self._totals.means()
-        figures["lr"] = self._optimizer.torch.param_groups[0]["lr"]
+        figures["lr"] = optimizer.torch.param_groups[0]["lr"]
         if val_loader is not None:
             measured = self._measure(val_loader, task)
             figures["val_loss"] = measured.pop("loss")
             figures.update(measured)
         if monitor not in figures:
             raise UserError(f"monitor {monitor!r} is not among the metrics: {', '.join(figures)}.")
-        self._optimizer.end_epoch(figures[monitor])
+        optimizer.end_epoch(figures[monitor])
         return figures
 
     def _record_epoch(self, figures: dict[str, float], monitor: str) -> bool:
@@ -446,14 +446,14 @@ class TrainingEngine:
                 f"The checkpoint belongs to another model: {str(error).splitlines()[-1].strip()}"
             ) from error
 
-    def _resume(self, backup: Backup) -> None:
+    def _resume(self, loop: TrainingLoop, backup: Backup) -> None:
         """Restores loop, history and model from the checkpoint."""
         self._load_model(backup)
-        names = {*self._loop.trainable, *(name for name, _ in self.model.named_buffers())}
+        names = {*loop.trainable, *(name for name, _ in self.model.named_buffers())}
         training = backup.tensors.get("training") or {
             name: value for name, value in backup.tensors["model"].items() if name in names
         }
-        self._loop.load_state({**backup.tensors, "model": training}, backup.data)
+        loop.load_state({**backup.tensors, "model": training}, backup.data)
         own = backup.data[ENGINE]
         self.history = History.from_json(own["history"])
         self._totals.from_json(own["epoch_totals"])

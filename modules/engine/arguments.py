@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import nn
 from torch.optim import Optimizer
@@ -14,7 +14,8 @@ from torch.utils.data import Dataset, IterableDataset
 from modules.config.errors import UserError
 from modules.session.TrainCallbacks import TrainCallbacks
 
-BACKENDS = (None, "auto", "nccl", "gloo")
+Backend = Literal["auto", "nccl", "gloo"]
+BACKENDS = (None, *get_args(Backend))
 INTERVALS = ("epoch", "step")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 import torch
 
@@ -12,15 +13,20 @@ from modules.config.TrainConfig import TrainConfig
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.setup_distributed import create_runtime, setup_distributed
 from modules.distributed.usable_gpus import supports_bf16, usable_device
-from modules.engine.arguments import check_backend
+from modules.engine.arguments import Backend, check_backend
 from modules.engine.RankContext import rank_context
-from modules.trainer.TrainingLoop import AUTOCAST
 
 DEFAULT_PORT = "12355"
-PRECISIONS = {None: "no", torch.float32: "no", **{dtype: name for name, dtype in AUTOCAST.items()}}
+Precision = Literal["no", "bf16", "fp16"]  # as TrainingLoop names it
+PRECISIONS: dict[torch.dtype | None, Precision] = {
+    None: "no",
+    torch.float32: "no",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+}
 
 
-def join_ranks(rank: int, world_size: int, backend: str | None) -> None:
+def join_ranks(rank: int, world_size: int, backend: Backend | None) -> None:
     """See `TrainingEngine.setup_distributed`."""
     check_backend(backend)
     for name, value in {
@@ -45,7 +51,7 @@ def make_runtime(
     distributed: bool,
     local_rank: int,
     world_size: int,
-    backend: str | None,
+    backend: Backend | None,
     sync_batchnorm: bool,
 ) -> Runtime:
     """The Runtime for the arguments of TrainingEngine. If `distributed`, the ranks join unless they have joined."""
@@ -71,13 +77,13 @@ def make_runtime(
     return runtime
 
 
-def introduce_ranks(backend: str | None, precision: str) -> None:
+def introduce_ranks(backend: Backend | None, precision: Precision) -> None:
     """Prints who trains, and how, once the precision is known. The ranks have joined already."""
     setup_distributed(_settings(backend, precision))
 
 
-def precision_name(use_amp: bool, dtype: torch.dtype | None, device: torch.device) -> str:
-    """The precision as TrainingLoop names it. dtype: None chooses one for the device."""
+def precision_name(use_amp: bool, dtype: torch.dtype | None, device: torch.device) -> Precision:
+    """The precision to train with. dtype: None chooses one for the device."""
     if not use_amp:
         return "no"
     if dtype not in PRECISIONS:
@@ -87,7 +93,7 @@ def precision_name(use_amp: bool, dtype: torch.dtype | None, device: torch.devic
     return PRECISIONS[dtype]
 
 
-def _settings(backend: str | None, precision: str = "no") -> TrainConfig:
+def _settings(backend: Backend | None, precision: Precision = "no") -> TrainConfig:
     """The settings with which the ranks are joined."""
     model = ModelConfig(mixed_precision=precision)
     return TrainConfig(model=model, enable_multi_gpu=True, distributed_backend=backend or "auto")

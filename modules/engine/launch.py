@@ -11,12 +11,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment, spawn_variables
-from modules.engine.arguments import check_backend, check_count, check_function
+from modules.engine.arguments import Backend, check_backend, check_count, check_function
 from modules.engine.RankContext import RankContext, enter_rank
 from modules.engine.worker import distributed_train_worker
 from modules.launch.launchers import SpawnLauncher
@@ -49,7 +49,7 @@ RESULT_NAME = "result"
 def launch_distributed_training(
     train_fn: Callable[..., Any] = distributed_train_worker,
     world_size: int | None = None,
-    backend: str | None = None,
+    backend: Backend | None = None,
     **kwargs: Any,
 ) -> Any:
     """Calls `train_fn(rank, world_size, **kwargs)` on `world_size` ranks of this machine; returns rank 0's result.
@@ -82,7 +82,9 @@ def launch_distributed_training(
     try:
         code = _supervise(RunFolder(path), num_ranks, backend, _packed(train_fn, kwargs))
         if code == FAILED:
-            raise UserError(RunFolder(path).read_exit()["text"])
+            record = RunFolder(path).read_exit()
+            assert record is not None  # a supervisor that returns has written it
+            raise UserError(record["text"])
         return _unpacked((path / RESULT_NAME).read_bytes()) if (path / RESULT_NAME).exists() else None
     finally:
         if code == FAILED:
@@ -91,7 +93,7 @@ def launch_distributed_training(
             remove_folder(path)
 
 
-def _supervise(folder: RunFolder, num_ranks: int, backend: str | None, packed: bytes) -> int:
+def _supervise(folder: RunFolder, num_ranks: int, backend: Backend | None, packed: bytes) -> int:
     """Runs the ranks and returns the exit code of Supervisor."""
     folder.create()
     started, callbacks = time.time(), TerminalCallbacks(sys.stderr)
@@ -126,7 +128,7 @@ def run_rank(
     num_ranks: int,
     port: int,
     run_id: str,
-    backend: str | None,
+    backend: Backend | None,
     packed: bytes,
 ) -> None:
     """The main function of each rank that `launch_distributed_training` starts.
@@ -141,6 +143,7 @@ def run_rank(
     os.environ.update(variables)
     os.environ.update(spawn_variables(local_rank, num_ranks, port, run_id, attempt=attempt))
     folder, lifeline = RunFolder(folder_path), Lifeline.from_environment(local_rank)
+    assert lifeline is not None  # the supervisor has passed its address in `variables`
     dump_stacks_on_request(folder.stacks_path(local_rank))
     callbacks = TrainCallbacks()
     commands = FolderCommands(folder, callbacks, run_started=started) if local_rank == 0 else TrainCommands()
@@ -152,8 +155,9 @@ def run_rank(
             result = _train_as(local_rank, num_ranks, backend, train_fn, kwargs)
         if local_rank == 0:
             (folder.path / RESULT_NAME).write_bytes(_packed_result(result))
-        outcome = Outcome("stopped" if context.stopped else "finished", context.step)
-        lifeline.done(outcome.status, outcome.step)
+        status: Literal["finished", "stopped"] = "stopped" if context.stopped else "finished"
+        outcome = Outcome(status, context.step)
+        lifeline.done(status, context.step)
     except Exception as error:
         outcome = failure_outcome(error)
         if not outcome.is_user_error and not outcome.is_symptom:
@@ -162,7 +166,7 @@ def run_rank(
     end_process(outcome, lifeline)
 
 
-def _train_as(rank: int, world_size: int, backend: str | None, train_fn: Callable[..., Any], kwargs: dict) -> Any:
+def _train_as(rank: int, world_size: int, backend: Backend | None, train_fn: Callable[..., Any], kwargs: dict) -> Any:
     """Joins the ranks and calls `train_fn`. Joining first tells a failure to join apart from a failed training."""
     from modules.distributed.setup_distributed import abandon_distributed
     from modules.engine.TrainingEngine import TrainingEngine
@@ -178,7 +182,7 @@ def _train_as(rank: int, world_size: int, backend: str | None, train_fn: Callabl
     return result
 
 
-def _num_ranks(world_size: int | None, backend: str | None) -> int:
+def _num_ranks(world_size: int | None, backend: Backend | None) -> int:
     gpus = list_gpus()
     by_default = ranks_here(TrainConfig(enable_multi_gpu=True), gpus, num_cores())
     if world_size is None:

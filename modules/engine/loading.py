@@ -7,7 +7,7 @@ with `__getitems__`, and per worker for iterable datasets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from torch.utils.data.distributed import DistributedSampler
 from modules.config.errors import UserError
 from modules.data.draws import torch_seed
 from modules.distributed.Runtime import Runtime
-from modules.engine.EpochPlan import EpochPlan, Key, PrivateRandomState, StepKeys, seed_generators, seeded
+from modules.engine.EpochPlan import Epoch, EpochPlan, Key, PrivateRandomState, seed_generators, seeded
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class MapDatasetSource:
     def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
         planned = self._plan.epoch(epoch)
         self._num_steps = len(planned)
-        self._keys.steps, self._keys.first = planned, first
+        self._keys.epoch, self._keys.first = planned, first
         self._loader.generator.manual_seed(torch_seed(self._seed, epoch, "workers"))
         batches = iter(self._loader)
         for number in range(first, len(planned)):
@@ -132,8 +132,9 @@ class PreShardedSource:
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
         for sampler in (self._loader.sampler, self._loader.batch_sampler):
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
+            set_epoch = getattr(sampler, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
         with seeded(self._seed, epoch, self._runtime.rank, "workers"):
             batches = iter(self._loader)  # this draws the seeds of the workers
         lengths = self._runtime.gather(len(self._loader), "counting batches")
@@ -170,9 +171,11 @@ class IterableSource:
             yield LoadedStep(own or [group[0]], padding=not own)
 
     def num_steps(self) -> int | None:
+        if not isinstance(self._batches, Sized):
+            return None
         try:
             return -(-len(self._batches) // (self._runtime.world_size * self._accumulation))
-        except TypeError:
+        except TypeError:  # raised by containers of something without a length
             return None
 
 
@@ -226,11 +229,13 @@ class _EpochKeys:
     """A batch sampler over the keys of the current epoch."""
 
     def __init__(self) -> None:
-        self.steps: Sequence[StepKeys] = []
+        self.epoch: Epoch | None = None
         self.first = 0
 
     def __iter__(self) -> Iterator[list[Key]]:
-        return (keys for number in range(self.first, len(self.steps)) for keys in self.steps[number].micro_batches)
+        epoch = self.epoch
+        assert epoch is not None  # `MapDatasetSource.steps` sets it before the loader asks for keys
+        return (keys for number in range(self.first, len(epoch)) for keys in epoch[number].micro_batches)
 
 
 class _FlatKeys:
@@ -254,8 +259,9 @@ class _SeededDataset(Dataset):
         return self._make([key], lambda: self._dataset[key.index])
 
     def __getitems__(self, keys: list[Key]) -> list[Any]:
-        if callable(getattr(self._dataset, "__getitems__", None)):
-            return self._make(keys, lambda: self._dataset.__getitems__([key.index for key in keys]))
+        get_items = getattr(self._dataset, "__getitems__", None)
+        if callable(get_items):
+            return self._make(keys, lambda: get_items([key.index for key in keys]))
         with seeded(0):
             return [self._seeded_item(key) for key in keys]
 

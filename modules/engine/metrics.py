@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -15,7 +15,17 @@ from modules.distributed.Runtime import Runtime
 Metric = Callable[[Any, Any], Tensor | tuple[Any, Any]]
 
 
-def is_torchmetric(metric: Any) -> bool:
+class TorchMetric(Protocol):
+    """What the metrics of torchmetrics have in common."""
+
+    def update(self, output: Any, target: Any) -> None: ...
+
+    def compute(self) -> Any: ...
+
+    def reset(self) -> None: ...
+
+
+def is_torchmetric(metric: Any) -> TypeGuard[TorchMetric]:
     """Whether `metric` accumulates its own state, like those of torchmetrics."""
     return all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset"))
 

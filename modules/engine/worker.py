@@ -50,7 +50,7 @@ def distributed_train_worker(
         TrainingEngine.setup_distributed(rank, world_size)
     torch.manual_seed(engine_kwargs.get("seed", 42))
     engine = TrainingEngine(model_fn(), distributed=is_distributed, world_size=world_size, **engine_kwargs)
-    loading = {
+    loading: dict[str, Any] = {
         "batch_size": batch_size,
         "num_workers": num_workers,
         "persistent_workers": num_workers > 0,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from diffusers.models.modeling_utils import ModelMixin
+    from torch import Tensor
 
 
 class Posterior(Protocol):
@@ -29,19 +30,19 @@ class Posterior(Protocol):
         """The KL divergence from the standard normal distribution, summed over some axes of each sample."""
 
 
-def encode_to_distribution(vae: nn.Module, pixels_BCHW: Tensor) -> Posterior:
+def encode_to_distribution(vae: ModelMixin, pixels_BCHW: Tensor) -> Posterior:
     return vae.encode(pixels_BCHW).latent_dist
 
 
-def decode(vae: nn.Module, raw_BCHW: Tensor) -> Tensor:
+def decode(vae: ModelMixin, raw_BCHW: Tensor) -> Tensor:
     return vae.decode(raw_BCHW, return_dict=False)[0]
 
 
-def scaling_and_shift(vae: nn.Module) -> tuple[float, float]:
+def scaling_and_shift(vae: ModelMixin) -> tuple[float, float]:
     return getattr(vae.config, "shift_factor", None) or 0.0, vae.config.scaling_factor
 
 
-def shape_by_blocks(vae: nn.Module, width: int, height: int, num_frames: int) -> tuple[int, ...]:
+def shape_by_blocks(vae: ModelMixin, width: int, height: int, num_frames: int) -> tuple[int, ...]:
     """The latent shape of a VAE whose levels, except the last, halve the image."""
     factor = 2 ** (len(vae.config.block_out_channels) - 1)
     return vae.config.latent_channels, height // factor, width // factor
@@ -59,7 +60,7 @@ class Codec:
     shape: (vae, width in pixels, height in pixels, number of frames) -> shape of the latents of one sample.
     """
 
-    stats: Callable[[nn.Module], tuple[float | Tensor, float | Tensor]] = scaling_and_shift
-    encode: Callable[[nn.Module, Tensor], Posterior] = encode_to_distribution
-    decode: Callable[[nn.Module, Tensor], Tensor] = decode
-    shape: Callable[[nn.Module, int, int, int], tuple[int, ...]] = shape_by_blocks
+    stats: Callable[[ModelMixin], tuple[float | Tensor, float | Tensor]] = scaling_and_shift
+    encode: Callable[[ModelMixin, Tensor], Posterior] = encode_to_distribution
+    decode: Callable[[ModelMixin, Tensor], Tensor] = decode
+    shape: Callable[[ModelMixin, int, int, int], tuple[int, ...]] = shape_by_blocks

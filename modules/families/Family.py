@@ -17,20 +17,27 @@ from modules.families.PublishedModel import PublishedModel
 from modules.families.TextEncoding import Conditioning, TextEncoding
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from diffusers.models.modeling_utils import ModelMixin
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
 class DenoiserCall:
     """The arguments of one forward pass, from which a family's `inputs` builds those of the denoiser."""
 
-    denoiser: nn.Module
+    denoiser: ModelMixin
     latents: Tensor  # noised, normalized and packed
     timestep: Tensor  # [B], 0..1000
     text: Conditioning  # batched outputs of TextEncoding by name
     shape: tuple[int, ...]  # of the latents before packing: [B, C, H, W] or [B, C, F, H, W]
     sizes: Tensor | None = None  # [B, 6], as in Batch; None unless the family `takes_sizes`
     guidance: Tensor | None = None  # [B], float32; None unless the family `takes_guidance`
+
+    def text_tensor(self, name: str) -> Tensor:
+        """An output of the text encoding that is one tensor, as all are unless the family collates them to lists."""
+        value = self.text[name]
+        assert not isinstance(value, list)
+        return value
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,7 @@ class Family:
     output: Callable[[DenoiserCall, Any], Tensor] = lambda call, output: output
     pack: Callable[[Tensor], Tensor] = lambda latents: latents
     unpack: Callable[[Tensor, tuple[int, ...]], Tensor] = lambda packed, shape: packed
-    adapt: Callable[[nn.Module], None] = lambda denoiser: None
+    adapt: Callable[[ModelMixin], None] = lambda denoiser: None
     experts: Callable[[Mapping[str, Any]], Mapping[str, tuple[float, float]]] | None = None
     codec: Codec = field(default_factory=Codec)
     unquantized: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

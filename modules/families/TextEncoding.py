@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,7 +54,7 @@ class TextEncoding:
         return {**self.options, **({} if prompt else self.empty_options)}
 
 
-def collate_text(text: TextEncoding, records: list[Mapping[str, Tensor]]) -> dict[str, Tensor | list[Tensor]]:
+def collate_text(text: TextEncoding, records: Sequence[Mapping[str, Tensor]]) -> Conditioning:
     """Combines the conditioning of single prompts into that of a batch."""
     import torch
     from torch.nn.utils.rnn import pad_sequence

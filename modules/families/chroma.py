@@ -11,12 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall
-from modules.families.flux1 import FLUX1
+from modules.families.flux1 import FLUX1, FLUX1_MODEL
 from modules.families.packing import token_positions
 from modules.families.PublishedModel import T5_XXL, Component
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
+    from diffusers.models.modeling_utils import ModelMixin
     from torch import nn
 
 _Inputs = tuple[tuple[Any, ...], dict[str, Any]]
@@ -25,7 +26,7 @@ _Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
     import torch
 
-    latents, text, mask = call.latents, call.text["prompt_embeds"], call.text["prompt_attention_mask"]
+    latents, text, mask = call.latents, call.text_tensor("prompt_embeds"), call.text_tensor("prompt_attention_mask")
     height, width = call.shape[-2:]
     return {
         "hidden_states": latents,
@@ -37,7 +38,7 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
     }
 
 
-def _adapt(denoiser: nn.Module) -> None:
+def _adapt(denoiser: ModelMixin) -> None:
     """Corrects two faults of diffusers 0.42.
 
     The pipeline's mask of 0.0 and 1.0 is added to the attention's logits instead of masking (diffusers #13619), and
@@ -99,7 +100,7 @@ CHROMA = replace(
     caption_bytes=512 * (4096 + 1) * 4,
     typical_bytes=55e9,
     published=replace(
-        FLUX1.published,
+        FLUX1_MODEL,
         denoiser=Component("diffusers.ChromaTransformer2DModel"),
         text_encoders=((T5_XXL, 512),),
         text={"prompt_embeds": (512, 4096), "prompt_attention_mask": (512,)},

@@ -28,7 +28,7 @@ _FIXED = {
 }
 
 
-def encode_text(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> dict[str, Tensor | list[Tensor]]:
+def encode_text(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> Conditioning:
     """The conditioning of a batch of prompts, on the device of the encoders.
 
     Gradients flow if the caller enables them. Names are those of `family.text.outputs` and, for padded texts,
@@ -46,7 +46,7 @@ def encode_records(family: Family, pipe: DiffusionPipeline, prompts: list[str]) 
         groups = [[number for number in numbers if bool(prompts[number]) is spoken] for spoken in (True, False)]
     else:
         groups = [list(numbers)]
-    records = {}
+    records: dict[int, dict[str, Tensor]] = {}
     for group in filter(None, groups):
         records |= dict(zip(group, _encode(family, pipe, [prompts[number] for number in group]), strict=True))
     return [records[number] for number in numbers]
@@ -88,9 +88,13 @@ def is_unconditional_zero(pipe: DiffusionPipeline) -> bool:
     return bool(pipe.config.get("force_zeros_for_empty_prompt", False))
 
 
-def zeroed(text: Conditioning, rows: Tensor) -> dict[str, Tensor]:
+def zeroed(text: Conditioning, rows: Tensor) -> Conditioning:
     """`text` with zeros in the rows marked by `rows`, bool[B]. text: tensors only, no lists."""
-    return {name: value.masked_fill(rows.view(-1, *[1] * (value.dim() - 1)), 0) for name, value in text.items()}
+    zeros: dict[str, Tensor | list[Tensor]] = {}
+    for name, value in text.items():
+        assert not isinstance(value, list)
+        zeros[name] = value.masked_fill(rows.view(-1, *[1] * (value.dim() - 1)), 0)
+    return zeros
 
 
 def _no_float16(device: torch.device) -> AbstractContextManager:

@@ -14,8 +14,9 @@ from modules.families.TextEncoding import TextEncoding
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
-    text, mask = call.text["prompt_embeds"], call.text.get("mask")
-    lengths = text.new_full((len(text),), text.shape[1]) if mask is None else mask.sum(1)
+    text = call.text_tensor("prompt_embeds")
+    has_padding = "mask" in call.text
+    lengths = call.text_tensor("mask").sum(1) if has_padding else text.new_full((len(text),), text.shape[1])
     return {
         "hidden_states": call.latents,
         "timestep": call.timestep,

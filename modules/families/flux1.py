@@ -14,7 +14,7 @@ from modules.families.TextEncoding import TextEncoding
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
-    latents, text = call.latents, call.text["prompt_embeds"]
+    latents, text = call.latents, call.text_tensor("prompt_embeds")
     height, width = call.shape[-2:]
     return {
         "hidden_states": latents,
@@ -26,6 +26,14 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
         "img_ids": token_positions(height // 2, width // 2, like=latents),
     }
 
+
+FLUX1_MODEL = PublishedModel(
+    denoiser=Component("diffusers.FluxTransformer2DModel", {"guidance_embeds": True}),
+    vae=KL_VAE_16,
+    text_encoders=((CLIP_L, 77), (T5_XXL, 512)),
+    text={"prompt_embeds": (512, 4096), "pooled_prompt_embeds": (768,)},
+    side=1024,
+)
 
 FLUX1 = Family(
     name="flux1",
@@ -71,12 +79,6 @@ FLUX1 = Family(
     caption_bytes=(512 * 4096 + 768) * 4,
     typical_bytes=67.5e9,
     unused=("image_encoder", "feature_extractor"),
-    published=PublishedModel(
-        denoiser=Component("diffusers.FluxTransformer2DModel", {"guidance_embeds": True}),
-        vae=KL_VAE_16,
-        text_encoders=((CLIP_L, 77), (T5_XXL, 512)),
-        text={"prompt_embeds": (512, 4096), "pooled_prompt_embeds": (768,)},
-        side=1024,
-    ),
+    published=FLUX1_MODEL,
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "t5xxl"},
 )

@@ -19,7 +19,7 @@ from modules.families.TextEncoding import TextEncoding
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
     import torch
 
-    text, (height, width) = call.text["prompt_embeds"], call.shape[-2:]
+    text, (height, width) = call.text_tensor("prompt_embeds"), call.shape[-2:]
     # four coordinates: image, row, column and position in the text
     image_positions = torch.nn.functional.pad(token_positions(height, width, like=call.timestep), (0, 1))
     text_positions = torch.nn.functional.pad(torch.arange(text.shape[1], device=text.device)[:, None], (3, 0))
@@ -32,6 +32,14 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
         "img_ids": image_positions,
     }
 
+
+_DEV_MODEL = PublishedModel(
+    denoiser=Component("diffusers.Flux2Transformer2DModel"),
+    vae=Component("diffusers.AutoencoderKLFlux2"),
+    text_encoders=((Component("transformers.Mistral3ForConditionalGeneration", {}, "Mistral3Config"), 512),),
+    text={"prompt_embeds": (512, 15360)},
+    side=1024,
+)
 
 FLUX2_DEV = Family(
     name="flux2_dev",
@@ -67,13 +75,7 @@ FLUX2_DEV = Family(
     caption_bytes=512 * 15360 * 4,
     typical_bytes=226e9,
     partly_unused=("text_encoder",),  # the layers above those that the denoiser reads
-    published=PublishedModel(
-        denoiser=Component("diffusers.Flux2Transformer2DModel"),
-        vae=Component("diffusers.AutoencoderKLFlux2"),
-        text_encoders=((Component("transformers.Mistral3ForConditionalGeneration", {}, "Mistral3Config"), 512),),
-        text={"prompt_embeds": (512, 15360)},
-        side=1024,
-    ),
+    published=_DEV_MODEL,
 )
 
 # the 9B model, the larger of the two, with Qwen3-8B
@@ -102,7 +104,7 @@ FLUX2_KLEIN = replace(
     caption_bytes=512 * 12288 * 4,
     typical_bytes=69e9,
     published=replace(
-        FLUX2_DEV.published,
+        _DEV_MODEL,
         denoiser=Component("diffusers.Flux2Transformer2DModel", _KLEIN_9B),
         text_encoders=((Component("transformers.Qwen3ForCausalLM", _QWEN_3_8B, "Qwen3Config"), 512),),
         text={"prompt_embeds": (512, 12288)},

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from diffusers.models.modeling_utils import ModelMixin
+    from torch import Tensor
 
     from modules.families.Codec import Posterior
 
 
-def channel_stats(vae: nn.Module) -> tuple[Tensor, Tensor]:
+def channel_stats(vae: ModelMixin) -> tuple[Tensor, Tensor]:
     """(shift, scale) of each channel, from the VAE's config."""
     import torch
 
@@ -23,9 +24,9 @@ def channel_stats(vae: nn.Module) -> tuple[Tensor, Tensor]:
     return mean, 1.0 / std
 
 
-def encode_frame(vae: nn.Module, pixels_BCHW: Tensor) -> Posterior:
+def encode_frame(vae: ModelMixin, pixels_BCHW: Tensor) -> Posterior:
     return vae.encode(pixels_BCHW.unsqueeze(2)).latent_dist
 
 
-def decode_frame(vae: nn.Module, raw_BCFHW: Tensor) -> Tensor:
+def decode_frame(vae: ModelMixin, raw_BCFHW: Tensor) -> Tensor:
     return vae.decode(raw_BCFHW, return_dict=False)[0].squeeze(2)

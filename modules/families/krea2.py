@@ -19,7 +19,7 @@ _ATTENTION = ("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_gate", "attn.to_ou
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
     import torch
 
-    text, (height, width) = call.text["prompt_embeds"], call.shape[-2:]
+    text, (height, width) = call.text_tensor("prompt_embeds"), call.shape[-2:]
     image_positions = token_positions(height // 2, width // 2, like=call.timestep)
     return {
         "hidden_states": call.latents,

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from diffusers.models.modeling_utils import ModelMixin
     from torch import Tensor, nn
 
     from modules.families.Family import Family
 
 
-def encode_pixels(family: Family, vae: nn.Module, pixels_BCHW: Tensor) -> Tensor:
+def encode_pixels(family: Family, vae: ModelMixin, pixels_BCHW: Tensor) -> Tensor:
     """Normalized latents of images in [-1, 1]: the mode of the encoder's distribution, so that caching is exact."""
     with _safe_from_overflow(vae):
         raw = family.codec.encode(vae, pixels_BCHW.to(vae.device, vae.dtype)).mode()
@@ -23,33 +24,38 @@ def encode_pixels(family: Family, vae: nn.Module, pixels_BCHW: Tensor) -> Tensor
         return (raw - shift) * scale
 
 
-def decode_latents(family: Family, vae: nn.Module, latents: Tensor) -> Tensor:
+def decode_latents(family: Family, vae: ModelMixin, latents: Tensor) -> Tensor:
     """Decodes normalized latents to images [B, 3, H, W] in about [-1, 1]."""
     shift, scale = _stats(family, vae, latents)
     return family.codec.decode(vae, (latents / scale + shift).to(vae.dtype))
 
 
-def latent_shape(family: Family, vae: nn.Module, width: int, height: int) -> tuple[int, ...]:
+def latent_shape(family: Family, vae: ModelMixin, width: int, height: int) -> tuple[int, ...]:
     """The shape of the latents of one image. width, height: in pixels."""
     return family.codec.shape(vae, width, height, 1)
 
 
-def _stats(family: Family, vae: nn.Module, latents: Tensor) -> tuple[float | Tensor, float | Tensor]:
+def _stats(family: Family, vae: ModelMixin, latents: Tensor) -> tuple[float | Tensor, float | Tensor]:
     """Shift and scale; tensors are moved to the device and dtype of the latents."""
     shift, scale = family.codec.stats(vae)
-    return tuple(value.to(latents) if hasattr(value, "to") else value for value in (shift, scale))
+    return _like(shift, latents), _like(scale, latents)
+
+
+def _like(value: float | Tensor, latents: Tensor) -> float | Tensor:
+    return value if isinstance(value, int | float) else value.to(latents)
 
 
 @contextlib.contextmanager
-def _safe_from_overflow(vae: nn.Module) -> Iterator[None]:
+def _safe_from_overflow(vae: ModelMixin) -> Iterator[None]:
     """Context in which a float16 VAE computes in float32 if its config has `force_upcast`, to avoid overflow."""
     import torch
 
     if vae.dtype != torch.float16 or not vae.config.get("force_upcast"):
         yield
         return
-    vae.to(torch.float32)
+    module: nn.Module = vae  # diffusers declares its own `to` without the binding to the module
+    module.to(torch.float32)
     try:
         yield
     finally:
-        vae.to(torch.float16)  # restores the same bits
+        module.to(torch.float16)  # restores the same bits

@@ -26,7 +26,7 @@ _QWEN_3_2B = Component(
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
-    text, (height, width) = call.text["prompt_embeds"], call.shape[-2:]
+    text, (height, width) = call.text_tensor("prompt_embeds"), call.shape[-2:]
     text_positions = token_positions(1, text.shape[1], like=call.timestep)
     text_positions[:, 1] = text_positions[:, 2]  # along the diagonal of the image
     return {

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from modules.families.Codec import Codec, Posterior, decode, encode_to_distribution, shape_by_blocks
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from diffusers.models.modeling_utils import ModelMixin
+    from torch import Tensor
 
 
 def patch_2x2(cells_BCHW: Tensor) -> Tensor:
@@ -49,18 +50,18 @@ def patched_codec(
     eps: added to the variances; None for that in the VAE's config.
     """
 
-    def encode(vae: nn.Module, pixels_BCHW: Tensor) -> Posterior:
+    def encode(vae: ModelMixin, pixels_BCHW: Tensor) -> Posterior:
         cells = encode_to_distribution(vae, pixels_BCHW)
         mean, std = patch(cells.mean), patch(cells.std)
         return SimpleNamespace(mean=mean, std=std, mode=lambda: mean, kl=cells.kl)
 
-    def stats(vae: nn.Module) -> tuple[Tensor, Tensor]:
+    def stats(vae: ModelMixin) -> tuple[Tensor, Tensor]:
         variance = vae.bn.running_var + (vae.config.batch_norm_eps if eps is None else eps)
         return vae.bn.running_mean.view(1, -1, 1, 1), variance.rsqrt().view(1, -1, 1, 1)
 
     return Codec(stats, encode, lambda vae, raw_BCHW: decode(vae, unpatch(raw_BCHW)), _shape)
 
 
-def _shape(vae: nn.Module, width: int, height: int, num_frames: int) -> tuple[int, ...]:
+def _shape(vae: ModelMixin, width: int, height: int, num_frames: int) -> tuple[int, ...]:
     channels, height, width = shape_by_blocks(vae, width, height, num_frames)
     return channels * 4, height // 2, width // 2

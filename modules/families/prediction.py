@@ -81,7 +81,11 @@ def _call(family: Family, call: DenoiserCall) -> Tensor:
 
 def _cast(value: Tensor | list[Tensor], dtype: torch.dtype) -> Tensor | list[Tensor]:
     if isinstance(value, list):
-        return [_cast(item, dtype) for item in value]
+        return [_cast_tensor(item, dtype) for item in value]
+    return _cast_tensor(value, dtype)
+
+
+def _cast_tensor(value: Tensor, dtype: torch.dtype) -> Tensor:
     return value.to(dtype) if value.is_floating_point() else value
 
 

@@ -15,10 +15,11 @@ from modules.families.PublishedModel import QWEN_2_5_VL, Component, PublishedMod
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from diffusers.models.modeling_utils import ModelMixin
+    from torch import Tensor
 
 
-def _shape(vae: nn.Module, width: int, height: int, num_frames: int) -> tuple[int, ...]:
+def _shape(vae: ModelMixin, width: int, height: int, num_frames: int) -> tuple[int, ...]:
     downsamples = vae.config.temperal_downsample
     frames = (num_frames - 1) // 2 ** sum(downsamples) + 1
     return vae.config.z_dim, frames, height // 2 ** len(downsamples), width // 2 ** len(downsamples)

@@ -39,6 +39,8 @@ def family_of_pipeline(pipe: DiffusionPipeline) -> Family | None:
 def adapt_denoisers(pipe: DiffusionPipeline) -> None:
     """Applies `Family.adapt` to the denoisers of a pipeline that diffusers has loaded."""
     family = family_of_pipeline(pipe)
-    for name in family.denoisers if family else ():
+    if family is None:
+        return
+    for name in family.denoisers:
         if getattr(pipe, name) is not None:
             family.adapt(getattr(pipe, name))

@@ -14,7 +14,8 @@ from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from diffusers.models.modeling_utils import ModelMixin
+    from torch import Tensor
 
 _INSTRUCTION = [
     "Given a user prompt, generate an 'Enhanced prompt' that provides detailed visual descriptions suitable "
@@ -35,13 +36,13 @@ _INSTRUCTION = [
 _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
 
 
-def _encode(vae: nn.Module, pixels_BCHW: Tensor) -> SimpleNamespace:
+def _encode(vae: ModelMixin, pixels_BCHW: Tensor) -> SimpleNamespace:
     """The autoencoder is deterministic."""
     latents = vae.encode(pixels_BCHW).latent
     return SimpleNamespace(mode=lambda: latents)
 
 
-def _shape(vae: nn.Module, width: int, height: int, num_frames: int) -> tuple[int, ...]:
+def _shape(vae: ModelMixin, width: int, height: int, num_frames: int) -> tuple[int, ...]:
     factor = 2 ** (len(vae.config.encoder_block_out_channels) - 1)
     return vae.config.latent_channels, height // factor, width // factor
 

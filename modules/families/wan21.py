@@ -14,13 +14,13 @@ from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
-    from torch import nn
+    from diffusers.models.modeling_utils import ModelMixin
 
 ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
 MLP = ("ffn.net.0.proj", "ffn.net.2")
 
 
-def _shape(vae: nn.Module, width: int, height: int, num_frames: int) -> tuple[int, ...]:
+def _shape(vae: ModelMixin, width: int, height: int, num_frames: int) -> tuple[int, ...]:
     config = vae.config
     frames = (num_frames - 1) // config.scale_factor_temporal + 1
     return config.z_dim, frames, height // config.scale_factor_spatial, width // config.scale_factor_spatial
@@ -33,6 +33,23 @@ def wan_inputs(call: DenoiserCall) -> dict[str, Any]:
         "encoder_hidden_states": call.text["prompt_embeds"],
     }
 
+
+WAN_21_MODEL = PublishedModel(
+    denoiser=Component("diffusers.WanTransformer3DModel"),  # the 14B model, the larger of the two
+    vae=Component("diffusers.AutoencoderKLWan"),
+    text_encoders=(
+        (
+            Component(
+                "transformers.UMT5EncoderModel",
+                {"vocab_size": 256384, "d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64},
+                "UMT5Config",
+            ),
+            512,
+        ),
+    ),
+    text={"prompt_embeds": (512, 4096)},
+    side=1024,
+)
 
 WAN_21 = Family(
     name="wan21",
@@ -57,20 +74,5 @@ WAN_21 = Family(
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=512 * 4096 * 4,
     typical_bytes=80e9,
-    published=PublishedModel(
-        denoiser=Component("diffusers.WanTransformer3DModel"),  # the 14B model, the larger of the two
-        vae=Component("diffusers.AutoencoderKLWan"),
-        text_encoders=(
-            (
-                Component(
-                    "transformers.UMT5EncoderModel",
-                    {"vocab_size": 256384, "d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64},
-                    "UMT5Config",
-                ),
-                512,
-            ),
-        ),
-        text={"prompt_embeds": (512, 4096)},
-        side=1024,
-    ),
+    published=WAN_21_MODEL,
 )

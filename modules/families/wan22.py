@@ -13,7 +13,7 @@ from typing import Any
 
 from modules.families.Family import DenoiserCall
 from modules.families.PublishedModel import Component
-from modules.families.wan21 import ATTENTION, MLP, WAN_21, wan_inputs
+from modules.families.wan21 import ATTENTION, MLP, WAN_21, WAN_21_MODEL, wan_inputs
 
 
 def _inputs_by_token(call: DenoiserCall) -> dict[str, Any]:
@@ -37,7 +37,7 @@ WAN_22_5B = replace(
     latent_bytes_per_pixel=48 * 4 / 16**2,
     typical_bytes=45e9,
     published=replace(
-        WAN_21.published,
+        WAN_21_MODEL,
         denoiser=Component(
             "diffusers.WanTransformer3DModel",
             {"in_channels": 48, "out_channels": 48, "num_layers": 30, "num_attention_heads": 24, "ffn_dim": 14336},

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from modules.data.Batch import Batch
 from modules.diffusion.loss_weights import cosmap, debiased_estimation, min_snr_gamma, sigma_sqrt
 from modules.diffusion.losses import LossMix, huber_delta, masked_mean, per_sample
 from modules.diffusion.metrics import agreement, loss_by_quarter
+from modules.diffusion.objectives import Ddpm
 from modules.families.conditioning import encode_text, zeroed
 from modules.families.prediction import objective_of, predict
 from modules.methods.frozen import adapted_layers, without_adapters
@@ -21,6 +21,8 @@ from modules.weights.BaseModel import BaseModel
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
+    from modules.families.TextEncoding import Conditioning
+    from modules.methods.frozen import AdaptedLayer
 
 
 class DenoisingLoss(Loss):
@@ -39,14 +41,17 @@ class DenoisingLoss(Loss):
         self._objective = objective_of(base.family, base.pipe.scheduler.config, base.device)
         if base.config.gradient_checkpointing:  # even a frozen denoiser passes gradients on to the text
             for name in base.family.denoisers:
-                base.module(name).enable_gradient_checkpointing()
+                base.denoiser(name).enable_gradient_checkpointing()
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
-        noised, timestep, target = self._objective.noise(batch.latents, batch.noise, batch.u)
+        latents = batch.latents
+        assert latents is not None  # only the VAE trains on pixels
+        noised, timestep, target = self._objective.noise(latents, batch.noise, batch.u)
         if batch.input_noise is not None:
-            noised = self._objective.noise(batch.latents, batch.input_noise, batch.u).latents
+            noised = self._objective.noise(latents, batch.input_noise, batch.u).latents
         frozen = self._frozen_prediction(batch, noised, timestep)
         if batch.prior is not None:
+            assert frozen is not None  # predicted for batches with `prior`
             target = torch.where(per_sample(batch.prior, target), frozen.to(target.dtype), target)
         prediction = self._predict(batch, noised, timestep)
         losses = self._losses(batch, prediction, target, frozen) * batch.weight
@@ -57,7 +62,7 @@ class DenoisingLoss(Loss):
         inputs = (noised, timestep, self._text(batch), batch.sizes, self._guidance, host_timestep)
         return predict(self.base.family, self.base.pipe, *inputs)
 
-    def _text(self, batch: Batch) -> Mapping[str, Tensor]:
+    def _text(self, batch: Batch) -> Conditioning:
         text = batch.text if batch.text is not None else encode_text(self.base.family, self.base.pipe, batch.prompts)
         return text if batch.unconditional is None else zeroed(text, batch.unconditional)
 
@@ -70,7 +75,7 @@ class DenoisingLoss(Loss):
             return self._predict(batch, noised, timestep)
 
     @cached_property
-    def _adapted_layers(self) -> list[nn.Module]:
+    def _adapted_layers(self) -> list[AdaptedLayer]:
         return adapted_layers(self.children())
 
     def _losses(self, batch: Batch, prediction: Tensor, target: Tensor, frozen: Tensor | None) -> Tensor:
@@ -85,6 +90,7 @@ class DenoisingLoss(Loss):
         else:
             losses = masked_mean(error, batch.mask, config.unmasked_weight, config.normalize_masked_area_loss)
             if config.masked_prior_preservation_weight:
+                assert frozen is not None  # predicted for batches with a mask
                 error = self._mix.error(prediction, frozen, delta)
                 outside = masked_mean(error, 1 - batch.mask, 0.0, config.normalize_masked_area_loss)
                 losses = losses + config.masked_prior_preservation_weight * outside
@@ -92,11 +98,14 @@ class DenoisingLoss(Loss):
         return losses if weight is None else losses * weight
 
     def _timestep_weight(self, u: Tensor) -> Tensor | None:
+        objective = self._objective
         match self._config.weighting:
             case "min_snr_gamma":
-                return min_snr_gamma(self._objective.snr(u), self._config.snr_gamma, self._objective.prediction_type)
+                assert isinstance(objective, Ddpm)  # the settings refuse it for flow models, as the next one
+                return min_snr_gamma(objective.snr(u), self._config.snr_gamma, objective.prediction_type)
             case "debiased":
-                return debiased_estimation(self._objective.snr(u), self._objective.prediction_type)
+                assert isinstance(objective, Ddpm)
+                return debiased_estimation(objective.snr(u), objective.prediction_type)
             case "sigma_sqrt":
                 return sigma_sqrt(u)
             case "cosmap":

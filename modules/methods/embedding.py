@@ -22,7 +22,7 @@ from modules.session.names import safe_file_name
 from modules.weights.embedding_files import find_prompt_end, save_embedding, token_names
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from modules.config.EmbeddingConfig import EmbeddingConfig
     from modules.config.TrainConfig import TrainConfig
@@ -39,8 +39,7 @@ class Embedding(Method):
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         # The encoders stay in evaluation mode, because T5 has dropout and only the new words are trained.
         for name in trained_in(self, base, config):
-            tokenizer = base.module(base.family.tokenizer_of(name))
-            add_words(base.module(name), tokenizer, config.embeddings)
+            add_words(base.text_encoder(name), base.tokenizer_of(name), config.embeddings)
 
     def loss(self, base: BaseModel, config: TrainConfig) -> EmbeddingLoss:
         return EmbeddingLoss(base, list(trained_in(self, base, config)), config)
@@ -52,7 +51,7 @@ class Embedding(Method):
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
     ) -> list[Path]:
         dtype = getattr(torch, config.output.dtype)
-        words = {part: new_words(base.module(part)) for part in trained_in(self, base, config)}
+        words = {part: new_words(base.text_encoder(part)) for part in trained_in(self, base, config)}
         written = []
         for number, embedding in enumerate(config.embeddings):
             path = folder / name / f"{safe_file_name(embedding.title)}.safetensors"
@@ -61,7 +60,7 @@ class Embedding(Method):
         return written
 
     def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
-        words = (new_words(base.module(part)) for part in trained_in(self, base, config))
+        words = (new_words(base.text_encoder(part)) for part in trained_in(self, base, config))
         return sum(module.new.weight.numel() for module in words) * getattr(torch, config.output.dtype).itemsize
 
 
@@ -87,6 +86,8 @@ class NewWords(nn.Module):
     spans: the new rows of each word.
     """
 
+    lengths: Tensor
+
     def __init__(self, old: nn.Embedding, first: int, initial: Tensor, lengths: Tensor, spans: list[slice]):
         super().__init__()
         self.old = old
@@ -96,7 +97,7 @@ class NewWords(nn.Module):
         self.register_buffer("lengths", lengths, persistent=False)
 
     @property
-    def weight(self) -> nn.Parameter:
+    def weight(self) -> Tensor:
         """The old rows, for code that asks an embedding for its width, dtype or device."""
         return self.old.weight
 
@@ -114,17 +115,22 @@ class NewWords(nn.Module):
         return torch.where(is_new[..., None], new.to(old.dtype), old)
 
 
-def new_words(encoder: nn.Module) -> NewWords:
-    return encoder.get_input_embeddings()
+def new_words(encoder: PreTrainedModel) -> NewWords:
+    """What `add_words` has given the encoder."""
+    words = encoder.get_input_embeddings()
+    assert isinstance(words, NewWords)
+    return words
 
 
-def add_words(encoder: nn.Module, tokenizer: PreTrainedTokenizerBase, embeddings: list[EmbeddingConfig]) -> None:
+def add_words(encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, embeddings: list[EmbeddingConfig]) -> None:
     """Gives tokenizer and encoder a token for each vector of each word, which starts as its initial text's tokens.
 
     Raises UserError for a word that the tokenizer knows, and for an initial text without a token.
     """
     old = encoder.get_input_embeddings()
-    rows, lengths, spans, names = [], [], [], []
+    assert isinstance(old, nn.Embedding)
+    rows, lengths, spans = [], [], []
+    names: list[str] = []
     mean_length = old.weight.detach().float().norm(dim=1).mean().item()
     for number, embedding in enumerate(embeddings):
         _check_new(tokenizer, number, embedding)
@@ -135,6 +141,7 @@ def add_words(encoder: nn.Module, tokenizer: PreTrainedTokenizerBase, embeddings
         lengths += [mean_length if embedding.preserve_norm else float("nan")] * embedding.vectors
     tokenizer.add_tokens(names)
     first = tokenizer.convert_tokens_to_ids(names[0])
+    assert isinstance(first, int)  # a list only for several tokens
     initial = torch.cat(rows)
     encoder.set_input_embeddings(NewWords(old, first, initial, initial.new_tensor(lengths), spans))
     find_prompt_end(encoder, tokenizer)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -47,7 +47,8 @@ class Full(Method):
                 module.get_submodule(layer).requires_grad_(False)
             if base.device.type == "cpu" and not all(param.requires_grad for param in module.parameters()):
                 # on the CPU, torch 2.13 crashes in a trained channels-last GroupNorm that follows frozen layers
-                module.to(memory_format=torch.contiguous_format)
+                # torch declares `to` without this argument
+                cast("Callable[..., nn.Module]", module.to)(memory_format=torch.contiguous_format)
             prepare_for_training(module, config.model.gradient_checkpointing)
 
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from modules.methods.layers import check_patterns, matching_layers, preset_layer
 from modules.methods.lora_start import add_started_adapter, read_start
 from modules.methods.Method import Method
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
-from modules.weights.lora_files import check_lora, save_lora
+from modules.weights.lora_files import LoraFormat, check_lora, save_lora
 
 if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
     from modules.methods.layers import Preset
     from modules.weights.BaseModel import BaseModel
+    from modules.weights.libraries import Model
 
 MAGNITUDE = "lora_magnitude_vector"  # peft's name for the magnitude that DoRA trains
 
@@ -76,7 +77,7 @@ class Lora(Method):
         num_files = 2 if _formats(base, config) == "both" else 1
         return num_files * numbers * getattr(torch, config.output.dtype).itemsize
 
-    def _adapted(self, base: BaseModel, config: TrainConfig) -> dict[str, nn.Module]:
+    def _adapted(self, base: BaseModel, config: TrainConfig) -> dict[str, Model]:
         return {part: base.module(part) for part in trained_in(self, base, config)}
 
 
@@ -84,7 +85,7 @@ METHOD = Lora()
 
 
 def target_modules(
-    family: Family, component: str, module: nn.Module, targets: str, part: PartConfig | None = None
+    family: Family, component: str, module: nn.Module, targets: Preset, part: PartConfig | None = None
 ) -> list[str]:
     """The layers of a component that get an adapter, as full names.
 
@@ -103,7 +104,7 @@ def _candidates(base: BaseModel, components: Collection[str], config: TrainConfi
     }
 
 
-def _formats(base: BaseModel, config: TrainConfig) -> str:
+def _formats(base: BaseModel, config: TrainConfig) -> LoraFormat:
     return config.output.format if base.family.single_file else "diffusers"
 
 
@@ -112,13 +113,13 @@ def _experts(family: Family) -> dict[str, str]:
     return dict.fromkeys(family.denoisers[1:], family.denoisers[0])
 
 
-def _add_adapter(family: Family, component: str, module: nn.Module, part: PartConfig, config: TrainConfig) -> None:
+def _add_adapter(family: Family, component: str, module: Model, part: PartConfig, config: TrainConfig) -> None:
     from peft import LoraConfig
 
     module.add_adapter(
         LoraConfig(
             r=config.lora.rank,
-            lora_alpha=config.lora.alpha,
+            lora_alpha=cast("int", config.lora.alpha),  # declared so, but any number is fine
             lora_dropout=config.lora.dropout,
             target_modules=target_modules(family, component, module, config.lora.targets, part),
             init_lora_weights="gaussian",

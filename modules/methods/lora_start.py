@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from modules.config.errors import UserError
 from modules.weights.errors import WeightsError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
+    from modules.weights.libraries import Model
 
 
 def read_start(family: Family, config: TrainConfig, trained: Collection[str]) -> Layers:
@@ -58,9 +59,7 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
     return layers
 
 
-def add_started_adapter(
-    module: nn.Module, component: str, layers: Mapping[str, LoraLayer], config: TrainConfig
-) -> None:
+def add_started_adapter(module: Model, component: str, layers: Mapping[str, LoraLayer], config: TrainConfig) -> None:
     """Adds the adapters of a file to a module, with the file's ranks, alphas and layers and the configured dropout.
 
     layers: by path, as in a diffusers LoRA file. Raises UserError if a layer does not fit the module.
@@ -77,7 +76,7 @@ def add_started_adapter(
     module.add_adapter(
         LoraConfig(
             r=rank,
-            lora_alpha=alpha,
+            lora_alpha=cast("int", alpha),  # declared so, but any number is fine
             rank_pattern={path: layer.rank for path, layer in named.items() if layer.rank != rank},
             alpha_pattern={path: layer.alpha for path, layer in named.items() if layer.alpha != alpha},
             lora_dropout=config.lora.dropout,
@@ -89,7 +88,7 @@ def add_started_adapter(
         for path, layer in named.items():
             adapted = module.get_submodule(path)
             values = {"lora_A": layer.down, "lora_B": layer.up}
-            if has_magnitude:
+            if layer.magnitude is not None:
                 values["lora_magnitude_vector"] = layer.magnitude
             for name, value in values.items():
                 parameter = getattr(adapted, name)[ADAPTER].weight

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from modules.config.errors import UserError
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
     from modules.methods.Method import Method
     from modules.weights.BaseModel import BaseModel
+    from modules.weights.libraries import Model
 
 
 def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> dict[str, PartConfig]:
@@ -65,13 +64,14 @@ def trained_in(method: Method, base: BaseModel, config: TrainConfig) -> dict[str
     return {name: part for name, part in parts.items() if name in base.component_names}
 
 
-def prepare_for_training(module: nn.Module, gradient_checkpointing: bool) -> None:
+def prepare_for_training(module: Model, gradient_checkpointing: bool) -> None:
     """Sets training mode and, if requested, gradient checkpointing."""
+    from diffusers.models.modeling_utils import ModelMixin
+
     module.train()
     if gradient_checkpointing:
-        # Methods of diffusers and transformers. Neither may use reentrant autograd, which DistributedDataParallel does
-        # not support.
-        if hasattr(module, "enable_gradient_checkpointing"):
+        # neither library may use reentrant autograd, which DistributedDataParallel does not support
+        if isinstance(module, ModelMixin):
             module.enable_gradient_checkpointing()
         elif hasattr(module, "activation_checkpointing_enable"):
             module.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})

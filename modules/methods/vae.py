@@ -29,7 +29,7 @@ class Vae(Method):
         return {name: PartConfig(train=True) for name in self.trainable(family)}
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
-        vae = base.module(base.family.vae)
+        vae = base.vae
         if config.model.mixed_precision == "fp16" and vae.config.get("force_upcast"):
             raise ConfigError(
                 f"model.mixed_precision 'fp16': the VAE of {config.model.base!r} overflows in float16 (its config has "
@@ -64,7 +64,8 @@ class VaeLoss(Loss):
         self._config = config
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
-        codec, vae = self.base.family.codec, self.base.module(self.base.family.vae)
+        codec, vae = self.base.family.codec, self.base.vae
+        assert batch.pixels is not None  # this method trains on pixels
         pixels = batch.pixels.to(vae.dtype)
         posterior = codec.encode(vae, pixels)
         latents = posterior.mean + posterior.std * batch.noise.to(posterior.mean.dtype)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from modules.weights.device_memory import free_memory
 from modules.weights.errors import WeightsError, loading_reason
@@ -27,11 +27,18 @@ from modules.weights.single_file import V_PREDICTION_MARK, ZERO_SNR_MARK
 
 if TYPE_CHECKING:
     import torch
+    from diffusers.loaders.single_file import FromSingleFileMixin
+    from diffusers.models.modeling_utils import ModelMixin
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import nn
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from modules.config.ModelConfig import ModelConfig
     from modules.families.Family import Family
+    from modules.weights.libraries import Model
+
+    class SingleFilePipeline(DiffusionPipeline, FromSingleFileMixin):
+        """What the pipelines of families that can be read from a single file are."""
 
 # The libraries whose classes a model may name; anything else would be code that comes with the model.
 LIBRARIES = ("diffusers", "transformers")
@@ -72,7 +79,8 @@ class BaseModel:
             self.path = self._local_folder()
             if info.kind == "hub":
                 check_fits(config.base, inspect_base(str(self.path)), family)
-            index = self._pipeline_class.load_config(self.path)
+            # declared as a pair, which it only is with return_unused_kwargs
+            index = cast("dict[str, Any]", self._pipeline_class.load_config(self.path))
             parts = {name: tuple(value) for name, value in index.items() if names_component(value)}
             # a component that the model lacks, such as the T5 of an SD 3, is stored as [null, null]
             self._classes = {
@@ -117,7 +125,11 @@ class BaseModel:
                 for name in names if on_device else ():
                     if hasattr(self.module(name), "parameters"):
                         self._quantize(name)
-                        self.module(name).to(self.device)
+                        self._move(name, self.device)
+
+    def _move(self, name: str, device: torch.device | str) -> None:
+        module: nn.Module = self.module(name)  # both libraries declare their own `to` without the binding to the module
+        module.to(device)
 
     def _quantize(self, name: str) -> None:
         quantization = quantization_of(self.family, name, self.config)
@@ -131,7 +143,7 @@ class BaseModel:
             if self.is_single_file:
                 for name in names:
                     if hasattr(self.module(name), "parameters"):
-                        self.module(name).to("cpu")
+                        self._move(name, "cpu")
             else:
                 self._components.update(dict.fromkeys(names))
                 self._quantized.difference_update(names)
@@ -175,8 +187,21 @@ class BaseModel:
             return [self.path, *(path for path in described if path.suffix in (".json", ".txt", ".model"))]
         return _files_below(self.path, names)
 
-    def module(self, name: str) -> nn.Module:
+    def module(self, name: str) -> Model:
         return getattr(self.pipe, name)
+
+    @property
+    def vae(self) -> ModelMixin:
+        return getattr(self.pipe, self.family.vae)
+
+    def denoiser(self, name: str) -> ModelMixin:
+        return getattr(self.pipe, name)
+
+    def text_encoder(self, name: str) -> PreTrainedModel:
+        return getattr(self.pipe, name)
+
+    def tokenizer_of(self, text_encoder: str) -> PreTrainedTokenizerBase:
+        return getattr(self.pipe, self.family.tokenizer_of(text_encoder))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -235,14 +260,15 @@ class BaseModel:
                 "run `pip install bitsandbytes`, or choose a base model that is not quantized."
             )
 
-    def _component_class(self, name: str) -> type:
+    def _component_class(self, name: str) -> type[Any]:
+        """A class of diffusers or transformers; models, tokenizers and schedulers have no base class in common."""
         library, class_name = self._classes[name]
         component_class = getattr(importlib.import_module(library), class_name, None) if library in LIBRARIES else None
         if component_class is None:
             raise self._component_error(name, f"there is no {library}.{class_name}")
         return component_class
 
-    def _check_vocabulary(self, name: str, component_class: type) -> None:
+    def _check_vocabulary(self, name: str, component_class: type[Any]) -> None:
         """Raises WeightsError for a tokenizer without vocabulary, which would be loaded as an empty one."""
         files = getattr(component_class, "vocab_files_names", {}).values()
         if files and not any((self.path / name / file).is_file() for file in files):
@@ -266,7 +292,7 @@ class BaseModel:
         ]
         unused = dict.fromkeys((*self.family.unused, *lacking))
         try:
-            pipe = self._pipeline_class.from_single_file(
+            pipe = cast("type[SingleFilePipeline]", self._pipeline_class).from_single_file(
                 str(self.path), torch_dtype=self.dtype, local_files_only=bool(options), **options, **unused
             )
         except NotImplementedError as error:  # casting tensors that have no data
@@ -325,7 +351,8 @@ class BaseModel:
 
                 for layer in component.modules():
                     if isinstance(layer, torch.nn.Conv2d):  # not Conv3d, which has five axes
-                        layer.to(memory_format=torch.channels_last)
+                        # torch declares `to` without this argument
+                        cast("Callable[..., nn.Module]", layer.to)(memory_format=torch.channels_last)
         return component
 
     def _new_pipe(self) -> DiffusionPipeline:
@@ -359,7 +386,7 @@ def _files_below(folder: Path, names: Iterable[str]) -> list[Path]:
 
 def _scheduler_by_marks(scheduler, names: Collection[str]):
     """The scheduler of a single file, changed as the marks among its tensor names say."""
-    marks = {
+    marks: dict[str, dict[str, Any]] = {
         V_PREDICTION_MARK: {"prediction_type": "v_prediction"},
         # trailing: sampling must start at the last timestep, which is pure noise
         ZERO_SNR_MARK: {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"},

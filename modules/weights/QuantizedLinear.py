@@ -45,7 +45,7 @@ class QuantizedLinear(nn.Linear):
         self.compute_dtype = compute_dtype
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.scale = nn.Parameter(scale, requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.register_parameter("bias", None if bias is None else nn.Parameter(bias, requires_grad=False))
 
     @classmethod
     def of(cls, layer: nn.Linear, quantization: str, device: torch.device) -> QuantizedLinear:

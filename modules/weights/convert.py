@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from modules.families.registry import FAMILIES, family_of
 from modules.weights.errors import WeightsError
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
     from modules.weights.inspect import BaseInfo
 
+FloatName = Literal["float64", "float32", "float16", "bfloat16"]
 # Names in safetensors' headers -> those of torch.
-FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+FLOATS: dict[str, FloatName] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def convert(source: str, target: str | Path, dtype: str = "", config_folder: str = "", family: str = "") -> Path:
+def convert(
+    source: str, target: str | Path, dtype: FloatName | Literal[""] = "", config_folder: str = "", family: str = ""
+) -> Path:
     """Converts `source` to the other format and writes it to `target` atomically. Returns `target`.
 
     source: a diffusers folder, which becomes a single file; a single file, which becomes a folder (or another file if
@@ -39,7 +42,7 @@ def convert(source: str, target: str | Path, dtype: str = "", config_folder: str
     return _convert_model(source, target, dtype, config_folder, family)
 
 
-def _convert_lora(source: Path, target: Path, dtype: str, named: str) -> Path:
+def _convert_lora(source: Path, target: Path, dtype: FloatName | Literal[""], named: str) -> Path:
     from modules.weights.lora_layers import (
         ADAPTER_METADATA,
         adapter_metadata,
@@ -72,7 +75,7 @@ def _convert_lora(source: Path, target: Path, dtype: str, named: str) -> Path:
     return target
 
 
-def _convert_model(source: str, target: Path, dtype: str, config_folder: str, named: str) -> Path:
+def _convert_model(source: str, target: Path, dtype: FloatName | Literal[""], config_folder: str, named: str) -> Path:
     import torch
 
     from modules.config.ModelConfig import ModelConfig
@@ -108,7 +111,7 @@ def _family_of_model(source: str, info: BaseInfo, named: str) -> Family:
     return family
 
 
-def _usual_dtype(source: str) -> str:
+def _usual_dtype(source: str) -> FloatName:
     """The dtype of most of a model's bytes; float32 if it is not a floating-point dtype of FLOATS."""
     path = Path(source).expanduser()
     files = [path] if path.is_file() else sorted(path.rglob("*.safetensors"))
@@ -122,7 +125,7 @@ def _usual_dtype(source: str) -> str:
     return FLOATS[floats[0]] if floats else "float32"
 
 
-def _torch_dtype(name: str) -> torch.dtype:
+def _torch_dtype(name: FloatName) -> torch.dtype:
     import torch
 
     return getattr(torch, name)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import Tensor, nn
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from modules.families.Family import Family
 
@@ -52,7 +52,7 @@ def add_embedding(pipe: DiffusionPipeline, path: str | Path) -> str:
     family = family_of_pipeline(pipe)
     tensors = load_tensors(path)
     encoders = {key: name for name, key in family.embedding_keys.items()} if family else {}
-    if not tensors or not tensors.keys() <= encoders.keys():
+    if family is None or not tensors or not tensors.keys() <= encoders.keys():
         raise WeightsError(
             f"'{path}': is not an embedding for a {type(pipe).__name__}, but has {', '.join(tensors) or 'no tensors'}; "
             "choose one that was made for this model."
@@ -81,9 +81,9 @@ def find_prompt_end(encoder: nn.Module, tokenizer: PreTrainedTokenizerBase) -> N
 
 
 def _add_rows(
-    encoder: nn.Module, tokenizer: PreTrainedTokenizerBase, path: str | Path, word: str, vectors: Tensor
+    encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: str | Path, word: str, vectors: Tensor
 ) -> None:
-    rows = encoder.get_input_embeddings().weight
+    rows = encoder.get_input_embeddings().get_parameter("weight")
     if vectors.shape[1:] != rows.shape[1:]:
         raise WeightsError(
             f"'{path}': its vectors have width {vectors.shape[-1]}, but those of this model {rows.shape[1]}; "
@@ -94,6 +94,6 @@ def _add_rows(
         raise WeightsError(f"'{path}': the model already knows its word {word!r}; load it only once.")
     if len(tokenizer) > len(rows):  # some models have unused rows
         encoder.resize_token_embeddings(len(tokenizer))
-    weight = encoder.get_input_embeddings().weight
+    weight = encoder.get_input_embeddings().get_parameter("weight")
     weight.data[tokenizer.convert_tokens_to_ids(names)] = vectors.to(weight.device, weight.dtype)
     find_prompt_end(encoder, tokenizer)

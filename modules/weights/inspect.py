@@ -202,7 +202,8 @@ def _guess_unet(shapes: Shapes) -> tuple[str, str]:
     elif in_channels == 8:
         pipeline = "StableDiffusionInstructPix2PixPipeline"
     else:
-        exact = {768: "Stable Diffusion 1.x", 1024: "Stable Diffusion 2.x"}.get(text_width)
+        versions: dict[int | None, str] = {768: "Stable Diffusion 1.x", 1024: "Stable Diffusion 2.x"}
+        exact = versions.get(text_width)
         return "StableDiffusionPipeline", f"a {exact} model" if exact else _named("StableDiffusionPipeline")
     return pipeline, _named(pipeline)
 

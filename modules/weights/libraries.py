@@ -8,10 +8,14 @@ import logging
 import os
 from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from diffusers.models.modeling_utils import ModelMixin
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+    from transformers import PreTrainedModel
+
+    Model: TypeAlias = ModelMixin | PreTrainedModel  # a component of a pipeline that is a module
 
 
 def import_pipeline(name: str) -> type[DiffusionPipeline]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from modules.config.errors import first_line
 from modules.families.registry import family_of, family_of_pipeline
@@ -32,18 +32,26 @@ from modules.weights.safe import METADATA, read_header, save_tensors, tensor_sha
 if TYPE_CHECKING:
     import torch
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from modules.families.Family import Family
+    from modules.weights.libraries import Model
 
 ADAPTER = "default"
+LoraFormat = Literal["diffusers", "single_file", "both"]
+
+
+class LoraPipeline(Protocol):
+    """A class of diffusers' pipelines with LoRAs. Each declares its own arguments, named after its components."""
+
+    def save_lora_weights(self, save_directory: Path, **options: Any) -> None: ...
 
 
 def save_lora(
     path: str | Path,
-    components: Mapping[str, nn.Module],
+    components: Mapping[str, Model],
     pipeline_class: type[DiffusionPipeline],
-    fmt: Literal["diffusers", "single_file", "both"] = "diffusers",
+    fmt: LoraFormat = "diffusers",
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, str] | None = None,
     experts: Mapping[str, str] | None = None,
@@ -76,9 +84,9 @@ def save_lora(
 
 
 def check_lora(
-    components: Mapping[str, nn.Module],
+    components: Mapping[str, Model],
     pipeline_class: type[DiffusionPipeline],
-    fmt: str,
+    fmt: LoraFormat,
     experts: Mapping[str, str] | None = None,
 ) -> None:
     """Raises WeightsError if `save_lora` would, so that it can be called before training."""
@@ -117,9 +125,9 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
         ) from error
 
 
-def _files(components: Mapping[str, nn.Module], experts: Mapping[str, str]) -> dict[str, dict[str, nn.Module]]:
+def _files(components: Mapping[str, Model], experts: Mapping[str, str]) -> dict[str, dict[str, Model]]:
     """Suffix of a file name -> its components, by their names in that file."""
-    files: dict[str, dict[str, nn.Module]] = {}
+    files: dict[str, dict[str, Model]] = {}
     for name, module in components.items():
         files.setdefault(f"_{name}" if name in experts else "", {})[experts.get(name, name)] = module
     return files
@@ -127,14 +135,15 @@ def _files(components: Mapping[str, nn.Module], experts: Mapping[str, str]) -> d
 
 def _save_diffusers(
     file: Path,
-    components: Mapping[str, nn.Module],
+    components: Mapping[str, Model],
     pipeline_class: type[DiffusionPipeline],
     dtype: torch.dtype | None,
     metadata: Mapping[str, str] | None,
 ) -> None:
     """The pipeline class names the tensors; the file is written here, atomically."""
     _check_places(components, pipeline_class)
-    layers, configs = {}, {}
+    layers: dict[str, dict[str, Tensor]] = {}
+    configs: dict[str, Any] = {}
     for name, module in components.items():
         ending = magnitude_ending(name)
         tensors = {key.replace(".lora_magnitude_vector", ending): t for key, t in _adapter_tensors(module).items()}
@@ -143,7 +152,7 @@ def _save_diffusers(
         configs |= {f"{name}.{key}": value for key, value in _adapter_config(module).items()}
     header = {**(metadata or {}), ADAPTER_METADATA: json.dumps(configs, indent=2, sort_keys=True)}
     file.parent.mkdir(parents=True, exist_ok=True)  # diffusers would only log an error
-    pipeline_class.save_lora_weights(
+    cast("LoraPipeline", pipeline_class).save_lora_weights(
         file.parent,
         weight_name=file.name,
         save_function=lambda tensors, _: save_tensors(file, tensors, header),
@@ -152,7 +161,7 @@ def _save_diffusers(
 
 
 def _check_places(components: Iterable[str], pipeline_class: type[DiffusionPipeline]) -> None:
-    accepted = inspect.signature(pipeline_class.save_lora_weights).parameters
+    accepted = inspect.signature(cast("LoraPipeline", pipeline_class).save_lora_weights).parameters
     for name in components:
         if f"{name}_lora_layers" not in accepted:
             raise WeightsError(
@@ -161,7 +170,7 @@ def _check_places(components: Iterable[str], pipeline_class: type[DiffusionPipel
 
 
 def _kohya_tensors(
-    components: Mapping[str, nn.Module], pipeline_class: type[DiffusionPipeline], dtype: torch.dtype | None
+    components: Mapping[str, Model], pipeline_class: type[DiffusionPipeline], dtype: torch.dtype | None
 ) -> dict[str, Tensor]:
     family = family_of({"_class_name": pipeline_class.__name__})
     if family is None or not family.kohya_prefixes:
@@ -172,11 +181,13 @@ def _kohya_tensors(
     return tensors if dtype is None else with_dtype(tensors, dtype)
 
 
-def adapter_layers(module: nn.Module) -> dict[str, LoraLayer]:
+def adapter_layers(module: Model) -> dict[str, LoraLayer]:
     """The layers that PEFT's adapter named "default" has in a module, by their paths as in a file of diffusers.
 
     Raises WeightsError for weights of another kind than those of LoRA and DoRA.
     """
+    from peft.tuners.lora import LoraLayer as AdaptedLayer
+
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in _adapter_tensors(module).items():
         ending = next((ending for ending in DIFFUSERS_KINDS if name.endswith(ending)), None)
@@ -186,12 +197,13 @@ def adapter_layers(module: nn.Module) -> dict[str, LoraLayer]:
     layers = {}
     for path, tensors in parts.items():
         # the alpha that with the rank gives the layer's scale: alphas of single layers and rsLoRA's rule are in it
-        scaling = module.get_submodule(_path_in_module(module, path)).scaling[ADAPTER]
-        layers[path] = LoraLayer(alpha=float(scaling * tensors["down"].shape[0]), **tensors)
+        adapted = module.get_submodule(_path_in_module(module, path))
+        assert isinstance(adapted, AdaptedLayer)
+        layers[path] = LoraLayer(alpha=float(adapted.scaling[ADAPTER] * tensors["down"].shape[0]), **tensors)
     return layers
 
 
-def _adapter_tensors(module: nn.Module) -> dict[str, Tensor]:
+def _adapter_tensors(module: Model) -> dict[str, Tensor]:
     from peft import get_peft_model_state_dict
 
     tensors = get_peft_model_state_dict(
@@ -205,18 +217,26 @@ def _adapter_tensors(module: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def _adapter_config(module: nn.Module) -> dict[str, Any]:
+def _adapter_config(module: Model) -> dict[str, Any]:
     """The fields of PEFT's config that matter for loading and differ from the defaults, as plain data.
 
     Other fields are omitted: older PEFT versions reject unknown fields, the initialization no longer matters, and the
     path of the base model on this machine is private.
     """
+    from peft import PeftConfig
+
     config = module.peft_config[ADAPTER]
+    assert isinstance(config, PeftConfig)
     defaults = type(config)().to_dict()
     always = ("r", "lora_alpha", "target_modules")
-    never = ("base_model_name_or_path", "auto_mapping", "inference_mode", "init_lora_weights", "peft_version")
-    # diffusers adds adapters in training mode, so a dropout would also be applied when sampling
-    never += ("lora_dropout",)
+    never = (
+        "base_model_name_or_path",
+        "auto_mapping",
+        "inference_mode",
+        "init_lora_weights",
+        "peft_version",
+        "lora_dropout",  # diffusers adds adapters in training mode, so it would also be applied when sampling
+    )
     return {
         key: sorted(value) if isinstance(value, set) else value
         for key, value in config.to_dict().items()
@@ -224,7 +244,7 @@ def _adapter_config(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def _path_in_module(module: nn.Module, layer: str) -> str:
+def _path_in_module(module: Model, layer: str) -> str:
     """The path of a layer in the loaded module, from its path in a file."""
     return layer if hasattr(module, "text_model") else layer.removeprefix("text_model.")
 

@@ -95,7 +95,8 @@ def _copy_on_cpu(component: nn.Module, dtype: torch.dtype) -> nn.Module:
         return tensor.detach().to("cpu", dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
 
     # deepcopy uses the entries of its memo instead of copying
-    memo = {id(param): torch.nn.Parameter(cast(param), requires_grad=False) for param in component.parameters()}
+    memo: dict[int, torch.Tensor] = {}
+    memo |= {id(param): torch.nn.Parameter(cast(param), requires_grad=False) for param in component.parameters()}
     memo |= {id(buffer): cast(buffer) for buffer in component.buffers()}
     return copy.deepcopy(component, memo)
 

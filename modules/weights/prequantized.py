@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from modules.weights.libraries import Model
     from modules.weights.QuantizedLinear import QuantizedLinear
 
 _PACKED = ".quant_state.bitsandbytes__nf4"  # behind the name of a weight in nf4
@@ -40,13 +41,14 @@ def stored_quantization(folder: Path) -> str:
     raise ValueError(f"it is quantized by {method} in a format other than int8 and nf4 of bitsandbytes")
 
 
-def load_prequantized(component_class: type, folder: Path, dtype: torch.dtype) -> nn.Module:
+def load_prequantized(component_class: type[Any], folder: Path, dtype: torch.dtype) -> Model:
     """The component with a QuantizedLinear for each quantized layer, and the others in `dtype`.
 
     Raises ValueError if the files don't fit the component.
     """
     import torch
     from torch import nn
+    from transformers import PreTrainedModel
 
     module = _empty(component_class, folder)
     tensors: dict[str, Tensor] = {}
@@ -68,7 +70,7 @@ def load_prequantized(component_class: type, folder: Path, dtype: torch.dtype) -
     }
     # assign: the parameters are on the meta device
     unknown = module.load_state_dict(plain, strict=False, assign=True).unexpected_keys
-    if hasattr(module, "tie_weights"):
+    if isinstance(module, PreTrainedModel):
         module.tie_weights()
     lacking = [name for name, value in module.named_parameters() if value.is_meta]
     if lacking or unknown:
@@ -76,7 +78,7 @@ def load_prequantized(component_class: type, folder: Path, dtype: torch.dtype) -
     return module
 
 
-def _empty(component_class: type, folder: Path) -> nn.Module:
+def _empty(component_class: type[Any], folder: Path) -> Model:
     """The component without weights; its buffers, which are computed and not stored, have values."""
     from accelerate import init_empty_weights
 

@@ -46,8 +46,11 @@ def quantize_layers(family: Family, component: str, module: nn.Module, quantizat
 
     The other layers stay where they are.
     """
+    from torch import nn
+
     from modules.weights.QuantizedLinear import QuantizedLinear
 
     for name in quantizable_layers(family, component, module):
-        layer = QuantizedLinear.of(module.get_submodule(name), quantization, device)
-        module.set_submodule(name, layer.eval())
+        layer = module.get_submodule(name)
+        assert isinstance(layer, nn.Linear)  # as `quantizable_layers` says
+        module.set_submodule(name, QuantizedLinear.of(layer, quantization, device).eval())

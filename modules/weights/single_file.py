@@ -72,6 +72,7 @@ def save_single_file(
 
 def single_file_tensors(family: Family, components: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of a model, with the names and shapes of its family's single-file layout."""
+    assert family.single_file is not None  # callers refuse families without a layout
     write = {"ldm": _sd_tensors, "sgm": _sdxl_tensors, "mmdit": _sd3_tensors}[family.single_file]
     vae = components[family.vae]
     return write(components) | vae_to_single_file(vae.state_dict(), vae.config)
