@@ -514,13 +514,14 @@ def test_presets_are_listed_for_the_gpus_that_are_chosen(app, wait_for):
     assert app.settings.values == before
 
 
-def test_files_used_last_are_listed_below_the_presets(app, wait_for, tmp_path):
+def test_files_used_last_are_listed_above_the_presets(app, wait_for, tmp_path):
     path = tmp_path / "mine.yaml"
     path.touch()
     app.preferences.recent = [f"/{'x' * 300}.yaml", str(path)]  # the first one can't be accessed
     window = app.top_bar.choose_preset()
     wait_for(app, lambda: {"preset:demo", f"file:{path}"} <= set(window.table.get_children()))
-    assert window.table.get_children()[-1] == f"file:{path}"
+    assert window.table.get_children()[0] == f"file:{path}"
+    assert window.table.selection() == ("preset:demo",)  # what the settings are from
 
 
 def test_what_a_preset_would_change_is_shown_before_it_is_taken(app, wait_for):
