@@ -81,13 +81,14 @@ class TableWindow(ctk.CTkToplevel):
             self._select((self._by_default,))
 
     def take_rows(self, rows: Sequence[Row]) -> None:
-        """Replace the rows, keeping what the user has selected."""
+        """Replace the rows, keeping the selection; the current row, if it is new, replaces one selected by default."""
         chosen = self.table.selection()
-        is_own = chosen != (self._by_default,)
+        had_current, was_by_default = self.table.exists(self._current), chosen == (self._by_default,)
         self._rows = list(rows)
         self.show_rows()
+        current_is_new = self.table.exists(self._current) and not had_current
         still = [name for name in chosen if self.table.exists(name)]
-        if is_own and still:
+        if still and not (current_is_new and was_by_default):
             self._select(still)
 
     def _select(self, names: Sequence[str]) -> None:
