@@ -59,16 +59,24 @@ class ConceptConfig:
     captions: Literal["txt", "table", "file_name", "prompt"] = setting(
         "txt",
         label="Captions",
-        also_called="caption_extension",
-        help="Where an image's caption comes from: a .txt file beside it, a table of all captions, the image's file "
+        help="Where an image's caption comes from: a text file beside it, a table of all captions, the image's file "
         "name, or one prompt for all images.",
         group="data",
         choice_labels={
-            "txt": ".txt caption file",
+            "txt": "Caption file",
             "table": "Table (CSV or JSON lines)",
             "file_name": "File name",
             "prompt": "One prompt for all",
         },
+    )
+    caption_extension: Str = setting(
+        ".txt",
+        label="Caption extension",
+        also_called="caption_extension",
+        help="Of the caption files: .caption for cat.caption beside cat.jpg. Empty: .txt.",
+        group="data",
+        importance="advanced",
+        visible_when={".captions": ["txt"]},
     )
     caption_per_line: bool = setting(
         False,
@@ -105,6 +113,30 @@ class ConceptConfig:
         group="data",
         format="long",
         visible_when={".captions": ["prompt"]},
+    )
+    caption_fallback: Str = setting(
+        "",
+        label="Fallback caption",
+        also_called="class_tokens, default_caption, caption_strategy",
+        help="The caption of images that have none, or an empty one. Empty: they are trained without a caption.",
+        group="data",
+        visible_when={".captions": ["txt", "table"]},
+    )
+    caption_prefix: Str = setting(
+        "",
+        label="Caption prefix",
+        also_called="caption_prefix, trigger_word, prepend",
+        help="Put before every caption, with a space, such as a trigger word. For tags, end it with their separator.",
+        group="data",
+        importance="advanced",
+    )
+    caption_suffix: Str = setting(
+        "",
+        label="Caption suffix",
+        also_called="caption_suffix, append",
+        help="Put behind every caption, with a space unless it begins with a comma or the like.",
+        group="data",
+        importance="advanced",
     )
     shuffle_tags: bool = setting(
         False,

@@ -1,4 +1,4 @@
-"""The captions of one image: from a .txt file next to it, a table, its file name, or its concept."""
+"""The captions of one image: from a text file next to it, a table, its file name, or its concept."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_CAPTION_BYTES = 64 * 1024
 MAX_LINES_BYTES = 1024 * 1024  # of a text file that holds several captions
+PUNCTUATION = (",", ".", ";", ":", "!", "?")  # which no space precedes
 NUM_LISTED = 5  # unreadable caption files named in an error message
 REMEDIES_OF_SEVERAL = {
     "encoding": f"save those in another encoding as UTF-8 ({command_name('check_data')} --convert-captions does that)",
@@ -31,11 +32,32 @@ Table = Mapping[str, tuple[str, ...]]
 def read_captions(
     image_path: str | os.PathLike[str], concept: ConceptConfig, table: Table | None = None
 ) -> tuple[str, ...] | None:
-    """The captions of an image of `concept`, each on one line; None if its caption is missing.
+    """The captions of an image of `concept`, each on one line; None if its caption is missing and there is no fallback.
 
     table: the concept's caption table, if it uses one.
     Raises CaptionError if the text file can't be read, is not UTF-8, or a caption exceeds MAX_CAPTION_BYTES.
     """
+    captions = _own_captions(image_path, concept, table)
+    if has_fallback(concept) and not any(captions or ()):
+        captions = (concept.caption_fallback.strip(),)
+    return captions and tuple(_surrounded(text, concept) for text in captions)
+
+
+def has_fallback(concept: ConceptConfig) -> bool:
+    """Whether images without a caption get one all the same."""
+    return concept.captions in ("txt", "table") and bool(concept.caption_fallback.strip())
+
+
+def _surrounded(caption: str, concept: ConceptConfig) -> str:
+    prefix, suffix = concept.caption_prefix.strip(), concept.caption_suffix.strip()
+    text = " ".join(filter(None, (prefix, caption)))
+    is_mark = suffix.startswith(PUNCTUATION)
+    return f"{text}{suffix}" if text and is_mark else " ".join(filter(None, (text, suffix)))
+
+
+def _own_captions(
+    image_path: str | os.PathLike[str], concept: ConceptConfig, table: Table | None
+) -> tuple[str, ...] | None:
     if concept.captions == "prompt":
         return (concept.prompt,)
     if concept.captions == "file_name":
@@ -45,7 +67,7 @@ def read_captions(
             raise ValueError("captions from a table need the table")
         found = table.get(path_in_concept(os.fspath(image_path), concept))
         return found and tuple(map(_plain_text, found))
-    return _read_text(caption_path(image_path), concept.caption_per_line)
+    return _read_text(caption_path(image_path, concept), concept.caption_per_line)
 
 
 def check_placeholders(config: TrainConfig, captions: Iterable[str]) -> None:
@@ -75,9 +97,14 @@ def describe_unreadable(errors: Sequence[CaptionError]) -> str:
     return f"{len(errors)} captions can't be read ({'; '.join(named)}): {' and '.join(remedies)}."
 
 
-def caption_path(image_path: str | os.PathLike[str]) -> str:
+def caption_path(image_path: str | os.PathLike[str], concept: ConceptConfig) -> str:
     """The path of an image's caption file: `a/b.png` -> `a/b.txt`."""
-    return os.path.splitext(image_path)[0] + ".txt"
+    return os.path.splitext(image_path)[0] + caption_extension(concept)
+
+
+def caption_extension(concept: ConceptConfig) -> str:
+    """The ending of caption files, with its dot, which may be left out in the settings."""
+    return "." + (concept.caption_extension.strip().lstrip(".") or "txt")
 
 
 def path_in_concept(image_path: str, concept: ConceptConfig) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modules.data.caption_tables import read_table
-from modules.data.captions import Table, caption_path, describe_unreadable, read_captions
+from modules.data.captions import Table, caption_path, describe_unreadable, has_fallback, read_captions
 from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import NO_OUTPUTS, Outputs, walk
 from modules.data.images import EXTENSIONS, size_or_reason
@@ -278,6 +278,7 @@ def _find_images(
     skipped = _Skipped()
     relative: dict[str, bool] = {}
     include, exclude = _patterns(concept.include), _patterns(concept.exclude)
+    needs_file = concept.captions == "txt" and not has_fallback(concept)
     for below, names, run in walk(root, concept.include_subfolders, skipped.folders, outputs):
         _check(is_wanted)
         in_lower_case = {name.lower() for name in names}
@@ -289,12 +290,12 @@ def _find_images(
             elif is_mask(name, in_lower_case):
                 skipped.num_masks += 1
             else:
-                relative[below + name] = concept.captions != "txt" or caption_path(name) in names
+                relative[below + name] = not needs_file or caption_path(name, concept) in names
     if not relative:
         raise DataError(f"{setting}.path {concept.path}: {_why_no_images(concept, setting, skipped)}")
     if concept.captions == "table":
         table = read_table(concept, setting)
-        relative = {path: path in table for path in relative}
+        relative = {path: path in table or has_fallback(concept) for path in relative}
     return [_ImageFile(os.path.join(root, path), relative[path]) for path in sorted(relative)], skipped
 
 

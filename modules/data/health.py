@@ -18,7 +18,7 @@ from modules.config.validation import find_problems
 from modules.data.buckets import crop_box
 from modules.data.caching import check_unusable, find_undecodable
 from modules.data.caption_tables import read_table
-from modules.data.captions import caption_path, check_placeholders, describe_unreadable
+from modules.data.captions import caption_extension, caption_path, check_placeholders, describe_unreadable
 from modules.data.concepts import captions, scan
 from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.errors import CaptionError, DataError
@@ -239,8 +239,8 @@ def _captions_without_image(dataset: Dataset, outputs: Outputs) -> Iterator[str]
         if concept.captions == "table":
             yield from (name for name in read_table(concept, f"concepts.{number}") if name not in images)
             continue
-        wanted = {caption_path(name) for name in images}
-        yield from (os.path.join(root, name) for name in names if name.endswith(".txt") and name not in wanted)
+        wanted, ending = {caption_path(name, concept) for name in images}, caption_extension(concept)
+        yield from (os.path.join(root, name) for name in names if name.endswith(ending) and name not in wanted)
 
 
 def _finding(kind: str, level: Level, message: str, paths: Iterable[str]) -> Finding:

@@ -2,6 +2,7 @@
 
 import codecs
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -120,3 +121,35 @@ def test_what_is_no_unicode_is_replaced_in_captions(tmp_path, captions):
     table = {name: ("caf\ud83d \udcff",)}
     (caption,) = read_captions(str(tmp_path / name), concept, table)
     assert caption == "caf\ufffd \ufffd"
+
+
+FALLBACK = ConceptConfig(caption_fallback="a cat ")
+
+
+def test_a_fallback_stands_in_for_a_missing_or_an_empty_caption(tmp_path):
+    assert read_captions(tmp_path / "dog.png", FALLBACK) == ("a cat",)
+    assert read_captions(write_caption(tmp_path, b" \n"), FALLBACK) == ("a cat",)
+    assert read_captions(write_caption(tmp_path, b"a dog"), FALLBACK) == ("a dog",)
+    table = replace(FALLBACK, captions="table", path=str(tmp_path))
+    assert read_captions(tmp_path / "dog.png", table, {"cat.png": ("a lynx",)}) == ("a cat",)
+    prompt = replace(FALLBACK, captions="prompt")
+    assert read_captions(tmp_path / "dog.png", prompt) == ("",)
+
+
+def test_prefix_and_suffix_surround_every_caption(tmp_path):
+    concept = replace(LINES, caption_prefix="sks ", caption_suffix=", photo")
+    assert read_captions(write_caption(tmp_path, b"a cat\nan animal\n"), concept) == (
+        "sks a cat, photo",
+        "sks an animal, photo",
+    )
+    words = replace(TXT, caption_prefix="sks", caption_suffix="in the snow")
+    assert read_captions(write_caption(tmp_path, b"a cat"), words) == ("sks a cat in the snow",)
+    assert read_captions(write_caption(tmp_path, b""), words) == ("sks in the snow",)
+    assert read_captions(tmp_path / "dog.png", concept) is None
+
+
+@pytest.mark.parametrize("extension", [".caption", "caption", " .caption"])
+def test_caption_files_may_have_another_extension(tmp_path, extension):
+    (tmp_path / "cat.caption").write_text("a cat")
+    assert read_captions(tmp_path / "cat.png", replace(TXT, caption_extension=extension)) == ("a cat",)
+    assert read_captions(tmp_path / "cat.png", replace(TXT, caption_extension="")) is None

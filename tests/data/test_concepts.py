@@ -147,6 +147,8 @@ def test_missing_captions_are_counted_where_text_files_are_expected(tmp_path):
     add_picture(tmp_path / "sub/a.png")
     assert scan([concept(tmp_path)]).missing_captions == 2
     assert scan([concept(tmp_path, captions="file_name")]).missing_captions == 0
+    assert scan([concept(tmp_path, caption_fallback="a cat")]).missing_captions == 0
+    assert scan([concept(tmp_path, caption_extension=".caption")]).missing_captions == 3
 
 
 def test_captions_come_in_the_order_of_the_samples(tmp_path):

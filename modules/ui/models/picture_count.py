@@ -53,6 +53,8 @@ def scan_key(concept: ConceptConfig, outputs: Outputs) -> tuple:
         concept.include,
         concept.exclude,
         concept.captions,
+        concept.caption_extension,
+        concept.caption_fallback,
         concept.caption_table,
         concept.caption_column,
     )

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 CARDS = {
     "Folder": ("name", "path", "enabled", "include_subfolders", "include", "exclude"),
     "Captions": (
-        "captions", "caption_per_line", "caption_table", "caption_column", "prompt", "shuffle_tags", "tag_separator",
+        "captions", "caption_extension", "caption_per_line", "caption_table", "caption_column", "prompt",
+        "caption_fallback", "caption_prefix", "caption_suffix", "shuffle_tags", "tag_separator",
         "keep_tags", "tag_dropout",
     ),
     "Augmentation": (),  # and all else that is named augmentation.*
