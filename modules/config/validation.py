@@ -5,28 +5,18 @@ machine are made where these are known.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from modules.config.errors import ConfigError
 from modules.config.families import families_with, load_families
+from modules.config.image_sizes import size_problems
 from modules.config.methods import METHODS, facts_of
 from modules.config.optimizers import OPTIMIZERS
+from modules.config.problems import Problem, Remedy, set_to
 from modules.config.TrainConfig import TrainConfig
 
 SNR_FAMILIES = families_with(objective="ddpm")  # with a signal-to-noise ratio; the others are flow models
 SNR_WEIGHTS = ("min_snr_gamma", "debiased")
 FLOW_WEIGHTS = ("sigma_sqrt", "cosmap")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """path: the setting to change. message: one sentence. blocking: whether it prevents the run from starting.
-    offer: a value of the setting that would solve it; "" if there is none."""
-
-    path: str
-    message: str
-    blocking: bool = True
-    offer: str = ""
 
 
 def find_problems(config: TrainConfig) -> list[Problem]:
@@ -36,6 +26,7 @@ def find_problems(config: TrainConfig) -> list[Problem]:
         _check_family,
         _check_concepts,
         _check_data,
+        _check_sizes,
         _check_trained_parts,
         _check_embeddings,
         _check_precision,
@@ -81,7 +72,8 @@ def check_batch(batch_size: int, mode: str, num_ranks: int, accumulation: int) -
     ranks = f"{num_ranks} GPU" + ("s" if num_ranks > 1 else "")
     steps = f" with gradient_accumulation_steps {accumulation}" if accumulation > 1 else ""
     start = f"batch_size {batch_size} (global) on {ranks}{steps}"
-    return Problem("batch_size", f"{start}: {batch_size} is not a multiple of {share}; use {fits}.")
+    message = f"{start}: {batch_size} is not a multiple of {share}; use {fits}."
+    return Problem("batch_size", message, remedy=set_to("batch_size", below or share))
 
 
 def _known_num_ranks(config: TrainConfig) -> int | None:
@@ -107,13 +99,13 @@ def _check_family(config: TrainConfig) -> Iterator[Problem]:
         yield Problem("method", message)
     if family.experts and config.enable_multi_gpu and config.ddp_static_graph:
         message = f"ddp_static_graph: a step of {family.label} may train one of its denoisers alone; switch it off."
-        yield Problem("ddp_static_graph", message)
+        yield Problem("ddp_static_graph", message, remedy=_switch_off("ddp_static_graph"))
 
 
 def _check_concepts(config: TrainConfig) -> Iterator[Problem]:
     enabled = [(f"concepts.{i}", concept) for i, concept in enumerate(config.concepts) if concept.enabled]
     if not enabled:
-        yield Problem("concepts", "concepts has no enabled concept: add one with the folder of your images.")
+        yield Problem("concepts", "concepts: there is no dataset yet; add a folder of images.")
         return
     for path, concept in enabled:
         if not concept.path.strip():
@@ -145,6 +137,10 @@ def _check_data(config: TrainConfig) -> Iterator[Problem]:
             "nothing for those without a share; lower some."
         )
         yield Problem(path, message)
+
+
+def _check_sizes(config: TrainConfig) -> Iterator[Problem]:
+    return size_problems(config, load_families()[config.family].align, config.family)
 
 
 def _check_trained_parts(config: TrainConfig) -> Iterator[Problem]:
@@ -201,20 +197,24 @@ def _check_precision(config: TrainConfig) -> Iterator[Problem]:
             f"model.weight_dtype float16 with mixed_precision fp16 in {config.method} training: "
             "fp16 gradients can't be unscaled: set model.weight_dtype to float32."
         )
-        yield Problem("model.weight_dtype", message)
+        yield Problem("model.weight_dtype", message, remedy=set_to("model.weight_dtype", "float32"))
     elif weights in ("float16", "bfloat16") and trains_weights and not _rounds_by_chance(config):
         remedy = ", or switch optimizer.stochastic_rounding on" if weights == "bfloat16" else ""
         message = (
             f"model.weight_dtype {weights} in {config.method} training: small updates are lost to rounding; "
             f"use float32 with mixed_precision bf16{remedy}."
         )
-        yield Problem("model.weight_dtype", message, blocking=False)
+        values: dict[str, str | bool] = {"model.weight_dtype": "float32", "model.mixed_precision": "bf16"}
+        if config.optimizer.stochastic_rounding:  # which float32 does not need
+            values["optimizer.stochastic_rounding"] = False
+        use = Remedy("Set to float32 with bf16", values)
+        yield Problem("model.weight_dtype", message, blocking=False, remedy=use)
     if weights == "float64" and mixed != "no":
         message = (
             f"model.mixed_precision {mixed} with weight_dtype float64: the one undoes the other; "
             "set model.mixed_precision to no."
         )
-        yield Problem("model.mixed_precision", message)
+        yield Problem("model.mixed_precision", message, remedy=set_to("model.mixed_precision", "no", "Off"))
 
 
 def _check_quantization(config: TrainConfig) -> Iterator[Problem]:
@@ -229,10 +229,10 @@ def _check_quantization(config: TrainConfig) -> Iterator[Problem]:
                 f"{path} {quantization} with method {config.method}: quantized weights can neither train nor be saved "
                 f"with the model; set it to none, or use {unsaved}."
             )
-            yield Problem(path, message, offer="none")
+            yield Problem(path, message, remedy=set_to(path, "none"))
         elif config.model.weight_dtype == "float64":
             message = f"{path} {quantization} with model.weight_dtype float64: use bfloat16, or set it to none."
-            yield Problem(path, message, offer="none")
+            yield Problem(path, message, remedy=set_to(path, "none"))
 
 
 def _check_noise(config: TrainConfig) -> Iterator[Problem]:
@@ -246,13 +246,14 @@ def _check_noise(config: TrainConfig) -> Iterator[Problem]:
         return
     if config.family not in SNR_FAMILIES:
         message = f"model.zero_terminal_snr: {config.family} is a flow model, which ends in noise alone; switch it off."
-        yield Problem("model.zero_terminal_snr", message)
+        yield Problem("model.zero_terminal_snr", message, remedy=_switch_off("model.zero_terminal_snr"))
     elif config.model.prediction_type == "epsilon":
         message = (
             "model.zero_terminal_snr with prediction_type epsilon: where there is noise alone, epsilon says nothing of "
             "the image; set model.prediction_type to v_prediction."
         )
-        yield Problem("model.zero_terminal_snr", message)
+        use = Remedy("Predict v", {"model.prediction_type": "v_prediction"})
+        yield Problem("model.zero_terminal_snr", message, remedy=use)
 
 
 def _check_loss(config: TrainConfig) -> Iterator[Problem]:
@@ -260,11 +261,12 @@ def _check_loss(config: TrainConfig) -> Iterator[Problem]:
         return
     loss = config.loss
     if not (loss.mse or loss.mae or loss.huber):
-        yield Problem("loss.mse", "loss.mse, mae and huber are all 0: nothing would be learnt; set loss.mse to 1.")
+        message = "loss.mse, loss.mae and loss.huber are all 0: nothing would be learnt; set loss.mse to 1."
+        yield Problem("loss.mse", message, remedy=set_to("loss.mse", 1.0, "1"))
     fitting = {"constant", *(SNR_WEIGHTS if config.family in SNR_FAMILIES else FLOW_WEIGHTS)}
     if loss.weighting not in fitting:
         message = f"loss.weighting {loss.weighting} is not for {config.family}: use {' or '.join(sorted(fitting))}."
-        yield Problem("loss.weighting", message)
+        yield Problem("loss.weighting", message, remedy=set_to("loss.weighting", "constant"))
     if not facts_of(config).keeps_old_model:
         keeping = " or ".join(method.label for method in METHODS.values() if method.keeps_old_model)
         for name, is_on in (
@@ -305,7 +307,8 @@ def _check_without_effect(config: TrainConfig) -> Iterator[Problem]:
             f"optimizer.stochastic_rounding has no effect: what method {config.method} trains is in {dtype} here, and "
             "it is for bfloat16; switch it off."
         )
-        yield Problem("optimizer.stochastic_rounding", message, blocking=False)
+        off = _switch_off("optimizer.stochastic_rounding")
+        yield Problem("optimizer.stochastic_rounding", message, blocking=False, remedy=off)
     if not facts_of(config).uses_denoiser:
         return
     loss = config.loss
@@ -332,13 +335,14 @@ def _check_optimizer(config: TrainConfig) -> Iterator[Problem]:
     for path, rate in rates.items():
         if facts.finds_own_step and rate < 0.1:
             message = f"{path} {rate:g} is small for {facts.label}, which finds its own step: use 1.0."
-            yield Problem(path, message, blocking=False)
+            yield Problem(path, message, blocking=False, remedy=set_to(path, 1.0))
         if rate >= facts.largest_rate:
             message = f"{path} {rate:g} is very large for {optimizer.name}: use 1e-4 for LoRA, 1e-5 for full training."
             yield Problem(path, message, blocking=False)
     if "beta2" in facts.settings and optimizer.beta1 > optimizer.beta2:
         message = f"optimizer.beta1 {optimizer.beta1:g} is above beta2 {optimizer.beta2:g}: use 0.9 and 0.999."
-        yield Problem("optimizer.beta1", message, blocking=False)
+        usual = Remedy("Set to 0.9 and 0.999", {"optimizer.beta1": 0.9, "optimizer.beta2": 0.999})
+        yield Problem("optimizer.beta1", message, blocking=False, remedy=usual)
 
 
 def _check_own_step(config: TrainConfig) -> Iterator[Problem]:
@@ -349,7 +353,8 @@ def _check_own_step(config: TrainConfig) -> Iterator[Problem]:
         name = next(name for name, part in trained.items() if part.learning_rate is not None)
         path = f"{name}.learning_rate"
         message = f"{path} {rates[name]:g}: {facts.label} finds one step for all parts together; leave it empty."
-        yield Problem(path, message)
+        parts = {f"{part}.learning_rate": None for part in trained}
+        yield Problem(path, message, remedy=Remedy("Leave empty", parts))
 
 
 def _check_optimizer_options(config: TrainConfig) -> Iterator[Problem]:
@@ -361,10 +366,10 @@ def _check_optimizer_options(config: TrainConfig) -> Iterator[Problem]:
         message = (
             f"schedule.warmup 0 with optimizer.name {facts.name}: its first steps are far too large; use 0.05 or more."
         )
-        yield Problem("schedule.warmup", message, blocking=False)
+        yield Problem("schedule.warmup", message, blocking=False, remedy=set_to("schedule.warmup", 0.05))
     if "sgd_nesterov" in facts.settings and optimizer.sgd_nesterov and optimizer.sgd_momentum == 0:
         message = "optimizer.sgd_nesterov with sgd_momentum 0: there is nothing to look ahead along; set it to 0.9."
-        yield Problem("optimizer.sgd_momentum", message)
+        yield Problem("optimizer.sgd_momentum", message, remedy=set_to("optimizer.sgd_momentum", 0.9))
     if not facts.takes_float64 and config.model.weight_dtype == "float64":
         message = f"optimizer.name {optimizer.name} with model.weight_dtype float64: use float32, or adamw."
         yield Problem("optimizer.name", message)
@@ -380,16 +385,20 @@ def _check_averaging(config: TrainConfig) -> Iterator[Problem]:
     name = config.optimizer.name
     if config.optimizer.beta1 == 0:
         message = f"optimizer.beta1 0 with {name}: its weights mix with their average by beta1; use 0.9."
-        yield Problem("optimizer.beta1", message)
+        yield Problem("optimizer.beta1", message, remedy=set_to("optimizer.beta1", 0.9))
     if config.ema.enabled:
         message = f"ema.enabled with optimizer.name {name}: it averages by itself; switch ema.enabled off."
-        yield Problem("ema.enabled", message)
+        yield Problem("ema.enabled", message, remedy=_switch_off("ema.enabled"))
     if config.schedule.name != "constant":
         message = (
             f"schedule.name {config.schedule.name} with optimizer.name {name}: its average takes the place of "
             "a falling rate; use constant."
         )
-        yield Problem("schedule.name", message, blocking=False)
+        yield Problem("schedule.name", message, blocking=False, remedy=set_to("schedule.name", "constant"))
+
+
+def _switch_off(path: str) -> Remedy:
+    return Remedy("Switch off", {path: False})
 
 
 def _rounds_by_chance(config: TrainConfig) -> bool:
@@ -399,11 +408,12 @@ def _rounds_by_chance(config: TrainConfig) -> bool:
 def _check_validation(config: TrainConfig) -> Iterator[Problem]:
     held_out = config.data.validation_share or any(c.enabled and c.validation for c in config.concepts)
     if config.validation.unit != "never" and not held_out:
+        never = set_to("validation.unit", "never", "Never")
         message = (
             f"validation.unit {config.validation.unit}: no image is held out; set data.validation_share above 0, "
             "mark a concept as validation, or set it to never."
         )
-        yield Problem("validation.unit", message, blocking=False)
+        yield Problem("validation.unit", message, blocking=False, remedy=never)
 
 
 def _check_schedule(config: TrainConfig) -> Iterator[Problem]:
@@ -441,7 +451,8 @@ def _check_machines(config: TrainConfig) -> Iterator[Problem]:
     indexes = config.device_indexes
     if len(set(indexes)) < len(indexes):
         twice = next(index for index in indexes if indexes.count(index) > 1)
-        yield Problem("device_indexes", f"device_indexes names GPU {twice} twice: name each once.")
+        once = set_to("device_indexes", list(dict.fromkeys(indexes)), ", ".join(map(str, dict.fromkeys(indexes))))
+        yield Problem("device_indexes", f"device_indexes names GPU {twice} twice: name each once.", remedy=once)
     if not config.enable_multi_gpu:
         return
     if config.node_rank >= config.num_nodes:
@@ -453,7 +464,7 @@ def _check_machines(config: TrainConfig) -> Iterator[Problem]:
     if config.num_nodes > 1 and config.max_restarts:
         start = f"max_restarts {config.max_restarts} with num_nodes {config.num_nodes}"
         message = f"{start}: runs on several machines are not started again; use 0."
-        yield Problem("max_restarts", message, blocking=False)
+        yield Problem("max_restarts", message, blocking=False, remedy=set_to("max_restarts", 0))
     if config.num_nodes > 1 and (config.master_addr in ("localhost", "::1", "") or config.master_addr[:4] == "127."):
         message = (
             f"master_addr {config.master_addr!r} with num_nodes {config.num_nodes}: "

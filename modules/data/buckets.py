@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from modules.config.image_sizes import resolution_problem, step_problem
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.errors import DataError
+
+if TYPE_CHECKING:
+    from modules.config.problems import Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +83,7 @@ def bucket_shapes(resolution: int, step: int, max_aspect: float) -> list[tuple[i
     1 / max_aspect) are excluded, but never the square. Of several shapes with the same aspect, the largest is kept.
     Raises DataError if `step` is larger than `resolution`.
     """
-    _check_step(step, resolution)
+    _refuse(step_problem(step, resolution))
     square = resolution // step * step
     shapes = {(square, square)}
     longest = int(resolution * math.sqrt(max_aspect))
@@ -103,12 +107,7 @@ def check_resolution(
     step: data.bucket_step, in pixels; must not be larger than `resolution`.
     align: every side must be a multiple of this many pixels (the family's; 8 for SD 1.5).
     """
-    for name, value in ((setting, resolution), ("data.bucket_step", step)):
-        if value % align or value < align:
-            below = value // align * align
-            nearest = f"{below} or {below + align}" if below > 0 else f"{align}"
-            raise DataError(f"{name} {value}: {family} needs a multiple of {align}; use {nearest}.")
-    _check_step(step, resolution, setting)
+    _refuse(resolution_problem(resolution, step, align, setting, family))
 
 
 def crop_box(
@@ -144,11 +143,9 @@ def rotation_margins(bucket_w: int, bucket_h: int, degrees: float) -> tuple[int,
     return max(0, math.ceil((wide - bucket_w) / 2)) + 1, max(0, math.ceil((high - bucket_h) / 2)) + 1
 
 
-def _check_step(step: int, resolution: int, setting: str = "data.resolution") -> None:
-    if step > resolution:
-        raise DataError(
-            f"data.bucket_step {step}: must not be larger than {setting} ({resolution}); use {resolution} or less."
-        )
+def _refuse(problem: Problem | None) -> None:
+    if problem is not None:
+        raise DataError(problem.message)
 
 
 def _of_each_resolution(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from modules.config.image_sizes import size_problems
 from modules.config.methods import facts_of
-from modules.data.buckets import Buckets, assign_buckets, check_resolution
+from modules.data.buckets import Buckets, assign_buckets
 from modules.data.concepts import Dataset, scan
+from modules.data.errors import DataError
 from modules.data.folder_walk import Outputs
 from modules.data.holdout import hold_out
 from modules.data.image_views import with_views
@@ -19,18 +21,8 @@ if TYPE_CHECKING:
 
 def check_sizes(config: TrainConfig, family: Family) -> None:
     """Raises DataError for sizes of training or sample images that the family can't process."""
-    data = config.data
-    step = data.bucket_step if data.bucketing else family.align
-    check_resolution(data.resolution, step, family.align, family=family.name)
-    for number, resolution in enumerate(data.resolutions):
-        check_resolution(resolution, step, family.align, f"data.resolutions.{number}", family.name)
-    for number, concept in enumerate(config.concepts):
-        if concept.enabled and concept.resolution is not None:
-            check_resolution(concept.resolution, step, family.align, f"concepts.{number}.resolution", family.name)
-    for number, sample in enumerate(config.sampling.samples):
-        for side in ("width", "height"):
-            setting = f"sampling.samples.{number}.{side}"
-            check_resolution(getattr(sample, side), family.align, family.align, setting, family.name)
+    for problem in size_problems(config, family.align, family.name):
+        raise DataError(problem.message)
 
 
 def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]:

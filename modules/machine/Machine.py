@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from modules.machine.cpu_formats import cpu_formats
 from modules.machine.devices import Gpu, Link, link_matrix, list_gpus, no_gpu_reason, num_cores
 from modules.machine.machine_memory import memory_bytes
 
@@ -14,7 +15,8 @@ from modules.machine.machine_memory import memory_bytes
 class Machine:
     """links: between all pairs of `gpus`; empty while unknown. no_gpu_reason: "" if there is a GPU.
 
-    memory_bytes: as `machine_memory` reports it. system: Python's `sys.platform`.
+    memory_bytes: as `machine_memory` reports it. system: Python's `sys.platform`. cpu_formats: as that function
+    reports them.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -23,9 +25,11 @@ class Machine:
     no_gpu_reason: str = ""
     memory_bytes: int | None = None
     system: str = sys.platform
+    cpu_formats: frozenset[str] | None = None
 
 
 def read_machine() -> Machine:
     """Query the driver, which may take seconds."""
     gpus = tuple(list_gpus())
-    return Machine(gpus, num_cores(), link_matrix(gpus), "" if gpus else no_gpu_reason(), memory_bytes())
+    reason = "" if gpus else no_gpu_reason()
+    return Machine(gpus, num_cores(), link_matrix(gpus), reason, memory_bytes(), cpu_formats=cpu_formats())

@@ -8,61 +8,74 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from modules.config.describe import value_at
 from modules.config.errors import UserError
+from modules.config.labels import first_setting
 from modules.config.optimizers import OPTIMIZERS
+from modules.config.problems import Problem, Remedy, set_to
 from modules.config.TrainConfig import TrainConfig
-from modules.config.validation import Problem, check_batch, find_problems
+from modules.config.validation import check_batch, find_problems
 from modules.machine.backend import backend_warning
 from modules.machine.devices import Gpu, GpuUsage, Link, mixed_gpus_warning
 from modules.machine.Machine import Machine
-from modules.machine.memory_estimate import GIB, least_rank_bytes
+from modules.machine.memory_estimate import GIB, least_rank_bytes, needed_bytes
+from modules.machine.memory_remedy import memory_remedy
 from modules.machine.run_shape import RunShape, crowded_warning, run_shape
 from modules.session.byte_sizes import spoken_bytes
 
 
 @dataclass(frozen=True)
 class StartFacts:
-    """What is known about a run before it starts.
+    """What is known about a run before it starts. All but the settings is gathered beforehand, as it may take seconds.
 
-    usage: of all GPUs of the machine; empty: unknown, so whether the model fits right now is not checked.
-    num_samples: of an epoch. needed_bytes: on each device. base_bytes: size of the base's files. None: unknown.
+    machine: None while unknown, so nothing that depends on it is checked.
+    usage: of all GPUs of the machine; empty: unknown, so their free memory is not checked.
+    num_samples: of an epoch. base_bytes: size of the base's files. None: unknown.
+    base_error: why the base can't be used, as a sentence, or "". data_errors: the same for the images of each concept.
+    free_port: the first free one from initial_port on, 0 if there is none; None: unknown.
+    free_workspace: an unused folder, if another run is active in workspace_dir; else "".
     """
 
-    machine: Machine
+    machine: Machine | None
     usage: Sequence[GpuUsage] = ()
     num_samples: int | None = None
-    needed_bytes: float | None = None
     base_bytes: int | None = None
+    base_error: str = ""
+    data_errors: Sequence[str] = ()
+    free_port: int | None = None
+    free_workspace: str = ""
 
 
 def can_start(config: TrainConfig, facts: StartFacts, resume: bool = False) -> list[Problem]:
-    """The problems of the settings and of their run on this machine, blocking ones first.
+    """The problems of the settings, of their files and folders, and of their run on this machine, blocking ones first.
 
     resume: the batch size is then the backup's.
     """
-    found = [*find_problems(config), *device_problems(config, facts, resume)]
+    found = [*find_problems(config), *_place_problems(config, facts), *device_problems(config, facts, resume)]
     return sorted(dict.fromkeys(found), key=lambda problem: not problem.blocking)
 
 
 def device_problems(config: TrainConfig, facts: StartFacts, resume: bool = False) -> list[Problem]:
-    """The part of `can_start` that depends on this machine."""
+    """The part of `can_start` that depends on the devices of this machine."""
+    if facts.machine is None:
+        return []
     try:
         shape = run_shape(config, facts.machine, facts.num_samples)
     except UserError as error:
-        path = "device_indexes" if str(error).startswith("device_indexes") else "world_size"
-        return [Problem(path, str(error))]
+        return [_missing_devices(config, facts.machine, str(error))]
     return shape_problems(config, shape, facts, resume)
 
 
 def shape_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, resume: bool = False) -> list[Problem]:
     """`device_problems` of a run whose shape on this machine is known."""
-    problems = list(_count_problems(config, shape, facts))
+    if facts.machine is None:
+        return []
+    problems = [*_count_problems(config, shape, facts, facts.machine), *_precision_problems(config, facts.machine)]
     if not resume:
         problems += _batch_problems(config, shape)
     if config.enable_multi_gpu:
         problems += _mix_problems(shape.gpus, facts.machine.links)
-    if facts.needed_bytes is not None and facts.usage:
-        problems += _memory_problems(shape.gpus, facts.usage, facts.needed_bytes)
+    problems += _memory_problems(config, shape, facts)
     return sorted(problems, key=lambda problem: not problem.blocking)
 
 
@@ -71,23 +84,80 @@ def blocking(problems: Sequence[Problem], *paths: str) -> list[str]:
     return [problem.message for problem in problems if problem.blocking and (not paths or problem.path in paths)]
 
 
-def _count_problems(config: TrainConfig, shape: RunShape, facts: StartFacts) -> Iterator[Problem]:
-    gpus, cores, memory_bytes = facts.machine.gpus, facts.machine.cores, facts.machine.memory_bytes
+def _place_problems(config: TrainConfig, facts: StartFacts) -> Iterator[Problem]:
+    """Of files, folders and the port."""
+    if facts.base_error:
+        yield Problem("model.base", facts.base_error)
+    for error in facts.data_errors:
+        yield Problem(first_setting(error) or "concepts", error)
+    if facts.free_workspace:
+        message = f"workspace_dir {config.workspace_dir!r} is in use by another run: choose another folder."
+        name = facts.free_workspace.replace("\\", "/").rpartition("/")[2]
+        yield Problem("workspace_dir", message, remedy=Remedy(f"Use {name}", {"workspace_dir": facts.free_workspace}))
+    # A run on this machine alone takes the next free port by itself. Of several machines, which all have to know the
+    # port, only the first one listens.
+    listens = config.enable_multi_gpu and config.num_nodes > 1 and config.node_rank == 0
+    if listens and facts.free_port not in (None, int(config.initial_port)):
+        message = f"initial_port {config.initial_port} is in use: choose another one on every machine."
+        free = set_to("initial_port", str(facts.free_port)) if facts.free_port else None
+        yield Problem("initial_port", message, remedy=free)
+
+
+def _missing_devices(config: TrainConfig, machine: Machine, message: str) -> Problem:
+    """The problem of settings that name more devices than there are, as `run_shape` says it."""
+    num_gpus = len(machine.gpus)
+    if not message.startswith("device_indexes"):
+        num_gpus = len(config.device_indexes) or num_gpus
+        return Problem("world_size", message, remedy=set_to("world_size", num_gpus))
+    existing = [index for index in config.device_indexes if index < num_gpus]
+    numbers = ", ".join(map(str, existing))
+    text = f"Use GPU {numbers}" if existing else "Use all GPUs" if num_gpus else "Use the CPU"
+    values: dict[str, object] = {"device_indexes": existing}
+    if config.enable_multi_gpu and config.world_size is not None and num_gpus:
+        values["world_size"] = None  # one rank on each of them
+    return Problem("device_indexes", message, remedy=Remedy(text, values))
+
+
+def _count_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, machine: Machine) -> Iterator[Problem]:
+    gpus, cores, memory_bytes = machine.gpus, machine.cores, machine.memory_bytes
     num_ranks = shape.ranks_per_node
     if shape.num_ranks == 1:
         return
-    if warning := backend_warning(config.distributed_backend, bool(gpus)):
-        yield Problem("distributed_backend", warning, blocking=False)
+    if warning := backend_warning(config.distributed_backend, bool(gpus), machine.system != "win32"):
+        auto = set_to("distributed_backend", "auto", "Auto")
+        yield Problem("distributed_backend", warning, blocking=False, remedy=auto)
     rank_bytes = least_rank_bytes(config, None if gpus else facts.base_bytes)
     if memory_bytes is not None and num_ranks > 1 and num_ranks * rank_bytes > memory_bytes:
         fitting = max(1, int(memory_bytes / rank_bytes))
+        fitting = fitting if gpus else min(fitting, cores)
         message = (
             f"world_size {num_ranks}: the ranks need at least {spoken_bytes(num_ranks * rank_bytes)} of memory and "
-            f"this machine has {spoken_bytes(memory_bytes)}; use {fitting if gpus else min(fitting, cores)}."
+            f"this machine has {spoken_bytes(memory_bytes)}; use {fitting}."
         )
-        yield Problem("world_size", message)
+        yield Problem("world_size", message, remedy=set_to("world_size", fitting))
     elif not gpus and (warning := crowded_warning(num_ranks, cores)):
-        yield Problem("world_size", warning, blocking=False)
+        yield Problem("world_size", warning, blocking=False, remedy=set_to("world_size", cores))
+
+
+def _precision_problems(config: TrainConfig, machine: Machine) -> Iterator[Problem]:
+    """Half precision on a CPU that can only imitate it."""
+    if machine.gpus or machine.cpu_formats is None:
+        return
+    names = {"bfloat16": "bf16", "float16": "fp16"}
+    used = {
+        "model.weight_dtype": names.get(config.model.weight_dtype, ""),
+        "model.mixed_precision": config.model.mixed_precision.replace("no", ""),
+    }
+    slow = [path for path, name in used.items() if name and name not in machine.cpu_formats]
+    if not slow:
+        return
+    values = {"model.weight_dtype": "float32", "model.mixed_precision": "no"}
+    changed = {path: value for path, value in values.items() if used[path]}
+    message = (
+        f"{slow[0]} {value_at(config, slow[0])}: this machine trains on its CPU, which has no instructions for "
+        f"{used[slow[0]]}, so steps take about ten times longer; use float32."
+    )
+    yield Problem(slow[0], message, blocking=False, remedy=Remedy("Set to float32", changed))
 
 
 def _batch_problems(config: TrainConfig, shape: RunShape) -> Iterator[Problem]:
@@ -95,14 +165,13 @@ def _batch_problems(config: TrainConfig, shape: RunShape) -> Iterator[Problem]:
     if problem := check_batch(config.batch_size, config.batch_size_mode, shape.num_ranks, steps):
         yield problem
     if shape.num_samples is not None and 0 < shape.num_samples < shape.batch:
-        parts = f"{shape.local_batch:g} x {shape.num_ranks} x {shape.accumulation}"
-        message = f"{shape.num_samples} samples < {shape.batch} per step ({parts}): every step is a whole epoch."
+        message = f"{shape.num_samples} samples < {shape.batch} per step: every step is a whole epoch."
         yield Problem("batch_size", message, blocking=False)
     grew = shape.batch / shape.batch_on_one
     is_tuned = OPTIMIZERS[config.optimizer.name].finds_own_step
     if grew > 1 and config.lr_scaling == "none" and not is_tuned:
         message = f"The effective batch grew {grew:g}x and lr_scaling is none: sqrt or linear is usual."
-        yield Problem("lr_scaling", message, blocking=False)
+        yield Problem("lr_scaling", message, blocking=False, remedy=set_to("lr_scaling", "sqrt"))
 
 
 def _mix_problems(chosen: Sequence[Gpu], links: Sequence[Sequence[Link | None]]) -> Iterator[Problem]:
@@ -123,15 +192,31 @@ def _mix_problems(chosen: Sequence[Gpu], links: Sequence[Sequence[Link | None]])
         yield Problem("device_indexes", message, blocking=False)
 
 
-def _memory_problems(chosen: Sequence[Gpu], usage: Sequence[GpuUsage], needed_bytes: float) -> Iterator[Problem]:
-    for gpu in chosen:
-        used = usage[gpu.index].memory_used_bytes
-        if gpu.memory_bytes is None or used is None or gpu.memory_bytes - used >= needed_bytes:
-            continue
-        by = ", ".join(f"{process.name or 'process'} {process.pid}" for process in usage[gpu.index].processes[:2])
+def _memory_problems(config: TrainConfig, shape: RunShape, facts: StartFacts) -> Iterator[Problem]:
+    """Whether the run fits into the GPUs' memory, and into what other programs leave of it."""
+    needed = needed_bytes(config, shape.num_ranks, facts.base_bytes)
+    sizes = {gpu.index: gpu.memory_bytes for gpu in shape.gpus if gpu.memory_bytes is not None}
+    if needed is None or not sizes:
+        return
+    smallest = min(sizes, key=sizes.__getitem__)
+    if needed > sizes[smallest]:
+        remedy = memory_remedy(config, shape.num_ranks, sizes[smallest], facts.base_bytes)
+        advice = f"{remedy.text[:1].lower()}{remedy.text[1:]}" if remedy else "choose a smaller model or precision"
         message = (
-            f"The run needs about {needed_bytes / GIB:.1f} GiB and GPU {gpu.index} has "
-            f"{(gpu.memory_bytes - used) / GIB:.1f} free{f' ({by})' if by else ''}: choose another, "
+            f"The run needs about {needed / GIB:.1f} GiB on each GPU and GPU {smallest} has "
+            f"{sizes[smallest] / GIB:.1f}: {advice}."
+        )
+        yield Problem("batch_size", message, blocking=False, remedy=remedy)
+        return
+    for index, size in sizes.items():
+        used = facts.usage[index].memory_used_bytes if facts.usage else None
+        if used is None or size - used >= needed:
+            continue
+        by = ", ".join(f"{process.name or 'process'} {process.pid}" for process in facts.usage[index].processes[:2])
+        remedy = memory_remedy(config, shape.num_ranks, size - used, facts.base_bytes)
+        message = (
+            f"The run needs about {needed / GIB:.1f} GiB and GPU {index} has "
+            f"{(size - used) / GIB:.1f} free{f' ({by})' if by else ''}: close other programs, choose another GPU, "
             "or a smaller precision."
         )
-        yield Problem("device_indexes", message, blocking=False)
+        yield Problem("device_indexes", message, blocking=False, remedy=remedy)

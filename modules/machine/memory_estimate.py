@@ -146,6 +146,17 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
     )
 
 
+def needed_bytes(config: TrainConfig, num_ranks: int | None = None, base_bytes: int | None = None) -> float | None:
+    """The estimated memory on each device, scaled down for a base that is smaller than its family's model. None for a
+    family of unknown size. base_bytes: size of the base's files; None: unknown."""
+    estimate = estimate_memory(config, num_ranks)
+    if estimate is None:
+        return None
+    typical = load_families()[config.family].typical_bytes
+    # a model saved in half precision is twice as large in float32
+    return estimate.peak * (min(1.0, 2 * base_bytes / typical) if base_bytes else 1.0)
+
+
 def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> float:
     """A lower bound of the system memory that a rank needs, in bytes; actual use may be several times higher.
 

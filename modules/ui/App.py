@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from modules.ui.models.DeviceModel import DeviceModel
     from modules.ui.models.LaunchModel import LaunchModel
     from modules.ui.models.Preferences import Preferences
+    from modules.ui.models.ProblemList import ProblemList
     from modules.ui.models.RunModel import RunModel
     from modules.ui.models.SettingsModel import SettingsModel
     from modules.ui.SettingsViews import SettingsViews
@@ -29,6 +30,8 @@ class App(Scheduler, Protocol):
 
     settings: SettingsModel
     """The settings of the next run."""
+    problems: ProblemList
+    """Everything that would stop or spoil the next run."""
     views: SettingsViews
     """Refreshes what shows settings."""
     run: RunModel
@@ -38,7 +41,7 @@ class App(Scheduler, Protocol):
     launch: LaunchModel
     """The commands that start the next run from terminals."""
     checks: BackgroundChecks
-    """Checks the base model, the port and the dataset while the user edits."""
+    """Checks machine, base model, images, folder and port while the user edits."""
     preferences: Preferences
     """The appearance and state of the window, kept between sessions."""
     theme: Theme

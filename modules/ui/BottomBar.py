@@ -1,4 +1,4 @@
-"""The bar below the tabs: problems, progress of the run, and the buttons to check, start and stop it."""
+"""The bar below the tabs: number of problems, progress of the run, and the buttons to check, start and stop it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.ui.models.run_text import counted, describe_progress, share_done
+from modules.ui.models.run_text import describe_progress, share_done
 from modules.ui.models.RunState import RunState
 from modules.ui.RunControl import RunControl
 from modules.ui.theme import Theme
-from modules.ui.widgets.fitting import FittedButton, FittedLabel
+from modules.ui.widgets.dialogs import open_window
+from modules.ui.widgets.fitting import FittedLabel
 from modules.ui.widgets.Tooltip import Tooltip
+from modules.ui.windows.ProblemsWindow import ProblemsWindow, lead_to
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -26,13 +28,17 @@ class BottomBar(ctk.CTkFrame):
         self.app = app
         self.control = RunControl(app)
         self.grid_columnconfigure(1, weight=1)
-        self._next_problem = 0
         self._is_narrow: bool | None = None
-        self.problems = FittedButton(
-            self, text="", height=26, anchor="w", fg_color="transparent", font=app.theme.font(), command=self.jump
+        line = ctk.CTkFrame(self, fg_color="transparent")
+        line.grid(row=0, column=0, columnspan=2, sticky="w", padx=8, pady=(6, 0))
+        self.problems = ctk.CTkButton(
+            line, text="", width=20, height=26, fg_color="transparent", font=app.theme.font(), command=self.jump
         )
-        self.problems.grid(row=0, column=0, columnspan=2, sticky="ew", padx=8, pady=(6, 0))
-        Tooltip(self.problems, app.theme, self._all_problems)
+        self.problems.grid(row=0, column=0)
+        Tooltip(self.problems, app.theme, self._first_problem)
+        self.all_problems = ctk.CTkButton(line, text="Show all…", width=20, height=24, font=app.theme.font(12))
+        self.all_problems.configure(command=lambda: open_window(app, ProblemsWindow))
+        self.all_problems.grid(row=0, column=1, padx=(4, 0))
         self.progress = ctk.CTkProgressBar(self, width=260, height=9)
         self.progress.set(0)
         self.status = FittedLabel(self, text="", font=app.theme.font(12), anchor="w")
@@ -41,9 +47,9 @@ class BottomBar(ctk.CTkFrame):
         self._arrange()
         self.check = self._button("Check", self.control.check, 3)
         self.start = self._button("Start training", self.control.start_or_stop, 4, width=140)
-        self._unsubscribe = (app.settings.subscribe(self._settings_changed), app.run.subscribe(self.show_run))
+        self._unsubscribe = (app.problems.subscribe(self.show_problems), app.run.subscribe(self.show_run))
         self.control.on_change = self.show_button
-        self._settings_changed(set())
+        self.show_problems()
         self.show_run(app.run.state)
 
     def destroy(self) -> None:
@@ -53,11 +59,9 @@ class BottomBar(ctk.CTkFrame):
         super().destroy()
 
     def jump(self) -> None:
-        """Show the field of the next problem, blocking ones first."""
-        found = self.app.settings.problems()
-        if found:
-            self.app.flash(found[self._next_problem % len(found)].path)
-            self._next_problem += 1
+        """Show the field of the first problem, blocking ones first."""
+        if found := self.app.problems.all():
+            lead_to(self.app, found[0])
 
     def show_run(self, state: RunState) -> None:
         """Show the progress of the run."""
@@ -77,20 +81,16 @@ class BottomBar(ctk.CTkFrame):
             text_color_disabled=Theme.on_accent,
         )
 
-    def _settings_changed(self, paths: set[str]) -> None:
-        found = self.app.settings.problems()
-        blocking = sum(problem.blocking for problem in found)
-        self._next_problem = 0
-        text, colour = "No problems", Theme.muted
-        if found:
-            kinds = [counted(blocking, "problem")] if blocking else []
-            kinds += [counted(len(found) - blocking, "warning")] if len(found) > blocking else []
-            text = f"{', '.join(kinds)}: {found[0].message}"
-            colour = Theme.error if blocking else Theme.warning
-        self.problems.configure(text=text, text_color=colour)
+    def show_problems(self) -> None:
+        """Count the problems; what they are is said where they are solved, at the fields and in the list."""
+        found = self.app.problems.all()
+        colour = Theme.error if found and found[0].blocking else Theme.warning if found else Theme.muted
+        _configure(self.problems, text=self.app.problems.count_text(), text_color=colour)
+        self.all_problems.grid() if found else self.all_problems.grid_remove()
 
-    def _all_problems(self) -> str:
-        return "\n".join(problem.message for problem in self.app.settings.problems()[:20])
+    def _first_problem(self) -> str:
+        found = self.app.problems.all()
+        return f"{found[0].message}\n\nClick to go there." if found else ""
 
     def _arrange(self) -> None:
         """Put the status text beside the progress bar, or below it in a narrow window."""
@@ -109,3 +109,10 @@ class BottomBar(ctk.CTkFrame):
         button = ctk.CTkButton(self, text=text, command=command, width=width, height=36, font=self.app.theme.font(14))
         button.grid(row=0, column=column, rowspan=3, padx=(0, 14 if column == 4 else 6))
         return button
+
+
+def _configure(widget: ctk.CTkBaseClass, **options) -> None:
+    """Set what differs: drawing a button takes a millisecond, and this follows every key."""
+    changed = {name: value for name, value in options.items() if widget.cget(name) != value}
+    if changed:
+        widget.configure(**changed)

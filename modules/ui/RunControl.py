@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
+from modules.config.labels import with_labels
 from modules.session.RunFolder import RunFolder
+from modules.ui.models.free_folders import next_free_folder
 from modules.ui.models.ScriptRun import ScriptRun
 from modules.ui.widgets.dialogs import ask, open_window
+from modules.ui.windows.ProblemsWindow import lead_to
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
-    from modules.config.validation import Problem
     from modules.machine.devices import GpuUsage
     from modules.ui.App import App
 
@@ -91,9 +92,8 @@ class RunControl:
             self._summarize(resume=True, then_start=True)
 
     def _is_ready(self) -> bool:
-        blocking = [problem for problem in self.app.settings.problems() if problem.blocking]
-        if blocking:
-            self.app.flash(blocking[0].path)  # the message is at the field and in the bottom bar, and goes once fixed
+        if blocking := self.app.problems.blocking():
+            lead_to(self.app, blocking[0])  # its message is at the field, and goes once it is fixed
         return not blocking
 
     def _choose_folder(self) -> str | None:
@@ -121,6 +121,7 @@ class RunControl:
     def _summarize(self, resume: bool, then_start: bool) -> None:
         if self.is_checking or not self._is_ready():
             return
+        self.app.problems.forget_refusal()
         config = self.app.settings.config()
         if config is None:
             return
@@ -141,7 +142,11 @@ class RunControl:
         from modules.ui.windows.RunSummaryWindow import RunSummaryWindow
 
         self.app.devices.take_usage(usage)
-        lines = [*summary.splitlines(), *device_lines(self.app.devices.problems(config))]
+        self.app.checks.tell()
+        lines = with_labels(summary, "").splitlines()
+        known = "\n".join(lines)
+        lines.insert(first_warning(lines), f"{'Memory:':<15}{self.app.devices.memory_text(config)}")
+        lines += [f"{'Warning:':<15}{one.message}" for one in self.app.problems.all() if one.message not in known]
         open_window(self.app, RunSummaryWindow, "\n".join(dict.fromkeys(lines)), start)
 
     def _start(self, config: TrainConfig, resume: bool) -> None:
@@ -170,7 +175,8 @@ class RunControl:
         if not isinstance(error, UserError):
             raise error
         if is_wanted:
-            self.app.show_message(str(error), "error")
+            self.app.problems.take_refusal(str(error).splitlines())
+            lead_to(self.app, self.app.problems.all()[0])
 
     def _set_check(self, check: ScriptRun | None) -> None:
         self._check, self._can_cancel = check, False
@@ -196,16 +202,6 @@ def run_check(check: ScriptRun) -> str:
     return (check.run() or b"").decode("utf-8", "replace").strip()
 
 
-def device_lines(problems: Sequence[Problem]) -> list[str]:
-    """Problems of this machine as lines of the summary, without those on the batch size, which it already contains."""
-    return [f"{'Warning:':<15}{problem.message}" for problem in problems if problem.path != "batch_size"]
-
-
-def next_free_folder(path: str) -> str:
-    """`path` with the first unused number appended: run -> run-2."""
-    parent, name = os.path.split(path.rstrip("/\\"))
-    stem, dash, number = name.rpartition("-")
-    if not (dash and number.isdecimal()):
-        stem, number = name, "1"
-    names = (os.path.join(parent, f"{stem}-{count}") for count in range(int(number) + 1, int(number) + 100_000))
-    return next(one for one in names if not os.path.exists(os.path.expanduser(one)))
+def first_warning(lines: Sequence[str]) -> int:
+    """The index of the first warning in a summary, or behind its last line."""
+    return next((number for number, line in enumerate(lines) if line.startswith("Warning:")), len(lines))

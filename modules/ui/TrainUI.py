@@ -27,6 +27,7 @@ from modules.ui.models.desktop import notify
 from modules.ui.models.DeviceModel import DeviceModel
 from modules.ui.models.LaunchModel import LaunchModel
 from modules.ui.models.Preferences import Preferences
+from modules.ui.models.ProblemList import ProblemList
 from modules.ui.models.run_text import describe_result
 from modules.ui.models.RunModel import RunModel
 from modules.ui.models.RunState import RunState
@@ -96,11 +97,12 @@ class TrainUI(RootWindow):
         super().__init__(Preferences.load(state_dir / "window.json" if state_dir else None))
         self.title("Chorus")
         self.settings = SettingsModel(state_dir / "settings.json" if state_dir else None)
+        self.problems = ProblemList(self.settings)
         self.views = SettingsViews(self.settings)
         self.run = RunModel()
         self.devices = DeviceModel()
         self.launch = LaunchModel()
-        self.checks = BackgroundChecks(self, self.settings, self.run, self.devices)
+        self.checks = BackgroundChecks(self, self.settings, self.problems, self.run, self.devices)
         self.log_rank: int | None = None
         self.revealed: set[str] = set()
         self.is_asking = False
@@ -164,8 +166,11 @@ class TrainUI(RootWindow):
         if not found.is_shown:
             if not self._does_matter(path):
                 return
-            self.revealed.add(path)
-            found.parent.refresh()
+            if self.problems.at(path):
+                self.set_show_all(True)
+            else:
+                self.revealed.add(path)
+                found.parent.refresh()
         self.update_idletasks()
         found.flash()
 

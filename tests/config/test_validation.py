@@ -1,12 +1,16 @@
 """Checks of settings against each other: each mistake is reported at its setting, and nothing else is."""
 
+import re
+
 import pytest
 
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.files import apply_overrides, config_from_values
+from modules.config.labels import with_labels
+from modules.config.problems import with_remedy
 from modules.config.SampleConfig import SampleConfig
 from modules.config.TrainConfig import TrainConfig
-from modules.config.validation import Problem, check_batch, find_problems
+from modules.config.validation import check_batch, find_problems
 
 
 def good_config(*overrides: str) -> TrainConfig:
@@ -27,90 +31,96 @@ def test_an_untouched_config_lacks_only_model_and_pictures():
     assert paths(TrainConfig(), blocking=False) == []
 
 
-@pytest.mark.parametrize(
-    ("overrides", "path"),
-    [
-        (["model.base= "], "model.base"),
-        (["workspace_dir="], "workspace_dir"),
-        (["family=sana", "method=vae"], "method"),
-        (["family=wan22_a14b", "enable_multi_gpu=true", "ddp_static_graph=true"], "ddp_static_graph"),
-        (["cache_dir="], "cache_dir"),
-        (["concepts.0.enabled=false"], "concepts"),
-        (["concepts.0.path="], "concepts.0.path"),
-        (["concepts.0.loss_weight=0"], "concepts.0.loss_weight"),
-        (["denoiser.train=false"], "denoiser.train"),
-        (["method=full", "denoiser.train=false"], "denoiser.train"),
-        (["method=full", "model.weight_dtype=float16", "model.mixed_precision=fp16"], "model.weight_dtype"),
-        (["method=vae", "model.weight_dtype=float16", "model.mixed_precision=fp16"], "model.weight_dtype"),
-        (["model.weight_dtype=float64", "model.mixed_precision=bf16"], "model.mixed_precision"),
-        (["method=full", "model.denoiser_quantization=int8"], "model.denoiser_quantization"),
-        (["method=full", "model.text_encoder_quantization=nf4"], "model.text_encoder_quantization"),
-        (["method=vae", "model.denoiser_quantization=float8"], "model.denoiser_quantization"),
-        (["model.weight_dtype=float64", "model.denoiser_quantization=nf4"], "model.denoiser_quantization"),
-        (["denoiser.stop_unit=steps"], "denoiser.stop_after"),
-        (["denoiser.stop_unit=steps", "denoiser.stop_after=1.5"], "denoiser.stop_after"),
-        (["method=embedding"], "embeddings"),
-        (["method=embedding", "embeddings.0.vectors=2"], "embeddings.0.placeholder"),
-        (["method=embedding", "embeddings.0.placeholder=my cat"], "embeddings.0.placeholder"),
-        (["method=embedding", "embeddings.0.placeholder=<Cat>"], "embeddings.0.placeholder"),
-        (["method=embedding", "embeddings.0.placeholder=<cat>", "embeddings.0.initial_text= "],
-         "embeddings.0.initial_text"),
-        (["method=embedding", "embeddings.0.placeholder=<cat>", "embeddings.1.placeholder=a<cat>"],
-         "embeddings.1.placeholder"),
-        (["method=embedding", "embeddings.0.placeholder=<cat>", "embeddings.1.placeholder=dog",
-          "embeddings.1.file_name=Cat"], "embeddings.1.file_name"),
-        (["schedule.warmup=1.5"], "schedule.warmup"),
-        (["sampling.unit=never", "backup.unit=steps"], "backup.every"),
-        (["output.unit=epochs"], "output.every"),
-        (["validation.unit=steps", "validation.every=0", "data.validation_share=0.1"], "validation.every"),
-        (["optimizer.name=schedule_free", "optimizer.beta1=0"], "optimizer.beta1"),
-        (["optimizer.name=schedule_free", "ema.enabled=true"], "ema.enabled"),
-        (["optimizer.name=sgd", "optimizer.sgd_nesterov=true", "optimizer.sgd_momentum=0"], "optimizer.sgd_momentum"),
-        (["optimizer.name=lion_8bit", "model.weight_dtype=float64"], "optimizer.name"),
-        (["optimizer.name=adamw_8bit", "optimizer.stochastic_rounding=true"], "optimizer.stochastic_rounding"),
-        (["output.unit=steps", "output.every=2.5"], "output.every"),
-        (["device_indexes=[1, 0, 1]"], "device_indexes"),
-        (["enable_multi_gpu=true", "node_rank=1"], "node_rank"),
-        (["batch_size_mode=global", "gradient_accumulation_steps=3"], "batch_size"),
-        (["batch_size_mode=global", "enable_multi_gpu=true", "world_size=3"], "batch_size"),
-        (["batch_size_mode=global", "enable_multi_gpu=true", "device_indexes=[0,1,2]"], "batch_size"),
-        (["batch_size_mode=global", "enable_multi_gpu=true", "world_size=2", "num_nodes=3"], "batch_size"),
-    ],
-)
+MISTAKES = [
+    (["model.base= "], "model.base"),
+    (["workspace_dir="], "workspace_dir"),
+    (["family=sana", "method=vae"], "method"),
+    (["family=wan22_a14b", "enable_multi_gpu=true", "ddp_static_graph=true"], "ddp_static_graph"),
+    (["cache_dir="], "cache_dir"),
+    (["concepts.0.enabled=false"], "concepts"),
+    (["concepts.0.path="], "concepts.0.path"),
+    (["concepts.0.loss_weight=0"], "concepts.0.loss_weight"),
+    (["denoiser.train=false"], "denoiser.train"),
+    (["method=full", "denoiser.train=false"], "denoiser.train"),
+    (["method=full", "model.weight_dtype=float16", "model.mixed_precision=fp16"], "model.weight_dtype"),
+    (["method=vae", "model.weight_dtype=float16", "model.mixed_precision=fp16"], "model.weight_dtype"),
+    (["model.weight_dtype=float64", "model.mixed_precision=bf16"], "model.mixed_precision"),
+    (["method=full", "model.denoiser_quantization=int8"], "model.denoiser_quantization"),
+    (["method=full", "model.text_encoder_quantization=nf4"], "model.text_encoder_quantization"),
+    (["method=vae", "model.denoiser_quantization=float8"], "model.denoiser_quantization"),
+    (["model.weight_dtype=float64", "model.denoiser_quantization=nf4"], "model.denoiser_quantization"),
+    (["denoiser.stop_unit=steps"], "denoiser.stop_after"),
+    (["denoiser.stop_unit=steps", "denoiser.stop_after=1.5"], "denoiser.stop_after"),
+    (["method=embedding"], "embeddings"),
+    (["method=embedding", "embeddings.0.vectors=2"], "embeddings.0.placeholder"),
+    (["method=embedding", "embeddings.0.placeholder=my cat"], "embeddings.0.placeholder"),
+    (["method=embedding", "embeddings.0.placeholder=<Cat>"], "embeddings.0.placeholder"),
+    (["method=embedding", "embeddings.0.placeholder=<cat>", "embeddings.0.initial_text= "],
+     "embeddings.0.initial_text"),
+    (["method=embedding", "embeddings.0.placeholder=<cat>", "embeddings.1.placeholder=a<cat>"],
+     "embeddings.1.placeholder"),
+    (["method=embedding", "embeddings.0.placeholder=<cat>", "embeddings.1.placeholder=dog",
+      "embeddings.1.file_name=Cat"], "embeddings.1.file_name"),
+    (["schedule.warmup=1.5"], "schedule.warmup"),
+    (["sampling.unit=never", "backup.unit=steps"], "backup.every"),
+    (["output.unit=epochs"], "output.every"),
+    (["validation.unit=steps", "validation.every=0", "data.validation_share=0.1"], "validation.every"),
+    (["optimizer.name=schedule_free", "optimizer.beta1=0"], "optimizer.beta1"),
+    (["optimizer.name=schedule_free", "ema.enabled=true"], "ema.enabled"),
+    (["optimizer.name=sgd", "optimizer.sgd_nesterov=true", "optimizer.sgd_momentum=0"], "optimizer.sgd_momentum"),
+    (["optimizer.name=lion_8bit", "model.weight_dtype=float64"], "optimizer.name"),
+    (["optimizer.name=adamw_8bit", "optimizer.stochastic_rounding=true"], "optimizer.stochastic_rounding"),
+    (["output.unit=steps", "output.every=2.5"], "output.every"),
+    (["device_indexes=[1, 0, 1]"], "device_indexes"),
+    (["enable_multi_gpu=true", "node_rank=1"], "node_rank"),
+    (["batch_size_mode=global", "gradient_accumulation_steps=3"], "batch_size"),
+    (["batch_size_mode=global", "enable_multi_gpu=true", "world_size=3"], "batch_size"),
+    (["batch_size_mode=global", "enable_multi_gpu=true", "device_indexes=[0,1,2]"], "batch_size"),
+    (["batch_size_mode=global", "enable_multi_gpu=true", "world_size=2", "num_nodes=3"], "batch_size"),
+    (["data.resolution=32"], "data.bucket_step"),
+    (["data.resolution=516"], "data.resolution"),
+    (["data.resolutions=[512,516]"], "data.resolutions"),
+    (["data.resolution=64", "concepts.0.resolution=32", "data.bucket_step=64"], "data.bucket_step"),
+    (["concepts.0.resolution=100", "data.bucket_step=64"], "concepts.0.resolution"),
+    (["sampling.samples.0.width=100"], "sampling.samples.0.width"),
+]
+"""Overrides of a good config, and the setting at which each is a problem."""
+
+DOUBTS = [
+    (["optimizer.name=prodigy"], "optimizer.learning_rate"),
+    (["optimizer.learning_rate=1.0"], "optimizer.learning_rate"),
+    (["optimizer.name=lion", "optimizer.learning_rate=0.1"], "optimizer.learning_rate"),
+    (["optimizer.name=schedule_free", "schedule.name=cosine"], "schedule.name"),
+    (["method=full", "model.weight_dtype=bfloat16"], "model.weight_dtype"),
+    (["method=full", "model.weight_dtype=float16", "optimizer.stochastic_rounding=true"], "model.weight_dtype"),
+    (["validation.unit=steps", "validation.every=10"], "validation.unit"),
+    (
+        ["optimizer.name=prodigy", "optimizer.learning_rate=1", "denoiser.learning_rate=1e-4"],
+        "denoiser.learning_rate",
+    ),
+    (["optimizer.beta1=0.99", "optimizer.beta2=0.9"], "optimizer.beta1"),
+    (["optimizer.name=adafactor", "optimizer.learning_rate=0.1"], "optimizer.learning_rate"),
+    (["optimizer.name=came"], "schedule.warmup"),
+    (["optimizer.stochastic_rounding=true"], "optimizer.stochastic_rounding"),
+    (["optimizer.stochastic_rounding=true", "model.weight_dtype=bfloat16"], "optimizer.stochastic_rounding"),
+    (["method=full", "optimizer.stochastic_rounding=true"], "optimizer.stochastic_rounding"),
+    (["loss.masked_training=true", "loss.unmasked_weight=1"], "loss.unmasked_weight"),
+    (["loss.masked_training=true", "loss.unmasked_probability=1"], "loss.unmasked_probability"),
+    (["concepts.0.regularisation=true"], "concepts.0.regularisation"),
+    (["schedule.warmup=100", "max_steps=100"], "schedule.warmup"),
+    (["sampling.unit=epochs", "sampling.every=1"], "sampling.samples"),
+    (["sampling.at_start=true", "sampling.samples.0.enabled=false"], "sampling.samples"),
+    (["concepts.0.captions=prompt"], "concepts.0.prompt"),
+    (["enable_multi_gpu=true", "num_nodes=2"], "master_addr"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "path"), MISTAKES)
 def test_a_mistake_that_stops_the_run_is_found_at_its_setting(overrides, path):
     assert paths(good_config(*overrides)) == [path]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "path"),
-    [
-        (["optimizer.name=prodigy"], "optimizer.learning_rate"),
-        (["optimizer.learning_rate=1.0"], "optimizer.learning_rate"),
-        (["optimizer.name=lion", "optimizer.learning_rate=0.1"], "optimizer.learning_rate"),
-        (["optimizer.name=schedule_free", "schedule.name=cosine"], "schedule.name"),
-        (["method=full", "model.weight_dtype=bfloat16"], "model.weight_dtype"),
-        (["method=full", "model.weight_dtype=float16", "optimizer.stochastic_rounding=true"], "model.weight_dtype"),
-        (["validation.unit=steps", "validation.every=10"], "validation.unit"),
-        (
-            ["optimizer.name=prodigy", "optimizer.learning_rate=1", "denoiser.learning_rate=1e-4"],
-            "denoiser.learning_rate",
-        ),
-        (["optimizer.beta1=0.99", "optimizer.beta2=0.9"], "optimizer.beta1"),
-        (["optimizer.name=adafactor", "optimizer.learning_rate=0.1"], "optimizer.learning_rate"),
-        (["optimizer.name=came"], "schedule.warmup"),
-        (["optimizer.stochastic_rounding=true"], "optimizer.stochastic_rounding"),
-        (["optimizer.stochastic_rounding=true", "model.weight_dtype=bfloat16"], "optimizer.stochastic_rounding"),
-        (["method=full", "optimizer.stochastic_rounding=true"], "optimizer.stochastic_rounding"),
-        (["loss.masked_training=true", "loss.unmasked_weight=1"], "loss.unmasked_weight"),
-        (["loss.masked_training=true", "loss.unmasked_probability=1"], "loss.unmasked_probability"),
-        (["concepts.0.regularisation=true"], "concepts.0.regularisation"),
-        (["schedule.warmup=100", "max_steps=100"], "schedule.warmup"),
-        (["sampling.unit=epochs", "sampling.every=1"], "sampling.samples"),
-        (["sampling.at_start=true", "sampling.samples.0.enabled=false"], "sampling.samples"),
-        (["concepts.0.captions=prompt"], "concepts.0.prompt"),
-        (["enable_multi_gpu=true", "num_nodes=2"], "master_addr"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "path"), DOUBTS)
 def test_a_doubtful_setting_is_a_warning(overrides, path):
     config = good_config(*overrides)
     assert paths(config, blocking=False) == [path]
@@ -176,7 +186,8 @@ def test_one_concept_with_weight_is_enough():
     ],
 )  # fmt: skip
 def test_a_global_batch_that_can_not_be_shared_names_what_would_fit(batch_size, num_ranks, accumulation, message):
-    assert check_batch(batch_size, "global", num_ranks, accumulation) == Problem("batch_size", message, blocking=True)
+    problem = check_batch(batch_size, "global", num_ranks, accumulation)
+    assert (problem.path, problem.message, problem.blocking) == ("batch_size", message, True)
 
 
 @pytest.mark.parametrize(("batch_size", "num_ranks", "accumulation"), [(32, 4, 2), (4, 4, 1), (7, 1, 1), (6, 1, 3)])
@@ -186,3 +197,25 @@ def test_a_global_batch_that_can_be_shared_is_fine(batch_size, num_ranks, accumu
 
 def test_a_batch_per_device_fits_any_number_of_ranks():
     assert check_batch(3, "per_device", 4, 2) is None
+
+
+def test_a_remedy_removes_its_problem_and_makes_no_new_one():
+    seen = 0
+    for overrides, _ in [*MISTAKES, *DOUBTS]:
+        config = good_config(*overrides)
+        for problem in find_problems(config):
+            if problem.remedy is not None:
+                left = find_problems(with_remedy(config, problem.remedy))
+                seen += 1
+                assert problem not in left, (overrides, problem)
+                assert len(left) < len(find_problems(config)), (overrides, left)
+    assert seen >= 25
+
+
+def test_every_problem_can_be_said_without_the_names_of_settings():
+    names = re.compile(r"(?<!-)\b(?:[a-z]+_[a-z_]+|[a-z_]+\.[a-z0-9_.]+[a-z])\b")
+    values = {"schedule_free", "lion_8bit", "adamw_8bit", "v_prediction"}
+    for overrides, _ in [*MISTAKES, *DOUBTS]:
+        for problem in find_problems(good_config(*overrides)):
+            said = with_labels(problem.message, problem.path)
+            assert set(names.findall(said)) <= values, said

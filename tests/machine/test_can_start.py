@@ -1,11 +1,13 @@
 """Problems and warnings before a start, as a table of settings and machines."""
 
+import re
 import sys
+from dataclasses import replace
 
 import pytest
 
+from modules.config.problems import Problem, Remedy, with_remedy
 from modules.config.TrainConfig import TrainConfig
-from modules.config.validation import Problem
 from modules.machine.can_start import StartFacts, blocking, can_start, device_problems
 from modules.machine.devices import UNKNOWN_USAGE, GpuProcess, GpuUsage, link_matrix, list_gpus
 from modules.machine.Machine import Machine
@@ -93,16 +95,123 @@ def test_devices_that_differ_or_have_no_link_are_named(gpus):
 
 def test_a_model_that_does_not_fit_is_said_with_who_holds_the_memory(gpus):
     usage = [UNKNOWN_USAGE] * 8
-    usage[4] = GpuUsage(15 * GIB, 97, 60, (GpuProcess(4121, "python", 14 * GIB),))
+    usage[4] = GpuUsage(23 * GIB, 97, 60, (GpuProcess(4121, "python", 22 * GIB),))
     config = multi_gpu(device_indexes=[4, 5])
-    problems = problems_of(config, gpus, usage=usage, needed_bytes=17 * GIB)
-    assert "needs about 17.0 GiB and GPU 4 has 9.0 free (python 4121)" in messages(problems)
+    problems = problems_of(config, gpus, usage=usage)
+    assert re.search(r"needs about \d+\.\d GiB and GPU 4 has 1\.0 free \(python 4121\)", messages(problems))
+
+
+def test_a_run_that_no_gpu_of_its_size_holds_is_said_whatever_is_free(gpus):
+    """Of the eight GPUs, those from number 4 on have 24 GiB."""
+    config = multi_gpu(family="sdxl", device_indexes=[4, 5], batch_size=32, model={"gradient_checkpointing": False})
+    [problem] = [one for one in problems_of(config, gpus) if "GiB on each GPU" in one.message]
+    assert (problem.path, problem.blocking) == ("batch_size", False)
+    assert "and GPU 4 has 24.0: use gradient checkpointing" in problem.message
+
+
+def test_what_was_found_of_files_folders_and_the_port_is_a_problem_of_its_setting():
+    config = multi_gpu(num_nodes=2, initial_port="12355", workspace_dir="runs/run")
+    facts = StartFacts(
+        machine=None,
+        base_error="model.base 'x' is gone: choose another.",
+        data_errors=["concepts.1.path /x: it does not exist; choose a folder of images."],
+        free_port=12357,
+        free_workspace="runs/run-2",
+    )
+    found = {one.path: one for one in can_start(config, facts)}
+    assert {"model.base", "concepts.1.path", "workspace_dir", "initial_port"} <= found.keys()
+    assert found["workspace_dir"].remedy == Remedy("Use run-2", {"workspace_dir": "runs/run-2"})
+    assert found["initial_port"].remedy == Remedy("Set to 12357", {"initial_port": "12357"})
+
+
+def test_a_port_in_use_is_no_problem_where_the_run_takes_the_next_one_itself():
+    busy = StartFacts(machine=None, free_port=12357)
+    for config in (multi_gpu(), multi_gpu(num_nodes=2, node_rank=1), TrainConfig(num_nodes=2)):
+        assert "initial_port" not in {one.path for one in can_start(config, busy)}
+    assert "initial_port" in {one.path for one in can_start(multi_gpu(num_nodes=2), busy)}
+
+
+def test_half_precision_is_a_warning_on_a_cpu_that_imitates_it_and_nowhere_else(gpus):
+    config = TrainConfig(model={"weight_dtype": "bfloat16", "mixed_precision": "bf16"})
+
+    def found(machine: Machine) -> list[str]:
+        return [one.path for one in device_problems(config, StartFacts(machine)) if "instructions" in one.message]
+
+    assert found(Machine(cores=2, cpu_formats=frozenset())) == ["model.weight_dtype"]
+    assert found(Machine(cores=2, cpu_formats=frozenset({"fp16"}))) == ["model.weight_dtype"]
+    assert found(Machine(cores=2, cpu_formats=frozenset({"bf16"}))) == []
+    assert found(Machine(cores=2, cpu_formats=None)) == []
+    assert found(Machine(tuple(gpus), cores=2, cpu_formats=frozenset())) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("a GPU that does not exist", {"device_indexes": [0, 9]}),
+        ("no GPU that exists", {"device_indexes": [8, 9]}),
+        ("GPUs that do not exist, one rank on each", {"device_indexes": [0, 8, 9], "world_size": 3}),
+        ("more ranks than GPUs", {"world_size": 9}),
+        ("more ranks than chosen GPUs", {"world_size": 3, "device_indexes": [0, 1]}),
+        ("more gloo ranks than memory holds", {"world_size": 1000, "distributed_backend": "gloo"}),
+        ("a batch that can't be shared", {"batch_size": 18, "batch_size_mode": "global", "world_size": 4}),
+        ("a batch below the ranks", {"batch_size": 3, "batch_size_mode": "global", "world_size": 4}),
+        ("a rate that does not follow the batch", {"lr_scaling": "none"}),
+        ("too large", {"family": "sdxl", "batch_size": 32, "device_indexes": [4, 5]}),
+        ("too large by far", {"family": "flux1", "batch_size": 8, "device_indexes": [4, 5]}),
+        ("too large with a global batch", {"family": "sdxl", "batch_size": 64, "batch_size_mode": "global",
+                                           "world_size": 2, "device_indexes": [4, 5]}),
+        ("a port in use", {"num_nodes": 2, "master_addr": "node0"}),
+        ("a folder in use", {"workspace_dir": "runs/run"}),
+    ],
+)  # fmt: skip
+def test_a_remedy_removes_its_problem_on_gpus(name, values, gpus):
+    facts = StartFacts(Machine(tuple(gpus), cores=2, memory_bytes=64 * GIB), num_samples=5000)
+    if "port" in name:
+        facts = replace(facts, free_port=12360)
+    if "folder" in name:
+        facts = replace(facts, free_workspace="runs/run-2")
+    check_remedies(multi_gpu(**values), facts)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"distributed_backend": "nccl"},
+        {"world_size": 8},
+        {"world_size": 1000},
+        {"device_indexes": [0]},
+        {"model": {"weight_dtype": "bfloat16"}},
+        {"model": {"weight_dtype": "float16", "mixed_precision": "bf16"}},
+        {"model": {"mixed_precision": "fp16"}},
+    ],
+)
+def test_a_remedy_removes_its_problem_on_a_cpu(values):
+    machine = Machine(cores=2, memory_bytes=64 * GIB, cpu_formats=frozenset())
+    check_remedies(multi_gpu(**values), StartFacts(machine))
+
+
+def check_remedies(config: TrainConfig, facts: StartFacts) -> None:
+    """Applies each remedy; what was gathered for the former values no longer holds, as the window gathers it anew."""
+    before = can_start(config, facts)
+    found = [problem for problem in before if problem.remedy is not None]
+    assert found
+    for problem in found:
+        after = with_remedy(config, problem.remedy)
+        facts_after = replace(
+            facts,
+            free_port=int(after.initial_port) if facts.free_port else None,
+            free_workspace=facts.free_workspace if after.workspace_dir == config.workspace_dir else "",
+        )
+        left = can_start(after, facts_after)
+        assert problem not in left
+        assert set(blocking(left)) <= set(blocking(before)), (problem, left)
+        assert (problem.path, problem.message[:20]) not in {(one.path, one.message[:20]) for one in left}
 
 
 def test_fewer_samples_than_a_step_and_a_batch_that_grew_are_said():
     config = multi_gpu(world_size=6, batch_size=4, gradient_accumulation_steps=2, lr_scaling="none")
     text = messages(problems_of(config, [], num_samples=40))
-    assert "40 samples < 48 per step (4 x 6 x 2): every step is a whole epoch" in text
+    assert "40 samples < 48 per step: every step is a whole epoch" in text
     assert "grew 6x and lr_scaling is none" in text
 
 

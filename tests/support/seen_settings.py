@@ -50,13 +50,13 @@ def settings_to_be_seen(app: TrainUI) -> Seen:
 
 def _bars(app: TrainUI) -> Seen:
     settings, bar = app.settings, app.top_bar
-    count, problems = len(settings.modified_paths()), settings.problems()
+    count = len(settings.modified_paths())
     yield "preset", bar.preset.cget("text"), f"{settings.preset_name}  ▾"
     yield "changes", _text(bar.modified), f"modified ({count})" if count else ""
     for path, menu in (("family", bar.family), ("method", bar.method)):
         yield f"{path} in the bar", menu.get(), settings.info(path).choice_labels[settings.get(path)]
     yield "filter", app.filter.get(), "All" if app.preferences.show_all else "Basic"
-    yield "problem", app.bottom_bar.problems.cget("text").partition(": ")[2], problems[0].message if problems else ""
+    yield "problems", app.bottom_bar.problems.cget("text"), app.problems.count_text()
 
 
 def _form(app: TrainUI, form: SettingsForm) -> Seen:
@@ -77,7 +77,8 @@ def _field(app: TrainUI, field: Field) -> Seen:
         yield path, text, value_text(value)
     mark = "●" if settings.differs_from_preset(path) else "○" if settings.differs_from_default(path) else ""
     yield f"mark of {path}", _text(field._dot), mark
-    yield f"sentence below {path}", _text(field._problem), settings.error(path) or settings.warning(path) or ""
+    problems = "\n".join(problem.message for problem in app.problems.at(path))
+    yield f"sentence below {path}", _text(field._problem), problems
 
 
 def _model(app: TrainUI, tab: ModelTab) -> Seen:

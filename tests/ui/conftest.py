@@ -70,7 +70,7 @@ def make_app(display, tmp_path, monkeypatch, faults) -> Iterator[Callable]:
     monkeypatch.setattr(DrawEngine, "preferred_drawing_method", "polygon_shapes")
     monkeypatch.setattr("modules.ui.RootWindow.PUMP_MS", 5)  # tests wait for its results
     # trainings of other tests may use the port
-    monkeypatch.setattr("modules.ui.models.BackgroundChecks.check_port", lambda *place: [])
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.first_free_port", lambda port: port)
     windows = []
 
     def report(window, kind, error, trace) -> None:

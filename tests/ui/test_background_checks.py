@@ -4,9 +4,12 @@ import socket
 import sys
 
 import pytest
+from PIL import Image
 
 from modules.config.TrainConfig import TrainConfig
-from modules.ui.models.BackgroundChecks import check_port
+from modules.session.RunFolder import RunFolder
+from modules.session.RunLock import RunLock
+from modules.ui.models.BackgroundChecks import first_free_port
 from modules.ui.models.picture_count import count_key, count_pictures
 from modules.ui.widgets.form import find_field
 from tests.support.fake_nvml import eight_gpus
@@ -14,16 +17,16 @@ from tests.support.ports import free_port
 
 
 def blocked(app, path: str) -> str:
-    return app.settings.error(path) or ""
+    return app.problems.error(path) or ""
 
 
 def test_a_backend_that_this_machine_has_not_is_warned_of_on_any_tab(app, wait_for):
     app.settings.set("enable_multi_gpu", True)
     app.settings.set("distributed_backend", "nccl")
-    wait_for(app, lambda: "gloo" in (app.settings.warning("distributed_backend") or ""))
+    wait_for(app, lambda: "gloo" in (app.problems.warning("distributed_backend") or ""))
     assert list(app.tabs) == ["general"]
     app.settings.set("distributed_backend", "gloo")
-    wait_for(app, lambda: not app.settings.warning("distributed_backend"))
+    wait_for(app, lambda: not app.problems.warning("distributed_backend"))
 
 
 def test_a_device_that_is_not_there_is_refused_on_any_tab(make_app, wait_for, monkeypatch):
@@ -43,8 +46,8 @@ def test_a_base_model_that_is_gone_is_told_at_the_start(make_app, tmp_path, wait
     assert list(app.tabs) == ["general"]
     (tmp_path / "model.safetensors").write_bytes(b"")
     app.settings.set("model.base", str(tmp_path / "model.safetensors"))
-    wait_for(app, lambda: not blocked(app, "model.base"))
-    assert app.checks.base_text == "A file of 0.0 GiB."
+    assert not blocked(app, "model.base")
+    wait_for(app, lambda: app.checks.base_text == "A file of 0.0 GiB.")
 
 
 def test_the_model_tab_says_what_the_base_is(app, wait_for):
@@ -76,38 +79,81 @@ def busy_port():
         yield server
 
 
+def use_port(app, port: int, **values) -> None:
+    for path, value in {"initial_port": str(port), "enable_multi_gpu": True, "num_nodes": 2, **values}.items():
+        app.settings.set(path, value)
+
+
 def test_a_port_in_use_is_told_and_the_next_free_one_is_a_click_away(app, busy_port, wait_for, monkeypatch):
-    monkeypatch.setattr("modules.ui.models.BackgroundChecks.check_port", check_port)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.first_free_port", first_free_port)
     port = busy_port.getsockname()[1]
-    app.settings.set("initial_port", str(port))
-    app.settings.set("enable_multi_gpu", True)
-    wait_for(app, lambda: app.settings.offer("initial_port"))
-    free = app.settings.offer("initial_port")
-    assert int(free) > port
-    assert app.settings.warning("initial_port") == f"Port {port} is in use: next free {free}."
+    use_port(app, port)
+    wait_for(app, lambda: app.problems.at("initial_port"))
+    [problem] = app.problems.at("initial_port")
+    free = int(problem.remedy.values["initial_port"])
+    assert free > port
+    assert problem.message.startswith(f"Port {port} is in use")
     field = find_field(app.open_tab("multi-GPU"), "initial_port")
-    wait_for(app, lambda: field._use is not None and field._use.winfo_ismapped())
-    field._use.invoke()
-    assert app.settings.get("initial_port") == free
-    wait_for(app, lambda: not app.settings.warning("initial_port"))
-    wait_for(app, lambda: not field._use.winfo_ismapped())
+    wait_for(app, lambda: field._remedy is not None and field._remedy.winfo_ismapped())
+    assert field._remedy.cget("text") == f"Set to {free}"
+    field._remedy.invoke()
+    assert app.settings.get("initial_port") == str(free)
+    wait_for(app, lambda: not app.problems.at("initial_port"))
+    wait_for(app, lambda: not field._remedy.winfo_ismapped())
 
 
 def test_a_port_that_is_left_is_free_again(make_app, busy_port, wait_for, monkeypatch):
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.REFRESH_SECONDS", 0.05)
     app = make_app()
-    monkeypatch.setattr("modules.ui.models.BackgroundChecks.check_port", check_port)
-    app.settings.set("initial_port", str(busy_port.getsockname()[1]))
-    app.settings.set("enable_multi_gpu", True)
-    wait_for(app, lambda: app.settings.warning("initial_port"))
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.first_free_port", first_free_port)
+    use_port(app, busy_port.getsockname()[1])
+    wait_for(app, lambda: app.problems.error("initial_port"))
     busy_port.close()
-    wait_for(app, lambda: not app.settings.warning("initial_port"))
+    wait_for(app, lambda: not app.problems.error("initial_port"))
 
 
-def test_of_several_machines_only_the_first_needs_the_port_and_can_not_take_another(busy_port):
-    port = str(busy_port.getsockname()[1])
-    assert [(one.blocking, bool(one.offer)) for one in check_port(port, 2, 0)] == [(True, True)]
-    assert check_port(port, 2, 1) == []
+@pytest.mark.parametrize("values", [{"num_nodes": 1}, {"node_rank": 1}, {"enable_multi_gpu": False}])
+def test_a_port_that_need_not_be_free_is_not_looked_at(app, monkeypatch, values):
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.first_free_port", lambda port: pytest.fail("looked"))
+    use_port(app, 12399, **values)
+    assert app.checks._wanted_port() is None
+
+
+def test_a_missing_folder_of_images_is_counted_and_goes_when_it_is_there(make_app, tmp_path, wait_for, monkeypatch):
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.COUNT_MS", 10)
+    app = make_app()
+    folder = tmp_path / "images"
+    app.settings.set("concepts.0.path", str(folder))
+    wait_for(app, lambda: app.problems.error("concepts.0.path"))
+    assert app.problems.error("concepts.0.path").startswith(f"Concept 1: Folder {folder}: does not exist")
+    assert app.bottom_bar.problems.cget("text") == "1 problem"
+    app.bottom_bar.problems.invoke()
+    wait_for(app, lambda: app.tab_bar.selected == "concepts")
+    folder.mkdir()
+    Image.new("RGB", (64, 64)).save(folder / "a.png")
+    wait_for(app, lambda: not app.problems.error("concepts.0.path"))
+
+
+def test_each_missing_folder_is_a_problem_of_its_own(tmp_path):
+    config = TrainConfig(concepts=[{"path": str(tmp_path / name)} for name in "ab"])
+    _, errors = count_pictures(config, lambda: True)
+    assert [error.partition(" ")[0] for error in errors] == ["concepts.0.path", "concepts.1.path"]
+
+
+def test_a_folder_that_another_run_uses_is_told_with_the_next_free_one(app, tmp_path, wait_for):
+    folder = RunFolder(tmp_path / "runs" / "run")
+    folder.create()
+    (tmp_path / "runs" / "run-2").mkdir()
+    with RunLock(folder.lock_path):
+        app.settings.set("workspace_dir", str(folder.path))
+        wait_for(app, lambda: app.problems.at("workspace_dir"))
+        [problem] = app.problems.at("workspace_dir")
+        assert problem.blocking
+        assert problem.remedy.text == "Use run-3"
+        app.problems.apply(problem.remedy)
+        wait_for(app, lambda: not app.problems.at("workspace_dir"))
+        assert app.settings.get("workspace_dir") == str(tmp_path / "runs" / "run-3")
 
 
 @pytest.fixture
@@ -117,7 +163,7 @@ def counts(app, monkeypatch):
 
     def count(config, is_wanted):
         made.append(config)
-        return int(config.concepts[0].repeats)
+        return int(config.concepts[0].repeats), ()
 
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.count_pictures", count)
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.COUNT_MS", 10)
@@ -127,10 +173,10 @@ def counts(app, monkeypatch):
 def test_an_epoch_that_is_smaller_than_a_step_is_told_on_any_tab_until_it_is_larger(app, counts, wait_for):
     app.settings.set("concepts.0.repeats", 7)
     app.settings.set("batch_size", 32)
-    wait_for(app, lambda: "7 samples < 32" in (app.settings.warning("batch_size") or ""))
+    wait_for(app, lambda: "7 samples < 32" in (app.problems.warning("batch_size") or ""))
     assert list(app.tabs) == ["general"]
     app.settings.set("concepts.0.repeats", 1000)
-    wait_for(app, lambda: not app.settings.warning("batch_size"))
+    wait_for(app, lambda: not app.problems.warning("batch_size"))
 
 
 def test_pictures_are_counted_once_for_all_that_is_typed_and_not_for_what_does_not_matter(app, counts, wait_for):
@@ -156,8 +202,8 @@ def test_a_count_that_a_change_has_overtaken_is_given_up_as_is_that_of_a_closed_
         app.checks._count()
     (first, take_first), (second, take_second) = jobs
     assert (first()(), second()()) == (False, True)
-    take_second(30)
-    take_first(20)
+    take_second((30, ()))
+    take_first((20, ()))
     assert app.devices.num_samples == 30
     app.destroy()
     assert not second()()
@@ -179,4 +225,4 @@ def test_pictures_are_counted_anew_for_each_setting_on_which_their_number_depend
 
 def test_pictures_that_can_not_be_counted_have_no_number(tmp_path):
     config = TrainConfig(concepts=[{"path": str(tmp_path / "gone")}])
-    assert count_pictures(config, lambda: True) is None
+    assert count_pictures(config, lambda: True)[0] is None

@@ -281,11 +281,11 @@ def test_embeddings_are_added_edited_and_removed(app):
     cards = PartList(app.content, app, "embeddings")
     cards.grid(row=0, column=0)
     app.update()
-    assert "embeddings is empty" in cards._problem.cget("text")
+    assert "Embeddings is empty" in cards.problem.cget("text")
     cards._add.invoke()
     app.update()
     app.settings.set("embeddings.0.placeholder", "my-cat-1")
-    assert app.settings.error("embeddings") is None
+    assert app.problems.error("embeddings") is None
     assert len(cards._parts) == 1
     next(child for child in cards._parts[0].winfo_children() if isinstance(child, ctk.CTkButton)).invoke()
     app.update()

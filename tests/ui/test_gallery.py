@@ -198,3 +198,30 @@ def test_a_thousand_rounds_are_drawn_as_quickly_as_one(app, gallery, tmp_path):
     [first] = make_samples(tmp_path, [0], ["p"], [1])
     show(app, gallery, [SamplePicture(step, "p", first.path) for step in range(1000)])
     assert len(gallery.grid_view.canvas.find_all()) < 60
+
+
+def test_the_gallery_names_its_run_and_shows_nothing_of_the_run_before(app, gallery, tmp_path, wait_for):
+    app.run.state.folder = tmp_path / "first"
+    show(app, gallery, make_samples(tmp_path / "first", [0, 100]))
+    assert gallery.title.cget("text") == "Gallery of first"
+    gallery.grid_view.choose(1)
+    wait_for(app, lambda: gallery._comparison._fitted is not None)
+    app.run.state.folder = tmp_path / "second"
+    show(app, gallery, [])
+    assert gallery.title.cget("text") == "Gallery of second"
+    assert_nothing_is_compared(gallery)
+
+
+def test_a_run_started_anew_in_the_same_folder_compares_nothing_of_the_one_before(app, gallery, tmp_path, wait_for):
+    app.run.state.folder = tmp_path
+    show(app, gallery, make_samples(tmp_path, [0, 100]))
+    gallery.grid_view.choose(1)
+    wait_for(app, lambda: gallery._comparison._fitted is not None)
+    show(app, gallery, make_samples(tmp_path, [0], ["another prompt"]))
+    assert_nothing_is_compared(gallery)
+
+
+def assert_nothing_is_compared(gallery) -> None:
+    assert (gallery._before.get(), gallery._after.get()) == ("", "")
+    assert gallery._prompt.cget("text") == ""
+    assert gallery._comparison._fitted is None

@@ -19,7 +19,7 @@ from modules.ui.cards.ProgressCard import describe_activity, figures
 from modules.ui.cards.RankBars import _line_of
 from modules.ui.models.DeviceModel import DeviceModel
 from modules.ui.models.run_text import describe_ranks, share_done, wait_advice
-from modules.ui.models.RunState import Activity, RankRow, RunState
+from modules.ui.models.RunState import Activity, RankRow, RunState, SamplePicture
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import FittedLabel
 from tests.support.fake_nvml import GIB
@@ -204,3 +204,15 @@ def test_in_a_narrow_window_the_cards_are_below_each_other(app, settle):
     settle(app)
     assert tab.progress.winfo_x() > tab.chart.winfo_x()
     assert tab.progress.winfo_y() == tab.chart.winfo_y()
+
+
+def test_the_samples_are_those_of_a_run_whose_name_is_said(app, settle, tmp_path):
+    app.run.state.folder = tmp_path / "first"
+    app.run.state.samples = [SamplePicture(20, "a fox", tmp_path / "first" / "000_a fox_seed1.png")]
+    tab = app.open_tab("monitor")
+    settle(app)
+    tab.samples.update_samples()
+    assert tab.samples._title.cget("text") == "Samples of first, step 20"
+    app.run.state.folder, app.run.state.samples = tmp_path / "second", []
+    tab.samples.update_samples()
+    assert tab.samples._title.cget("text") == "Samples of second"

@@ -19,6 +19,7 @@ from modules.ui.models.base_model import base_bytes
 from modules.ui.models.CommunicationTest import CommunicationTest, Measured
 from modules.ui.models.launch_files import write_settings
 from modules.ui.models.RunState import RankRow, RunState
+from modules.ui.widgets.form import find_field
 from tests.support.fake_nvml import GIB, eight_gpus
 
 
@@ -169,14 +170,14 @@ def test_no_chosen_gpu_is_a_problem_that_blocks_until_one_is(nvml, open_tab, app
     tab = open_tab()
     tab.choose(set())
     settle(app, wait_for)
-    assert app.settings.error("device_indexes") == (
+    assert app.problems.error("device_indexes") == (
         "GPUs: none is chosen: tick at least one, or leave the field empty for all."
     )
     assert not any(ticked(tab))
     assert tab.shape_card.text("Processes") == "-"
     tab.device_table.boxes[3].toggle()
     settle(app, wait_for)
-    assert app.settings.error("device_indexes") is None
+    assert app.problems.error("device_indexes") is None
     assert app.settings.get("device_indexes") == [3]
 
 
@@ -193,7 +194,7 @@ def test_none_chosen_ends_with_undo_and_with_a_preset_that_says_all_as_before(nv
     app.settings.load_preset("demo")
     settle(app, wait_for)
     assert all(ticked(tab))
-    assert app.settings.error("device_indexes") is None
+    assert app.problems.error("device_indexes") is None
 
 
 def test_only_idle_leaves_out_what_computes_or_is_full(nvml, open_tab, app, wait_for):
@@ -218,17 +219,17 @@ def test_all_chosen_is_the_empty_setting(nvml, open_tab, app):
 
 def test_a_gpu_that_does_not_exist_blocks_the_start(nvml, open_tab, app):
     open_tab(device_indexes=[0, 9])
-    assert "only 0 to 7 exist" in app.settings.error("device_indexes")
+    assert "only 0 to 7 exist" in app.problems.error("device_indexes")
 
 
-def test_warnings_of_the_devices_stand_below_the_numbers(nvml, open_tab):
+def test_warnings_of_the_devices_stand_at_their_field(nvml, open_tab, app, wait_for):
     nvml.gpus[4].used_bytes = 24 * GIB
     nvml.gpus[4].processes = {4121: ("python", 23 * GIB)}
-    labels = open_tab(device_indexes=[0, 4]).shape_card._problems
-    text = " ".join(label.cget("text") for label in labels if label.winfo_manager())
-    assert "! Different devices" in text
-    assert "No direct link between GPUs 0 and 4" in text
-    assert "GPU 4 has 0.0 free (python 4121)" in text
+    tab = open_tab(device_indexes=[0, 4])
+    field = find_field(tab, "device_indexes")
+    wait_for(app, lambda: "GPU 4 has 0.0 free (python 4121)" in field._problem.cget("text"))
+    assert "Different devices" in field._problem.cget("text")
+    assert "No direct link between GPUs 0 and 4" in field._problem.cget("text")
 
 
 def test_links_are_a_matrix_and_a_test_adds_its_figures(nvml, open_tab, app, wait_for):
@@ -256,8 +257,8 @@ def test_without_a_gpu_the_reason_is_told_and_cpu_ranks_are_counted(open_tab):
 
 def test_nccl_without_a_gpu_is_a_warning(open_tab, app):
     open_tab(world_size=2, distributed_backend="nccl")
-    assert "so the ranks use gloo" in app.settings.warning("distributed_backend")
-    assert app.settings.error("distributed_backend") is None
+    assert "so the ranks use gloo" in app.problems.warning("distributed_backend")
+    assert app.problems.error("distributed_backend") is None
 
 
 def test_a_communication_test_runs_beside_the_window(open_tab, app, wait_for):

@@ -31,29 +31,37 @@ def test_the_summary_says_which_gpu_has_too_little_free_memory_at_this_moment(ap
     wait_for(app, lambda: app.devices.machine is not None)
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([gpu]))
     app.devices.take_machine(read_machine())
-    monkeypatch.setattr(run_control, "run_check", lambda check: "Steps: 5")
-    monkeypatch.setattr(app.devices, "needed_bytes", lambda config: 17.0 * GIB)
+    monkeypatch.setattr(run_control, "run_check", lambda check: "Steps:         5")
     app.bottom_bar.check.invoke()
     wait_for(app, lambda: summaries)
-    assert summaries == ["Steps: 5"]
-    gpu.used_bytes, gpu.processes = 15 * GIB, {4121: ("/usr/bin/python", 15 * GIB)}
+    assert summaries[0].splitlines()[0] == "Steps:         5"
+    assert "Warning" not in summaries[0]
+    gpu.used_bytes, gpu.processes = 24 * GIB, {4121: ("/usr/bin/python", 24 * GIB)}
     app.bottom_bar.check.invoke()
     wait_for(app, lambda: len(summaries) == 2)
-    first, second = summaries[1].splitlines()
-    assert first == "Steps: 5"
-    assert second.startswith("Warning:       The run needs about 17.0 GiB and GPU 0 has 9.0 free (python 4121)")
+    assert "GiB and GPU 0 has 0.0 free (python 4121)" in summaries[1]
 
 
-def test_the_summary_tells_of_the_batch_once(app, wait_for, summaries, monkeypatch):
-    """The check itself reports the batch size."""
+def test_the_summary_says_the_memory_that_the_run_needs(app, wait_for, summaries, monkeypatch):
     wait_for(app, lambda: app.devices.machine is not None)
-    app.devices.take_pictures(1)
-    app.settings.set("batch_size", 64)
-    assert any(problem.path == "batch_size" for problem in app.devices.problems(app.settings.config()))
-    monkeypatch.setattr(run_control, "run_check", lambda check: "Steps: 5")
+    monkeypatch.setattr(run_control, "run_check", lambda check: "Steps:         5")
     app.bottom_bar.check.invoke()
     wait_for(app, lambda: summaries)
-    assert summaries == ["Steps: 5"]
+    assert summaries[0].splitlines()[1].startswith("Memory:        ")
+    assert "by estimate" in summaries[0]
+
+
+def test_the_summary_names_settings_by_their_labels_and_says_each_warning_once(app, wait_for, summaries, monkeypatch):
+    app.settings.set("schedule.warmup", 100)
+    app.settings.set("max_steps", 50)
+    [problem] = app.problems.all()
+    text = "schedule.warmup 100 does not end within max_steps 50: use fewer steps, or a share such as 0.1."
+    monkeypatch.setattr(run_control, "run_check", lambda check: f"Steps:         5\nWarning:       {text}")
+    app.bottom_bar.check.invoke()
+    wait_for(app, lambda: summaries)
+    assert summaries[0].count("Warning") == 1
+    assert problem.message in summaries[0]
+    assert problem.message.startswith("Warm-up 100 does not end within Max steps 50")
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -85,6 +93,6 @@ def test_a_long_check_can_be_cancelled_and_its_result_is_passed_over(
     wait_for(app, ended.is_set)
     bar.check.invoke()
     wait_for(app, lambda: summaries)
-    assert summaries == ["the second"]
+    assert [summary.splitlines()[0] for summary in summaries] == ["the second"]
     assert app.message.cget("text") == "The check was cancelled."
     assert bar.start.cget("text") == "Start training"

@@ -11,7 +11,7 @@ from modules.config.errors import ConfigError
 from modules.config.files import config_from_values, load_config, save_config, to_values
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
-from modules.config.validation import Problem
+from modules.ui.models.ProblemList import ProblemList
 from modules.ui.models.setting_values import put_value, value_in
 from modules.ui.models.SettingsModel import SettingsModel
 
@@ -24,7 +24,7 @@ def model() -> SettingsModel:
 def test_the_first_start_loads_the_demo(model):
     assert model.preset_name == "demo"
     assert model.get("optimizer.learning_rate") == load_preset("demo")["optimizer"]["learning_rate"]
-    assert model.problems() == []
+    assert ProblemList(model).all() == []
     assert model.modified_paths() == []
 
 
@@ -64,11 +64,11 @@ def test_refused_text_is_kept_beside_the_value_and_blocks(model, path, text, sen
     assert sentence in model.set(path, text)
     assert model.get(path) == before
     assert model.typed[path] == model.shown(path) == text
-    assert sentence in model.error(path)
-    assert [problem.path for problem in model.problems() if problem.blocking] == [path]
+    assert sentence in ProblemList(model).error(path)
+    assert [problem.path for problem in ProblemList(model).all() if problem.blocking] == [path]
     assert model.config() is None
     assert model.set(path, before) is None
-    assert model.error(path) is None
+    assert ProblemList(model).error(path) is None
     assert model.config() is not None
 
 
@@ -143,11 +143,11 @@ def test_what_is_typed_after_a_save_is_undone_to_what_was_saved(model, tmp_path)
 
 def test_undo_brings_refused_text_back_with_its_sentence(model):
     model.set("epochs", "x1")
-    sentence = model.error("epochs")
+    sentence = ProblemList(model).error("epochs")
     model.set("epochs", 3)
     model.undo()
     assert model.typed == {"epochs": "x1"}
-    assert model.error("epochs") == sentence
+    assert ProblemList(model).error("epochs") == sentence
 
 
 def test_loading_a_preset_is_undone_as_one(model):
@@ -363,11 +363,14 @@ def test_listeners_hear_what_has_changed(model):
     assert len(heard) == 3
 
 
-def test_problems_that_others_find_are_counted_until_they_are_gone(model):
-    model.report("devices", [Problem("device_indexes", "Device 3 is chosen but only 0-2 exist.")])
-    assert model.error("device_indexes") == "Device 3 is chosen but only 0-2 exist."
-    model.report("devices", [])
-    assert model.problems() == []
+def test_several_values_are_set_in_one_step_of_undo_and_replace_refused_input(model):
+    model.set("batch_size", "many")
+    model.set_many({"batch_size": 1, "gradient_accumulation_steps": 4})
+    assert (model.get("batch_size"), model.get("gradient_accumulation_steps")) == (1, 4)
+    assert model.refused_input() == {}
+    model.undo()
+    assert model.get("gradient_accumulation_steps") == 1
+    assert model.shown("batch_size") == "many"
 
 
 def test_the_last_state_comes_back_with_what_was_refused(tmp_path):
@@ -384,7 +387,7 @@ def test_the_last_state_comes_back_with_what_was_refused(tmp_path):
     assert again.typed == {"lora.rank": "many"}
     assert again.modified_paths() == model.modified_paths() == ["epochs", "lora.rank"]
     assert (again.preset_name, again.values) == ("sd15-lora", model.values)
-    assert again.error("lora.rank") == model.error("lora.rank")
+    assert ProblemList(again).error("lora.rank") == ProblemList(model).error("lora.rank")
 
 
 def test_the_file_of_the_last_settings_comes_back_and_a_state_without_one_has_none(tmp_path):

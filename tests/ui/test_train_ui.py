@@ -25,9 +25,10 @@ from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.ui import RunControl as run_control
 from modules.ui.cards.ResumeCard import ResumeCard
+from modules.ui.models.free_folders import next_free_folder
 from modules.ui.models.run_text import describe_progress, describe_seconds
 from modules.ui.models.RunState import RunState
-from modules.ui.RunControl import check_of, next_free_folder, run_check
+from modules.ui.RunControl import check_of, run_check
 from modules.ui.tabs.GeneralTab import LookCard
 from modules.ui.theme import Theme
 from modules.ui.TrainUI import MIN_SIZE, TABS, tab_of
@@ -36,6 +37,7 @@ from modules.ui.widgets.form import find_field
 from modules.ui.widgets.SettingsSearch import find_settings
 from modules.ui.windows.ChangesWindow import ChangesWindow
 from modules.ui.windows.CrashReportWindow import CrashReportWindow
+from modules.ui.windows.ProblemsWindow import ProblemsWindow
 from modules.ui.windows.RunSummaryWindow import RunSummaryWindow
 from tests.support.backup_files import write_backup
 from tests.support.fake_nvml import FakeGpu, FakeNvml
@@ -197,11 +199,65 @@ def test_a_setting_that_does_not_matter_is_not_flashed_but_said_so(app):
 def test_problems_are_counted_and_a_click_leads_to_them(app):
     app.settings.set("optimizer.learning_rate", "3e-x")
     app.settings.set("optimizer.beta1", "1.2")
-    assert app.bottom_bar.problems.cget("text").startswith("2 problems: ")
+    assert app.bottom_bar.problems.cget("text") == "2 problems"
     app.bottom_bar.problems.invoke()
     app.update()
-    first = app.settings.problems()[0].path
+    first = app.problems.all()[0].path
     assert app.focus_get() is find_field(app.tabs["training"], first).entry._entry
+
+
+def test_a_problem_of_an_advanced_setting_is_shown_although_only_basic_ones_are(app, settle):
+    app.settings.set_many({"data.bucketing": True, "data.bucket_step": 32, "data.resolution": 32})
+    app.open_tab("data")
+    settle(app)
+    app.settings.set("data.bucket_step", 64)
+    app.bottom_bar.problems.invoke()
+    settle(app)
+    field = find_field(app.tabs["data"], "data.bucket_step")
+    assert field.editor.winfo_ismapped()
+    assert app.focus_get() is field.entry._entry
+    assert field._problem.cget("text").startswith("Bucket resolution steps 64")
+    field._remedy.invoke()
+    settle(app)
+    assert app.bottom_bar.problems.cget("text") == "No problems"
+    assert not field._problem.winfo_manager()
+    assert not field._remedy.winfo_manager()
+
+
+def test_a_click_on_a_warning_shows_all_settings_if_its_field_is_hidden(app, settle):
+    app.set_show_all(False)
+    app.settings.set_many({"optimizer.beta1": 0.9, "optimizer.beta2": 0.8})
+    assert [problem.path for problem in app.problems.all()] == ["optimizer.beta1"]
+    tab = app.open_tab("training")
+    settle(app)
+    field = find_field(tab, "optimizer.beta1")
+    assert not field.editor.winfo_ismapped()
+    app.bottom_bar.problems.invoke()
+    settle(app)
+    assert app.filter.get() == "All"
+    assert field.editor.winfo_ismapped()
+    assert app.focus_get() is field.entry._entry
+
+
+def test_the_list_of_problems_says_each_with_its_label_and_remedy_and_follows(app, settle):
+    app.settings.set_many({"data.bucketing": True, "data.bucket_step": 64, "data.resolution": 32})
+    app.settings.set("epochs", "many")
+    app.bottom_bar.all_problems.invoke()
+    window = next(one for one in app.winfo_children() if isinstance(one, ProblemsWindow))
+    settle(app)
+    shown = {row.label.cget("text"): row for row in window.rows if row.winfo_manager()}
+    assert set(shown) == {"Problem: Epochs", "Problem: Bucket resolution steps"}
+    assert not shown["Problem: Epochs"].remedy.winfo_manager()
+    shown["Problem: Bucket resolution steps"].remedy.invoke()
+    assert app.settings.get("data.bucket_step") == 32
+    assert [row.problem.path for row in window.rows if row.winfo_manager()] == ["epochs"]
+    shown = next(row for row in window.rows if row.winfo_manager())
+    shown.go.invoke()
+    assert app.tab_bar.selected == "training"
+    window.close()
+    assert window.state() == "withdrawn"
+    app.bottom_bar.all_problems.invoke()
+    assert window.state() == "normal"
 
 
 def test_start_is_refused_with_a_problem_and_leads_to_it(app, monkeypatch):
@@ -209,7 +265,8 @@ def test_start_is_refused_with_a_problem_and_leads_to_it(app, monkeypatch):
     app.settings.set("optimizer.learning_rate", "3e-x")
     press(app, "<F5>")
     assert app.tab_bar.selected == "training"
-    assert "is not a number" in app.bottom_bar.problems.cget("text")
+    assert find_field(app.tabs["training"], "optimizer.learning_rate")._problem.cget("text").endswith("not a number.")
+    assert not app.banner.winfo_manager()  # the message is said once
     assert not app.bottom_bar.control.is_checking
 
 
@@ -235,7 +292,7 @@ def test_f5_shows_the_summary_and_start_in_it_starts_the_run(app, wait_for, monk
     seen.set()
     wait_for(app, lambda: shown)
     _, summary, start = shown[0]
-    assert summary == "seed 42"
+    assert summary.splitlines()[0] == "seed 42"
     assert started == []
     start()
     assert started[0][0] == app.settings.config()
@@ -274,17 +331,31 @@ def test_check_shows_the_summary_without_a_start(app, wait_for, monkeypatch):
     monkeypatch.setattr(module, "RunSummaryWindow", lambda *arguments: shown.append(arguments) or SimpleNamespace())
     app.bottom_bar.check.invoke()
     wait_for(app, lambda: shown)
-    assert shown[0][1:] == ("fine", None)
+    assert shown[0][1].splitlines()[0] == "fine"
+    assert shown[0][2] is None
 
 
-def test_what_the_check_refuses_is_said(app, wait_for, monkeypatch):
+def test_what_the_check_refuses_is_said_at_its_field_until_it_is_changed(app, wait_for, monkeypatch):
     def refuse(check):
-        raise UserError("concepts.0.path 'x': no such folder; choose another.")
+        raise UserError("model.base 'x': no such model; choose another.")
 
     monkeypatch.setattr(run_control, "run_check", refuse)
     app.bottom_bar.check.invoke()
-    wait_for(app, lambda: "no such folder" in app.message.cget("text"))
-    assert app.message.cget("text_color") == Theme.error
+    wait_for(app, lambda: app.problems.all())
+    assert app.tab_bar.selected == "model"
+    assert app.problems.error("model.base") == "Base model 'x': no such model; choose another."
+    assert not app.banner.winfo_manager()
+    app.settings.set("model.base", "another/model")
+    assert app.problems.all() == []
+
+
+def test_what_the_check_refuses_of_no_setting_is_shown_in_the_list(app, wait_for, monkeypatch):
+    def refuse(check):
+        raise UserError("The Hub can't be reached: connect, and try again.")
+
+    monkeypatch.setattr(run_control, "run_check", refuse)
+    app.bottom_bar.check.invoke()
+    wait_for(app, lambda: any(isinstance(one, ProblemsWindow) for one in app.winfo_children()))
 
 
 @pytest.mark.parametrize("answer", ["Resume", "New folder", "Cancel", None])
@@ -729,7 +800,7 @@ def test_a_home_that_nobody_has_is_a_problem_of_the_settings_and_no_fault(app, w
     app.settings.set("workspace_dir", "~nobody-of-this-name/run")
     app.settings.set("model.base", "~nobody-of-this-name/model")
     app.open_tab("general")
-    wait_for(app, lambda: "~nobody" in (app.settings.error("model.base") or ""))
+    wait_for(app, lambda: "~nobody" in (app.problems.error("model.base") or ""))
     app._find_run()
     assert next_free_folder("~nobody-of-this-name/run") == "~nobody-of-this-name/run-2"
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from modules.config.labels import with_labels
 from modules.ui.widgets.PictureCanvas import PictureCanvas
 
 if TYPE_CHECKING:
@@ -132,9 +133,9 @@ class ConceptCards(PictureCanvas):
         self.draw_text(text_left, top + scaled(20), card.concept.path, text_width, 11, theme.muted)
         top += scaled(HEAD_HEIGHT)
         if card.found is not None and card.found.error:
-            font = theme.plain_font(12)
+            font, text = theme.plain_font(12), with_labels(card.found.error)[:240]
             self.canvas.create_text(
-                left, top, text=card.found.error[:240], anchor="nw", width=width, fill=theme.now(theme.error), font=font
+                left, top, text=text, anchor="nw", width=width, fill=theme.now(theme.error), font=font
             )
             return
         top = self._draw_pictures(card, left, top, width)

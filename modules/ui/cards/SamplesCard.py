@@ -56,7 +56,7 @@ class SamplesCard(Card):
         known = state.folder, len(state.samples), state.samples[-1] if state.samples else None
         if known == self._known:
             return
-        if self._known is None or known[0] != self._known[0]:
+        if self._known is None or known[0] != self._known[0] or known[1] < self._known[1]:
             self._step = None
         self._known = known
         self.table = arrange_samples(state.samples)
@@ -81,7 +81,9 @@ class SamplesCard(Card):
         step = self.shown_step
         rows = [row for row in self.table.rows if (row, step) in self.table.paths]
         self.strip.show([(row.title, self.table.paths[row, step]) for row in rows])
-        self.show_title("Samples" if step is None else f"Samples of step {step:,}")
+        folder = self.app.run.state.folder
+        of_run = f"Samples of {folder.name}" if folder else "Samples"
+        self.show_title(of_run if step is None else f"{of_run}, step {step:,}")
 
 
 class SampleStrip(PictureCanvas):

@@ -1,4 +1,4 @@
-"""The card with the effects of devices and settings: processes, batch, steps, learning rates, memory and problems."""
+"""The card with the effects of devices and settings: processes, batch, steps, learning rates and memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.config.validation import Problem
 from modules.ui.cards.Card import Card
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import wrap_to
@@ -34,25 +33,13 @@ class ShapeCard(Card):
             text.grid(row=row, column=1, sticky="ew", pady=1)
             wrap_to(self, text, app.theme, LABEL_WIDTH + 32)
             self._texts[label] = text
-        self._problems: list[ctk.CTkLabel] = []
 
-    def show(self, lines: Sequence[tuple[str, str]], problems: Sequence[Problem]) -> None:
+    def show(self, lines: Sequence[tuple[str, str]]) -> None:
         """lines: (label, text) for labels in LABELS; missing ones are shown as a dash."""
         texts = dict(lines)
         for label, widget in self._texts.items():
             if widget.cget("text") != (text := texts.get(label, "-")):
                 widget.configure(text=text)
-        while len(self._problems) < len(problems):
-            self._problems.append(self.add_note(2 + len(self._problems)))
-        for number, label in enumerate(self._problems):
-            if number >= len(problems):
-                label.grid_remove()
-                continue
-            problem = problems[number]
-            text = f"{'✕' if problem.blocking else '!'} {problem.message}"
-            if label.cget("text") != text:
-                label.configure(text=text, text_color=Theme.error if problem.blocking else Theme.warning)
-            label.grid()
 
     def text(self, label: str) -> str:
         """The text beside a label."""

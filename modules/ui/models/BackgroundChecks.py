@@ -1,22 +1,29 @@
-"""Checks in the background whether this machine and the base model suit the settings, and counts the images."""
+"""Gathers in the background what the list of problems has to know of machine, model, images, folder and port."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.TrainConfig import TrainConfig
-from modules.config.validation import Problem
+from modules.machine.can_start import StartFacts
+from modules.machine.devices import GpuUsage
 from modules.machine.Machine import read_machine
-from modules.machine.ports import LOOPBACK, next_free_port
+from modules.machine.memory_estimate import GIB
+from modules.machine.ports import next_free_port
+from modules.session.RunFolder import RunFolder
 from modules.ui.models.base_model import base_bytes, examine_base
+from modules.ui.models.free_folders import free_folder_beside_run
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.picture_count import count_key, count_pictures
 
 if TYPE_CHECKING:
     from modules.ui.models.DeviceModel import DeviceModel
+    from modules.ui.models.ProblemList import ProblemList
     from modules.ui.models.RunModel import RunModel
     from modules.ui.models.Scheduler import Scheduler
     from modules.ui.models.SettingsModel import SettingsModel
@@ -27,32 +34,38 @@ REFRESH_SECONDS = 2.0  # for problems only: a disk may be mounted, a model copie
 
 
 class BackgroundChecks:
-    """Reports problems with devices, port and base model to the settings, from `start` on and after each change. Tells
-    the device model the number of images and the size of the base model.
+    """Tells the list of problems what it finds, from `start` on and after each change. Tells the device model the
+    number of images and the size of the base model.
 
     base_text: a sentence on what is at the base model's path or name; "" while unknown or wrong.
     """
 
-    def __init__(self, scheduler: Scheduler, settings: SettingsModel, run: RunModel, devices: DeviceModel):
+    def __init__(
+        self, scheduler: Scheduler, settings: SettingsModel, problems: ProblemList, run: RunModel, devices: DeviceModel
+    ):
         self.base_text = ""
-        self._scheduler, self._settings, self._run, self._devices = scheduler, settings, run, devices
+        self._scheduler, self._settings, self._problems = scheduler, settings, problems
+        self._run, self._devices = run, devices
         self._base: str | None = None  # the one checked last
-        self._is_wrong = False
+        self._base_error = ""
         self._port: tuple | None = None  # port and machines checked last
-        self._is_busy = False
+        self._free_port: int | None = None
+        self._workspace: str | None = None  # the one checked last
+        self._free_workspace = ""
         self._is_due = False
         self._counted: tuple | None = None  # the key of the last count
+        self._is_counting = False
+        self._data_errors: tuple[str, ...] = ()
         self._count_due: str | None = None  # after's id
         self._given_up = threading.Event()  # cancels the current count
         self._listeners: Listeners[[]] = Listeners()
 
     def start(self) -> None:
         self._settings.subscribe(self._on_settings)
-        self._devices.subscribe(lambda what: self._report_soon() if what != "usage" else None)
+        self._devices.subscribe(lambda what: self._tell_soon())
         self._scheduler.in_background(read_machine, self._devices.take_machine)
         self._scheduler.every(REFRESH_SECONDS, self._refresh)
-        self._examine_base()
-        self._check_port()
+        self._check_places()
         self._count_soon()
 
     def close(self) -> None:
@@ -63,63 +76,138 @@ class BackgroundChecks:
         """Call `changed` when base_text changes. Returns a function that unsubscribes."""
         return self._listeners.add(changed)
 
-    def report_devices(self) -> None:
-        """Report whether the settings can run on this machine, as far as it is known."""
+    def tell(self) -> None:
+        """Tell the list of problems what is known now."""
         self._is_due = False
-        # Free memory changes every second, which would refresh all fields each time.
-        self._settings.report("devices", self._devices.problems(self._config(), with_memory=False))
+        devices = self._devices
+        facts = StartFacts(
+            machine=devices.machine,
+            # of the next run, which starts when the current one has freed its memory
+            usage=() if self._run.is_running else tuple(map(_roughly, devices.usage)),
+            num_samples=devices.num_samples,
+            base_bytes=devices.base_bytes,
+            base_error=self._base_error,
+            data_errors=self._data_errors,
+            free_port=self._free_port,
+            free_workspace="" if self._follows_workspace() else self._free_workspace,
+        )
+        self._problems.take_facts(facts)
 
     def _on_settings(self, paths: set[str]) -> None:
-        self._report_soon()
-        self._examine_base()
-        self._check_port()
+        self._tell_soon()
+        self._check_places()
         self._count_soon()
 
     def _config(self) -> TrainConfig:
-        """The settings in effect, even while some field contains an invalid value."""
+        """A copy of the settings in effect, even while some field contains an invalid value."""
         return config_from_values(self._settings.values)
 
-    def _report_soon(self) -> None:
+    def _tell_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._scheduler.after(SETTLE_MS, self.report_devices)
+            self._scheduler.after(SETTLE_MS, self.tell)
+
+    def _check_places(self) -> None:
+        self._examine_base()
+        self._check_port()
+        self._check_workspace()
+
+    def _refresh(self) -> None:
+        """Look again at what is wrong: it may have been put right outside the window."""
+        if self._base_error:
+            self._base = None
+        if self._free_port != self._wanted_port():
+            self._port = None
+        if self._free_workspace:
+            self._workspace = None
+        if self._data_errors and self._count_due is None and not self._is_counting:
+            self._counted = None
+            self._count_soon()
+        self._check_places()
+        if self._problems.at("device_indexes") and self._devices.gpus and not self._run.is_running:
+            self._scheduler.in_background(self._devices.read_usage(), self._devices.take_usage)
 
     def _examine_base(self) -> None:
         base = self._settings.get("model.base")
-        if base != self._base:
-            self._base, self._is_wrong = base, False
+        if base == self._base:
+            return
+        is_same = self._base is None and self._base_error  # looked at again: it may still be wrong
+        self._base = base
+        if not is_same:
+            self._base_error = ""
             self._set_base_text("")  # the old text describes another model
-            self._scheduler.in_background(
-                lambda: (*examine_base(base), base_bytes(base)), lambda found: self._take_base(base, *found)
-            )
+            self.tell()
+        self._scheduler.in_background(
+            lambda: (*examine_base(base), base_bytes(base)), lambda found: self._take_base(base, *found)
+        )
 
-    def _refresh(self) -> None:
-        if self._is_wrong:
-            self._base = None
-            self._examine_base()
-        if self._is_busy:
-            self._port = None
-        self._check_port()
+    def _take_base(self, base: str, text: str, is_wrong: bool, num_bytes: int | None) -> None:
+        if base != self._base:
+            return
+        self._devices.take_base(num_bytes)
+        self._base_error = text if is_wrong else ""
+        self._set_base_text("" if is_wrong else text)
+        self.tell()
 
-    def _check_port(self) -> None:
-        """Check the port, but not during a run, which may be what uses it. A free port is checked again only after a
-        change, because the check occupies it for a moment in which a run might want it."""
+    def _set_base_text(self, text: str) -> None:
+        if text != self.base_text:
+            self.base_text = text
+            self._listeners.tell()
+
+    def _wanted_port(self) -> int | None:
+        """The port that has to be free; None if it need not be, as any other will do, or as a run uses it."""
         settings = self._settings
         if not settings.get("enable_multi_gpu") or self._run.is_running:
-            self._port = None
-            self._take_port(None, [])
-            return
-        wanted = tuple(map(settings.get, ("initial_port", "num_nodes", "node_rank")))
-        if wanted != self._port:
-            self._port = wanted
-            self._scheduler.in_background(lambda: check_port(*wanted), lambda found: self._take_port(wanted, found))
+            return None
+        if settings.get("num_nodes") == 1 or settings.get("node_rank") > 0:
+            return None
+        return int(settings.get("initial_port"))
 
-    def _take_port(self, wanted: tuple | None, found: list[Problem]) -> None:
-        if wanted == self._port:
-            self._is_busy = bool(found)
-            self._settings.report("port", found)
+    def _check_port(self) -> None:
+        """A free port is checked again only after a change, because the check occupies it for a moment in which a run
+        might want it."""
+        wanted = self._wanted_port()
+        if self._port == (wanted,):
+            return
+        self._port = (wanted,)
+        if wanted is None:
+            self._take_port(wanted, None)
+        else:
+            self._scheduler.in_background(lambda: first_free_port(wanted), lambda found: self._take_port(wanted, found))
+
+    def _take_port(self, wanted: int | None, free: int | None) -> None:
+        if self._port == (wanted,) and free != self._free_port:
+            self._free_port = free
+            self.tell()
+
+    def _check_workspace(self) -> None:
+        workspace = self._settings.get("workspace_dir")
+        if workspace == self._workspace:
+            return
+        is_same = self._workspace is None and self._free_workspace
+        self._workspace = workspace
+        if not is_same and self._free_workspace:
+            self._free_workspace = ""
+            self.tell()
+
+        def take(free: str) -> None:
+            if workspace == self._workspace and free != self._free_workspace:
+                self._free_workspace = free
+                self.tell()
+
+        self._scheduler.in_background(lambda: free_folder_beside_run(workspace), take)
+
+    def _follows_workspace(self) -> bool:
+        """Whether the run in workspace_dir is the one that the window follows, which needs no warning of."""
+        try:
+            return RunFolder(self._settings.get("workspace_dir")).path == self._run.state.folder
+        except UserError:  # reported when the folder is used
+            return False
 
     def _count_soon(self) -> None:
+        if self._counted is not None and self._data_errors and count_key(self._settings.in_effect) != self._counted:
+            self._data_errors = ()  # of other folders
+            self._tell_soon()
         if self._count_due is not None:
             self._scheduler.after_cancel(self._count_due)
         self._count_due = self._scheduler.after(COUNT_MS, self._count)
@@ -134,38 +222,26 @@ class BackgroundChecks:
         self._counted = wanted
         self._given_up.set()
         given_up = self._given_up = threading.Event()
+        self._is_counting = True
 
-        def take(num_samples: int | None) -> None:
+        def take(found: tuple[int | None, tuple[str, ...]]) -> None:
             if not given_up.is_set():
+                self._is_counting = False
+                num_samples, self._data_errors = found
                 self._devices.take_pictures(num_samples)
+                self.tell()
 
         self._scheduler.in_background(lambda: count_pictures(config, lambda: not given_up.is_set()), take)
 
-    def _take_base(self, base: str, text: str, is_wrong: bool, num_bytes: int | None) -> None:
-        if base != self._base:
-            return
-        self._devices.take_base(num_bytes)
-        self._is_wrong = is_wrong
-        self._settings.report("model", [Problem("model.base", text)] if is_wrong else [])
-        self._set_base_text("" if is_wrong else text)
 
-    def _set_base_text(self, text: str) -> None:
-        if text != self.base_text:
-            self.base_text = text
-            self._listeners.tell()
+def first_free_port(port: int) -> int:
+    """The first free port of this machine from `port` on; 0 if none is. Call it in a thread, as it may try a hundred
+    ports."""
+    return next_free_port(port) or 0
 
 
-def check_port(port: str, num_nodes: int, node_rank: int) -> list[Problem]:
-    """Whether ranks can meet at a port of this machine. Call it in a thread, as it may try a hundred ports.
-
-    A run on this machine alone takes the next free port by itself; with several machines all have to know it, and only
-    the first one listens.
-    """
-    if node_rank > 0:
-        return []
-    free = next_free_port(int(port), LOOPBACK if num_nodes == 1 else "")
-    if free == int(port):
-        return []
-    if free is None:
-        return [Problem("initial_port", f"Port {port} and those after it are in use: set another one.")]
-    return [Problem("initial_port", f"Port {port} is in use: next free {free}.", num_nodes > 1, str(free))]
+def _roughly(usage: GpuUsage) -> GpuUsage:
+    """The usage with memory in whole GiB, rounded down: what changes each second would refresh all fields each time."""
+    used = usage.memory_used_bytes
+    rough = None if used is None else used // GIB * GIB
+    return dataclasses.replace(usage, memory_used_bytes=rough, utilisation=None, temperature_celsius=None)

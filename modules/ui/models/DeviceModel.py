@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from operator import attrgetter, itemgetter
 
 from modules.config.errors import UserError
-from modules.config.families import load_families
 from modules.config.installation import PACKAGE
 from modules.config.TrainConfig import TrainConfig
-from modules.config.validation import Problem
 from modules.machine.backend import choose_backend
-from modules.machine.can_start import StartFacts, device_problems
 from modules.machine.devices import UNKNOWN_USAGE, Gpu, GpuUsage, Link, read_usage
 from modules.machine.Machine import Machine
-from modules.machine.memory_estimate import GIB, estimate_memory
+from modules.machine.memory_estimate import GIB, needed_bytes
 from modules.machine.run_shape import RunShape, chosen_gpus, run_shape
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.typed_text import NO_GPU
@@ -93,7 +91,7 @@ class DeviceModel:
         return {gpu.index for gpu, usage in zip(self.gpus, self.usage_so_far, strict=True) if _is_idle(gpu, usage)}
 
     def shape(self, config: TrainConfig) -> RunShape | None:
-        """The shape of the run; None until the machine is read, or if it can't run the settings (see `problems`)."""
+        """The shape of the run; None until the machine is read, or if it can't run the settings."""
         if self.machine is None:
             return None
         try:
@@ -102,47 +100,38 @@ class DeviceModel:
             return None
 
     def needed_bytes(self, config: TrainConfig) -> float | None:
-        """The estimated memory on each device, scaled down for a base that is smaller than its family's model. None for
-        a family of unknown size."""
-        typical = load_families()[config.family].typical_bytes
-        # a model saved in half precision is twice as large in float32
-        share = min(1.0, 2 * self.base_bytes / typical) if self.base_bytes else 1.0
+        """The estimated memory on each device; None for a family of unknown size."""
         shape = self.shape(config)
-        estimate = estimate_memory(config, shape.num_ranks if shape else None)
-        return share * estimate.peak if estimate else None
+        return needed_bytes(config, shape.num_ranks if shape else None, self.base_bytes)
 
     def memory_text(self, config: TrainConfig) -> str:
         """The memory that the run needs on each device, and the least that is free on any chosen one, in words."""
-        needed_bytes = self.needed_bytes(config)
-        if needed_bytes is None:
+        needed = self.needed_bytes(config)
+        if needed is None:
             return "unknown for this model family"
-        size = needed_bytes / GIB
-        needed = f"{f'about {size:.1f} GiB' if size >= 0.1 else 'less than 0.1 GiB'} by estimate"
+        size = needed / GIB
+        text = f"{f'about {size:.1f} GiB' if size >= 0.1 else 'less than 0.1 GiB'} by estimate"
+        gpus = [gpu for gpu in chosen_gpus(config, self.gpus) if gpu.memory_bytes is not None]
         free = [
-            (gpu.memory_bytes - self.usage[gpu.index].memory_used_bytes, gpu.index)
-            for gpu in chosen_gpus(config, self.gpus)
-            if self.usage and gpu.memory_bytes is not None and self.usage[gpu.index].memory_used_bytes is not None
+            (gpu.memory_bytes - used, gpu)
+            for gpu in gpus
+            if (used := self.usage_so_far[gpu.index].memory_used_bytes) is not None
         ]
-        if not free:
-            return needed
-        least, index = min(free)
-        return f"{needed}; GPU {index} has {least / GIB:.1f} free"
+        if free:
+            least, gpu = min(free, key=itemgetter(0))
+            return f"{text}; GPU {gpu.index} has {least / GIB:.1f} of {gpu.memory_bytes / GIB:.1f} GiB free"
+        if gpus:
+            gpu = min(gpus, key=attrgetter("memory_bytes"))
+            return f"{text}; GPU {gpu.index} has {gpu.memory_bytes / GIB:.1f} GiB"
+        if self.machine is None or self.gpus or self.machine.memory_bytes is None:
+            return text
+        return f"{text} in each process; this machine has {self.machine.memory_bytes / GIB:.1f} GiB for all"
 
     def choice_note(self, config: TrainConfig) -> str:
         """Why not all ticked GPUs train; "" if they do."""
         if config.enable_multi_gpu or len(self.ticked(config.device_indexes)) < 2:
             return ""
         return f"Multi-GPU is off: GPU {chosen_gpus(config, self.gpus)[0].index} trains."
-
-    def problems(self, config: TrainConfig, with_memory: bool = True) -> list[Problem]:
-        """The problems and warnings of running the settings on this machine. with_memory: include whether the model
-        currently fits into free memory."""
-        if self.machine is None:
-            return []
-        usage = self.usage if with_memory else ()
-        return device_problems(
-            config, StartFacts(self.machine, usage, self.num_samples, self.needed_bytes(config), self.base_bytes)
-        )
 
     def _indexes(self) -> list[int]:
         return [gpu.index for gpu in self.gpus]

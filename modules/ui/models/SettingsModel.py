@@ -1,4 +1,4 @@
-"""The settings that the window edits: values, invalid input, problems, undo, presets and the saved state."""
+"""The settings that the window edits: values, invalid input, undo, presets and the saved state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from modules.config.explain import generic_path
 from modules.config.files import config_from_values, load_values, save_config, to_values
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
-from modules.config.validation import Problem, find_problems
 from modules.session.working_folder import absolute_path
 from modules.ui.models.kept_settings import is_within, kept_settings
 from modules.ui.models.Listeners import Listeners
@@ -50,8 +49,8 @@ class _Snapshot:
 class SettingsModel:
     """The settings of the next run, one path each ("optimizer.learning_rate", "concepts.0.path").
 
-    `config` always holds individually valid values; input that a setting refuses is kept in `typed` and is a problem
-    until it is fixed.
+    `config` always holds individually valid values; input that a setting refuses is kept in `typed` until it
+    is fixed.
     `source_file` is the absolute path of the file that the settings were opened from or saved to; "" for a preset.
     state_path: the JSON file that stores the state; without one, or with a damaged one, the demo is loaded.
     `restored` says whether the last state was restored; `notice` is a sentence on why not.
@@ -67,8 +66,6 @@ class SettingsModel:
         self._undo: list[_Snapshot] = []
         self._redo: list[_Snapshot] = []
         self._last_path = ""
-        self._reported: dict[str, list[Problem]] = {}
-        self._problems: list[Problem] | None = None
         self.restored = self._restore()
         if not self.restored:
             self._take(config_from_values(load_preset(FIRST_PRESET)), FIRST_PRESET)
@@ -103,17 +100,13 @@ class SettingsModel:
         """The declaration of a setting. Raises KeyError if the path is not a setting."""
         return settings_by_path()[generic_path(path)]
 
-    def error(self, path: str) -> str | None:
-        """Why this setting prevents a run from starting, as a sentence; None if it does not."""
-        return next((one.message for one in self.problems() if one.path == path and one.blocking), None)
-
-    def warning(self, path: str) -> str | None:
-        """A warning about this setting as a sentence; None if there is none."""
-        return next((one.message for one in self.problems() if one.path == path and not one.blocking), None)
-
-    def offer(self, path: str) -> str:
-        """A value that would solve this setting's problem; "" if none is known."""
-        return next((one.offer for one in self.problems() if one.path == path and one.offer), "")
+    def set_many(self, values: Mapping[str, Any]) -> None:
+        """Set several values, which have to be valid, as one step of undo."""
+        before = self._snapshot()
+        for path, value in values.items():
+            self._assign(path, self.info(path), value)
+            self._drop_typed(path)
+        self._commit(before, set(values))
 
     def reset(self, path: str) -> None:
         """Reset a setting to its default; a list becomes empty."""
@@ -140,32 +133,25 @@ class SettingsModel:
 
     def config(self) -> TrainConfig | None:
         """A copy of the settings for a run; None while some field contains refused input."""
-        return None if self._refused() else config_from_values(to_values(self._config))
+        return None if self.refused_input() else config_from_values(to_values(self._config))
 
     @property
     def values(self) -> dict:
         """The values in effect, as in a settings file."""
         return to_values(self._config)
 
-    def problems(self) -> list[Problem]:
-        """The problems of the settings, blocking ones first."""
-        if self._problems is None:
-            refused = [Problem(path, message) for path, message in self._refused().items()]
-            reported = [problem for problems in self._reported.values() for problem in problems]
-            found = [*refused, *find_problems(self._config), *reported]
-            self._problems = sorted(dict.fromkeys(found), key=lambda problem: not problem.blocking)
-        return self._problems
+    @property
+    def in_effect(self) -> TrainConfig:
+        """The settings, with the last valid value where input is refused. Not to be changed: it is not a copy."""
+        return self._config
 
-    def report(self, source: str, problems: Sequence[Problem]) -> None:
-        """Add problems found by someone who knows more than the settings, such as the machine's GPUs.
+    def refused_input(self) -> dict[str, str]:
+        """Path -> sentence, for each visible setting whose input is refused."""
+        return {path: sentence for path, sentence in self._refusals.items() if self.is_visible(path)}
 
-        source: who reports them; they replace the problems reported earlier by the same source.
-        """
-        before = self._reported.get(source, [])
-        if list(problems) == before:
-            return
-        self._reported[source] = list(problems)
-        self._notify({problem.path for problem in [*before, *problems]})
+    def tell_again(self, paths: set[str]) -> None:
+        """Tell the listeners that something about these settings has changed, other than their values."""
+        self._notify(paths)
 
     def modified_paths(self) -> list[str]:
         """The settings that differ from the preset or file they were loaded from, in the order of declaration.
@@ -243,7 +229,7 @@ class SettingsModel:
 
         Raises ConfigError if it can't be written, or if a field contains refused input.
         """
-        if refused := self._refused():
+        if refused := self.refused_input():
             raise ConfigError(f"the settings can't be saved: {next(iter(refused.values()))}")
         save_config(self._config, path)
         loaded, baseline = self._baseline, to_values(self._config)
@@ -285,8 +271,8 @@ class SettingsModel:
     # listeners and the saved state
 
     def subscribe(self, changed: Callable[[set[str]], None]) -> Callable[[], None]:
-        """Call `changed` with the changed paths after every change; errors and visibility of others may have changed
-        too.
+        """Call `changed` with the changed paths after every change; problems and visibility of others may have
+        changed too.
 
         When the length of a list changes, its own path is included ("concepts"). Returns a function that unsubscribes.
         """
@@ -359,7 +345,6 @@ class SettingsModel:
         self._flat_baseline = flatten(self._baseline)
         self.preset_name, self.source_file = name, source_file
         self._keep_typed(typed or {})
-        self._problems = None
 
     def _assign(self, path: str, info: SettingInfo, value: Any) -> str | None:
         try:
@@ -381,10 +366,6 @@ class SettingsModel:
             self._assign(path, self.info(path), value)
             if refusal is not None:
                 self.typed[path], self._refusals[path] = text, refusal
-
-    def _refused(self) -> dict[str, str]:
-        """Path -> sentence, for visible fields with refused input."""
-        return {path: sentence for path, sentence in self._refusals.items() if self.is_visible(path)}
 
     def _replace_list(self, path: str, parts: list[dict]) -> None:
         values = to_values(self._config)
@@ -412,7 +393,8 @@ class SettingsModel:
 
     def _differing(self, then: dict[str, Any]) -> list[str]:
         now = self._flat
-        changed = {path for path in now.keys() | then.keys() if now.get(path) != then.get(path)} | set(self._refused())
+        changed = {path for path in now.keys() | then.keys() if now.get(path) != then.get(path)}
+        changed |= self.refused_input().keys()
         resized = {path for path in changed if isinstance(now.get(path, then.get(path)), Length)}
         changed = {path for path in changed if not any(path.startswith(f"{other}.") for other in resized)}
         order = {path: number for number, path in enumerate(settings_by_path())}
@@ -452,5 +434,4 @@ class SettingsModel:
         return values | texts
 
     def _notify(self, paths: set[str]) -> None:
-        self._problems = None
         self._listeners.tell(paths)

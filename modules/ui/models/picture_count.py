@@ -5,7 +5,8 @@ Modules that read images are imported where they are used: NumPy would delay the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
 
-def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> int | None:
-    """The samples of an epoch, including repeats; None if they can't be counted, which the concepts tab and the check
-    before a start report. Reads the headers of all images, so call it in a thread.
+def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> tuple[int | None, tuple[str, ...]]:
+    """The samples of an epoch, including repeats, and nothing. If the images can't be used, None and why not, a
+    sentence for each concept that starts with the setting. Reads the headers of all images, so call it in a thread.
 
     is_wanted: as for `scan`.
     """
@@ -27,12 +28,31 @@ def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> int | 
     from modules.data.holdout import hold_out
     from modules.ui.models.concept_preview import NUM_READERS
 
+    if not any(concept.enabled for concept in config.concepts):  # a problem of the settings alone
+        return None, ()
     try:
         dataset = scan(config.concepts, NUM_READERS, is_wanted, Outputs.of(config))
         dataset = hold_out(dataset, config.data.validation_share)
-    except UserError:
-        return None
-    return count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
+    except UserError as error:
+        errors = tuple(_errors_of_concepts(config, is_wanted))
+        has_all_paths = all(concept.path.strip() for concept in config.concepts if concept.enabled)
+        return None, errors or ((str(error).partition("\n")[0],) if has_all_paths else ())
+    return count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index), ()
+
+
+def _errors_of_concepts(config: TrainConfig, is_wanted: Callable[[], bool]) -> Iterator[str]:
+    """Why each concept can't be used on its own: `scan` ends at the first."""
+    from modules.data.concepts import scan
+    from modules.ui.models.concept_preview import NUM_READERS
+
+    for number, concept in enumerate(config.concepts):
+        if concept.enabled and concept.path.strip():  # else a problem of the settings alone
+            # those before it are placeholders, so that the message has the right number
+            alone = [*(replace(other, enabled=False) for other in config.concepts[:number]), concept]
+            try:
+                scan(alone, NUM_READERS, is_wanted, Outputs.of(config))
+            except UserError as error:
+                yield str(error).partition("\n")[0]
 
 
 def count_key(config: TrainConfig) -> tuple:

@@ -186,9 +186,7 @@ class BackupTab(ctk.CTkFrame):
         except UserError as error:
             self.app.show_message(str(error), "error")
             return None
-        blocking = [problem for problem in self.app.settings.problems() if problem.blocking]
-        if blocking:
-            self.app.show_message(blocking[0].message, "error")
+        if blocking := self.app.problems.blocking():
             self.app.flash(blocking[0].path)
             return None
         return self.app.settings.config()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.describe import part_paths
+from modules.config.labels import label_of
 from modules.data.folder_walk import Outputs
 from modules.ui.cards.ConceptCards import ConceptCard, ConceptCards
 from modules.ui.models.concept_preview import ConceptPictures, find_pictures, samples_per_epoch
@@ -20,6 +21,7 @@ from modules.ui.models.picture_count import scan_key
 from modules.ui.widgets.dialogs import ask_path, open_window
 from modules.ui.widgets.fitting import fit_side_column, lay_in_rows, wrap_to
 from modules.ui.widgets.form import SettingsForm
+from modules.ui.widgets.ProblemNote import ProblemNote
 from modules.ui.widgets.scrolling import quiet_page
 from modules.ui.windows.ConceptWindow import TYPING_MS, ConceptWindow
 from modules.ui.windows.HealthWindow import HealthWindow
@@ -175,7 +177,8 @@ class ConceptsTab(ctk.CTkFrame):
                 self._read_next()  # without delay: the tab is laid out by now
 
         def fail(error: Exception) -> None:
-            take(ConceptPictures(error=f"concepts.{number}.path can't be read."))  # and continue with the next folder
+            name = label_of(f"concepts.{number}.path")
+            take(ConceptPictures(error=f"{name} can't be read."))  # and continue with the next folder
             raise error
 
         self.app.in_background(
@@ -252,6 +255,8 @@ class ConceptsTab(ctk.CTkFrame):
         self._add = made[0]
         self._summary = ctk.CTkLabel(bar, text="", font=font, text_color=self.app.theme.muted)
         lay_in_rows(bar, [*made, self._summary], self.app.theme)
+        self.problem = ProblemNote(self, self.app, "concepts")
+        self.problem.grid(row=2, column=0, columnspan=2, sticky="ew", padx=12, pady=(0, 8))
         yield
         self._side = ctk.CTkScrollableFrame(self, width=SIDE_WIDTH, fg_color=self.app.theme.card)
         self._side.grid(row=1, column=1, sticky="nsew", padx=(4, 8), pady=(0, 8))

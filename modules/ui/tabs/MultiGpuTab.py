@@ -104,8 +104,7 @@ class MultiGpuTab(ctk.CTkFrame):
         shape = self.devices.shape(config) if self._is_chosen() else None
         self._backend_note.configure(text=self._launch_text(config))
         lines = shape_lines(shape, config) if shape else []
-        self.shape_card.show([*lines, ("Memory", self.devices.memory_text(config))], self.devices.problems(config))
-        self.app.checks.report_devices()
+        self.shape_card.show([*lines, ("Memory", self.devices.memory_text(config))])
         self._show_command(self.app.settings.config(), shape)
 
     # --- events ------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ COMPARED = 1024  # maximum side in pixels of compared images, which is enough fo
 
 
 class Gallery(ctk.CTkFrame):
-    """The samples of the app's run. Selecting an image compares it with the first one in its row."""
+    """The samples of the app's run, which its title names. Selecting one compares it with the first one in its row."""
 
     def __init__(self, parent: tk.Misc, app: App):
         super().__init__(parent)
@@ -51,11 +51,12 @@ class Gallery(ctk.CTkFrame):
 
     def update_samples(self) -> None:
         """Show new samples."""
-        samples = self.app.run.state.samples
-        known = (self.app.run.state.folder, len(samples), samples[-1] if samples else None)
+        samples, folder = self.app.run.state.samples, self.app.run.state.folder
+        known = (folder, len(samples), samples[-1] if samples else None)
         if known == self._known:
             return
-        is_other_run = self._known is None or known[0] != self._known[0]
+        # fewer samples than before: a new run in the same folder
+        is_other_run = self._known is None or folder != self._known[0] or len(samples) < self._known[1]
         self._known = known
         self.table = arrange_samples(samples)
         self.grid_view.show(self.table)
@@ -63,9 +64,12 @@ class Gallery(ctk.CTkFrame):
         count = f"{counted(num_pictures, 'image')} of {counted(len(self.table.steps), 'step')}"
         self._count.configure(text=count if samples else "")
         if is_other_run:
+            self.title.configure(text=f"Gallery of {folder.name}" if folder else "Gallery")
             self._row = self._compared = None
-            self._before.configure(values=[""])
-            self._after.configure(values=[""])
+            for menu in (self._before, self._after):
+                menu.configure(values=[""])
+                menu.set("")
+            self._prompt.configure(text="")
             self._comparison.show_message("Choose an image to compare it with an earlier one.")
         elif self._row in self.table.rows:
             self._offer_steps(self._row)
@@ -119,7 +123,8 @@ class Gallery(ctk.CTkFrame):
         theme = self.app.theme
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=0, column=0, columnspan=2, sticky="ew", padx=10, pady=(8, 4))
-        ctk.CTkLabel(bar, text="Gallery", font=theme.font(15, "bold")).pack(side="left", padx=(0, 12))
+        self.title = ctk.CTkLabel(bar, text="Gallery", font=theme.font(15, "bold"))
+        self.title.pack(side="left", padx=(0, 12))
         self._count = ctk.CTkLabel(bar, text="", text_color=theme.muted)
         self._count.pack(side="left")
         yield

@@ -9,8 +9,8 @@ import customtkinter as ctk
 
 from modules.config.describe import settings_by_path
 from modules.ui.theme import Theme
-from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.form import SettingsForm
+from modules.ui.widgets.ProblemNote import ProblemNote
 from modules.ui.widgets.scrolling import bring_into_sight
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ class PartList(ctk.CTkFrame):
         self.grid_columnconfigure(0, weight=1)
         label = ctk.CTkLabel(self, text=info.label, font=app.theme.font(15, "bold"), anchor="w")
         label.grid(row=0, column=0, sticky="ew", padx=12, pady=(8, 2))
-        self._problem = ctk.CTkLabel(self, text="", font=app.theme.font(12), text_color=Theme.error, justify="left")
-        wrap_to(self, self._problem, app.theme)
+        self.problem = ProblemNote(self, app, path)
         self._add = ctk.CTkButton(self, text=f"Add {info.part_name}", command=lambda: app.settings.add(path))
         self._unsubscribe = app.settings.subscribe(self._changed)
         self._rebuild()
@@ -53,24 +52,14 @@ class PartList(ctk.CTkFrame):
     def _changed(self, paths: set[str]) -> None:
         if len(self.app.settings.get(self._path)) != len(self._parts):
             self._rebuild()
-        self._show_problem()
 
     def _rebuild(self) -> None:
         for part in self._parts:
             part.destroy()
         count = len(self.app.settings.get(self._path))
         self._parts = [self._make_part(index) for index in range(count)]
-        self._problem.grid(row=count + 1, column=0, sticky="w", padx=12)
+        self.problem.grid(row=count + 1, column=0, sticky="w", padx=12)
         self._add.grid(row=count + 2, column=0, sticky="w", padx=12, pady=(4, 12))
-        self._show_problem()
-
-    def _show_problem(self) -> None:
-        text = self.app.settings.error(self._path) or ""
-        self._problem.configure(text=text)
-        if text:
-            self._problem.grid()
-        else:
-            self._problem.grid_remove()
 
     def _make_part(self, index: int) -> ctk.CTkFrame:
         part = ctk.CTkFrame(self, fg_color="transparent", border_width=1, border_color=Theme.line)

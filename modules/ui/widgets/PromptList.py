@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.ui.widgets.fitting import fit_columns, lay_in_rows
+from modules.ui.widgets.ProblemNote import ProblemNote
 from modules.ui.widgets.scrolling import bring_into_sight, make_scrollbar
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class PromptList(ctk.CTkFrame):
         title.grid(row=0, column=0, sticky="ew", padx=12, pady=(8, 2))
         self._build_list()
         self._build_buttons()
+        self.problem = ProblemNote(self, app, PATH)
+        self.problem.grid(row=3, column=0, sticky="ew", padx=12, pady=(0, 10))
         self._unsubscribe = app.settings.subscribe(self._on_settings)
         self._stop_listening = app.theme.on_change(self._restyle)
         self._restyle()

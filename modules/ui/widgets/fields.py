@@ -21,18 +21,20 @@ from modules.ui.widgets.Tooltip import Tooltip
 from modules.ui.window_system import bind_menu
 
 if TYPE_CHECKING:
+    from modules.config.problems import Problem, Remedy
     from modules.ui.App import App
 
 LABEL_WIDTH = 165  # longer labels take two lines
 EDITOR_WIDTH = 150
 EDITOR_HEIGHT = 28
 WRAP = 250
+ROWS = 3  # of a grid, for each field: the editor, its problem, and what would solve that
 FLASHES, FLASH_MS = 6, 220
 MENU_NAME = "field_menu"
 
 
 def make_field(parent: tkinter.Misc, app: App, path: str, row: int, label: str = "") -> Field:
-    """Create the field for the setting at `path` in rows `row` and `row + 1` of the parent's grid. label: replaces the
+    """Create the field for the setting at `path` in the parent's grid, in ROWS rows from `row` on. label: replaces the
     setting's own. Raises KeyError if the path is not a setting, ValueError for a list of parts."""
     info = app.settings.info(path)
     if info.type == "list":
@@ -55,8 +57,8 @@ class Field:
         self._is_setting = False
         self._problem: ctk.CTkLabel | None = None
         self._dot: ctk.CTkLabel | None = None
-        self._use: ctk.CTkButton | None = None
-        self._state: tuple = ()
+        self._remedy: ctk.CTkButton | None = None
+        self._state: tuple[list[Problem], str] = ([], "")  # the problems and mark that are shown
         title = label or self.info.label
         self.label = ctk.CTkLabel(
             parent, text=title, font=app.theme.font(), anchor="w", justify="left", height=20, wraplength=LABEL_WIDTH
@@ -106,32 +108,33 @@ class Field:
         settings = self.app.settings
         if with_value and not self._is_setting:
             self.show_value(settings.shown(self.path))
-        error, warning = settings.error(self.path), settings.warning(self.path)
+        problems = self.app.problems.at(self.path)
         mark = "preset" if settings.differs_from_preset(self.path) else ""
         mark = mark or ("default" if settings.differs_from_default(self.path) else "")
-        offer = settings.offer(self.path)
-        if (error, warning, mark, offer) != self._state:
-            self._state = (error, warning, mark, offer)
-            self._show_problem(error or warning or "", Theme.error if error else Theme.warning)
-            self.show_border(Theme.error if error else Theme.warning if warning else Theme.border)
+        if (problems, mark) != self._state:
+            self._state = (problems, mark)
+            colour = Theme.error if problems and problems[0].blocking else Theme.warning
+            self._show_problem("\n".join(problem.message for problem in problems), colour)
+            self.show_border(colour if problems else Theme.border)
             self._show_mark(mark)
-            self._show_offer(offer)
+            self._show_remedy(next((problem.remedy for problem in problems if problem.remedy is not None), None))
 
     def set_shown(self, is_shown: bool) -> None:
         if is_shown == self.is_shown:
             return
         self.is_shown = is_shown
-        for widget in (self.label, self.editor, self._dot, self._problem, self._use):
+        for widget in (self.label, self.editor, self._dot, self._problem, self._remedy):
             if widget is not None and is_shown:
                 widget.grid()
             elif widget is not None:
                 widget.grid_remove()
         if is_shown and self._problem is not None and not self._problem.cget("text"):
             self._problem.grid_remove()
-        if is_shown and self._dot is not None and not self._state[2]:
+        problems, mark = self._state
+        if is_shown and self._dot is not None and not mark:
             self._dot.grid_remove()
-        if is_shown and self._use is not None and not self._state[3]:
-            self._use.grid_remove()
+        if is_shown and self._remedy is not None and all(problem.remedy is None for problem in problems):
+            self._remedy.grid_remove()
 
     def flash(self) -> None:
         """Scroll to the field, focus it and flash its label."""
@@ -178,18 +181,19 @@ class Field:
         if width > 50 and abs(width - self._problem.cget("wraplength")) > 2:
             self._problem.configure(wraplength=width)
 
-    def _show_offer(self, value: str) -> None:
-        """Show a button beside the problem that sets a value which solves it."""
-        if self._use is None:
-            if not value:
+    def _show_remedy(self, remedy: Remedy | None) -> None:
+        """Show a button below the problem that solves it."""
+        if self._remedy is None:
+            if remedy is None:
                 return
-            self._use = ctk.CTkButton(self.parent, text="Use", width=44, height=22, font=self.app.theme.font(12))
-            self._use.grid(row=self.row + 1, column=1, sticky="ne", padx=(0, 8), pady=(0, 4))
-        self._use.configure(command=lambda: self.app.settings.set(self.path, value))
-        if value and self.is_shown:
-            self._use.grid()
+            self._remedy = ctk.CTkButton(self.parent, width=44, height=24, font=self.app.theme.font(12))
+            self._remedy.grid(row=self.row + 2, column=2, sticky="w", padx=(0, 10), pady=(0, 6))
+        if remedy is not None:
+            self._remedy.configure(text=remedy.text, command=lambda: self.app.problems.apply(remedy))
+        if remedy is not None and self.is_shown:
+            self._remedy.grid()
         else:
-            self._use.grid_remove()
+            self._remedy.grid_remove()
 
     def _show_mark(self, mark: str) -> None:
         """Show a dot if the value differs from the preset, a ring if the preset's differs from the default."""
@@ -208,7 +212,7 @@ class Field:
             self._dot.grid_remove()
 
     def _mark_text(self) -> str:
-        return f"Differs from {'the preset' if self._state[2] == 'preset' else 'the default'}. Right click to reset."
+        return f"Differs from {'the preset' if self._state[1] == 'preset' else 'the default'}. Right click to reset."
 
     def _open_menu(self, event: tkinter.Event) -> str:
         settings, path = self.app.settings, self.path

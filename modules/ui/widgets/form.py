@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.ui.theme import Theme
-from modules.ui.widgets.fields import LABEL_WIDTH, Field, make_field
+from modules.ui.widgets.fields import LABEL_WIDTH, ROWS, Field, make_field
 from modules.ui.widgets.scrolling import quiet_page
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class SettingsForm(ctk.CTkFrame):
             return True
         if path in self.app.revealed:
             return True
-        return settings.differs_from_default(path) or settings.error(path) is not None or bool(settings.offer(path))
+        return settings.differs_from_default(path) or self.app.problems.error(path) is not None
 
     def num_shown(self) -> int:
         """The number of fields that should be visible, including those not built yet."""
@@ -94,7 +94,7 @@ class SettingsForm(ctk.CTkFrame):
 
     def _build(self) -> Iterator[None]:
         for number, path in enumerate(self.paths):
-            self.fields[path] = make_field(self, self.app, path, 2 * number, self._labels.get(path, ""))
+            self.fields[path] = make_field(self, self.app, path, ROWS * number, self._labels.get(path, ""))
             self.fields[path].set_shown(self.is_field_shown(path))
             yield
         self._count()

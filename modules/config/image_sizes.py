@@ -1,0 +1,77 @@
+"""Sizes of training and sample images that a model can process, in pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from modules.config.problems import Problem, set_to
+from modules.config.TrainConfig import TrainConfig
+
+
+def size_problems(config: TrainConfig, align: int, family: str) -> Iterator[Problem]:
+    """The sizes that the family can't process.
+
+    align: every side must be a multiple of it. family: its name, for messages.
+    """
+    data = config.data
+    step = data.bucket_step if data.bucketing else align
+    sizes = dict(_trained_sizes(config))
+    for setting, size in sizes.items():
+        if problem := resolution_problem(size, step, align, setting, family, smallest=min(sizes.values())):
+            yield _of_the_list(problem, config)
+    for number, sample in enumerate(config.sampling.samples):
+        for side in ("width", "height"):
+            setting = f"sampling.samples.{number}.{side}"
+            if problem := resolution_problem(getattr(sample, side), align, align, setting, family):
+                yield problem
+
+
+def resolution_problem(
+    resolution: int,
+    step: int,
+    align: int,
+    setting: str = "data.resolution",
+    family: str = "the model",
+    smallest: int | None = None,
+) -> Problem | None:
+    """Why the model can't process a size, with the nearest ones that it can.
+
+    resolution: the value of `setting`. step: data.bucket_step. smallest: of all resolutions, for the step's remedy.
+    """
+    for name, value in ((setting, resolution), ("data.bucket_step", step)):
+        if value % align or value < align:
+            below = value // align * align
+            nearest = f"{below} or {below + align}" if below > 0 else f"{align}"
+            message = f"{name} {value}: {family} needs a multiple of {align}; use {nearest}."
+            return Problem(name, message, remedy=set_to(name, below + align))
+    return step_problem(step, resolution, setting, smallest)
+
+
+def step_problem(
+    step: int, resolution: int, setting: str = "data.resolution", smallest: int | None = None
+) -> Problem | None:
+    """Whether buckets of this step are possible: as `resolution_problem`."""
+    if step <= resolution:
+        return None
+    message = f"data.bucket_step {step}: must not be larger than {setting} ({resolution}); use {resolution} or less."
+    return Problem("data.bucket_step", message, remedy=set_to("data.bucket_step", smallest or resolution))
+
+
+def _of_the_list(problem: Problem, config: TrainConfig) -> Problem:
+    """A problem of one entry of data.resolutions as one of the whole setting."""
+    path, _, number = problem.path.rpartition(".")
+    if path != "data.resolutions" or problem.remedy is None:
+        return problem
+    sizes = list(config.data.resolutions)
+    sizes[int(number)] = problem.remedy.values[problem.path]
+    return replace(problem, path=path, remedy=set_to(path, sizes, ", ".join(map(str, sizes))))
+
+
+def _trained_sizes(config: TrainConfig) -> Iterator[tuple[str, int]]:
+    yield "data.resolution", config.data.resolution
+    for number, resolution in enumerate(config.data.resolutions):
+        yield f"data.resolutions.{number}", resolution
+    for number, concept in enumerate(config.concepts):
+        if concept.enabled and concept.resolution is not None:
+            yield f"concepts.{number}.resolution", concept.resolution

@@ -1,0 +1,45 @@
+"""What would stop or spoil a run, and what would solve it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from modules.config.describe import value_at
+from modules.config.files import config_from_values, to_values
+from modules.config.TrainConfig import TrainConfig
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """text: of the button that applies it, such as "Set to 64". values: setting -> the value that it gets."""
+
+    text: str
+    values: Mapping[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """path: the setting to change; "" if it is none in particular. message: one sentence, which names settings as in
+    files (`labels.with_labels` names them as in the window). blocking: whether it prevents the run from starting,
+    rather than spoiling it. remedy: what would solve it, if that is known."""
+
+    path: str
+    message: str
+    blocking: bool = True
+    remedy: Remedy | None = None
+
+
+def with_remedy(config: TrainConfig, remedy: Remedy) -> TrainConfig:
+    """A copy of `config` with the remedy's values."""
+    config = config_from_values(to_values(config))
+    for path, value in remedy.values.items():
+        parent, _, name = path.rpartition(".")
+        setattr(value_at(config, parent) if parent else config, name, value)
+    return config
+
+
+def set_to(path: str, value: Any, shown: str = "") -> Remedy:
+    """The remedy that sets one setting. shown: the value as the window shows it, if it differs."""
+    return Remedy(f"Set to {shown or value}", {path: value})

@@ -1,0 +1,46 @@
+"""Names of settings in messages, as the window shows them."""
+
+import pytest
+
+from modules.config.labels import first_setting, label_of, with_labels
+
+
+@pytest.mark.parametrize(
+    ("path", "label"),
+    [
+        ("data.bucket_step", "Bucket resolution steps"),
+        ("optimizer.learning_rate", "Optimizer: Learning rate"),
+        ("concepts.1.resolution", "Concept 2: Resolution"),
+        ("data.resolutions.0", "Multi-resolution, entry 1"),
+        ("", ""),
+        ("no.setting", "no.setting"),
+    ],
+)
+def test_a_setting_has_the_label_of_its_field(path, label):
+    assert label_of(path) == label
+
+
+@pytest.mark.parametrize(
+    ("message", "path", "said"),
+    [
+        ("distributed_backend nccl: use gloo.", "distributed_backend", "Backend nccl: use gloo."),
+        ("batch_size 3 with gradient_accumulation_steps 2.", "", "Batch size 3 with Gradient accumulation 2."),
+        ("method 'vae' needs another method.", "method", "Training method 'vae' needs another method."),
+        ("diffusion.min_timestep 9: below max_timestep (8).", "diffusion.min_timestep",
+         "Min timestep 9: below Max timestep (8)."),
+        # what the user wrote stays
+        ("concepts.0.path /a/batch_size/world_size: gone.", "concepts.0.path",
+         "Concept 1: Folder /a/batch_size/world_size: gone."),
+        ("workspace_dir 'the batch_size of x' is full.", "", "Output folder 'the batch_size of x' is full."),
+        ("model.base 'x' has no model_index.json.", "", "Base model 'x' has no model_index.json."),
+        ("It can't be read: use cache_dir.", "", "It can't be read: use Cache folder."),
+    ],
+)  # fmt: skip
+def test_a_message_of_the_window_has_labels_for_names(message, path, said):
+    assert with_labels(message, path) == said
+
+
+def test_most_messages_start_with_their_setting():
+    assert first_setting("concepts.0.path /a: gone.") == "concepts.0.path"
+    assert first_setting("method 'x' can't.") == "method"
+    assert first_setting("Something else.") == first_setting("") == ""
