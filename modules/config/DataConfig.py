@@ -61,6 +61,16 @@ class DataConfig:
         importance="advanced",
         visible_when={".bucketing": [True]},
     )
+    no_upscale: bool = setting(
+        False,
+        label="Don't upscale images",
+        also_called="bucket_no_upscale",
+        help="An image that is smaller than its shape is trained in its own size, rounded down to whole steps, and not "
+        "enlarged, which would teach its blur. Many different sizes fill batches less well.",
+        group="data",
+        importance="advanced",
+        visible_when={".bucketing": [True]},
+    )
     caption_dropout: Float = setting(
         0.0,
         label="Caption dropout",

@@ -49,17 +49,20 @@ def assign_buckets(
     step: int,
     max_aspect: float,
     bucketing: bool,
+    upscale: bool = True,
 ) -> Buckets:
     """Assigns each image the shape with the nearest aspect ratio.
 
     widths, heights: int[N], pixels, after applying the EXIF orientation.
     resolution: one for all, or int[N].
     Other arguments as for `bucket_shapes`; without `bucketing` every image is trained as a square.
+    upscale: if not, and with `bucketing`, an image that is smaller than its shape gets its own size instead, rounded
+    down to multiples of `step`, at least one, and cropped to `max_aspect`.
     Nearness is measured by ratio: the border between two shapes is the geometric mean of their aspects.
     Raises DataError like `bucket_shapes`.
     """
     if isinstance(resolution, np.ndarray):
-        return _of_each_resolution(widths, heights, resolution, step, max_aspect, bucketing)
+        return _of_each_resolution(widths, heights, resolution, step, max_aspect, bucketing, upscale)
     if not bucketing:
         return Buckets([(resolution, resolution)], np.zeros(len(widths), np.int32))
     shapes = bucket_shapes(resolution, step, max_aspect)
@@ -67,6 +70,8 @@ def assign_buckets(
     aspects = np.array([width / height for width, height in shapes])
     borders = np.sqrt(aspects[:-1] * aspects[1:])
     nearest = np.searchsorted(borders, np.asarray(widths) / np.asarray(heights))
+    if not upscale:
+        return _merged(_not_upscaled(np.array(shapes)[nearest], widths, heights, resolution, step, max_aspect))
     used, index = np.unique(nearest, return_inverse=True)
     # `shapes` is sorted by aspect, which is not the order of widths, so the shapes in use are sorted again.
     order = sorted(range(len(used)), key=lambda i: shapes[used[i]])
@@ -148,15 +153,39 @@ def _refuse(problem: Problem | None) -> None:
         raise DataError(problem.message)
 
 
+def _not_upscaled(
+    shapes: np.ndarray, widths: np.ndarray, heights: np.ndarray, resolution: int, step: int, max_aspect: float
+) -> np.ndarray:
+    """`shapes`, int[N, 2], with the own size of each image that is smaller than its shape."""
+    sizes = np.stack([widths, heights], axis=1).astype(np.int64)
+    own = np.maximum(step, sizes // step * step)
+    longest = (max_aspect * own.min(axis=1) / step).astype(np.int64) * step
+    own = np.minimum(own, np.maximum(step, longest)[:, None])
+    fits = own.prod(axis=1) <= resolution**2  # else enlarging the image a little is what keeps the area
+    is_smaller = (shapes > sizes).any(axis=1)
+    return np.where((is_smaller & fits)[:, None], own, shapes)
+
+
 def _of_each_resolution(
-    widths: np.ndarray, heights: np.ndarray, resolution: np.ndarray, step: int, max_aspect: float, bucketing: bool
+    widths: np.ndarray,
+    heights: np.ndarray,
+    resolution: np.ndarray,
+    step: int,
+    max_aspect: float,
+    bucketing: bool,
+    upscale: bool,
 ) -> Buckets:
     shape_of = np.empty((len(resolution), 2), np.int32)
     for value in np.unique(resolution).tolist():
         rows = resolution == value
-        buckets = assign_buckets(widths[rows], heights[rows], value, step, max_aspect, bucketing)
+        buckets = assign_buckets(widths[rows], heights[rows], value, step, max_aspect, bucketing, upscale)
         shape_of[rows] = np.array(buckets.shapes, np.int32)[buckets.index]
-    shapes, index = np.unique(shape_of, axis=0, return_inverse=True)  # merges equal shapes
+    return _merged(shape_of)
+
+
+def _merged(shape_of: np.ndarray) -> Buckets:
+    """The buckets of images with these shapes, int[N, 2]; equal shapes are one bucket."""
+    shapes, index = np.unique(shape_of, axis=0, return_inverse=True)
     return Buckets([tuple(shape) for shape in shapes.tolist()], index.reshape(-1).astype(np.int32))
 
 

@@ -34,6 +34,12 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
         dataset = with_masks(dataset)
     dataset, resolution = with_views(hold_out(dataset, data.validation_share), data, config.seed)
     buckets = assign_buckets(
-        dataset.widths, dataset.heights, resolution, data.bucket_step, data.max_aspect, data.bucketing
+        dataset.widths,
+        dataset.heights,
+        resolution,
+        data.bucket_step,
+        data.max_aspect,
+        data.bucketing,
+        upscale=not data.no_upscale,
     )
     return dataset, buckets

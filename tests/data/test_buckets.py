@@ -14,9 +14,9 @@ side = st.integers(1, 20_000)
 pictures = st.lists(st.tuples(side, side), min_size=1, max_size=20)
 
 
-def assign(sizes, resolution=512, step=64, max_aspect=2.0, bucketing=True):
+def assign(sizes, resolution=512, step=64, max_aspect=2.0, bucketing=True, upscale=True):
     widths, heights = np.array(sizes, np.int32).T
-    return assign_buckets(widths, heights, resolution, step, max_aspect, bucketing)
+    return assign_buckets(widths, heights, resolution, step, max_aspect, bucketing, upscale)
 
 
 def shape_of(size, **settings):
@@ -145,3 +145,33 @@ def test_a_step_beyond_the_resolution_names_the_setting_of_that_resolution():
     assert str(error.value) == (
         "data.bucket_step 64: must not be larger than concepts.1.resolution (32); use 32 or less."
     )
+
+
+@pytest.mark.parametrize(
+    ("size", "shape"),
+    [
+        ((1500, 1000), (640, 384)),  # large enough
+        ((640, 384), (640, 384)),
+        ((639, 500), (576, 448)),
+        ((300, 200), (256, 192)),
+        ((500, 70), (128, 64)),  # cropped to the aspect ratio
+        ((40, 30), (64, 64)),  # not even a step
+        ((512, 511), (512, 448)),
+    ],
+)
+def test_small_images_keep_their_size_unless_they_are_to_be_upscaled(size, shape):
+    assert shape_of(size, upscale=False) == shape
+
+
+@settings(deadline=None)
+@given(resolutions, steps, pictures)
+def test_without_upscaling_no_image_is_enlarged_by_more_than_a_step_nor_any_shape_too_large(resolution, step, sizes):
+    step = min(step, resolution)
+    buckets = assign(sizes, resolution, step, upscale=False)
+    for number, (width, height) in enumerate(sizes):
+        bucket_w, bucket_h = buckets.shape_of(number)
+        assert bucket_w * bucket_h <= resolution**2
+        if min(width, height) >= step and width <= 2 * height and height <= 2 * width:
+            resized, _ = crop_box(width, height, bucket_w, bucket_h)
+            assert resized[0] <= width + step
+            assert resized[1] <= height + step

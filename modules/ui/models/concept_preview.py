@@ -146,4 +146,5 @@ def _trained_size(config: TrainConfig, concept: ConceptConfig, size: tuple[int, 
     data = config.data
     width, height = np.array([size[0]]), np.array([size[1]])
     resolution = resolutions_of(concept, data)[0]
-    return assign_buckets(width, height, resolution, data.bucket_step, data.max_aspect, data.bucketing).shapes[0]
+    rule = data.bucket_step, data.max_aspect, data.bucketing
+    return assign_buckets(width, height, resolution, *rule, upscale=not data.no_upscale).shapes[0]

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 CARDS = (
     CardSpec(
         "Size and shape",
-        ("data.resolution", "data.resolutions", "data.bucketing", "data.bucket_step", "data.max_aspect"),
+        ("data.resolution", "data.resolutions", "data.bucketing", "data.bucket_step", "data.max_aspect",
+            "data.no_upscale"),
     ),
     CardSpec("Captions", ("data.caption_dropout", "data.caption_variants")),
     CardSpec("Cached augmentations", ("data.augmentation_variants",)),
