@@ -103,7 +103,7 @@ def shape_lines(shape: RunShape, config: TrainConfig) -> list[tuple[str, str]]:
     return [
         ("Processes", f"{shape.num_ranks} on {nodes}{each}"),
         ("Batch", f"{parts} = {shape.batch} images a step"),
-        ("Steps", _steps_text(shape, config)),
+        ("Steps", steps_text(shape, config)),
         ("Learning rate", "; ".join(_rate_text(rate, shape, config) for rate in shape.rates)),
     ]
 
@@ -161,7 +161,8 @@ def _steps_of_epochs(config: TrainConfig, num_samples: int, batch: int) -> int:
     return -(-num_samples // batch) * config.epochs
 
 
-def _steps_text(shape: RunShape, config: TrainConfig) -> str:
+def steps_text(shape: RunShape, config: TrainConfig) -> str:
+    """How the number of steps comes about, such as "708 samples x 2 epochs / 4 = 354 steps"."""
     if shape.steps is None or shape.num_samples is None:
         return "the images are not counted yet"
     epochs = f"{config.epochs} epoch{'s' if config.epochs > 1 else ''}"

@@ -145,7 +145,10 @@ class RunControl:
         self.app.checks.tell()
         lines = with_labels(summary, "").splitlines()
         known = "\n".join(lines)
-        lines.insert(first_warning(lines), f"{'Memory:':<15}{self.app.devices.memory_text(config)}")
+        devices = self.app.devices
+        estimates = (("Memory", devices.memory_text(config)), ("Time", devices.time_text(config)))
+        place = first_warning(lines)
+        lines[place:place] = [f"{label + ':':<15}{text}" for label, text in estimates if text]
         lines += [f"{'Warning:':<15}{one.message}" for one in self.app.problems.all() if one.message not in known]
         open_window(self.app, RunSummaryWindow, "\n".join(dict.fromkeys(lines)), start)
 

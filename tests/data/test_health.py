@@ -131,7 +131,7 @@ def test_damage_behind_the_header_is_found_by_decoding(check, folder):
         (({"validation": True},), "nothing would be trained"),
         (({"share": 0.6}, {"share": 0.5}, {}), "add up to 1.1"),
         (({"shuffle_tags": True, "tag_separator": ""},), "tag_separator is empty"),
-        (({"enabled": False},), "no enabled concept"),
+        (({"enabled": False},), "there is no dataset yet"),
     ],
 )
 def test_what_training_would_refuse_is_an_error(check, concepts, sentence):

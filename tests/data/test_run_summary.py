@@ -100,7 +100,7 @@ def test_an_unreadable_picture_is_listed(values, tmp_path):
     [
         ({"data": {"resolution": 500}}, "multiple of 8"),
         ({"model": {"base": "/nowhere/model"}}, "no such folder"),
-        ({"concepts": []}, "no enabled concept"),
+        ({"concepts": []}, "there is no dataset yet"),
         ({"sampling": {"samples": [{"prompt": "x", "width": 100}]}}, "sampling.samples.0.width 100"),
     ],
 )

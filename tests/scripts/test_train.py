@@ -156,7 +156,7 @@ REFUSALS = {
     "wrong architecture": (wrong_architecture, ["model.base", "sd3"]),
     "broken model": (broken_model, ["unet"]),
     "no pictures": (no_pictures, ["concepts.0.path", "contains no images"]),
-    "no concept": (put("concepts", []), ["concepts has no enabled concept"]),
+    "no concept": (put("concepts", []), ["concepts: there is no dataset yet"]),
     "latin-1 caption": (latin_1_caption, ["003.txt is not UTF-8", "save it as UTF-8"]),
     "newer version": (put("config_version", 99), ["config_version 99 is newer", "update Chorus"]),
     "older version": (put("config_version", 0), ["config_version 0 is too old"]),

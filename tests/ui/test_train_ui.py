@@ -246,9 +246,9 @@ def test_the_list_of_problems_says_each_with_its_label_and_remedy_and_follows(ap
     window = next(one for one in app.winfo_children() if isinstance(one, ProblemsWindow))
     settle(app)
     shown = {row.label.cget("text"): row for row in window.rows if row.winfo_manager()}
-    assert set(shown) == {"Problem: Epochs", "Problem: Bucket resolution steps"}
-    assert not shown["Problem: Epochs"].remedy.winfo_manager()
-    shown["Problem: Bucket resolution steps"].remedy.invoke()
+    assert set(shown) == {"✕ Epochs", "✕ Bucket resolution steps"}
+    assert not shown["✕ Epochs"].remedy.winfo_manager()
+    shown["✕ Bucket resolution steps"].remedy.invoke()
     assert app.settings.get("data.bucket_step") == 32
     assert [row.problem.path for row in window.rows if row.winfo_manager()] == ["epochs"]
     shown = next(row for row in window.rows if row.winfo_manager())

@@ -19,12 +19,14 @@ from modules.session.RunFolder import RunFolder
 from modules.ui.models.base_model import base_bytes, examine_base
 from modules.ui.models.free_folders import free_folder_beside_run
 from modules.ui.models.Listeners import Listeners
+from modules.ui.models.measured_speed import measured_step_seconds, speed_key
 from modules.ui.models.picture_count import count_key, count_pictures
 
 if TYPE_CHECKING:
     from modules.ui.models.DeviceModel import DeviceModel
     from modules.ui.models.ProblemList import ProblemList
     from modules.ui.models.RunModel import RunModel
+    from modules.ui.models.RunState import RunState
     from modules.ui.models.Scheduler import Scheduler
     from modules.ui.models.SettingsModel import SettingsModel
 
@@ -56,13 +58,16 @@ class BackgroundChecks:
         self._counted: tuple | None = None  # the key of the last count
         self._is_counting = False
         self._data_errors: tuple[str, ...] = ()
+        self._measured: tuple | None = None  # what a measured speed was last looked for with
+        self._was_running = False
         self._count_due: str | None = None  # after's id
         self._given_up = threading.Event()  # cancels the current count
         self._listeners: Listeners[[]] = Listeners()
 
     def start(self) -> None:
         self._settings.subscribe(self._on_settings)
-        self._devices.subscribe(lambda what: self._tell_soon())
+        self._devices.subscribe(self._on_devices)
+        self._run.subscribe(self._on_run)
         self._scheduler.in_background(read_machine, self._devices.take_machine)
         self._scheduler.every(REFRESH_SECONDS, self._refresh)
         self._check_places()
@@ -97,6 +102,11 @@ class BackgroundChecks:
         self._tell_soon()
         self._check_places()
         self._count_soon()
+
+    def _on_devices(self, what: str) -> None:
+        self._tell_soon()
+        if what == "machine":
+            self._count_soon()  # the speed on these devices
 
     def _config(self) -> TrainConfig:
         """A copy of the settings in effect, even while some field contains an invalid value."""
@@ -216,6 +226,7 @@ class BackgroundChecks:
         """Count the images again if anything has changed that their number depends on."""
         self._count_due = None
         config = self._config()
+        self._measure(config)
         wanted = count_key(config)
         if wanted == self._counted:
             return
@@ -232,6 +243,32 @@ class BackgroundChecks:
                 self.tell()
 
         self._scheduler.in_background(lambda: count_pictures(config, lambda: not given_up.is_set()), take)
+
+    def _measure(self, config: TrainConfig) -> None:
+        """Look for the speed of an earlier run again if anything has changed that it depends on."""
+        shape = self._devices.shape(config)
+        if shape is None:  # until the machine is known
+            return
+        key = speed_key(config)
+        wanted = key, config.workspace_dir, shape.num_ranks, bool(shape.gpus)
+        if wanted == self._measured:
+            return
+        self._measured = wanted
+
+        def take(step_seconds: float | None) -> None:
+            if wanted == self._measured:
+                self._devices.take_speed(key, step_seconds)
+
+        self._scheduler.in_background(lambda: measured_step_seconds(config, shape.num_ranks, bool(shape.gpus)), take)
+
+    def _on_run(self, state: RunState) -> None:
+        """After a run, its speed is the last measured one."""
+        if self._was_running and not state.is_running:
+            self._measured = None
+            self._count_soon()
+        if self._was_running != state.is_running:
+            self._tell_soon()
+        self._was_running = state.is_running
 
 
 def first_free_port(port: int) -> int:

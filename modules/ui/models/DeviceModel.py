@@ -15,6 +15,8 @@ from modules.machine.Machine import Machine
 from modules.machine.memory_estimate import GIB, needed_bytes
 from modules.machine.run_shape import RunShape, chosen_gpus, run_shape
 from modules.ui.models.Listeners import Listeners
+from modules.ui.models.measured_speed import speed_key
+from modules.ui.models.run_text import counted, describe_seconds
 from modules.ui.models.typed_text import NO_GPU
 
 IDLE_PERCENT = 5
@@ -33,6 +35,7 @@ class DeviceModel:
         self.usage: list[GpuUsage] = []
         self.num_samples: int | None = None
         self.base_bytes: int | None = None
+        self._speed: tuple[dict, float | None] = ({}, None)  # the settings that were measured, and seconds per step
         self._listeners: Listeners[[str]] = Listeners()
 
     def subscribe(self, changed: Callable[[str], None]) -> Callable[[], None]:
@@ -59,6 +62,12 @@ class DeviceModel:
     def take_base(self, base_bytes: int | None) -> None:
         if base_bytes != self.base_bytes:
             self.base_bytes = base_bytes
+            self._listeners.tell("files")
+
+    def take_speed(self, key: dict, step_seconds: float | None) -> None:
+        """Take the last measured duration of a step of settings with this `speed_key`; None: not measured."""
+        if (key, step_seconds) != self._speed:
+            self._speed = key, step_seconds
             self._listeners.tell("files")
 
     def read_usage(self) -> Callable[[], list[GpuUsage]]:
@@ -126,6 +135,16 @@ class DeviceModel:
         if self.machine is None or self.gpus or self.machine.memory_bytes is None:
             return text
         return f"{text} in each process; this machine has {self.machine.memory_bytes / GIB:.1f} GiB for all"
+
+    def time_text(self, config: TrainConfig) -> str:
+        """How long the steps of the run take at the last measured speed of these settings; "" if there is none."""
+        shape, (key, step_seconds) = self.shape(config), self._speed
+        if step_seconds is None or shape is None or shape.steps is None or key != speed_key(config):
+            return ""
+        return (
+            f"about {describe_seconds(shape.steps * step_seconds)} for {counted(shape.steps, 'step')} at "
+            f"{1 / step_seconds:.2f} it/s, as last measured with these settings; loading, caching and samples add to it"
+        )
 
     def choice_note(self, config: TrainConfig) -> str:
         """Why not all ticked GPUs train; "" if they do."""

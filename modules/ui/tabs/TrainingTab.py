@@ -9,6 +9,7 @@ import customtkinter as ctk
 
 from modules.config.describe import settings_by_path
 from modules.config.methods import METHODS
+from modules.ui.cards.RunEstimate import RunEstimate
 from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.form import CardSpec, SettingsPage
 from modules.ui.widgets.PartList import PartList
@@ -41,7 +42,8 @@ class TrainingTab(ctk.CTkFrame):
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(parent, fg_color="transparent")
         self.app = app
-        self.page = SettingsPage(self, app, cards(), {"Multi-GPU": self._add_buttons})
+        footers = {"Multi-GPU": self._add_buttons, "Duration and batch": self._add_estimate}
+        self.page = SettingsPage(self, app, cards(), footers)
         self.page.pack(fill="both", expand=True)
         self.page.add_card(self._make_embeddings)
 
@@ -54,6 +56,10 @@ class TrainingTab(ctk.CTkFrame):
     def _make_embeddings(self) -> PartList:
         self.embeddings = PartList(self.page, self.app, "embeddings")
         return self.embeddings
+
+    def _add_estimate(self, footer: ctk.CTkFrame) -> None:
+        self.estimate = RunEstimate(footer, self.app)
+        self.estimate.pack(fill="x")
 
     def _add_buttons(self, footer: ctk.CTkFrame) -> None:
         font = self.app.theme.font()

@@ -114,9 +114,9 @@ class ProblemRow(ctk.CTkFrame):
             return
         self.problem = problem
         colour = Theme.error if problem.blocking else Theme.warning
-        kind = "Problem" if problem.blocking else "Warning"
-        label = label_of(problem.path)
-        self.label.configure(text=f"{kind}: {label}" if label else kind, text_color=colour)
+        mark, kind = ("✕", "Problem") if problem.blocking else ("!", "Warning")
+        label = label_of(problem.path) or kind
+        self.label.configure(text=f"{mark} {label}", text_color=colour)
         self.text.configure(text=problem.message)
         if problem.remedy is not None:
             self.remedy.configure(text=problem.remedy.text)
