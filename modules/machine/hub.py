@@ -105,7 +105,10 @@ def find_models(text: str) -> list[FoundModel]:
 
 
 def read_model(name: str) -> HubModel:
-    """What the Hub says of a model. Raises UserError if it can't be asked, or has no such model."""
+    """What the Hub says of a model, or what is known of one that is on this machine completely if it can't be asked.
+
+    Raises UserError if neither is known.
+    """
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 
     repo, revision = split_name(name)
@@ -117,7 +120,10 @@ def read_model(name: str) -> HubModel:
         if INDEX in sizes:
             index = _read_index(Path(hf_hub_download(repo, INDEX, revision=commit)).parent)
     except Exception as error:
-        raise UserError(_cannot_fetch(name, _expected(error))) from error
+        problem = _cannot_fetch(name, _expected(error))
+        if (folder := folder_on_disk(name)) is not None:
+            return _model_in(folder, name)
+        raise UserError(problem) from error
     needed = {path: sizes[path] for path in needed_files(sizes, index)}
     missing = (path for path in needed if not isinstance(try_to_load_from_cache(repo, path, revision=commit), str))
     return HubModel(name, commit, _license(info.tags), bool(info.gated), index, needed, tuple(missing))
@@ -218,6 +224,13 @@ _PROBLEMS = {
     "ConnectionError": _UNREACHABLE,
     "TimeoutError": _UNREACHABLE,
 }
+
+
+def _model_in(folder: Path, name: str) -> HubModel:
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    index = _read_index(folder)
+    sizes = {path: paths[path].stat().st_size for path in needed_files(paths, index)}
+    return HubModel(name, folder.name, "", False, index, sizes)
 
 
 def _read_index(folder: Path) -> dict[str, Any]:

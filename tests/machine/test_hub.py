@@ -111,6 +111,8 @@ def test_a_download_is_what_a_run_loads_even_offline(hub, monkeypatch):
     assert folder_on_disk(TINY) is None  # what "main" is today, only the Hub knows
     assert download_folder(StableDiffusionPipeline, f"{TINY}@v1") == folder
     check_on_hub(f"{TINY}@v1", FAMILIES["sd15"])
+    known = read_model(f"{TINY}@v1")
+    assert (known.num_bytes, known.missing, known.index) == (model.num_bytes, (), model.index)
 
 
 def test_an_interrupted_download_is_continued(hub):

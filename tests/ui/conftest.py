@@ -68,6 +68,8 @@ def make_app(display, tmp_path, monkeypatch, faults) -> Iterator[Callable]:
     monkeypatch.setattr("modules.ui.models.SettingsModel.load_preset", load_preset_once)
     # Corners drawn as polygons rather than characters are less smooth but take a third less time.
     monkeypatch.setattr(DrawEngine, "preferred_drawing_method", "polygon_shapes")
+    # presets name models of the Hub, which nobody is to be asked about; test_base_model_window.py has a server for it
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.HUB_MS", 10**8)
     monkeypatch.setattr("modules.ui.RootWindow.PUMP_MS", 5)  # tests wait for its results
     # trainings of other tests may use the port
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.first_free_port", lambda port: port)

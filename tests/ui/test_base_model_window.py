@@ -73,6 +73,19 @@ def test_a_cancelled_download_says_so(app, opened, hub, wait_for):
     assert opened._download.cget("text") == "Download"
 
 
+def test_a_name_that_is_typed_is_looked_up_and_a_wrong_one_is_a_problem(app, hub, wait_for, monkeypatch):
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.HUB_MS", 1)
+    app.settings.set("family", "sd3")
+    app.settings.set("model.base", TINY)
+    wait_for(app, lambda: app.checks.base_text.startswith("On the Hub: Stable Diffusion 3"))
+    assert not app.problems.at("model.base")
+    app.settings.set("model.base", "somebody/nothing")
+    wait_for(app, lambda: app.problems.at("model.base"))
+    assert "there is no such model" in app.problems.at("model.base")[0].message
+    app.settings.set("model.base", TINY)
+    wait_for(app, lambda: "to download" in app.checks.base_text and not app.problems.at("model.base"))
+
+
 def test_recent_bases_are_those_of_settings_files_that_can_be_read(tmp_path):
     texts = {"a": "model: {base: x/y}", "b": "model: [", "c": "- 1", "d": "model: {base: x/y}", "e": "model: {base: z}"}
     for name, text in texts.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,9 @@ from modules.machine.Machine import read_machine
 from modules.machine.memory_estimate import GIB
 from modules.machine.ports import next_free_port
 from modules.session.RunFolder import RunFolder
-from modules.ui.models.base_model import base_bytes, examine_base
+from modules.ui.models.base_model import base_bytes, examine_base, is_on_hub
 from modules.ui.models.free_folders import free_folder_beside_run
+from modules.ui.models.HubScript import ask_about
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.measured_speed import measured_step_seconds, speed_key
 from modules.ui.models.picture_count import count_key, count_pictures
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 SETTLE_MS = 80  # several quick changes are checked once
 COUNT_MS = 600  # images are counted once typing has stopped and layout is done, as a thread slows the window down
+HUB_MS = 800  # the Hub is asked about a name once typing has stopped
+HUB_AGAIN_SECONDS = 30.0  # and again, if it could not be reached or the model not be used
 REFRESH_SECONDS = 2.0  # for problems only: a disk may be mounted, a model copied, a port released
 
 
@@ -50,6 +54,8 @@ class BackgroundChecks:
         self._run, self._devices = run, devices
         self._base: str | None = None  # the one checked last
         self._base_error = ""
+        self._is_hub = False
+        self._hub_asked = 0.0  # when, by the monotonic clock
         self._port: tuple | None = None  # port and machines checked last
         self._free_port: int | None = None
         self._workspace: str | None = None  # the one checked last
@@ -124,7 +130,7 @@ class BackgroundChecks:
 
     def _refresh(self) -> None:
         """Look again at what is wrong: it may have been put right outside the window."""
-        if self._base_error:
+        if self._base_error and (not self._is_hub or time.monotonic() - self._hub_asked > HUB_AGAIN_SECONDS):
             self._base = None
         if self._free_port != self._wanted_port():
             self._port = None
@@ -148,16 +154,36 @@ class BackgroundChecks:
             self._set_base_text("")  # the old text describes another model
             self.tell()
         self._scheduler.in_background(
-            lambda: (*examine_base(base), base_bytes(base)), lambda found: self._take_base(base, *found)
+            lambda: (*examine_base(base), base_bytes(base), is_on_hub(base)),
+            lambda found: self._take_base(base, *found),
         )
 
-    def _take_base(self, base: str, text: str, is_wrong: bool, num_bytes: int | None) -> None:
+    def _take_base(self, base: str, text: str, is_wrong: bool, num_bytes: int | None, is_hub: bool) -> None:
         if base != self._base:
             return
         self._devices.take_base(num_bytes)
+        self._is_hub = is_hub
+        if is_hub:
+            self._scheduler.after(HUB_MS, lambda: self._ask_hub(base))
+            if self._base_error:  # until the Hub has answered again
+                return
         self._base_error = text if is_wrong else ""
         self._set_base_text("" if is_wrong else text)
         self.tell()
+
+    def _ask_hub(self, base: str) -> None:
+        """Ask the Hub about a name once it is no longer being typed."""
+        if base != self._base:
+            return
+        self._hub_asked = time.monotonic()
+
+        def take(answer: tuple[str, str]) -> None:
+            if base == self._base:
+                text, self._base_error = answer
+                self._set_base_text(text)
+                self.tell()
+
+        self._scheduler.in_background(lambda: ask_about(base), take)
 
     def _set_base_text(self, text: str) -> None:
         if text != self.base_text:

@@ -101,6 +101,17 @@ def read_facts(answer: dict[str, Any]) -> HubFacts:
     return HubFacts(**{name: answer[name] for name in HubFacts.__dataclass_fields__})
 
 
+def ask_about(name: str) -> tuple[str, str]:
+    """(what a model on the Hub is, why it can't be used), one of them "". Call it in a thread; it takes a second."""
+    try:
+        facts = read_facts(HubScript("info", name).run())
+    except UserError as error:
+        return "", f"model.base {error}"
+    if facts.family is None:
+        return "", f"model.base {name!r} is {facts.describe()} Choose another model."
+    return f"On the Hub: {facts.describe()}", ""
+
+
 def model_page(name: str) -> str:
     """The address of a model's page, where a gated model's agreement is accepted."""
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/")

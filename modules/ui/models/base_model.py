@@ -25,9 +25,14 @@ def examine_base(base: str) -> tuple[str, bool]:
             return f"A file of {path.stat().st_size / 2**30:.1f} GiB.", False
     except OSError as error:
         return f"model.base {base!r} can't be read: {error.strerror}; choose another.", True
-    if HUB_NAME.fullmatch(base):
-        return "A model of the Hugging Face Hub: it is fetched when the run starts, if it is not there yet.", False
+    if is_on_hub(base):
+        return "A model of the Hugging Face Hub.", False
     return f"model.base {base!r} is no folder, no file and no name on the Hub: choose another.", True
+
+
+def is_on_hub(base: str) -> bool:
+    """Whether it is a name on the Hub; one that is a path here, too, is that path."""
+    return HUB_NAME.fullmatch(base) is not None and not os.path.exists(os.path.expanduser(base))
 
 
 def base_bytes(base: str) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import webbrowser
 from collections.abc import Callable
 from tkinter import ttk
@@ -12,9 +11,9 @@ import customtkinter as ctk
 
 from modules.config.errors import UserError
 from modules.config.visible_text import visible_line
-from modules.machine.hub import HUB_NAME
 from modules.session.byte_sizes import spoken_bytes
 from modules.ui.keyboard import pressed_once
+from modules.ui.models.base_model import is_on_hub
 from modules.ui.models.HubScript import HubFacts, HubScript, model_page, read_facts, recent_bases
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import focus_soon, set_size, show_over
@@ -163,7 +162,7 @@ class BaseModelWindow(ctk.CTkToplevel):
         self._on_choice()
 
     def _on_choice(self) -> None:
-        name, hub = self.chosen, _is_on_hub(self.chosen)
+        name, hub = self.chosen, is_on_hub(self.chosen)
         self._use.configure(state="normal" if name else "disabled")
         self._page.configure(state="normal" if hub else "disabled")
         if self._downloading is None:
@@ -277,11 +276,6 @@ class BaseModelWindow(ctk.CTkToplevel):
         self._page = add(1, "Model page", self.open_page, state="disabled")
         self._download = add(2, "Download", pressed_once(self.download), state="disabled")
         self._use = add(3, "Use", self.use, state="disabled", **colours)
-
-
-def _is_on_hub(name: str) -> bool:
-    """A relative path may look like a name on the Hub; a folder that exists is one."""
-    return HUB_NAME.fullmatch(name) is not None and not os.path.exists(name)
 
 
 def _where(found: dict[str, Any]) -> str:
