@@ -24,7 +24,7 @@ def made(folder, family, path, text=True, **lora):
     """A trained LoRA and its files: diffusers' and kohya's."""
     lora = {"rank": 3, "alpha": 2.0, **lora}
     base, config = prepared(folder, "lora", family, text_encoder={"train": text}, lora=lora, output={"format": "both"})
-    train(base, config, 4)
+    train(base, config, 1)
     return base, LORA.save(base, config, path, "first", {})
 
 
