@@ -118,11 +118,11 @@ class DeviceModel:
             return "unknown for this model family"
         size = needed_bytes / GIB
         needed = f"{f'about {size:.1f} GiB' if size >= 0.1 else 'less than 0.1 GiB'} by estimate"
-        free = [
-            (gpu.memory_bytes - self.usage[gpu.index].memory_used_bytes, gpu.index)
-            for gpu in chosen_gpus(config, self.gpus)
-            if self.usage and gpu.memory_bytes is not None and self.usage[gpu.index].memory_used_bytes is not None
-        ]
+        free = []
+        for gpu in chosen_gpus(config, self.gpus) if self.usage else ():
+            used_bytes = self.usage[gpu.index].memory_used_bytes
+            if gpu.memory_bytes is not None and used_bytes is not None:
+                free.append((gpu.memory_bytes - used_bytes, gpu.index))
         if not free:
             return needed
         least, index = min(free)
@@ -150,7 +150,7 @@ class DeviceModel:
 
 def worst_link(links: Sequence[Sequence[Link | None]], index: int, others: set[int]) -> Link | None:
     """The slowest kind of link from a GPU to any other that trains; None without others."""
-    order: list[Link] = ["none", "unknown", "pcie", "nvlink"]
+    order: list[Link | None] = ["none", "unknown", "pcie", "nvlink"]
     found = [links[index][other] for other in others if other != index and other < len(links)]
     return min(found, key=order.index) if found else None
 
