@@ -36,7 +36,7 @@ KINDS_OF_LORA = ({}, {"dora": True}, {"rslora": True, "targets": "attention_mlp"
     [
         *(("tiny_sd15", kind, lora) for kind in FILES for lora in KINDS_OF_LORA),
         # what depends on the family are the names, and of those kohya's differ from the model's own
-        ("tiny_sdxl", "kohya", {"dora": True}),
+        ("tiny_sdxl", "kohya", {}),
         ("tiny_sd3", "kohya", {}),
     ],
     ids=str,
