@@ -16,7 +16,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType
-from typing import Any, BinaryIO, get_args
+from typing import Any, BinaryIO, TypeGuard, get_args
 
 from modules.config.visible_text import find_hidden
 from modules.session.event_types import (
@@ -104,7 +104,7 @@ def decode(line: bytes) -> EventRecord | None:
     return EventRecord(when, rank, event)
 
 
-def is_time(value: Any) -> bool:
+def is_time(value: Any) -> TypeGuard[float]:
     """Whether `value` is a plausible time in Unix seconds."""
     return isinstance(value, (int, float)) and 0 <= value < END_OF_TIME
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cached_property, wraps
 
 import diffusers
 import numpy as np
@@ -64,8 +64,25 @@ class Case:
         return collate_text(self.family.text, self.records(pipe))
 
     def records(self, pipe=None):
+        return self.plain_records if pipe is None else self.encode(pipe)
+
+    @cached_property
+    def plain_records(self):
+        return self.encode(self.pipe)
+
+    def encode(self, pipe):
         with torch.no_grad():
-            return [encode_records(self.family, pipe or self.pipe, [prompt])[0] for prompt in PROMPTS]
+            return [encode_records(self.family, pipe, [prompt])[0] for prompt in PROMPTS]
+
+    @cached_property
+    def plain_prediction(self):
+        """Of `noised_pair`, by the plain pipeline."""
+        return predict_pair(self, self.pipe)
+
+    @cached_property
+    def sampled(self):
+        """What `spied_sampling` sees of the first prompt."""
+        return spied_sampling(self, PROMPTS[0])
 
     def predict(self, noised, timestep, text, pipe=None):
         """Of pictures that were not cut and have the size in which they are made, as a pipeline takes it."""
@@ -202,7 +219,7 @@ def test_a_family_of_embeddings_has_a_name_for_those_of_each_encoder(case):
 
 
 def test_our_prediction_is_what_the_pipeline_feeds_its_scheduler(case):
-    _, _, calls = spied_sampling(case, PROMPTS[0])
+    _, _, calls = case.sampled
     assert len(calls) == 3
     text = collate_text(case.family.text, case.records()[:1])
     for prediction, timestep, latents in calls:
@@ -211,7 +228,7 @@ def test_our_prediction_is_what_the_pipeline_feeds_its_scheduler(case):
 
 
 def test_our_decoding_is_the_pipelines(case):
-    picture, latents, _ = spied_sampling(case, PROMPTS[0])
+    picture, latents, _ = case.sampled
     with torch.no_grad():
         ours = (decode_latents(case.family, case.pipe.vae, latents) / 2 + 0.5).clamp(0, 1)
     assert ours.std() > 0.01  # not one colour, which any scale would give
@@ -270,14 +287,13 @@ def test_a_batch_of_two_equals_two_singles(case):
 
 
 def test_training_mode_and_gradient_checkpointing_change_no_prediction(case):
-    in_evaluation = predict_pair(case, case.pipe)
     pipe = case.fresh_pipe()
     for name in case.family.denoisers:
         prepare_for_training(getattr(pipe, name), gradient_checkpointing=True)
     noised, timestep, _ = noised_pair(case)
     # with gradients, or nothing would be checkpointed
     trained = predict(case.family, pipe, noised, timestep, case.text(), case.sizes(noised))
-    assert largest_difference(trained, in_evaluation) == 0.0
+    assert largest_difference(trained, case.plain_prediction) == 0.0
 
 
 def test_the_prediction_heeds_prompt_and_timestep(case):
@@ -326,10 +342,11 @@ def test_a_cached_embedding_gives_the_picture_of_its_prompt(case, tmp_path):
     for row, record in enumerate(case.records()):
         writer.put(f"key{row}", record)
     reader = TensorCache(tmp_path, "text", 1)  # another rank: the files, not what the writer keeps in memory
+    pipe = case.fresh_pipe()
     for row, prompt in enumerate(PROMPTS):
         text = collate_text(case.family.text, [reader.get(f"key{row}")])
-        cached = case.make_picture(case.fresh_pipe(), **text)
-        expected = case.make_picture(case.fresh_pipe(), prompt=[prompt])
+        cached = case.make_picture(pipe, **text)
+        expected = case.make_picture(pipe, prompt=[prompt])
         assert largest_difference(cached, expected) == 0.0
 
 
@@ -391,7 +408,7 @@ def test_text_is_encoded_with_only_the_text_encoders_in_memory(case):
 
 def test_text_is_never_encoded_in_float16_where_activations_may_overflow(case):
     with torch.autocast("cpu", torch.float16):
-        text = case.text()
+        text = case.text(case.pipe)
     for name, value in case.text().items():
         assert largest_difference(text[name], value) == 0.0, name
 
@@ -410,7 +427,7 @@ def test_a_saved_lora_gives_a_fresh_pipeline_the_same_prediction(case, tmp_path)
         load_plainly(pipe, file)
     trained = predict_pair(case, base.pipe)
     assert largest_difference(predict_pair(case, pipe), trained) == 0.0
-    difference = (predict_pair(case, case.pipe) - trained).abs().flatten(1).amax(1)
+    difference = (case.plain_prediction - trained).abs().flatten(1).amax(1)
     assert difference.min() > 1e-3  # of each row, so of each expert
 
 
@@ -421,5 +438,5 @@ def test_saved_full_weights_give_a_fresh_pipeline_the_same_prediction(case, tmp_
     (folder,) = METHODS["full"].save(base, config, tmp_path, "x", {})
     trained = predict_pair(case, base.pipe)
     assert largest_difference(predict_pair(case, load_pipe(case.family, folder)), trained) == 0.0
-    difference = (predict_pair(case, case.pipe) - trained).abs().flatten(1).amax(1)
+    difference = (case.plain_prediction - trained).abs().flatten(1).amax(1)
     assert difference.min() > 1e-3

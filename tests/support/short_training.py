@@ -35,7 +35,7 @@ def a_batch(prompts: Sequence[str] = PROMPTS) -> Batch:
     return Batch(torch.ones(2), 2, noise=noise, u=u, prompts=list(prompts), latents=latents, sizes=sizes)
 
 
-def train(base: BaseModel, config: TrainConfig, steps: int = 8, prompts: Sequence[str] = PROMPTS) -> list[Tensor]:
+def train(base: BaseModel, config: TrainConfig, steps: int = 3, prompts: Sequence[str] = PROMPTS) -> list[Tensor]:
     """Trains what the method of `config` has attached; returns the losses."""
     loss = METHODS[config.method].loss(base, config)
     optimizer = torch.optim.AdamW([p for p in loss.parameters() if p.requires_grad], lr=0.02)

@@ -54,7 +54,7 @@ def flux(tiny_model, make_config) -> Callable[..., TrainConfig]:
     return lambda *overrides: make_config(*common, "batch_size=2", *overrides)
 
 
-@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+@pytest.mark.parametrize("quantization", ["int8", "nf4"])  # float8 is kept as int8 is, by the same layer
 def test_a_lora_trains_resumes_exactly_and_works_in_plain_diffusers(quantization, flux, train, tiny_model, tmp_path):
     settings = (*quantized(quantization), *OPTIONS)
     straight = train(flux(*settings, "max_steps=5", f"workspace_dir={tmp_path / 'straight'}"))

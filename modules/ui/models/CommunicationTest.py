@@ -38,7 +38,6 @@ class CommunicationTest:
         """Raises OSError if the process can't be started."""
         self._folder = tempfile.TemporaryDirectory()
         command = probe_command(python, config, machine, Path(self._folder.name) / "probe.json")
-        group = {"creationflags": subprocess.CREATE_NO_WINDOW} if os.name == "nt" else {"start_new_session": True}
         self._process = subprocess.Popen(
             command,
             cwd=IMPORT_FOLDER,
@@ -48,11 +47,13 @@ class CommunicationTest:
             encoding="utf-8",
             errors="replace",
             env={**os.environ, "PYTHONIOENCODING": "utf-8"},
-            **group,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            start_new_session=os.name != "nt",
         )
 
     def wait(self) -> Measured:
         """Wait for the result, in a thread. The ranks end with the process that started them."""
+        assert self._process is not None  # `start` was called
         _, told = self._process.communicate()
         path = Path(self._folder.name) / "probe.json"
         try:

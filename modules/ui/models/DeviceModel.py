@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from operator import attrgetter, itemgetter
 
 from modules.config.errors import UserError
 from modules.config.installation import PACKAGE
@@ -120,18 +119,18 @@ class DeviceModel:
             return "unknown for this model family"
         size = needed / GIB
         text = f"{f'about {size:.1f} GiB' if size >= 0.1 else 'less than 0.1 GiB'} by estimate"
-        gpus = [gpu for gpu in chosen_gpus(config, self.gpus) if gpu.memory_bytes is not None]
+        sizes = {gpu.index: gpu.memory_bytes for gpu in chosen_gpus(config, self.gpus) if gpu.memory_bytes is not None}
         free = [
-            (gpu.memory_bytes - used, gpu)
-            for gpu in gpus
-            if (used := self.usage_so_far[gpu.index].memory_used_bytes) is not None
+            (num_bytes - used, index)
+            for index, num_bytes in sizes.items()
+            if (used := self.usage_so_far[index].memory_used_bytes) is not None
         ]
         if free:
-            least, gpu = min(free, key=itemgetter(0))
-            return f"{text}; GPU {gpu.index} has {least / GIB:.1f} of {gpu.memory_bytes / GIB:.1f} GiB free"
-        if gpus:
-            gpu = min(gpus, key=attrgetter("memory_bytes"))
-            return f"{text}; GPU {gpu.index} has {gpu.memory_bytes / GIB:.1f} GiB"
+            least, index = min(free)
+            return f"{text}; GPU {index} has {least / GIB:.1f} of {sizes[index] / GIB:.1f} GiB free"
+        if sizes:
+            index = min(sizes, key=sizes.__getitem__)
+            return f"{text}; GPU {index} has {sizes[index] / GIB:.1f} GiB"
         if self.machine is None or self.gpus or self.machine.memory_bytes is None:
             return text
         return f"{text} in each process; this machine has {self.machine.memory_bytes / GIB:.1f} GiB for all"
@@ -158,7 +157,7 @@ class DeviceModel:
 
 def worst_link(links: Sequence[Sequence[Link | None]], index: int, others: set[int]) -> Link | None:
     """The slowest kind of link from a GPU to any other that trains; None without others."""
-    order: list[Link] = ["none", "unknown", "pcie", "nvlink"]
+    order: list[Link | None] = ["none", "unknown", "pcie", "nvlink"]
     found = [links[index][other] for other in others if other != index and other < len(links)]
     return min(found, key=order.index) if found else None
 

@@ -36,6 +36,7 @@ class LaunchModel:
     def places_of(self, config: TrainConfig) -> Places:
         """The places for `config`. Raises UserError for a path that can't be used in a command."""
         if not self.follows_run_folder:
+            assert self.places is not None  # set together with it
             return self.places
         default = launch_settings_path(config.workspace_dir)
         return replace(self.places, config_path=default) if self.places else Places(default)

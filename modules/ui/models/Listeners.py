@@ -18,7 +18,11 @@ class Listeners(Generic[Arguments]):
         """Add a listener. Returns a function that removes it; calling it again does nothing."""
         key = object()
         self._listeners[key] = listener
-        return lambda: self._listeners.pop(key, None)
+
+        def remove() -> None:
+            self._listeners.pop(key, None)
+
+        return remove
 
     def tell(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         """Call all listeners, except those that another listener has just removed."""

@@ -131,7 +131,8 @@ class LossHistory:
             near = [p for p in (place - 1, place) if 0 <= p < self._count]
             place = min(near, key=lambda p: abs(int(self._steps[p]) - step))
             values = (float(of[place]) for of in (self._losses, self._smoothed(smoothing), self._rates))
-            return int(self._steps[place]), *(value if math.isfinite(value) else None for value in values)
+            loss, smooth, rate = (value if math.isfinite(value) else None for value in values)
+            return int(self._steps[place]), loss, smooth, rate
 
     def _sampled(
         self, values: np.ndarray, num_buckets: int, first: int | None, last: int | None

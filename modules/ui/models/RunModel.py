@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modules.config.errors import UserError
 from modules.config.files import save_config
@@ -174,7 +174,8 @@ def start_supervisor(folder: RunFolder, settings: Path, resume: bool, asked: flo
     # the log is read as UTF-8, which is not the default on Windows
     environment = {**os.environ, STARTED_VARIABLE: repr(asked), "PYTHONIOENCODING": "utf-8:backslashreplace"}
     if os.name == "nt":  # with a hidden console: without one, each child process would open a black window
-        apart = {"creationflags": subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP}
+        flags = (getattr(subprocess, name) for name in ("CREATE_NO_WINDOW", "CREATE_NEW_PROCESS_GROUP"))
+        apart: dict[str, Any] = {"creationflags": sum(flags)}
     else:
         apart = {"start_new_session": True}
     try:
@@ -184,9 +185,10 @@ def start_supervisor(folder: RunFolder, settings: Path, resume: bool, asked: flo
             f"{folder.window_log_path} can't be written ({error.strerror}): remove it, or choose another folder."
         ) from error
     with log:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
         try:
-            return subprocess.Popen(command, env=environment, **streams, **apart)
+            return subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, **apart
+            )
         except OSError as error:
             raise UserError(
                 f"The run can't be started ({error.strerror}): close other programs, or, if {sys.executable} is gone, "

@@ -117,7 +117,7 @@ class RunReader:
 
     def starting_pid(self) -> int | None:
         """The id of the started process, while it is running."""
-        return self._process.pid if self._process_runs() else None
+        return self._process.pid if self._process is not None and self._process_runs() else None
 
     def repeat_stop(self) -> None:
         with contextlib.suppress(OSError, UserError):  # a missing folder is reported elsewhere
@@ -133,8 +133,16 @@ class RunReader:
     def _publish(self) -> None:
         self._note_speed()
         rows = [self._rows[rank] for rank in sorted(self._rows)]
-        copies = {name: list(getattr(self._state, name)) for name in ("warnings", "samples", "backups", "saved")}
-        self.state = dataclasses.replace(self._state, ranks=rows, activity=self._activity(), **copies)
+        state = self._state
+        self.state = dataclasses.replace(
+            state,
+            ranks=rows,
+            activity=self._activity(),
+            warnings=list(state.warnings),
+            samples=list(state.samples),
+            backups=list(state.backups),
+            saved=list(state.saved),
+        )
 
     def _activity(self) -> Activity | None:
         """What the lowest busy rank is doing, counted over all ranks that do the same."""
@@ -258,9 +266,9 @@ class RunReader:
             kept.append((self._num_lines, LogLine(when, rank, kind, text)))
             self._num_lines += 1
 
-    def _here(self, path: str, folder: Path) -> Path:
+    def _here(self, path: str | Path, folder: Path) -> Path:
         """A path that the run has recorded, adjusted if its folder has been moved or is mounted elsewhere."""
-        parts = PurePath(path.replace("\\", "/")).parts
+        parts = PurePath(str(path).replace("\\", "/")).parts
         if folder.name not in parts:
             return Path(path)
         last = len(parts) - 1 - parts[::-1].index(folder.name)
@@ -330,7 +338,7 @@ class RunReader:
         if record is not None:
             is_cause = record.get("status") == "failed" and record.get("rank") == row.rank
             word = record.get("kind") if is_cause else record.get("status")
-            words = {"user_error": "failed", "error": "failed", "lost": "ended"}
+            words: dict[str | None, str] = {"user_error": "failed", "error": "failed", "lost": "ended"}
             word = "ended" if record.get("status") == "failed" and not is_cause else words.get(word, word)
             return dataclasses.replace(row, state=str(word), heartbeat_seconds=None)
         if not running:
@@ -377,6 +385,7 @@ def _text(event: Event) -> str:
             return f"Finished after {event.step} steps"
         case ValidationEvent():
             return f"Validation at step {event.step}: loss {_loss_text(event.loss)} ({event.samples} samples)"
+    assert isinstance(event, SampleEvent | SamplesEvent | BackupEvent | SavedEvent)
     return visible_line(f"{WRITTEN[type(event)]} at step {event.step}: {event.path}")
 
 

@@ -59,7 +59,7 @@ class ScriptRun:
             with self._lock:
                 if self._is_cancelled:
                     return None
-                self._process = subprocess.Popen(
+                process = self._process = subprocess.Popen(
                     [sys.executable, str(ROOT / "scripts" / self._name), *options],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
@@ -67,13 +67,13 @@ class ScriptRun:
                     env={**os.environ, "PYTHONIOENCODING": "utf-8"},
                     creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
                 )
-            output, errors = self._wait()
+            output, errors = self._wait(process)
         if self._is_cancelled:
             return None
-        if self._process.returncode not in self._exit_codes or not output:
+        if process.returncode not in self._exit_codes or not output:
             lines = errors.decode("utf-8", "replace").strip().splitlines()
             text = lines[-1][-LAST_LETTERS:] if lines else ""
-            raise UserError(text or f"{self._name} ended with exit code {self._process.returncode}.")
+            raise UserError(text or f"{self._name} ended with exit code {process.returncode}.")
         return output
 
     def cancel(self) -> None:
@@ -83,10 +83,10 @@ class ScriptRun:
             if self._process is not None:
                 self._process.terminate()
 
-    def _wait(self) -> tuple[bytes, bytes]:
+    def _wait(self, process: subprocess.Popen) -> tuple[bytes, bytes]:
         try:
-            return self._process.communicate(timeout=self._seconds)
+            return process.communicate(timeout=self._seconds)
         except subprocess.TimeoutExpired as error:
-            self._process.kill()
-            self._process.communicate()
+            process.kill()
+            process.communicate()
             raise UserError(f"{self._name} took longer than {self._seconds:.0f} seconds: check the disks.") from error

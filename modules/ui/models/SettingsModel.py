@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
@@ -30,6 +30,7 @@ from modules.ui.models.typed_text import read_text, refusal_of
 
 FIRST_PRESET = "demo"
 MAX_UNDO = 200
+Paths: TypeAlias = set[str]  # below, `set` is the model's method
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class SettingsModel:
     state_path: the JSON file that stores the state; without one, or with a damaged one, the demo is loaded.
     `restored` says whether the last state was restored; `notice` is a sentence on why not.
     """
+
+    _config: TrainConfig
+    _flat: dict[str, Any]
+    _baseline: dict
+    _flat_baseline: dict[str, Any]
 
     def __init__(self, state_path: Path | None = None):
         self.typed: dict[str, Any] = {}
@@ -117,8 +123,9 @@ class SettingsModel:
         info = self.info(path)
         if "[]" not in info.path:
             return is_visible_in(info, self._config)
-        item_path = re.match(r"(.*?\.[0-9]+)(\.|$)", path)[1]
-        return is_visible_in(info, self._config, self.get(item_path))
+        item = re.match(r"(.*?\.[0-9]+)(\.|$)", path)
+        assert item is not None  # a setting of an item of a list has its number
+        return is_visible_in(info, self._config, self.get(item[1]))
 
     def differs_from_default(self, path: str) -> bool:
         return path in self.typed or self.get(path) != self.info(path).default
@@ -149,7 +156,7 @@ class SettingsModel:
         """Path -> sentence, for each visible setting whose input is refused."""
         return {path: sentence for path, sentence in self._refusals.items() if self.is_visible(path)}
 
-    def tell_again(self, paths: set[str]) -> None:
+    def tell_again(self, paths: Paths) -> None:
         """Tell the listeners that something about these settings has changed, other than their values."""
         self._notify(paths)
 
@@ -235,10 +242,14 @@ class SettingsModel:
         loaded, baseline = self._baseline, to_values(self._config)
         self.preset_name, self.source_file = Path(path).name, absolute_path(path)
         self._baseline, self._flat_baseline = baseline, flatten(baseline)
-        origin = {"preset_name": self.preset_name, "source_file": self.source_file, "baseline": baseline}
+
+        def of_file(one: _Snapshot) -> _Snapshot:
+            name, file = self.preset_name, self.source_file
+            return dataclasses.replace(one, preset_name=name, source_file=file, baseline=baseline)
+
         # Earlier snapshots of the same load are relative to the file too.
         for steps in (self._undo, self._redo):
-            steps[:] = [dataclasses.replace(one, **origin) if one.baseline is loaded else one for one in steps]
+            steps[:] = [of_file(one) if one.baseline is loaded else one for one in steps]
         self._last_path = ""  # further typing is a separate undo step, so that undo leads back to the saved state
         self._notify(set())
 
@@ -270,7 +281,7 @@ class SettingsModel:
 
     # listeners and the saved state
 
-    def subscribe(self, changed: Callable[[set[str]], None]) -> Callable[[], None]:
+    def subscribe(self, changed: Callable[[Paths], None]) -> Callable[[], None]:
         """Call `changed` with the changed paths after every change; problems and visibility of others may have
         changed too.
 
@@ -404,7 +415,7 @@ class SettingsModel:
         values = to_values(self._config)
         return _Snapshot(values, dict(self.typed), self.preset_name, self.source_file, self._baseline)
 
-    def _commit(self, before: _Snapshot, touched: set[str], same_as: str = "") -> None:
+    def _commit(self, before: _Snapshot, touched: Paths, same_as: str = "") -> None:
         """After a change: add an undo step and notify the listeners.
 
         same_as: consecutive changes with the same name are undone in one step.
@@ -427,11 +438,11 @@ class SettingsModel:
         self._notify(self._changed_since(now))
         return True
 
-    def _changed_since(self, before: _Snapshot) -> set[str]:
+    def _changed_since(self, before: _Snapshot) -> Paths:
         self._flat, old = flatten(to_values(self._config)), flatten(before.values)
         values = {path for path in self._flat.keys() | old.keys() if self._flat.get(path) != old.get(path)}
         texts = {path for path in self.typed.keys() | before.typed if self.typed.get(path) != before.typed.get(path)}
         return values | texts
 
-    def _notify(self, paths: set[str]) -> None:
+    def _notify(self, paths: Paths) -> None:
         self._listeners.tell(paths)
