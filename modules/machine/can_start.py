@@ -12,7 +12,7 @@ from modules.config.errors import UserError
 from modules.config.optimizers import OPTIMIZERS
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import Problem, check_batch, find_problems
-from modules.machine.backend import backend_warning
+from modules.machine.backend import SHARDING_NEEDS_NCCL, backend_warning, choose_backend
 from modules.machine.devices import Gpu, GpuUsage, Link, mixed_gpus_warning
 from modules.machine.Machine import Machine
 from modules.machine.memory_estimate import GIB, least_rank_bytes
@@ -78,6 +78,9 @@ def _count_problems(config: TrainConfig, shape: RunShape, facts: StartFacts) -> 
         return
     if warning := backend_warning(config.distributed_backend, bool(gpus)):
         yield Problem("distributed_backend", warning, blocking=False)
+    uses_gloo = choose_backend(config.distributed_backend, bool(gpus))[0] == "gloo"
+    if config.distributed_strategy == "fsdp" and gpus and uses_gloo:
+        yield Problem("distributed_strategy", SHARDING_NEEDS_NCCL, offer="ddp")
     rank_bytes = least_rank_bytes(config, None if gpus else facts.base_bytes)
     if memory_bytes is not None and num_ranks > 1 and num_ranks * rank_bytes > memory_bytes:
         fitting = max(1, int(memory_bytes / rank_bytes))
