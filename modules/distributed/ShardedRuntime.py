@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from modules.distributed.environments import RankEnvironment
 
+MAX_SHARE = 0.1
+
 
 class ShardedRuntime(DataParallelRuntime):
     """One rank of the default process group; of the settings, the two precisions have an effect."""
@@ -65,7 +67,7 @@ class ShardedRuntime(DataParallelRuntime):
             self._mesh = init_device_mesh(self.device.type, (self.world_size,))
         has_own = any(True for _ in module.parameters(recurse=False))
         for component in (module,) if has_own else module.children():
-            if any(True for _ in component.parameters()):
+            if _size(component):
                 self._shard(component)
         sizes = [(param.numel(), param.requires_grad) for param in module.parameters()]
         # Gradients that are exchanged only after the last pass are held in full until then: little for adapters, and
@@ -126,12 +128,28 @@ class ShardedRuntime(DataParallelRuntime):
 
 
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The repeated blocks of a model: the elements of its outermost lists of modules that have parameters."""
+    """The parts of a model to gather one at a time: the elements of its lists of modules, inner ones first.
+
+    Only the outermost lists count, and those in elements with more than MAX_SHARE of all parameters: half of SDXL's
+    weights are in one of its blocks.
+    """
+    return _blocks(module, MAX_SHARE * _size(module))
+
+
+def _blocks(module: nn.Module, most: float) -> Iterator[nn.Module]:
     for child in module.children():
-        if isinstance(child, nn.ModuleList):
-            yield from (block for block in child if any(True for _ in block.parameters()))
-        else:
-            yield from blocks(child)
+        if not isinstance(child, nn.ModuleList):
+            yield from _blocks(child, most)
+            continue
+        for block in child:
+            if _size(block) > most:
+                yield from _blocks(block, most)
+            if _size(block):
+                yield block
+
+
+def _size(module: nn.Module) -> int:
+    return sum(param.numel() for param in module.parameters())
 
 
 def _check(module: nn.Module) -> None:

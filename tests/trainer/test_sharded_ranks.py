@@ -151,6 +151,16 @@ def test_low_precision_stays_close_to_one_rank(what, precision, settings, two_ra
     assert first["digest"] == second["digest"]
 
 
+def test_a_step_that_is_not_finite_on_one_rank_is_skipped_by_all(settings, two_ranks):
+    options = (*FULL, "max_steps=4")
+    alone = run_alone(rank_scenarios.train, config=settings("one", *options), fault="nan@0:2")
+    config = settings("fsdp", *options)
+    for rank in two_ranks.run(rank_scenarios.train, config=config, sync=FSDP, fault="nan@1:2"):
+        assert [step for step, loss in enumerate(rank["losses"], 1) if loss is None] == [2]
+        assert rank["losses"][2:] == pytest.approx(alone["losses"][2:], rel=1e-5)
+        assert rank["finite"]
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
