@@ -28,7 +28,8 @@ from modules.config.TextEncoderConfig import TextEncoderConfig
 from modules.config.VaeConfig import VaeConfig
 from modules.config.ValidationConfig import ValidationConfig
 
-MULTI_GPU = {"enable_multi_gpu": [True]}
+MULTI_GPU: dict[str, list] = {"enable_multi_gpu": [True]}
+DDP: dict[str, list] = {**MULTI_GPU, "distributed_strategy": ["ddp"]}
 DIFFUSION = {"method": methods_that(lambda method: method.uses_denoiser)}
 PARTS = {"method": methods_that(lambda method: method.chooses_parts)}
 
@@ -169,6 +170,17 @@ class TrainConfig:
         ge=1,
         visible_when=MULTI_GPU,
     )
+    distributed_strategy: Literal["ddp", "fsdp"] = setting(
+        "ddp",
+        label="Strategy",
+        also_called="fsdp2, zero, deepspeed, sharding",
+        help="DDP: every GPU holds the whole model. FSDP: the GPUs share the weights, gradients and optimizer state of "
+        "the denoiser, for models that don't fit on one GPU; slower, because each pass gathers the weights.",
+        group="multi_gpu",
+        in_crash_report=True,
+        choice_labels={"ddp": "DDP (replicated)", "fsdp": "FSDP (sharded)"},
+        visible_when=MULTI_GPU,
+    )
     use_torchrun: bool = setting(
         True,
         label="Use torchrun",
@@ -265,7 +277,7 @@ class TrainConfig:
         unit="MB",
         ge=1,
         importance="advanced",
-        visible_when=MULTI_GPU,
+        visible_when=DDP,
     )
     ddp_gradient_as_bucket_view: bool = setting(
         True,
@@ -274,7 +286,7 @@ class TrainConfig:
         help="Keep gradients where they are exchanged: saves a copy of them in memory.",
         group="multi_gpu",
         importance="advanced",
-        visible_when=MULTI_GPU,
+        visible_when=DDP,
     )
     ddp_static_graph: bool = setting(
         False,
@@ -284,7 +296,7 @@ class TrainConfig:
         "pass at the start.",
         group="multi_gpu",
         importance="advanced",
-        visible_when=MULTI_GPU,
+        visible_when=DDP,
     )
     check_ranks_every: Int = setting(
         500,
@@ -295,7 +307,7 @@ class TrainConfig:
         unit="steps",
         ge=0,
         importance="advanced",
-        visible_when=MULTI_GPU,
+        visible_when=DDP,
     )
     max_restarts: Int = setting(
         0,

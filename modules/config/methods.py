@@ -50,6 +50,7 @@ class MethodFacts:
     trains_adapters: whether it trains adapters as described by `lora`, so that the original model remains available.
     trains_words: whether it trains the words of `embeddings`, in all text encoders.
     has_formats: whether `output.format` selects the formats of the result.
+    can_shard: whether ranks can share the weights of what it trains.
     """
 
     name: str
@@ -63,6 +64,7 @@ class MethodFacts:
     trains_adapters: bool = False
     trains_words: bool = False
     has_formats: bool = True
+    can_shard: bool = False
 
     @property
     def uses_captions(self) -> bool:
@@ -89,6 +91,7 @@ METHODS: dict[str, MethodFacts] = {
             settings=("lora",),
             chooses_parts=True,
             trains_adapters=True,
+            can_shard=True,
         ),
         MethodFacts(
             name="full",
@@ -97,6 +100,7 @@ METHODS: dict[str, MethodFacts] = {
             trainable=lambda family: (*family.denoisers, *family.trainable_text_encoders),
             chooses_parts=True,
             trains_weights=True,
+            can_shard=True,
         ),
         MethodFacts(
             name="embedding",

@@ -29,6 +29,8 @@ class OptimizerFacts:
     rounds: whether it can update a part of the weights at a time, as stochastic rounding requires.
     takes_float64: whether weights may be in float64. takes_channels_last: whether they may be in any memory format.
     makes_momentum_late: whether it creates its momentum in the first step, so that a skipped step leaves it without.
+    shards: whether it works on weights of which each rank has a part. Not if it looks at whole matrices, or if its
+    state depends on how the weights are laid out.
     found: values that it estimates and keeps in its parameter groups; part of its state.
     """
 
@@ -49,6 +51,7 @@ class OptimizerFacts:
     takes_float64: bool = True
     takes_channels_last: bool = True
     makes_momentum_late: bool = False
+    shards: bool = False
     found: tuple[str, ...] = ()
 
 
@@ -70,6 +73,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             settings=ADAM,
             states=2,
             steps_in_place=True,
+            shards=True,
         ),
         # Dettmers et al. 2022, arXiv 2110.02861
         OptimizerFacts(
@@ -96,6 +100,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             settings=(*ADAM, "schedule_free_power"),
             states=2,
             averages_weights=True,
+            shards=True,
             found=("weight_sum", "lr_max"),
         ),
         # Chen et al. 2023, arXiv 2302.06675
@@ -107,6 +112,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             arguments=lambda config: {"betas": _betas(config)},
             settings=("beta1", "beta2"),
             states=1,
+            shards=True,
         ),
         OptimizerFacts(
             name="lion_8bit",
@@ -167,6 +173,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             largest_rate=math.inf,
             finds_own_step=True,
             rounds=False,
+            shards=True,
             found=("d", "d_max", "d_hat", "d_numerator", "d_denom", "k"),
         ),
         # Momentum as in Sutskever et al. 2013; weight decay is added to the gradient.

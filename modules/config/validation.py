@@ -41,6 +41,7 @@ def find_problems(config: TrainConfig) -> list[Problem]:
         _check_schedule,
         _check_intervals,
         _check_machines,
+        _check_sharding,
     )
     problems = [problem for check in checks for problem in check(config)]
     num_ranks = _known_num_ranks(config)
@@ -471,3 +472,45 @@ def _check_machines(config: TrainConfig) -> Iterator[Problem]:
             "the other machines can't find machine 0; write its address."
         )
         yield Problem("master_addr", message, blocking=False)
+
+
+def _check_sharding(config: TrainConfig) -> Iterator[Problem]:
+    if config.enable_multi_gpu and config.distributed_strategy == "fsdp":
+        yield from sharding_problems(config)
+
+
+def sharding_problems(config: TrainConfig) -> Iterator[Problem]:
+    """The settings that are not supported with FSDP."""
+    family, facts, optimizer = load_families()[config.family], facts_of(config), config.optimizer.name
+    on, sharding = "with distributed_strategy fsdp", "distributed_strategy"
+    if not facts.can_shard:
+        methods = " or ".join(method.name for method in METHODS.values() if method.can_shard)
+        message = f"method {config.method!r} {on}: what it trains can't be sharded; use ddp, or {methods}."
+        yield Problem(sharding, message, remedy=set_to(sharding, "ddp", "DDP"))
+    if family.experts:
+        message = f"family {config.family!r} {on}: a step may use one of its denoisers alone; use ddp."
+        yield Problem(sharding, message, remedy=set_to(sharding, "ddp", "DDP"))
+    if facts.chooses_parts and config.text_encoder.train:
+        message = f"text_encoder.train {on}: only the denoiser can be sharded; switch it off, or use ddp."
+        yield Problem("text_encoder.train", message)
+    if facts.uses_denoiser and config.model.compile != "off":
+        message = f"model.compile {config.model.compile} {on}: sharded blocks can't be compiled; set it to off."
+        yield Problem("model.compile", message, remedy=set_to("model.compile", "off", "Off"))
+    if config.model.denoiser_quantization != "none":
+        message = (
+            f"model.denoiser_quantization {config.model.denoiser_quantization} {on}: quantized weights can't be "
+            "sharded; set it to none, or use ddp."
+        )
+        none = set_to("model.denoiser_quantization", "none", "None")
+        yield Problem("model.denoiser_quantization", message, remedy=none)
+    if not OPTIMIZERS[optimizer].shards:
+        sharded = [name for name, other in OPTIMIZERS.items() if other.shards]
+        message = f"optimizer.name {optimizer} {on}: it needs whole weights; use {_either(sharded)}."
+        yield Problem("optimizer.name", message)
+    elif config.optimizer.stochastic_rounding:
+        message = f"optimizer.stochastic_rounding {on}: it needs whole weights; switch it off, or use ddp."
+        yield Problem("optimizer.stochastic_rounding", message)
+
+
+def _either(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"

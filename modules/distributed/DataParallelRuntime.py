@@ -38,6 +38,8 @@ class DataParallelSettings:
 
     static_graph: the same parameters get gradients in every step, so DDP need not search for unused ones.
     sync_batch_norm: BatchNorm layers in training mode normalize over the micro-batches of all ranks.
+    compute_precision: of sharded weights, cast to it before they are gathered; "no" keeps their own. Autocast alone
+    would keep a full copy of the gathered weights for the backward pass.
     """
 
     reduce_precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -45,6 +47,7 @@ class DataParallelSettings:
     gradient_as_bucket_view: bool = True
     static_graph: bool = False
     sync_batch_norm: bool = True
+    compute_precision: Literal["no", "bf16", "fp16"] = "no"
 
 
 class DataParallelRuntime(Runtime):
@@ -86,6 +89,7 @@ class DataParallelRuntime(Runtime):
         for wrapped in self._wrapped:
             if wrapped.module is module:
                 return wrapped
+        module = module.to(self.device)
         if self._settings.sync_batch_norm:
             self._add_batch_norms(module, unused_parameters)
         frozen = [name for name, param in module.named_parameters() if not param.requires_grad]
@@ -125,7 +129,7 @@ class DataParallelRuntime(Runtime):
         return any(layer.training for layer in self._batch_norms)
 
     def num_passes(self, num_micro_batches: int) -> int:
-        if not self._normalizes_together:
+        if not (self.shards or self._normalizes_together):
             return num_micro_batches
         if self._host_group is None:  # with NCCL, reading the number would wait for the device
             self._host_group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from modules.distributed.Heartbeat import Heartbeat
@@ -60,15 +60,15 @@ class Runtime:
         return str(self.device) if self.num_nodes == 1 else f"{self.node_rank}:{self.device}"
 
     def prepare(self, module: nn.Module, unused_parameters: bool = False) -> nn.Module:
-        """Wraps `module` for training; the training loop must call the wrapper. The module itself is not changed.
+        """Moves `module` to the device and wraps it for training; the training loop must call the wrapper.
 
-        Its buffers are kept equal on all ranks. Its BatchNorm layers in training mode normalize over the micro-batches
-        of all ranks in a pass.
+        Call it before keeping references to parameters, because sharding replaces them; nothing else of the module
+        changes. Its buffers are kept equal on all ranks. Its BatchNorm layers in training mode normalize over the
+        micro-batches of all ranks in a pass.
         unused_parameters: whether a step may leave trainable parameters without a gradient on some rank.
-        Call it before keeping references to parameters, because sharding replaces them.
         Raises RanksError if BatchNorm layers in training mode may be among the unused ones.
         """
-        return module
+        return module.to(self.device)
 
     def gradient_norm(self, gradients: list[Tensor]) -> Tensor:
         """The 2-norm (scalar) of the gradients of the whole model; all ranks must call it."""
@@ -76,17 +76,25 @@ class Runtime:
 
         return torch.nn.utils.get_total_norm(gradients, foreach=True)
 
+    @property
+    def shards(self) -> bool:
+        """Whether ranks hold parts of the trained components, which then exchange data in each forward pass.
+
+        The passes, also those without gradients, must then be the same on every rank: of the same components, in the
+        same order and number. The data may differ.
+        """
+        return False
+
     def full_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """The full `tensors` on rank 0, gathered from their shards; all ranks must call it."""
         return tensors
 
-    @contextlib.contextmanager
-    def full_parameters(self, *modules: nn.Module) -> Iterator[None]:
-        """Inside, the modules have their full parameters, to read them or to run forward passes without gradients.
+    def full_copies(self, modules: Mapping[str, nn.Module], with_frozen: bool) -> dict[str, nn.Module]:
+        """Copies on rank 0, in host memory, of those of the prepared `modules` that no rank has in full.
 
-        All ranks must enter and leave it; inside, each rank may do different things.
+        All ranks must call it. with_frozen: whether the copies need the values of frozen parameters.
         """
-        yield
+        return {}
 
     def replicated(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """The subset of `tensors` that are replicated on every rank, and so can be compared between ranks."""
@@ -95,7 +103,7 @@ class Runtime:
     def num_passes(self, num_micro_batches: int) -> int:
         """The number of forward and backward passes of this rank in a step with `num_micro_batches` of its own.
 
-        It is larger if BatchNorm layers normalize over all ranks and another rank has more micro-batches.
+        It is larger if all ranks must make the same passes and another rank has more micro-batches.
         """
         return num_micro_batches
 

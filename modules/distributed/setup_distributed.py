@@ -25,8 +25,9 @@ from modules.distributed.errors import RanksError
 from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.nccl_errors import explain_nccl_error, is_nccl_error
 from modules.distributed.Runtime import Runtime, default_device
+from modules.distributed.ShardedRuntime import ShardedRuntime
 from modules.distributed.usable_gpus import check_gpus, set_cuda_device
-from modules.machine.backend import Backend, backend_warning, choose_backend
+from modules.machine.backend import SHARDING_NEEDS_NCCL, Backend, backend_warning, choose_backend
 from modules.machine.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
 from modules.machine.interfaces import interface_towards
 from modules.machine.link_speeds import describe_links
@@ -129,6 +130,7 @@ def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None, *, s
     """The runtime for the ranks joined by `setup_distributed`.
 
     sync_batch_norm: see DataParallelSettings.
+    Raises ConfigError if the model can't be sharded with this backend.
     """
     membership = _membership or Alone(default_device(config.device_indexes))
     if isinstance(membership, Alone):
@@ -139,10 +141,14 @@ def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None, *, s
         config.ddp_gradient_as_bucket_view,
         config.ddp_static_graph,
         sync_batch_norm,
+        config.model.mixed_precision,
     )
     # a separate prefix, because every runtime counts its exchanges from 0; all ranks create runtimes in the same order
     store = dist.PrefixStore(f"runtime-{len(membership.runtimes)}", membership.store)
-    runtime = DataParallelRuntime(membership.device, membership.environment, store, settings, heartbeat)
+    if config.distributed_strategy == "fsdp" and membership.device.type == "cuda" and dist.get_backend() != "nccl":
+        raise ConfigError(SHARDING_NEEDS_NCCL)
+    runtime_class = ShardedRuntime if config.distributed_strategy == "fsdp" else DataParallelRuntime
+    runtime = runtime_class(membership.device, membership.environment, store, settings, heartbeat)
     membership.runtimes.append(runtime)
     return runtime
 

@@ -7,6 +7,11 @@ from typing import Literal
 
 Backend = Literal["nccl", "gloo"]
 
+SHARDING_NEEDS_NCCL = (
+    "distributed_strategy fsdp: GPUs can only share a model with NCCL, and the ranks here use gloo; set "
+    "distributed_backend to nccl where PyTorch has it, or distributed_strategy to ddp."
+)
+
 
 def choose_backend(wanted: str, has_gpu: bool, has_nccl: bool = sys.platform != "win32") -> tuple[Backend, str]:
     """The backend that distributed_backend `wanted` selects on a machine, and the reason as a clause.

@@ -15,7 +15,7 @@ from modules.config.optimizers import OPTIMIZERS
 from modules.config.problems import Problem, Remedy, set_to
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import check_batch, find_problems
-from modules.machine.backend import backend_warning
+from modules.machine.backend import SHARDING_NEEDS_NCCL, backend_warning, choose_backend
 from modules.machine.devices import Gpu, GpuUsage, Link, mixed_gpus_warning
 from modules.machine.Machine import Machine
 from modules.machine.memory_estimate import GIB, least_rank_bytes, needed_bytes
@@ -123,9 +123,13 @@ def _count_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, mac
     num_ranks = shape.ranks_per_node
     if shape.num_ranks == 1:
         return
-    if warning := backend_warning(config.distributed_backend, bool(gpus), machine.system != "win32"):
+    has_nccl = machine.system != "win32"
+    if warning := backend_warning(config.distributed_backend, bool(gpus), has_nccl):
         auto = set_to("distributed_backend", "auto", "Auto")
         yield Problem("distributed_backend", warning, blocking=False, remedy=auto)
+    uses_gloo = choose_backend(config.distributed_backend, bool(gpus), has_nccl)[0] == "gloo"
+    if config.distributed_strategy == "fsdp" and gpus and uses_gloo:
+        yield Problem("distributed_strategy", SHARDING_NEEDS_NCCL, remedy=set_to("distributed_strategy", "ddp", "DDP"))
     rank_bytes = least_rank_bytes(config, None if gpus else facts.base_bytes)
     if memory_bytes is not None and num_ranks > 1 and num_ranks * rank_bytes > memory_bytes:
         fitting = max(1, int(memory_bytes / rank_bytes))

@@ -25,6 +25,8 @@ SYSTEM_BYTES = GIB
 
 _ROUNDED_WEIGHTS = 2**26  # that stochastic rounding holds in float32 at a time, in about four copies
 
+_GATHERED = 0.2  # of the denoiser's weights under FSDP: up to two blocks and the gradients of one, see ShardedRuntime
+
 _ALLOCATOR = 1.1  # fragmentation: activations of many sizes are allocated and freed
 _CUDA_BYTES = 0.5 * GIB  # kernels and workspaces of torch and cuDNN in a process
 _NCCL_BYTES = 0.25 * GIB  # its buffers between ranks
@@ -123,23 +125,28 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
     own = BYTES_OF[config.model.weight_dtype]
     trained_bytes = max(4, own) if is_small else own
     weights = _loaded_bytes(config, model) + (trained * trained_bytes if is_small else 0)
-    if config.model.mixed_precision != "no" and own >= 4:
+    is_mixed = config.model.mixed_precision != "no"
+    num_sharing = ranks if config.distributed_strategy == "fsdp" else 1
+    if num_sharing > 1:
+        weights = weights / num_sharing + _GATHERED * model.denoiser * (2 if is_mixed else own)
+    elif is_mixed and own >= 4:
         weights += _autocast_weights(config, model) * 2
+    held = trained / num_sharing  # by one rank
     process = _CUDA_BYTES + (_NCCL_BYTES if ranks > 1 else 0)
-    optimizer = trained * _optimizer_bytes(config, trained_bytes)
-    average = trained * max(4, trained_bytes) if config.ema.enabled else 0
+    optimizer = held * _optimizer_bytes(config, trained_bytes)
+    average = held * max(4, trained_bytes) if config.ema.enabled else 0
     sampling = _sampling(config, model, ranks)
     if sampling:  # the gradients are freed by then
         sampling += weights + optimizer + average + process
-        if config.ema.enabled and config.ema.sample and trained_bytes < 4:
-            sampling += trained * trained_bytes  # a copy of the EMA in the weights' precision
+        if config.ema.enabled and config.ema.sample and (trained_bytes < 4 or num_sharing > 1):
+            sampling += held * trained_bytes  # the EMA in the weights' precision, or the shards that it replaces
     return MemoryEstimate(
         weights=weights,
-        gradients=trained * trained_bytes,
+        gradients=held * trained_bytes,
         optimizer=optimizer,
         average=average,
         activations=_activations(config, model, ranks) * _ALLOCATOR,
-        stepping=_stepping(config, trained, trained_bytes),
+        stepping=_stepping(config, held, trained_bytes),
         caching=_caching(config, model) + process,
         sampling=sampling,
         process=process,
@@ -272,7 +279,7 @@ def _named_ranks(config: TrainConfig) -> int:
     return (config.world_size or len(config.device_indexes) or 1) * config.num_nodes
 
 
-def _stepping(config: TrainConfig, trained: int, weight_bytes: int) -> float:
+def _stepping(config: TrainConfig, trained: float, weight_bytes: int) -> float:
     if _rounds_by_chance(config):
         working = 4 * 4 * min(trained, _ROUNDED_WEIGHTS)
     else:

@@ -68,8 +68,12 @@ class DenoisingLoss(Loss):
 
     def _frozen_prediction(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor | None:
         """The prediction of the base model before training; None if it is not needed."""
-        outside_masks = batch.mask is not None and self._config.masked_prior_preservation_weight
-        if batch.prior is None and not outside_masks:
+        config = self._config
+        outside_masks = batch.mask is not None and config.masked_prior_preservation_weight
+        for_others = self.same_passes and (
+            config.prior_by_frozen_model or (config.masked_training and config.masked_prior_preservation_weight)
+        )
+        if batch.prior is None and not outside_masks and not for_others:
             return None
         with torch.no_grad(), without_adapters(self._adapted_layers):
             return self._predict(batch, noised, timestep)

@@ -76,7 +76,11 @@ class Loss(nn.Module):
     Its children are the trained components by name; frozen ones are accessed through `base` and not registered.
     unused_parameters: whether some trained parameters may get no gradient in a step, because the forward pass does not
         use them or no timestep of the step belongs to their expert.
+    same_passes: whether every batch must make the same passes, also those that it does not need: ranks that share the
+        weights make each pass together. Off unless set.
     """
+
+    same_passes = False
 
     def __init__(self, base: BaseModel, trained: list[str]):
         super().__init__()

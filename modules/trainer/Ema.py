@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from modules.distributed.shards import assign, swap_values
 from modules.trainer.stochastic_rounding import split_into_chunks
 
 
@@ -55,25 +56,20 @@ class Ema:
         """Restores the averages of a run after `step` steps."""
         self._step = step
         for name, value in averages.items():
-            self.averages[name].copy_(value)
+            assign(self.averages[name], value)
 
 
 @contextlib.contextmanager
 def swap_weights(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
     """Inside, each parameter holds its value from `values`; its own value is restored afterwards, bit for bit."""
-    own = {param: param.data for param in values}
-    _set_data({param: value.to(param.dtype) for param, value in values.items()})
+    own = swap_values(values)
+    # autocast caches casted weights by parameter object, which has not changed
+    torch.clear_autocast_cache()
     try:
         yield
     finally:
-        _set_data(own)
-
-
-def _set_data(values: Mapping[Tensor, Tensor]) -> None:
-    for param, data in values.items():
-        param.data = data
-    # autocast caches casted weights by parameter object, which has not changed
-    torch.clear_autocast_cache()
+        swap_values(own)
+        torch.clear_autocast_cache()
 
 
 def _in_parts(

@@ -8,8 +8,8 @@ trainer.end()
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from modules.config.TrainConfig import TrainConfig
+
+EnterVersion = Callable[[], AbstractContextManager[None]]
 
 COMPILING_SECONDS = 900.0  # for a step that compiles kernels for a new shape
 
@@ -161,16 +163,14 @@ class GenericTrainer:
         # the signal may have reached only some of the ranks
         requeues = self.stopped and any(self.runtime.gather(self.commands.requeues, "ending"))
         self.requeues = requeues and self.runtime.is_main
-        # full parameters are needed until everything is written
-        with self.runtime.full_parameters(self.loop.model):
-            if self.config.backup.at_end or self.stopped:
-                self.loop.run_on_all_ranks("saving", self._save_final_backup)
-            if not requeues:
-                self.loop.run_on_all_ranks("saving", self._save_final_model)
-            # after the model, which must not be lost if sampling fails
-            if self.config.sampling.at_end and not self.stopped:
-                self.loop.run_on_all_ranks("sampling", self.sample)
-            self.loop.run_on_all_ranks("saving", partial(self._finish_saving, waits=not requeues))
+        if self.config.backup.at_end or self.stopped:
+            self.loop.run_on_all_ranks("saving", self._save_final_backup)
+        if not requeues:
+            self.loop.run_on_all_ranks("saving", self._save_final_model)
+        # after the model, which must not be lost if sampling fails
+        if self.config.sampling.at_end and not self.stopped:
+            self.loop.run_on_all_ranks("sampling", self.sample)
+        self.loop.run_on_all_ranks("saving", partial(self._finish_saving, waits=not requeues))
 
     # --- actions between steps ------------------------------------------------------------------------------------
 
@@ -193,13 +193,28 @@ class GenericTrainer:
 
         Files that can't be written are a warning; the others stay.
         """
-        with self.runtime.full_parameters(self.loop.model):
-            if self.runtime.is_main:
-                self.callbacks.on_status("Saving the model")
-                name = self.models.unused_name(f"{safe_file_name(self.config.output.name)}-step{self.step:06d}")
-                self.models.write(partial(self._write_model, name), self.step)
+        versions = self._full_versions()
+        if self.runtime.is_main:
+            self.callbacks.on_status("Saving the model")
+            name = self.models.unused_name(f"{safe_file_name(self.config.output.name)}-step{self.step:06d}")
+            self.models.write(partial(self._write_model, versions, name), self.step)
 
-    def _write_model(self, name: str, folder: Path) -> list[Path]:
+    def _full_versions(self) -> Mapping[str, EnterVersion]:
+        """Ending of the file name -> a context in which rank 0 can save that version of the full model.
+
+        All ranks must call it. If a rank holds the full weights itself, they are used as they are when it is entered.
+        """
+        run = self.prepared
+        versions: dict[str, EnterVersion] = {}
+        for ending, averaged in self._model_versions().items():
+            enter = partial(self.loop.inference_weights, averaged)
+            with enter():
+                trained = {name: run.base.module(name) for name in run.parts}
+                copies = self.runtime.full_copies(trained, with_frozen=self.method.facts.trains_weights)
+            versions[ending] = partial(run.base.replaced, copies) if copies else enter
+        return versions
+
+    def _write_model(self, versions: Mapping[str, EnterVersion], name: str, folder: Path) -> list[Path]:
         base = self.prepared.base
         metadata = {
             "trained_with": "Chorus",
@@ -208,8 +223,8 @@ class GenericTrainer:
             "steps": str(self.step),
         }
         paths = []
-        for ending, averaged in self._model_versions().items():
-            with self.loop.inference_weights(averaged):
+        for ending, enter in versions.items():
+            with enter():
                 paths += self.method.save(base, self.config, folder, name + ending, metadata)
         return paths
 
@@ -221,9 +236,8 @@ class GenericTrainer:
     def validate(self, validation: ValidationLoss) -> None:
         """Measures the loss of the validation samples, split over the ranks; leaves weights and buffers unchanged."""
         self.callbacks.on_status("Measuring the validation loss")
-        with self.runtime.full_parameters(self.loop.model):
-            loss = self._measure(validation, averaged=False)
-            ema_loss = self._measure(validation, averaged=True) if self.loop.ema else None
+        loss = self._measure(validation, averaged=False)
+        ema_loss = self._measure(validation, averaged=True) if self.loop.ema else None
         if self.runtime.is_main:
             self.callbacks.on_validation(self.step, len(self.prepared.plan.validation_samples), loss, ema_loss)
 
@@ -235,8 +249,7 @@ class GenericTrainer:
         """Generates the configured sample images with the current weights, split over the ranks."""
         sampling = with_prompts(self.config.sampling, self.prepared.prompts)
         samples = SampleRound(sampling, self.prepared.base, self.runtime, self.callbacks, self.commands)
-        with self.runtime.full_parameters(self.loop.model):
-            samples.make(self.run_folder.samples_dir / f"step-{self.step:09d}", self.step, self._weights_to_sample())
+        samples.make(self.run_folder.samples_dir / f"step-{self.step:09d}", self.step, self._weights_to_sample())
 
     @contextmanager
     def _weights_to_sample(self) -> Iterator[None]:
@@ -255,18 +268,19 @@ class GenericTrainer:
         self._save_finally(lambda: self.backups.final_save(*content, fails_run=self.stopped))
 
     def _save_final_model(self) -> None:
-        self._save_finally(self._final_model)
+        versions = self._full_versions()
+        self._save_finally(lambda: self._final_model(versions))
 
     def _save_finally(self, make: Callable[[], FinalSave]) -> None:
         if self.runtime.is_main:
             self.backups.close()
             self.saver.save(make())
 
-    def _final_model(self) -> FinalSave:
+    def _final_model(self, versions: Mapping[str, EnterVersion]) -> FinalSave:
         self.callbacks.on_status("Saving the model")
         name = self.models.unused_name(safe_file_name(self.config.output.name))
-        num_bytes = len(self._model_versions()) * self.method.saved_bytes(self.prepared.base, self.config)
-        return self.models.final_save(partial(self._write_model, name), self.step, num_bytes)
+        num_bytes = len(versions) * self.method.saved_bytes(self.prepared.base, self.config)
+        return self.models.final_save(partial(self._write_model, versions, name), self.step, num_bytes)
 
     def _finish_saving(self, waits: bool) -> None:
         """Waits for disk space for saves that are not at their destination, until a stop request on any rank."""
@@ -337,6 +351,7 @@ class GenericTrainer:
         return ValidationLoss(
             replace(run.source, caption_dropout=0.0),
             run.plan.validation(*ranks, batch_size),
+            run.plan.validation(0, 1, 1)[0],
             self.config.validation.timesteps if self.method.facts.uses_denoiser else 1,
             self.runtime,
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +16,14 @@ from modules.trainer.sampling import ImageRequest, generate_images, image_reques
 from modules.weights.device_memory import fits_in_memory
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from modules.config.SamplingConfig import SamplingConfig
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
     from modules.weights.BaseModel import BaseModel
+
+Requests = dict[int | None, ImageRequest]  # by number over all ranks, in order; None: the image is not saved
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +45,11 @@ class SampleRound:
         own = shard(self.runtime, list(enumerate(requests)))
         if own:
             self.callbacks.on_status(f"Generating {len(own)} samples")
-            make = partial(self._make_own, dict(own), folder, step, weights)
+        if self.runtime.shards and requests:
+            # a rank that runs out of memory fails the run, because the others wait within a pass
+            self._make_own(self._rounds(requests), folder, step, weights)
+        elif own:
+            make = partial(self._make_own, [dict(own)], folder, step, weights)
             if not fits_in_memory(make, self.runtime.device):
                 self.callbacks.on_warning(
                     "Not enough memory for the samples: lower sampling.batch_size, or their width and height."
@@ -48,23 +58,39 @@ class SampleRound:
         if requests and self.runtime.is_main:
             self.callbacks.on_samples(folder, step)
 
-    def _make_own(
-        self, requests: dict[int, ImageRequest], folder: Path, step: int, weights: AbstractContextManager
-    ) -> None:
-        """requests: number over all ranks -> request, in order."""
+    def _rounds(self, requests: list[ImageRequest]) -> Iterator[Requests]:
+        """Requests of this rank, in rounds in which every rank generates one batch with the same forward passes.
+
+        A rank without a request in a round generates another rank's image, with no number.
+        """
+        for _, alike in groupby(enumerate(requests), lambda pair: pair[1].batch_key()):
+            numbered = list(alike)
+            size = self.runtime.world_size * self.settings.batch_size
+            for start in range(0, len(numbered), size):
+                chunk = numbered[start : start + size]
+                yield dict(shard(self.runtime, chunk)) or {None: chunk[0][1]}
+
+    def _make_own(self, rounds: Iterable[Requests], folder: Path, step: int, weights: AbstractContextManager) -> None:
         with self.base.using(*self.base.component_names) as pipe, weights:
-            images = generate_images(pipe, list(requests.values()), self.settings.batch_size)
-            for number, (request, image) in zip(requests, images, strict=True):
-                self.runtime.heartbeat.beat()
-                path = folder / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
-                try:
-                    save_image(path, image, request)
-                except OSError as error:
-                    self.callbacks.on_warning(f"A sample could not be written to {path} ({error.strerror or error}).")
-                    continue
-                self.callbacks.on_sample(path, request.prompt, step)
-                if self._stop_asked():
-                    break
+            for requests in rounds:
+                images = generate_images(pipe, list(requests.values()), self.settings.batch_size)
+                for number, (request, image) in zip(requests, images, strict=True):
+                    self.runtime.heartbeat.beat()
+                    if number is not None:
+                        self._save(folder, number, request, image, step)
+                    if not self.runtime.shards and self._stop_asked():
+                        return
+                if self.runtime.shards and any(self.runtime.gather(self._stop_asked(), "sampling")):
+                    return
+
+    def _save(self, folder: Path, number: int, request: ImageRequest, image: Image, step: int) -> None:
+        path = folder / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
+        try:
+            save_image(path, image, request)
+        except OSError as error:
+            self.callbacks.on_warning(f"A sample could not be written to {path} ({error.strerror or error}).")
+        else:
+            self.callbacks.on_sample(path, request.prompt, step)
 
     def _stop_asked(self) -> bool:
         """Whether any rank was asked to stop; needed because no step exchanges requests during sampling."""

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from modules.data.draws import torch_seed
 from modules.distributed.Heartbeat import PHASE_LIMITS, Phase
 from modules.distributed.Runtime import Runtime, default_device
+from modules.distributed.shards import assign
 from modules.session.RunningMean import RunningMean
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
@@ -110,7 +111,7 @@ class TrainingLoop:
         self._has_spilled = False
         self._recent_seconds: deque[float] = deque(maxlen=32)  # durations of steps, for the heartbeat's limit
 
-        self.model = model.to(self.runtime.device)
+        self.model = model
         if not any(param.requires_grad for param in model.parameters()):
             raise TrainingError("The model has no trainable parameter: set requires_grad on those to train.")
         # before anything keeps references to parameters, because sharding replaces them
@@ -207,7 +208,7 @@ class TrainingLoop:
         self._check_same_parameters(tensors["model"])
         self.optimizer.check_state(data["optimizer"])
         for name, value in tensors["model"].items():
-            own[name].copy_(value)
+            assign(own[name], value)
         names: dict[Tensor, str] = {param: name for name, param in self.trainable.items()}
         self.optimizer.load_state(names, tensors["optimizer"], data["optimizer"])
         if self.ema:

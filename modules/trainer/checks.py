@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
-from modules.config.validation import check_batch, check_settings
+from modules.config.validation import check_batch, check_settings, sharding_problems
 from modules.data.prepare import check_sizes
 from modules.distributed.usable_gpus import supports_bf16
 from modules.families.prediction import check_prediction
@@ -49,6 +49,9 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     resume: don't check the batch size, which the backup determines.
     """
     problems = check_settings(config)
+    # also without enable_multi_gpu: a launcher may have started several ranks all the same
+    if num_ranks > 1 and config.distributed_strategy == "fsdp" and (unsupported := list(sharding_problems(config))):
+        raise ConfigError([problem.message for problem in unsupported])
     if not resume:
         check_batch_divides(config, num_ranks)
     family = FAMILIES[config.family]

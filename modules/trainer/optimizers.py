@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modules.config.optimizers import OPTIMIZERS, OptimizerFacts
+from modules.distributed.shards import assign
 from modules.trainer.packages import check_packages
 from modules.trainer.stochastic_rounding import split_into_chunks
 from modules.trainer.TrainingError import TrainingError
@@ -153,6 +154,8 @@ def load_optimizer_state(
 def _laid_out_like(param: Tensor, value: Tensor, fused: bool) -> Tensor:
     # Fused kernels ignore strides: a channels-last parameter with a contiguous moment gives silently wrong results.
     if value.shape == param.shape:
-        return torch.empty_like(param, dtype=value.dtype).copy_(value)
+        laid_out = torch.empty_like(param, dtype=value.dtype)
+        assign(laid_out, value)
+        return laid_out
     # fused kernels need their step counter on the device; for other optimizers, that would cause a sync in each step
     return value.to(param.device) if fused or value.dim() else value

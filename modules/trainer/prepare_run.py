@@ -94,7 +94,7 @@ def prepare_run(
 
     callbacks.on_status("Opening model")
     base = BaseModel(family, config.model, runtime.device, runtime.loading_turn)
-    parts = _trained_parts(config, method, base)
+    parts = _trained_parts(config, runtime, method, base)
     encoder = DatasetEncoder(
         base,
         dataset,
@@ -127,7 +127,7 @@ def prepare_run(
         **(_noise_options(config, base) if takes_latents else {}),
     )
     callbacks.on_status("Loading model")
-    attach_method(config, method, base, parts)
+    attach_method(config, method, base, parts, on_device=not runtime.shards)
     same("weights", lambda: weights_digest(base, runtime), "model.base")
 
     size = _global_batch(config, runtime, progress, backup)
@@ -139,12 +139,14 @@ def prepare_run(
         progress.warn("The images have changed since the backup: the current epoch is planned again.")
     if not backup and (scaling := describe_scaling(config, runtime.world_size)):
         callbacks.on_status(scaling)
+    loss = method.loss(base, config)
+    loss.same_passes = runtime.shards
     factor = backup.data["learning_rate_factor"] if backup else learning_rate_factor(config, runtime.world_size)
     return PreparedRun(
         config=config,
         base=base,
         parts=parts,
-        loss=method.loss(base, config),
+        loss=loss,
         source=source,
         plan=plan,
         prompts=caption_prompts(texts, dataset.concepts, len(config.sampling.samples)),
@@ -181,13 +183,18 @@ def _find_backup(
     return backup
 
 
-def _trained_parts(config: TrainConfig, method: Method, base: BaseModel) -> dict[str, PartConfig]:
+def _trained_parts(config: TrainConfig, runtime: Runtime, method: Method, base: BaseModel) -> dict[str, PartConfig]:
     """The components of this base to train. Raises UserError, before anything is cached, if there are none."""
     parts = trained_in(method, base, config)
     if method.facts.trains_weights and (quantized := base.stored_quantized):
         raise ConfigError(
             f"method {config.method!r}: the {quantized[0]} of model.base {config.model.base!r} is quantized and can "
             "neither train nor be saved with the model; choose a base model that is not quantized, or train a LoRA."
+        )
+    if runtime.shards and (quantized := [name for name in base.stored_quantized if name in parts]):
+        raise ConfigError(
+            f"distributed_strategy fsdp: the {quantized[0]} of model.base {config.model.base!r} is quantized and can't "
+            "be sharded; choose a base model that is not quantized, or use ddp."
         )
     check_parts(config, parts)  # again, because this base may lack a component of its family
     check_layers(method, base, parts, config)
@@ -211,13 +218,18 @@ def _noise_options(config: TrainConfig, base: BaseModel) -> dict[str, Any]:
     }
 
 
-def attach_method(config: TrainConfig, method: Method, base: BaseModel, parts: dict[str, PartConfig]) -> None:
-    """Loads the components that a step needs; after caching, so that encoders and denoiser don't share memory."""
+def attach_method(
+    config: TrainConfig, method: Method, base: BaseModel, parts: dict[str, PartConfig], on_device: bool = True
+) -> None:
+    """Loads the components that a step needs; after caching, so that encoders and denoiser don't share memory.
+
+    on_device: else they stay on the CPU, to be sharded from there.
+    """
     denoisers = base.family.denoisers if method.facts.uses_denoiser else ()
     encoders = base.family.text_components if _trains_text(base, parts) else ()
     present = [name for name in (*denoisers, *encoders) if name in base.component_names]
     with must_fit("the model", "model.denoiser_quantization"):
-        base.require(*parts, *present)
+        base.require(*parts, *present, on_device=on_device)
     torch.manual_seed(torch_seed(config.seed, "initialisation"))
     method.attach(base, config)
     method.check_output(base, config)

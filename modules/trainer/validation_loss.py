@@ -28,10 +28,12 @@ class ValidationLoss:
     """The mean loss of the validation samples, each at `num_timesteps` quantiles of the training timesteps.
 
     micro_batches: this rank's part of the samples; ranks may have different numbers of them, or none.
+    placeholder: runs, without being counted, where all ranks must make the same number of passes.
     """
 
     source: SampleSource
     micro_batches: list[MicroBatch]
+    placeholder: MicroBatch
     num_timesteps: int
     runtime: Runtime
 
@@ -41,20 +43,26 @@ class ValidationLoss:
 
         loss: the bare module, not wrapped in DDP, because ranks have different numbers of batches.
         """
+        micro_batches = self.micro_batches
+        if self.runtime.shards:
+            most = max(self.runtime.gather(len(micro_batches), "validating"))
+            micro_batches = micro_batches + [self.placeholder] * (most - len(micro_batches))
+        num_counted = len(self.micro_batches) * self.num_timesteps
         loss_sum, count = torch.zeros((), dtype=torch.float64, device=self.runtime.device), 0
         with evaluation_mode(loss):
-            for number, batch in enumerate(self._batches()):
+            for number, batch in enumerate(self._batches(micro_batches)):
                 torch.manual_seed(torch_seed(self.source.seed, number, "validation"))
                 batch_sum, batch_count, _ = loss(batch.to(self.runtime.device))
-                loss_sum += batch_sum.double()
-                count += batch_count
+                if number < num_counted:
+                    loss_sum += batch_sum.double()
+                    count += batch_count
                 self.runtime.heartbeat.beat()
         sums = self.runtime.gather([loss_sum.item(), count], "validating")
         return sum(rank_sum for rank_sum, _ in sums) / sum(rank_count for _, rank_count in sums)
 
-    def _batches(self) -> Iterator[Batch]:
-        """This rank's batches, each repeated at every timestep."""
-        for micro_batch in self.micro_batches:
+    def _batches(self, micro_batches: list[MicroBatch]) -> Iterator[Batch]:
+        """The batches, each repeated at every timestep."""
+        for micro_batch in micro_batches:
             batch = self.source.batch(micro_batch, epoch=0)
             batch = replace(batch, weight=torch.ones_like(batch.weight))
             for number in range(self.num_timesteps):

@@ -9,7 +9,7 @@ import inspect
 import json
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
@@ -164,6 +164,25 @@ class BaseModel:
             finally:
                 if absent:
                     self.release(*absent)
+
+    @contextlib.contextmanager
+    def replaced(self, modules: Mapping[str, nn.Module]) -> Iterator[None]:
+        """Inside, `modules` take the place of these components."""
+        with self._lock:
+            own = {name: self.module(name) for name in modules}
+            self._put(modules)
+            try:
+                yield
+            finally:
+                self._put(own)
+
+    def _put(self, modules: Mapping[str, nn.Module]) -> None:
+        if self.is_single_file:
+            for name, module in modules.items():
+                setattr(self.pipe, name, module)
+        else:
+            self._components.update(modules)
+            self.pipe = self._new_pipe()
 
     def meta_module(self, name: str):
         """The component if it is loaded; otherwise, for modules, one on the meta device: shapes without weights."""

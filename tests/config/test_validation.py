@@ -157,6 +157,43 @@ def test_a_setting_that_does_no_harm_is_no_problem(overrides):
     assert find_problems(good_config(*overrides)) == []
 
 
+FSDP = ("enable_multi_gpu=true", "distributed_strategy=fsdp")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["method=vae"], "method 'vae' ON: what it trains can't be sharded; use ddp, or lora or full."),
+        (["family=wan22_a14b"], "family 'wan22_a14b' ON: a step may use one of its denoisers alone; use ddp."),
+        (
+            ["text_encoder.train=true"],
+            "text_encoder.train ON: only the denoiser can be sharded; "
+            "switch it off, or use ddp.",
+        ),
+        (["model.compile=blocks"], "model.compile blocks ON: sharded blocks can't be compiled; set it to off."),
+        (
+            ["model.denoiser_quantization=nf4"],
+            "model.denoiser_quantization nf4 ON: quantized weights can't be sharded; "
+            "set it to none, or use ddp.",
+        ),
+        (
+            ["optimizer.name=adafactor"],
+            "optimizer.name adafactor ON: it needs whole weights; "
+            "use adamw, schedule_free, lion or prodigy.",
+        ),
+        (
+            ["method=full", "model.weight_dtype=bfloat16", "optimizer.stochastic_rounding=true"],
+            "optimizer.stochastic_rounding ON: it needs whole weights; switch it off, or use ddp.",
+        ),
+    ],
+)
+def test_what_ranks_that_share_a_model_do_not_support_is_refused(overrides, message):
+    found = [problem.message for problem in find_problems(good_config(*FSDP, *overrides)) if problem.blocking]
+    assert message.replace("ON", "with distributed_strategy fsdp") in found
+    assert find_problems(good_config(*FSDP)) == []
+    assert not any("fsdp" in problem.message for problem in find_problems(good_config(FSDP[1], *overrides)))
+
+
 def test_blocking_problems_come_first():
     config = good_config("optimizer.name=prodigy", "backup.unit=steps")
     assert [problem.blocking for problem in find_problems(config)] == [True, False]

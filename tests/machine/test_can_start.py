@@ -71,6 +71,16 @@ def test_what_is_trained_on_the_cpu_counts_on_each_rank_and_on_gpus_it_does_not(
     assert problems_of(config, gpus[:2], **options) == []
 
 
+def test_gpus_share_a_model_with_nccl_only(gpus):
+    shared = {"distributed_strategy": "fsdp", "world_size": 2}
+    [problem] = problems_of(multi_gpu(distributed_backend="gloo", **shared), gpus)
+    assert problem.blocking
+    assert (problem.path, problem.remedy.values) == ("distributed_strategy", {"distributed_strategy": "ddp"})
+    assert problems_of(multi_gpu(distributed_backend="gloo", **shared), []) == []
+    if sys.platform != "win32":  # where PyTorch has no NCCL
+        assert problems_of(multi_gpu(distributed_backend="nccl", **shared), gpus) == []
+
+
 def test_nccl_is_no_matter_for_one_rank():
     config = multi_gpu(distributed_backend="nccl")
     assert problems_of(config, [], cores=1) == []

@@ -53,6 +53,20 @@ def test_full_training_in_float32_keeps_weights_gradients_moments_average_and_au
     assert (memory.gradients, memory.optimizer, memory.average) == (UNET * 4, UNET * 8, UNET * 4)
 
 
+@pytest.mark.parametrize(("mixed", "gathered_bytes"), [("bf16", 2), ("no", 4)])
+def test_ranks_that_share_a_model_each_hold_a_part_and_gather_a_fifth_at_a_time(mixed, gathered_bytes):
+    values = {
+        "method": "full",
+        "model": {"weight_dtype": "float32", "mixed_precision": mixed},
+        "ema": {"enabled": True},
+        "distributed_strategy": "fsdp",
+    }
+    memory = estimate(4, **values)
+    assert memory.weights == pytest.approx(UNET * (4 / 4 + 0.2 * gathered_bytes))
+    assert (memory.gradients, memory.optimizer, memory.average) == (UNET, UNET * 2, UNET)
+    assert estimate(1, **values) == estimate(1, **{**values, "distributed_strategy": "ddp"})
+
+
 @pytest.mark.parametrize(
     ("values", "base_bytes", "trained_bytes"),
     [

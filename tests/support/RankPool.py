@@ -1,8 +1,8 @@
 """Ranks in processes that stay, for the tests that need real ones: to start them takes many seconds.
 
 A scenario is a function at the top of a module: `scenario(make_runtime, **arguments)`, run on every rank at once.
-make_runtime(**settings): a runtime of its own, with settings of DataParallelSettings. Arguments and results are plain
-data, as JSON holds it.
+make_runtime(strategy, **settings): a runtime of its own, with settings of DataParallelSettings. Arguments and results
+are plain data, as JSON holds it.
 """
 
 from __future__ import annotations
@@ -183,15 +183,17 @@ def _runtime_maker(number: int, runtimes: ExitStack) -> MakeRuntime:
     from modules.distributed.DataParallelRuntime import DataParallelRuntime, DataParallelSettings
     from modules.distributed.environments import find_environment
     from modules.distributed.setup_distributed import run_store
+    from modules.distributed.ShardedRuntime import ShardedRuntime
 
     made = 0
 
-    def make_runtime(**settings: Any) -> Runtime:
+    def make_runtime(strategy: str = "ddp", **settings: Any) -> Runtime:
         nonlocal made
         made += 1
+        runtime_class = {"ddp": DataParallelRuntime, "fsdp": ShardedRuntime}[strategy]
         store = PrefixStore(f"scenario-{number}-{made}", run_store())
         settings = DataParallelSettings(**settings)
-        runtime = DataParallelRuntime(torch.device("cpu"), find_environment(), store, settings)
+        runtime = runtime_class(torch.device("cpu"), find_environment(), store, settings)
         runtimes.push(lambda kind, error, trace: None if error else runtime.close())
         return runtime
 

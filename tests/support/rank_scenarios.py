@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from modules.config.files import load_config
+from modules.distributed.shards import full_tensor
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.prepare_run import attach_method
@@ -129,10 +130,11 @@ def outcome(trainer: WatchedTrainer) -> dict[str, Any]:
         "rates": [group["initial_lr"] for group in trainer.loop.optimizer.torch.param_groups],
         "digest": digest(trainer.loop.trainable),
         "ema": digest(trainer.loop.ema.averages) if trainer.loop.ema else None,
-        "finite": all(bool(param.isfinite().all()) for param in trainer.loop.trainable.values()),
+        "finite": all(bool(param.isfinite().all()) for param in copied(trainer.loop.trainable).values()),
         "statuses": told.statuses,
         "warnings": told.warnings,
         "samples_made": [path.name for path in told.samples],
+        "validations": told.validations,
         "saved": [path.name for path in told.saved],
         "backups": [step for _, step in told.backups],
     }
@@ -140,19 +142,21 @@ def outcome(trainer: WatchedTrainer) -> dict[str, Any]:
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
     """A digest of all bits of the values."""
-    return hashlib.sha256(b"".join(t.detach().contiguous().numpy().tobytes() for t in tensors.values())).hexdigest()
+    return hashlib.sha256(b"".join(t.numpy().tobytes() for t in copied(tensors).values())).hexdigest()
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    """Copies of the full tensors; all ranks must call it."""
+    full = {name: full_tensor(tensor.detach()) for name, tensor in tensors.items()}
+    return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in full.items()}
 
 
 @contextlib.contextmanager
 def after_attaching(change: Callable[[BaseModel], None]) -> Iterator[None]:
     """Inside, a start applies `change` to the model after loading the trained components."""
 
-    def attach(config: TrainConfig, method: Method, base: BaseModel, parts: Mapping[str, Any]) -> None:
-        attach_method(config, method, base, parts)
+    def attach(config: TrainConfig, method: Method, base: BaseModel, parts: Mapping[str, Any], on_device: bool) -> None:
+        attach_method(config, method, base, parts, on_device)
         change(base)
 
     with patch("modules.trainer.prepare_run.attach_method", attach):
@@ -237,9 +241,9 @@ def stop_inside(loop: TrainingLoop, step: int, delay_seconds: float) -> None:
     loop.commands.stop()
 
 
-def stop_while_sampling(make_runtime: MakeRuntime, config: str) -> dict[str, Any]:
+def stop_while_sampling(make_runtime: MakeRuntime, config: str, strategy: str = "ddp") -> dict[str, Any]:
     """Rank 0 gets a stop request at its first sample; rank 1 takes long for its first sample."""
-    runtime = make_runtime()
+    runtime = make_runtime(strategy)
     trainer = WatchedTrainer(load_config(config), runtime)
 
     def on_sample(path: Path, prompt: str, step: int) -> None:

@@ -1,6 +1,7 @@
 """The base model of a run: only what is needed is in memory, from a folder or a file, and a wrong one is refused."""
 
 import contextlib
+import copy
 import json
 import shutil
 
@@ -408,3 +409,16 @@ def test_a_model_saved_with_v_and_zero_terminal_snr_says_so(tiny_sd15, tmp_path)
     save_model(base, OutputConfig(format="diffusers"), tmp_path, "model", {})
     config = StableDiffusionPipeline.from_pretrained(tmp_path / "model").scheduler.config
     assert (config.prediction_type, config.rescale_betas_zero_snr) == ("v_prediction", True)
+
+
+@pytest.mark.parametrize("kind", ["folder", "single_file"])
+def test_a_component_is_replaced_inside_of_the_context_only(kind, tiny_sd15, single_file):
+    base = open_base(tiny_sd15) if kind == "folder" else open_base(single_file, config_folder=str(tiny_sd15))
+    base.require("unet")
+    own = base.module("unet")
+    other = copy.deepcopy(own)
+    with base.replaced({"unet": other}):
+        assert base.module("unet") is other
+        with base.using("vae", on_device=False) as pipe:  # creates the pipeline of a folder again
+            assert pipe.unet is other
+    assert base.module("unet") is own

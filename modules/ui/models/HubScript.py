@@ -73,7 +73,8 @@ class HubScript:
                 env={**os.environ, "PYTHONIOENCODING": "utf-8"},
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             )
-        assert process.stdout is not None and process.stderr is not None  # both are pipes
+        assert process.stdout is not None  # both are pipes
+        assert process.stderr is not None
         errors: list[str] = []
         reader = threading.Thread(target=errors.extend, args=(process.stderr,), daemon=True)
         reader.start()

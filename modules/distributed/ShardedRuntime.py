@@ -1,0 +1,167 @@
+"""Fully sharded data parallelism: each rank holds a part of the weights, gradients and optimizer state (FSDP2).
+
+Rajbhandari et al. 2020, "ZeRO", arXiv 1910.02054 (stage 3); Zhao et al. 2023, arXiv 2304.11277. A block's weights are
+gathered for its passes and freed again, and its gradients are summed into the parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from modules.distributed.DataParallelRuntime import DataParallelRuntime, DataParallelSettings
+from modules.distributed.errors import RanksError
+from modules.distributed.FullCopy import FullCopy
+from modules.distributed.gradient_sync import DTYPES
+from modules.distributed.Heartbeat import Heartbeat
+from modules.distributed.shards import full_tensor, is_sharded
+from modules.distributed.SharedBuffers import SharedBuffers
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import Tensor
+
+    from modules.distributed.environments import RankEnvironment
+
+MAX_SHARE = 0.1
+
+
+class ShardedRuntime(DataParallelRuntime):
+    """One rank of the default process group; of the settings, the two precisions have an effect."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        environment: RankEnvironment,
+        store: dist.Store,
+        settings: DataParallelSettings | None = None,
+        heartbeat: Heartbeat | None = None,
+    ):
+        super().__init__(device, environment, store, settings, heartbeat)
+        self._mesh: DeviceMesh | None = None
+        self._copies: dict[nn.Module, FullCopy] = {}  # by component
+        self._prepared: list[nn.Module] = []
+        self._roots: list[FSDPModule] = []
+        self._exchanges_each_pass = False
+
+    def prepare(self, module: nn.Module, unused_parameters: bool = False) -> nn.Module:
+        """Shards the components of `module` in place, frozen weights included. Their values must agree on all ranks.
+
+        They are moved to the device a block at a time, because all of them might not fit.
+        A module without own parameters consists of its children, which may also be called one by one. unused_parameters
+        are the same ones on all ranks.
+        Raises RanksError for what can't be sharded.
+        """
+        if module in self._prepared:
+            return module
+        self._prepared.append(module)
+        _check(module)
+        if self._mesh is None:
+            self._mesh = init_device_mesh(self.device.type, (self.world_size,))
+        has_own = any(True for _ in module.parameters(recurse=False))
+        for component in (module,) if has_own else module.children():
+            if _size(component):
+                self._shard(component)
+        sizes = [(param.numel(), param.requires_grad) for param in module.parameters()]
+        # Gradients that are exchanged only after the last pass are held in full until then: little for adapters, and
+        # much too much for a whole model.
+        self._exchanges_each_pass = 2 * sum(size for size, trains in sizes if trains) > sum(size for size, _ in sizes)
+        buffers = SharedBuffers(module, self.gather)
+        buffers.start()
+        self._buffers.append(buffers)
+        return module
+
+    def _shard(self, component: nn.Module) -> None:
+        self._copies[component] = FullCopy(component)
+        for param in component.parameters():
+            param.data = param.data.contiguous()  # rows of channels-last weights are not contiguous
+        param_dtype = DTYPES.get(self._settings.compute_precision)
+        reduce_dtype = DTYPES.get(self._settings.reduce_precision, torch.float32 if param_dtype else None)
+        policy = MixedPrecisionPolicy(param_dtype, reduce_dtype, cast_forward_inputs=False)  # autocast casts inputs
+        for part in (*blocks(component), component):
+            # The root, too, is freed after its forward pass, so that outside of passes all parameters are sharded.
+            sharded = fully_shard(part, mesh=self._mesh, reshard_after_forward=True, mp_policy=policy)
+            sharded.set_force_sum_reduction_for_comms(True)  # then divided by the number of ranks; gloo has no mean
+        self._roots.append(sharded)
+
+    @property
+    def shards(self) -> bool:
+        return True
+
+    @contextlib.contextmanager
+    def accumulate(self, last: bool, counts: bool = True) -> Iterator[None]:
+        for root in self._roots:
+            root.set_requires_gradient_sync(last or self._exchanges_each_pass)
+        yield
+        for buffers in self._buffers if last else ():
+            buffers.after_step()
+
+    @property
+    def needs_warm_up(self) -> bool:
+        return False
+
+    def gradient_norm(self, gradients: list[Tensor]) -> Tensor:
+        return full_tensor(super().gradient_norm(gradients))
+
+    def full_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """On rank 0, all tensors, the sharded ones on the CPU; on the others, nothing."""
+        full = {}
+        for name, tensor in tensors.items():
+            values = full_tensor(tensor)
+            if self.is_main:
+                full[name] = values.cpu() if is_sharded(tensor) else values
+        return full
+
+    def full_copies(self, modules: Mapping[str, nn.Module], with_frozen: bool) -> dict[str, nn.Module]:
+        copies = {n: self._copies[module].gathered(with_frozen, self.is_main) for n, module in modules.items()}
+        return {name: module for name, module in copies.items() if module is not None}
+
+    def replicated(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in tensors.items() if not is_sharded(tensor)}
+
+
+def blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """The parts of a model to gather one at a time: the elements of its lists of modules, inner ones first.
+
+    Only the outermost lists count, and those in elements with more than MAX_SHARE of all parameters: half of SDXL's
+    weights are in one of its blocks.
+    """
+    return _blocks(module, MAX_SHARE * _size(module))
+
+
+def _blocks(module: nn.Module, most: float) -> Iterator[nn.Module]:
+    for child in module.children():
+        if not isinstance(child, nn.ModuleList):
+            yield from _blocks(child, most)
+            continue
+        for block in child:
+            if _size(block) > most:
+                yield from _blocks(block, most)
+            if _size(block):
+                yield block
+
+
+def _size(module: nn.Module) -> int:
+    return sum(param.numel() for param in module.parameters())
+
+
+def _check(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        if isinstance(part, _BatchNorm) and part.training:
+            raise RanksError(
+                f"The BatchNorm layer {name} would train, which is not supported with distributed_strategy fsdp: "
+                "set distributed_strategy to ddp."
+            )
+    dtypes = sorted({str(param.dtype).removeprefix("torch.") for param in module.parameters() if param.requires_grad})
+    if len(dtypes) > 1:
+        raise RanksError(
+            f"The trained weights are in {' and '.join(dtypes)}, and with distributed_strategy fsdp all must have the "
+            "same dtype: set model.weight_dtype to float32, or distributed_strategy to ddp."
+        )

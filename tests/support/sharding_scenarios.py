@@ -1,0 +1,79 @@
+"""Scenarios that the tests of sharded training run on every rank; see RankPool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pytest
+from torch import nn
+
+from modules.config.errors import ConfigError
+from modules.config.files import config_from_values, load_config
+from modules.distributed.errors import RanksError
+from modules.distributed.setup_distributed import create_runtime
+from modules.distributed.shards import is_sharded
+from tests.support.rank_scenarios import WatchedTrainer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from modules.distributed.Runtime import Runtime
+    from tests.support.RankPool import MakeRuntime
+
+
+def held_bytes(make_runtime: MakeRuntime, config: str) -> dict[str, list[int]]:
+    """What -> (bytes in this rank's storages, bytes of the full tensors), in the second step and after it."""
+    trainer = WatchedTrainer(load_config(config), make_runtime("fsdp"))
+    trainer.start()
+    step, found = trainer.loop.optimizer.step, {}
+
+    def measuring_step(number: int) -> None:
+        gradients = [param.grad for param in trainer.loop.trainable.values() if param.grad is not None]
+        found["gradients"] = counted(gradients)
+        step(number)
+
+    trainer.loop.optimizer.step = measuring_step
+    trainer.train()
+    found["parameters"] = counted(trainer.loop.model.parameters())
+    states = trainer.loop.optimizer.torch.state.values()
+    found["optimizer state"] = counted(value for state in states for value in state.values() if value.dim())
+    found["ema"] = counted(trainer.loop.ema.averages.values())
+    return found
+
+
+def counted(tensors: Iterable[Tensor]) -> list[int]:
+    tensors = list(tensors)
+    local = [tensor.to_local() if is_sharded(tensor) else tensor for tensor in tensors]
+    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in local}
+    return [sum(storages.values()), sum(tensor.numel() * tensor.element_size() for tensor in tensors)]
+
+
+def create_runtimes(make_runtime: MakeRuntime) -> dict[str, list[str]]:
+    """Strategy -> the class of the runtime for it, and its precisions."""
+    fsdp = {"model": {"mixed_precision": "bf16"}, "gradient_reduce_precision": "fp16"}
+    found = {}
+    for strategy, values in {"ddp": {}, "fsdp": fsdp}.items():
+        runtime = create_runtime(config_from_values({"distributed_strategy": strategy, **values}))
+        settings = runtime._settings
+        found[strategy] = [type(runtime).__name__, settings.compute_precision, settings.reduce_precision]
+        runtime.close()
+    return found
+
+
+def refuse_start(make_runtime: MakeRuntime, config: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        WatchedTrainer(load_config(config), make_runtime("fsdp")).start()
+    return str(error.value)
+
+
+def refuse_modules(make_runtime: MakeRuntime) -> list[str]:
+    """The errors of preparing modules that can't be sharded."""
+    mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    return [refusal(make_runtime("fsdp"), module) for module in (nn.Sequential(nn.BatchNorm1d(2)), mixed)]
+
+
+def refusal(runtime: Runtime, module: nn.Module) -> str:
+    with pytest.raises(RanksError) as error:
+        runtime.prepare(module)
+    return str(error.value)
