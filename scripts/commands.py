@@ -30,6 +30,10 @@ def convert() -> None:
     _run("convert")
 
 
+def hub() -> None:
+    _run("hub")
+
+
 def multi_node() -> None:
     _run("multi_node")
 

@@ -21,7 +21,8 @@ class ModelConfig:
         "",
         label="Base model",
         also_called="pretrained_model_name_or_path, checkpoint, base_model_name",
-        help="The model to start from: a diffusers folder, a name on the Hugging Face Hub or a .safetensors file.",
+        help="The model to start from: a diffusers folder, a .safetensors file or a name on the Hugging Face Hub, "
+        "with @REVISION behind it if wanted.",
         group="model",
         format="file_or_folder",
         scope="machine",

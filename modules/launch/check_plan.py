@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from modules.config.errors import ConfigError
 from modules.distributed.Heartbeat import read_limits
+from modules.families.registry import FAMILIES
 from modules.launch.plan import JoinPlan, LaunchPlan, SupervisePlan
 from modules.machine.can_start import StartFacts, blocking, shape_problems
 from modules.session.RunFolder import RunFolder
 from modules.session.writable import check_writable
 from modules.trainer.checks import check_start
+from modules.weights.hub_models import check_on_hub
 
 
 def check_plan(plan: LaunchPlan) -> list[str]:
@@ -31,6 +33,8 @@ def check_plan(plan: LaunchPlan) -> list[str]:
     if not plan.resume and (not isinstance(plan, SupervisePlan) or plan.leads):
         folder.refuse_earlier_run()
     base, warnings = check_start(config, plan.world_size, plan.resume)
+    if base.kind == "hub":
+        check_on_hub(config.model.base, FAMILIES[config.family])
     if isinstance(plan, JoinPlan):
         return warnings
     facts = StartFacts(plan.machine, base_bytes=base.size_bytes or None)

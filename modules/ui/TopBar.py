@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tkinter
 from pathlib import Path
-from tkinter import filedialog
 from typing import TYPE_CHECKING, Any
 
 import customtkinter as ctk
@@ -13,6 +13,7 @@ from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import load_config
 from modules.config.show_value import show_value
+from modules.ui.models.path_picker import PathQuestion
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask_path, open_window
 from modules.ui.widgets.fitting import FittedButton, FittedMenu
@@ -73,15 +74,15 @@ class TopBar(ctk.CTkFrame):
 
     def save_as(self) -> None:
         """Ask for a file and save the settings there."""
-        options = {"title": "Save settings as", "defaultextension": ".yaml", "filetypes": FILE_TYPES}
-        chosen = ask_path(self.app, filedialog.asksaveasfilename, parent=self.app.root, **options)
+        folder = self.app.settings.source_file or os.curdir
+        question = PathQuestion("new_file", "Save settings as", str(folder), "settings.yaml", FILE_TYPES)
+        chosen = ask_path(self.app, question)
         if chosen:
             self._save_to(Path(chosen))
 
     def open_file(self, path: str | Path = "") -> None:
         """Load the settings of a file; ask for one if none is given."""
-        options = {"title": "Open settings", "filetypes": FILE_TYPES}
-        chosen = path or ask_path(self.app, filedialog.askopenfilename, parent=self.app.root, **options)
+        chosen = path or ask_path(self.app, PathQuestion("file", "Open settings", os.curdir, types=FILE_TYPES))
         if not chosen:
             return
         try:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from modules.weights.device_memory import free_memory
-from modules.weights.errors import WeightsError, hub_problem, loading_reason
+from modules.weights.errors import WeightsError, loading_reason
+from modules.weights.hub_models import download_folder
 from modules.weights.inspect import check_base, check_fits, inspect_base, names_component
 from modules.weights.libraries import import_diffusers, import_pipeline
 from modules.weights.prequantized import load_prequantized, stored_quantization
@@ -217,14 +218,7 @@ class BaseModel:
     def _local_folder(self) -> Path:
         """The folder of the base model; a Hub id is downloaded to the Hub's cache."""
         path = Path(os.path.expanduser(self.config.base))
-        if path.is_dir():
-            return path
-        try:
-            return Path(self._pipeline_class.download(self.config.base))
-        except OSError as error:
-            raise WeightsError(
-                f"model.base {self.config.base!r} can't be fetched from the Hub: {hub_problem(error)}."
-            ) from error
+        return path if path.is_dir() else download_folder(self._pipeline_class, self.config.base)
 
     def _load_component(self, name: str):
         component_class = self._component_class(name)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from modules.families.registry import FAMILIES, family_of
+from modules.machine.hub import HUB_NAME, LOADED_WEIGHTS
 from modules.weights.errors import WeightsError
 from modules.weights.safe import PICKLE_SUFFIXES, check_pickle, read_header, tensor_shapes
 
@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 WEIGHT_SUFFIXES = (".safetensors", ".gguf", *PICKLE_SUFFIXES)
 CHOOSE = "choose a diffusers folder, a .safetensors file or a model's name on the Hugging Face Hub"
-# Weight files that are loaded by default; others have the name of a variant, such as fp16.
-LOADED = re.compile(r"(diffusion_pytorch_model|pytorch_model|model)(-\d{5}-of-\d{5})?\.(safetensors|bin)")
 # Labels of unsupported pipelines, for error messages.
 OTHER_LABELS = {
     "StableDiffusionInpaintPipeline": "Stable Diffusion inpainting",
@@ -65,7 +62,7 @@ def inspect_base(base: str) -> BaseInfo:
         return _inspect_folder(path)
     if base and path.is_file():
         return _inspect_file(path)
-    if HUB_ID.fullmatch(base) and not base.lower().endswith(WEIGHT_SUFFIXES):
+    if HUB_NAME.fullmatch(base) and not base.lower().endswith(WEIGHT_SUFFIXES):
         return BaseInfo("hub", None, 0, "a model on the Hugging Face Hub")
     raise WeightsError(f"'{base}': no such folder or file; {CHOOSE}.")
 
@@ -73,7 +70,7 @@ def inspect_base(base: str) -> BaseInfo:
 def check_base(base: str, family: Family, setting: str = "model.base") -> BaseInfo:
     """Raises WeightsError, starting with `setting`, if the family can't train the base model. Returns what it is.
 
-    A Hub id is accepted unchecked; call `check_fits` for its downloaded files.
+    A model on the Hub is accepted unchecked: `hub_models.check_on_hub` asks the Hub, `check_fits` suits its files.
     """
     try:
         info = inspect_base(base)
@@ -151,7 +148,7 @@ def _inspect_folder(path: Path) -> BaseInfo:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(f"'{index}': does not name a pipeline; download the model again.") from error
     size_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return BaseInfo("folder", pipeline, size_bytes, _describe(content), content)
+    return BaseInfo("folder", pipeline, size_bytes, describe_index(content), content)
 
 
 def _inspect_file(path: Path) -> BaseInfo:
@@ -162,7 +159,7 @@ def _inspect_file(path: Path) -> BaseInfo:
 
 def _pickles(part: Path) -> list[Path]:
     """The files of a component that would be unpickled: its weights, if they are not saved as safetensors."""
-    files = [file for file in sorted(part.iterdir()) if LOADED.fullmatch(file.name)]
+    files = [file for file in sorted(part.iterdir()) if LOADED_WEIGHTS.fullmatch(file.name)]
     return [] if any(file.suffix == ".safetensors" for file in files) else files
 
 
@@ -212,10 +209,11 @@ def _guess_unet(shapes: Shapes) -> tuple[str, str]:
 
 
 def _named(pipeline: str) -> str:
-    return _describe({"_class_name": pipeline})
+    return describe_index({"_class_name": pipeline})
 
 
-def _describe(index: Mapping[str, Any]) -> str:
+def describe_index(index: Mapping[str, Any]) -> str:
+    """What the model of a model_index.json is, such as "a Stable Diffusion XL model"."""
     pipeline, family = index["_class_name"], family_of(index)
     label = family.label if family else OTHER_LABELS.get(pipeline)
     return f"a {label} model" if label else f"a model of the pipeline {pipeline}"

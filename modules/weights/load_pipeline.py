@@ -12,6 +12,7 @@ from modules.families.registry import adapt_denoisers, family_of
 from modules.weights.BaseModel import BaseModel
 from modules.weights.embedding_files import add_embedding
 from modules.weights.errors import WeightsError, loading_reason
+from modules.weights.hub_models import download_folder
 from modules.weights.inspect import BaseInfo, check_parts, inspect_base
 from modules.weights.libraries import import_diffusers
 from modules.weights.lora_files import load_lora
@@ -84,11 +85,12 @@ def _folder(base: str, info: BaseInfo) -> DiffusionPipeline:
         except WeightsError as error:
             raise WeightsError(f"base {error}") from error
     pipeline_class = import_diffusers().DiffusionPipeline
+    path = download_folder(pipeline_class, base, "base") if info.kind == "hub" else Path(base).expanduser()
     try:
-        index = pipeline_class.load_config(Path(base).expanduser())
+        index = pipeline_class.load_config(path)
         # diffusers must be told which components the model lacks, such as the T5 of an SD 3
         absent = {name: None for name, value in index.items() if isinstance(value, list) and value == [None, None]}
-        pipe = pipeline_class.from_pretrained(Path(base).expanduser(), **absent)
+        pipe = pipeline_class.from_pretrained(path, **absent)
         adapt_denoisers(pipe)
         return pipe
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # RuntimeError: mismatched shapes

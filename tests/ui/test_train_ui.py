@@ -414,10 +414,17 @@ def test_undo_and_redo_by_keys(app):
     assert app.settings.get("epochs") == 3
 
 
-def test_save_asks_for_a_file_once_and_then_writes_it(app, tmp_path, monkeypatch):
+@pytest.fixture
+def answer_dialog(monkeypatch):
+    """`answer_dialog(answer)`: what Tk's dialog for a new file returns, whatever dialogs this desktop has."""
+    monkeypatch.setattr("modules.ui.widgets.dialogs.picker_command", lambda question: None)
+    return lambda answer: monkeypatch.setattr("modules.ui.widgets.dialogs.filedialog.asksaveasfilename", answer)
+
+
+def test_save_asks_for_a_file_once_and_then_writes_it(app, tmp_path, answer_dialog):
     asked = []
     target = tmp_path / "mine.yaml"
-    monkeypatch.setattr("modules.ui.TopBar.filedialog.asksaveasfilename", lambda **options: asked.append(1) or target)
+    answer_dialog(lambda **options: asked.append(1) or target)
     app.settings.set("epochs", 3)
     press(app, "<Control-s>")
     app.settings.set("epochs", 4)
@@ -429,7 +436,7 @@ def test_save_asks_for_a_file_once_and_then_writes_it(app, tmp_path, monkeypatch
     assert not app.top_bar.modified.winfo_ismapped()
 
 
-def test_two_fast_presses_of_save_as_ask_for_one_file(app, tmp_path, monkeypatch):
+def test_two_fast_presses_of_save_as_ask_for_one_file(app, tmp_path, answer_dialog):
     asked = []
 
     def ask(**options) -> str:
@@ -438,7 +445,7 @@ def test_two_fast_presses_of_save_as_ask_for_one_file(app, tmp_path, monkeypatch
             app.top_bar.save_as()  # the second press comes before the dialog blocks the window
         return str(tmp_path / f"{len(asked)}.yaml")
 
-    monkeypatch.setattr("modules.ui.TopBar.filedialog.asksaveasfilename", ask)
+    answer_dialog(ask)
     app.top_bar.save_as()
     assert asked == ["Save settings as"]
     assert app.settings.source_file == str(tmp_path / "1.yaml")
@@ -507,13 +514,14 @@ def test_presets_are_listed_for_the_gpus_that_are_chosen(app, wait_for):
     assert app.settings.values == before
 
 
-def test_files_used_last_are_listed_below_the_presets(app, wait_for, tmp_path):
+def test_files_used_last_are_listed_above_the_presets(app, wait_for, tmp_path):
     path = tmp_path / "mine.yaml"
     path.touch()
     app.preferences.recent = [f"/{'x' * 300}.yaml", str(path)]  # the first one can't be accessed
     window = app.top_bar.choose_preset()
     wait_for(app, lambda: {"preset:demo", f"file:{path}"} <= set(window.table.get_children()))
-    assert window.table.get_children()[-1] == f"file:{path}"
+    assert window.table.get_children()[0] == f"file:{path}"
+    assert window.table.selection() == ("preset:demo",)  # what the settings are from
 
 
 def test_what_a_preset_would_change_is_shown_before_it_is_taken(app, wait_for):
@@ -833,7 +841,7 @@ def test_a_run_that_failed_while_the_window_was_closed_says_why_once(make_app, w
     failed_run(tmp_path / "workspace" / "demo", "Rank 1 was killed by SIGKILL.\nMore of it.")
     app = make_app()
     wait_for(app, lambda: "failed" in app.message.cget("text"))
-    expected = "The run demo failed: Rank 1 was killed by SIGKILL. Its report is on the tools tab."
+    expected = "The run demo failed: Rank 1 was killed by SIGKILL. Its report is on the Tools tab."
     assert (app.message.cget("text"), app.message.cget("text_color")) == (expected, Theme.error)
     assert find_widget(app, CrashReportWindow) is None
     app.show_message("All is well.")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+from modules.machine.hub import HUB_NAME
+
 MAX_INDEX_BYTES = 1 << 20
 
 
@@ -25,7 +25,7 @@ def examine_base(base: str) -> tuple[str, bool]:
             return f"A file of {path.stat().st_size / 2**30:.1f} GiB.", False
     except OSError as error:
         return f"model.base {base!r} can't be read: {error.strerror}; choose another.", True
-    if HUB_ID.fullmatch(base):
+    if HUB_NAME.fullmatch(base):
         return "A model of the Hugging Face Hub: it is fetched when the run starts, if it is not there yet.", False
     return f"model.base {base!r} is no folder, no file and no name on the Hub: choose another.", True
 

@@ -7,7 +7,6 @@ import re
 import threading
 import tkinter as tk
 from collections.abc import Iterator
-from tkinter import filedialog
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -16,6 +15,7 @@ from modules.config.describe import part_paths
 from modules.data.folder_walk import Outputs
 from modules.ui.cards.ConceptCards import ConceptCard, ConceptCards
 from modules.ui.models.concept_preview import ConceptPictures, find_pictures, samples_per_epoch
+from modules.ui.models.path_picker import PathQuestion
 from modules.ui.models.picture_count import scan_key
 from modules.ui.widgets.dialogs import ask_path, open_window
 from modules.ui.widgets.fitting import fit_side_column, lay_in_rows, wrap_to
@@ -62,8 +62,7 @@ class ConceptsTab(ctk.CTkFrame):
 
     def add_folder(self, path: str | None = None) -> None:
         """Add a concept for a folder; ask for one unless it is given."""
-        options = {"title": "A folder of images", "mustexist": True}
-        path = path or ask_path(self.app, filedialog.askdirectory, parent=self, **options)
+        path = path or ask_path(self.app, PathQuestion("folder", "A folder of images"))
         if path:
             self.cards.choose(self.app.settings.add("concepts", {"path": path}))
 

@@ -9,8 +9,10 @@ import customtkinter as ctk
 
 from modules.config.families import FamilyInfo, load_families
 from modules.ui.theme import Theme
+from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.form import CardSpec, SettingsPage
+from modules.ui.windows.BaseModelWindow import BaseModelWindow
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -67,8 +69,14 @@ class ModelTab(ctk.CTkFrame):
         for label in (self.parts, self.found):
             label.pack(fill="x", pady=(2, 0))
             wrap_to(footer, label, self.app.theme, taken=4)
+        find = ctk.CTkButton(footer, text="Find a model…", width=20, height=26, font=font, command=self.find_model)
+        find.pack(anchor="w", pady=(6, 0))
         self._changed({"family"})
         self._show_base()
+
+    def find_model(self) -> BaseModelWindow:
+        """Open the window with recent models, those on this machine and those of the Hub."""
+        return open_window(self.app, BaseModelWindow)
 
     def destroy(self) -> None:
         for end in self._ends:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tkinter
 from collections.abc import Callable, Sequence
+from tkinter import filedialog
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import customtkinter as ctk
 
 from modules.config.visible_text import visible_text
+from modules.ui.models.path_picker import PathQuestion, pick, picker_command
 from modules.ui.theme import Theme
 from modules.ui.window_system import on_screens
 
@@ -77,9 +80,22 @@ def ask(app: App, title: str, text: str, answers: Sequence[str], danger: str = "
     return _one_at_a_time(app, answer)
 
 
-def ask_path(app: App, dialog: Callable[..., str], **options: Any) -> str:
-    """Ask for a path with a dialog of tkinter.filedialog; "" if it was closed, or if another question is open."""
-    return _one_at_a_time(app, lambda: dialog(**options)) or ""
+def ask_path(app: App, question: PathQuestion, parent: tkinter.Misc | None = None) -> str:
+    """Ask for a path with the desktop's dialog; "" if it was closed, or if another question is open.
+
+    parent: the window that the dialog belongs to, if that is not the main one.
+    """
+
+    def answer() -> str:
+        command = picker_command(question)
+        chosen = None if command is None else _ask_program(app, command)
+        if chosen is None:
+            chosen = _ask_tk(question, parent or app.root)
+        ending = os.path.splitext(question.name)[1]
+        is_whole = question.kind != "new_file" or not chosen or os.path.splitext(chosen)[1]
+        return chosen if is_whole else chosen + ending
+
+    return _one_at_a_time(app, answer) or ""
 
 
 def open_window(app: App, kind: Callable[..., tkinter.Toplevel], *arguments: Any) -> tkinter.Toplevel:
@@ -136,6 +152,38 @@ def show_over(app: App, window: tkinter.Toplevel) -> None:
     x, y = on_screens(root, x, y, (width, height))
     tkinter.Toplevel.geometry(window, f"+{x}+{y}")  # CustomTkinter's would scale the position
     tkinter.Toplevel.deiconify(window)
+
+
+def _ask_program(app: App, command: Sequence[str]) -> str | None:
+    """Run a dialog in a process of its own, while the window is drawn but takes no input; None if that failed."""
+    answers: list[str | None] = []
+    is_done = tkinter.BooleanVar(app.root, False)
+
+    def take(answer: str | None) -> None:
+        answers.append(answer)
+        is_done.set(True)
+
+    app.root.tk.call("tk", "busy", "hold", app.root)
+    try:
+        app.in_background(lambda: pick(command), take)
+        with contextlib.suppress(tkinter.TclError):  # the window was closed meanwhile
+            app.root.wait_variable(is_done)
+    finally:
+        with contextlib.suppress(tkinter.TclError):  # the same
+            app.root.tk.call("tk", "busy", "forget", app.root)
+    return answers[0] if answers else ""
+
+
+def _ask_tk(question: PathQuestion, parent: tkinter.Misc) -> str:
+    options: dict[str, Any] = {"parent": parent, "title": question.title, "initialdir": question.start_folder}
+    if question.kind == "folder":
+        return str(filedialog.askdirectory(**options) or "")
+    if question.types:
+        options["filetypes"] = list(question.types)
+    if question.kind == "file":
+        return str(filedialog.askopenfilename(**options) or "")
+    ending = os.path.splitext(question.name)[1]
+    return str(filedialog.asksaveasfilename(initialfile=question.name, defaultextension=ending, **options) or "")
 
 
 def _one_at_a_time(app: App, question: Callable[[], T]) -> T | None:

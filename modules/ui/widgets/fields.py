@@ -6,12 +6,12 @@ A field knows its setting's declaration and the settings model, but not the form
 from __future__ import annotations
 
 import tkinter
-from tkinter import filedialog
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import customtkinter as ctk
 
 from modules.config.describe import range_text
+from modules.ui.models.path_picker import PathQuestion
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask_path
 from modules.ui.widgets.fitting import FittedMenu
@@ -395,12 +395,10 @@ class PathField(EntryField):
         return (self.editor, self.entry)  # the frame does not get the entry's events
 
     def _browse(self, file: bool = False) -> None:
-        title = f"Choose: {self.info.label}"
-        if file or self.info.format == "file":
-            chosen = ask_path(self.app, filedialog.askopenfilename, parent=self.app.root, title=title)
-        else:
-            chosen = ask_path(self.app, filedialog.askdirectory, parent=self.app.root, title=title, mustexist=False)
-        if chosen:
+        kind: Literal["file", "folder"] = "file" if file or self.info.format == "file" else "folder"
+        question = PathQuestion(kind, self.info.label, self.entry.get().strip())
+        chosen = ask_path(self.app, question, parent=self.parent.winfo_toplevel())
+        if chosen and self.editor.winfo_exists():
             self.commit(chosen)
             self.refresh()
 

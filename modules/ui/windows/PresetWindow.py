@@ -1,4 +1,4 @@
-"""The window for choosing settings to start from: presets for the available GPUs, and recent files."""
+"""The window for choosing settings to start from: recent files, and presets for the available GPUs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class PresetWindow(TableWindow):
         self._files: list[Row] = []
         self._memory, self._num_gpus = suggested(app.devices.gpus)
         actions = [("Apply", use), ("Show changes…", compare), ("Open a file…", lambda names: open_file())]
-        super().__init__(app, "Start from", COLUMNS, (), actions, size="960x480", min_size=(640, 320))
+        settings = app.settings
+        current = f"file:{settings.source_file}" if settings.source_file else f"preset:{settings.preset_name}"
+        super().__init__(app, "Start from", COLUMNS, (), actions, size="960x480", min_size=(640, 320), current=current)
         memory_help = "Memory of each GPU. What a preset needs is estimated: the most in training, caching or sampling."
         self.memory = self._add_menu(1, MEMORY_CHOICES, self._memory, memory_help)
         gpus_help = "How many GPUs train together: what that makes of a step and of the learning rate is in the list."
@@ -78,10 +80,10 @@ class PresetWindow(TableWindow):
     def _take_rows(self, wanted: tuple[int | None, int], rows: list[Row]) -> None:
         if self.winfo_exists() and wanted == (self._memory, self._num_gpus):
             self._presets = rows
-            self._rows = [*rows, *self._files]
+            self._rows = [*self._files, *rows]
             self.show_rows()
 
     def _take_files(self, rows: list[Row]) -> None:
         if self.winfo_exists():
             self._files = rows
-            self.take_rows([*self._presets, *rows])  # keeps what the user may have selected while a slow disk was read
+            self.take_rows([*rows, *self._presets])  # keeps what the user may have selected while a slow disk was read

@@ -29,7 +29,7 @@ class TableWindow(ctk.CTkToplevel):
 
     columns: title -> width in pixels. actions: (button text, function called with the names of the selected rows);
     Return and a double click run the first one. many: whether several rows can be selected. size, min_size: in unscaled
-    pixels.
+    pixels. current: the name of the row to select at first, if it is there; else it is the first row.
     """
 
     def __init__(
@@ -42,8 +42,10 @@ class TableWindow(ctk.CTkToplevel):
         many: bool = False,
         size: str = "760x460",
         min_size: tuple[int, int] = (480, 320),
+        current: str = "",
     ):
         super().__init__(app.root)
+        self._current, self._by_default = current, ""  # the row that was selected here, not by the user
         self.app, self._rows, self._actions = app, list(rows), list(actions)
         self.title(title)
         self.transient(app.root)
@@ -75,17 +77,24 @@ class TableWindow(ctk.CTkToplevel):
             if all(word in text for word in words):
                 self.table.insert("", "end", iid=name, values=list(map(visible_line, cells)))
         if found := self.table.get_children():
-            self.table.selection_set(found[0])
-            self.table.focus(found[0])
+            self._by_default = self._current if not words and self._current in found else found[0]
+            self._select((self._by_default,))
 
     def take_rows(self, rows: Sequence[Row]) -> None:
-        """Replace the rows, keeping the selection."""
+        """Replace the rows, keeping the selection; the current row, if it is new, replaces one selected by default."""
         chosen = self.table.selection()
+        had_current, was_by_default = self.table.exists(self._current), chosen == (self._by_default,)
         self._rows = list(rows)
         self.show_rows()
-        if still := [name for name in chosen if self.table.exists(name)]:
-            self.table.selection_set(still)
-            self.table.focus(still[0])
+        current_is_new = self.table.exists(self._current) and not had_current
+        still = [name for name in chosen if self.table.exists(name)]
+        if still and not (current_is_new and was_by_default):
+            self._select(still)
+
+    def _select(self, names: Sequence[str]) -> None:
+        self.table.selection_set(*names)
+        self.table.focus(names[0])
+        self.table.see(names[0])
 
     def _make_table(self, columns: dict[str, int], many: bool) -> ttk.Treeview:
         frame = ctk.CTkFrame(self, fg_color=Theme.card)

@@ -5,7 +5,7 @@ import socket
 import pytest
 from huggingface_hub import errors, snapshot_download
 
-from modules.weights.errors import hub_problem
+from modules.machine.hub import hub_problem
 
 
 def raised(kind: type[Exception]) -> Exception:

@@ -1,0 +1,268 @@
+"""Models of the Hugging Face Hub: find them, read what they are, and download them to the Hub's own cache.
+
+The token is the one that `hf auth login` has saved, or HF_TOKEN; Chorus never stores one. HF_ENDPOINT, HF_HOME and
+HF_HUB_OFFLINE are huggingface_hub's. Importing that takes a second, so that the window runs scripts/hub.py instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modules.config.errors import UserError
+
+HUB_NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>\w[\w./-]*))?")
+"""NAMESPACE/MODEL, or NAMESPACE/MODEL@REVISION: a branch, a tag or a commit."""
+INDEX = "model_index.json"
+FOUND_LIMIT = 40
+REPORT_SECONDS = 0.5
+# Weight files that diffusers loads by default; others have the name of a variant, such as fp16.
+LOADED_WEIGHTS = re.compile(r"(diffusion_pytorch_model|pytorch_model|model)(-\d{5}-of-\d{5})?\.(safetensors|bin)")
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5", ".onnx", ".onnx_data", ".xml")
+WEIGHT_INDEX = re.compile(r".*\.index\.(?:[\w-]+\.)?json")
+LOADED_INDEX = re.compile(r"(diffusion_pytorch_model|pytorch_model|model)\.(safetensors|bin)\.index\.json")
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A result of a search, or a model in the cache. license: "" if unknown. num_bytes: on this disk."""
+
+    name: str
+    license: str = ""
+    is_gated: bool = False
+    downloads: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A model on the Hub, at a revision.
+
+    commit: of the revision. index: its model_index.json; empty if it is not a diffusers model. sizes: the bytes of the
+    files that loading it needs, by their paths in the repository. missing: those that aren't in the cache yet.
+    """
+
+    name: str
+    commit: str
+    license: str
+    is_gated: bool
+    index: Mapping[str, Any]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.sizes.values())
+
+    @property
+    def missing_bytes(self) -> int:
+        return sum(self.sizes[path] for path in self.missing)
+
+
+def split_name(name: str) -> tuple[str, str | None]:
+    """(repository, revision) of a name on the Hub. Raises UserError if it is none."""
+    match = HUB_NAME.fullmatch(name)
+    if match is None:
+        raise UserError(f"{name!r} is no name of a model on the Hub: it has the form NAMESPACE/MODEL[@REVISION].")
+    return match["repo"], match["revision"]
+
+
+def folder_on_disk(name: str) -> Path | None:
+    """The folder of a model in the Hub's cache if it is there completely, without asking the Hub; else None.
+
+    Raises UserError if the name is none of a model on the Hub.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    repo, revision = split_name(name)
+    found = try_to_load_from_cache(repo, INDEX, revision=revision)
+    if not isinstance(found, str):
+        return None
+    folder = Path(found).parent
+    index = _read_index(folder)
+    parts = [name for name, value in index.items() if isinstance(value, list) and value and value[0] is not None]
+    return folder if all(_is_complete(folder / part) for part in parts) else None
+
+
+def find_models(text: str) -> list[FoundModel]:
+    """Models in diffusers' format whose names contain `text`, those with the most downloads first.
+
+    Raises UserError if the Hub can't be asked.
+    """
+    from huggingface_hub import HfApi
+
+    try:
+        found = HfApi().list_models(filter="diffusers", search=text, sort="downloads", limit=FOUND_LIMIT)
+        return [FoundModel(one.id, _license(one.tags), bool(one.gated), one.downloads or 0) for one in found]
+    except Exception as error:
+        raise UserError(f"The Hub can't be searched: {hub_problem(_expected(error))}.") from error
+
+
+def read_model(name: str) -> HubModel:
+    """What the Hub says of a model. Raises UserError if it can't be asked, or has no such model."""
+    from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
+
+    repo, revision = split_name(name)
+    try:
+        info = HfApi().model_info(repo, revision=revision, files_metadata=True)
+        commit = str(info.sha)
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+        index: dict[str, Any] = {}
+        if INDEX in sizes:
+            index = _read_index(Path(hf_hub_download(repo, INDEX, revision=commit)).parent)
+    except Exception as error:
+        raise UserError(_cannot_fetch(name, _expected(error))) from error
+    needed = {path: sizes[path] for path in needed_files(sizes, index)}
+    missing = (path for path in needed if not isinstance(try_to_load_from_cache(repo, path, revision=commit), str))
+    return HubModel(name, commit, _license(info.tags), bool(info.gated), index, needed, tuple(missing))
+
+
+def needed_files(paths: Iterable[str], index: Mapping[str, Any]) -> list[str]:
+    """The files of a diffusers repository that diffusers loads by default: one copy of each component's weights."""
+    folders = {name for name, value in index.items() if isinstance(value, list) and value and value[0] is not None}
+    inside = [path for path in paths if path.count("/") == 1 and path.partition("/")[0] in folders]
+    weights = [path for path in inside if LOADED_WEIGHTS.fullmatch(path.partition("/")[2])]
+    safe = {path.partition("/")[0] for path in weights if path.endswith(".safetensors")}
+
+    def is_needed(path: str) -> bool:
+        folder, _, name = path.partition("/")
+        if WEIGHT_INDEX.fullmatch(name):
+            return LOADED_INDEX.fullmatch(name) is not None and (folder not in safe or ".safetensors." in name)
+        if name.endswith(WEIGHT_SUFFIXES):
+            return path in weights and (folder not in safe or name.endswith(".safetensors"))
+        return True
+
+    return sorted([path for path in inside if is_needed(path)] + [path for path in paths if path == INDEX])
+
+
+def download_model(model: HubModel, report: Callable[[int, int], None]) -> Path:
+    """Download what is missing to the Hub's cache. Returns the model's folder there.
+
+    report: called from another thread, twice a second, with the bytes so far and in all. What is complete when a
+    download ends early is not downloaded again.
+    Raises UserError if it fails.
+    """
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.file_download import repo_folder_name
+
+    repo, revision = split_name(model.name)
+    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type="model")
+    before, total, ended = _bytes_in(folder), model.missing_bytes, threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(REPORT_SECONDS):
+            report(min(max(0, _bytes_in(folder) - before), total), total)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        # By its revision, not by the commit, so that the cache knows what the revision meant when it is read offline.
+        path = snapshot_download(repo, revision=revision, allow_patterns=list(model.sizes))
+    except Exception as error:
+        raise UserError(_cannot_fetch(model.name, _expected(error))) from error
+    finally:
+        ended.set()
+        watcher.join()
+    report(total, total)
+    return Path(path)
+
+
+def models_on_disk() -> list[FoundModel]:
+    """The diffusers models in the Hub's cache, by name."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repos = scan_cache_dir().repos
+    except CacheNotFound:
+        return []
+    found = []
+    for repo in repos:
+        names = {file.file_name for revision in repo.revisions for file in revision.files}
+        if repo.repo_type == "model" and INDEX in names:
+            found.append(FoundModel(repo.repo_id, num_bytes=repo.size_on_disk))
+    return sorted(found, key=lambda model: model.name.casefold())
+
+
+def hub_problem(error: BaseException) -> str:
+    """Why a model could not be fetched from the Hub and what to do, as a clause without a full stop.
+
+    The classes of huggingface_hub and its HTTP client are recognized by name, so that neither has to be imported.
+    """
+    names: set[str] = set()
+    cause: BaseException | None = error
+    while cause is not None:
+        names |= {kind.__name__ for kind in type(cause).__mro__}
+        cause = cause.__cause__ or cause.__context__
+    for known, text in _PROBLEMS.items():
+        if known in names:
+            return text
+    lines = str(error).strip().splitlines()
+    reason = lines[0][:300].rstrip(".") if lines else type(error).__name__
+    return f"{reason}; check the name and the connection"
+
+
+_UNREACHABLE = "the Hub can't be reached, and the model isn't on this machine; check the connection or choose a folder"
+_PROBLEMS = {
+    "GatedRepoError": "its authors ask for an agreement; accept it on the model's page, then run `hf auth login`",
+    "RevisionNotFoundError": "the model has no such revision; check the name",
+    "RepositoryNotFoundError": "there is no such model, or it is private; check the name, or run `hf auth login`",
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and the model is not on this machine; unset it, or choose a folder",
+    "TransportError": _UNREACHABLE,
+    "ConnectionError": _UNREACHABLE,
+    "TimeoutError": _UNREACHABLE,
+}
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / INDEX).read_text(encoding="utf-8"))
+
+
+def _is_complete(part: Path) -> bool:
+    """Whether a component's folder has all shards of its weights, if it has weights, which a config.json says."""
+    names = {path.name for path in part.iterdir()} if part.is_dir() else set()
+    shards = [
+        set(json.loads((part / name).read_text(encoding="utf-8"))["weight_map"].values())
+        for name in names
+        if LOADED_INDEX.fullmatch(name)
+    ]
+    if shards:
+        return any(one <= names for one in shards)
+    return bool(names) and ("config.json" not in names or any(map(LOADED_WEIGHTS.fullmatch, names)))
+
+
+def _cannot_fetch(name: str, error: BaseException) -> str:
+    return f"{name!r} can't be fetched from the Hub: {hub_problem(error)}."
+
+
+def _expected(error: Exception) -> Exception:
+    """The error, if it is one of the network, the Hub or the disk; any other is a bug, and is raised."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if isinstance(error, OSError | ValueError) or kinds & {"HfHubHTTPError", "TransportError", "HTTPError"}:
+        return error
+    raise error
+
+
+def _license(tags: Iterable[str] | None) -> str:
+    marked = (tag.partition(":")[2] for tag in tags or () if tag.startswith("license:"))
+    return next(marked, "")
+
+
+def _bytes_in(folder: Path) -> int:
+    """The bytes of all files below a folder, each once: the cache links to files of its own."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            if not path.is_symlink():
+                try:
+                    total += path.stat().st_size
+                except OSError:  # renamed meanwhile
+                    continue
+    return total

@@ -1,0 +1,125 @@
+"""What scripts/hub.py says of the Hugging Face Hub, asked in a separate process. No Tk.
+
+Importing huggingface_hub in the window's process would stall the window, and a download could not be cancelled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.config.errors import UserError
+from modules.config.families import load_families
+from modules.config.installation import ROOT
+from modules.session.byte_sizes import spoken_bytes
+
+LAST_LETTERS = 500  # shown of an error message
+MODEL_PAGE = "https://huggingface.co/{}"
+
+
+@dataclass(frozen=True)
+class HubFacts:
+    """What is known of a model on the Hub. family: None if Chorus can't train it."""
+
+    name: str
+    license: str
+    is_gated: bool
+    family: str | None
+    pipeline: str | None
+    num_bytes: int
+    missing_bytes: int
+
+    def describe(self) -> str:
+        """A sentence on it, for people."""
+        family = load_families()[self.family].label if self.family else ""
+        kind = family or (f"{self.pipeline}, which Chorus can't train" if self.pipeline else "not in diffusers' format")
+        size = f", {spoken_bytes(self.num_bytes)}" if self.pipeline else ""
+        state = f", {spoken_bytes(self.missing_bytes)} to download" if self.missing_bytes else ", on this machine"
+        license = f", license {self.license}" if self.license else ""
+        return f"{kind}{size}{state if self.pipeline else ''}{license}."
+
+
+class HubScript:
+    """One run of scripts/hub.py; `cancel` may be called from another thread."""
+
+    def __init__(self, *arguments: str):
+        self._arguments = arguments
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._is_cancelled = False
+
+    def run(self, heard: Callable[[Any], None] = lambda answer: None) -> Any:
+        """The last line of its answer, decoded; None if it was cancelled. Call it in a thread.
+
+        heard: called in this thread with each line. Raises UserError if the Hub can't be asked or refuses.
+        """
+        with self._lock:
+            if self._is_cancelled:
+                return None
+            self._process = subprocess.Popen(
+                [sys.executable, str(ROOT / "scripts" / "hub.py"), *self._arguments, "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )
+        errors: list[str] = []
+        reader = threading.Thread(target=lambda: errors.extend(self._process.stderr), daemon=True)
+        reader.start()
+        answer = None
+        with self._process:
+            for line in self._process.stdout:
+                answer = json.loads(line)
+                heard(answer)
+            reader.join()
+        if self._is_cancelled:
+            return None
+        if self._process.returncode != 0 or answer is None:
+            raise UserError(errors[-1].strip()[-LAST_LETTERS:] if errors else "The Hub could not be asked.")
+        return answer
+
+    def cancel(self) -> None:
+        """End it; `run` then returns None."""
+        with self._lock:
+            self._is_cancelled = True
+            if self._process is not None:
+                self._process.terminate()
+
+
+def read_facts(answer: dict[str, Any]) -> HubFacts:
+    """The facts in the answer to `info`."""
+    return HubFacts(**{name: answer[name] for name in HubFacts.__dataclass_fields__})
+
+
+def model_page(name: str) -> str:
+    """The address of a model's page, where a gated model's agreement is accepted."""
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/")
+    page = f"{endpoint}/{{}}" if endpoint else MODEL_PAGE
+    return page.format(name.partition("@")[0])
+
+
+def recent_bases(paths: Sequence[str]) -> list[str]:
+    """The base models of settings files, each once, in the order of the files. Call it in a thread."""
+    import yaml
+
+    found: dict[str, None] = {}
+    for path in paths:
+        try:
+            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):  # gone, or not a settings file any more
+            continue
+        model = values.get("model") if isinstance(values, dict) else None
+        base = model.get("base") if isinstance(model, dict) else None
+        if isinstance(base, str) and base:
+            found[base] = None
+    return list(found)

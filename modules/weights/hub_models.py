@@ -1,0 +1,45 @@
+"""Base models that are named by their name on the Hugging Face Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.config.errors import UserError
+from modules.machine.hub import folder_on_disk, hub_problem, read_model, split_name
+from modules.weights.errors import WeightsError
+from modules.weights.inspect import BaseInfo, check_fits, describe_index
+
+if TYPE_CHECKING:
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+
+    from modules.families.Family import Family
+
+
+def check_on_hub(name: str, family: Family) -> None:
+    """Raises WeightsError if a model is neither on this machine nor available, or if the family can't train it.
+
+    It takes one answer of the Hub, before anything large is downloaded.
+    """
+    if folder_on_disk(name) is not None:
+        return
+    try:
+        model = read_model(name)
+    except UserError as error:
+        raise WeightsError(f"model.base {error}") from error
+    if not model.index:
+        raise WeightsError(f"model.base {name!r} is not in diffusers' format: download its single file and use that.")
+    pipeline = str(model.index.get("_class_name"))
+    check_fits(name, BaseInfo("hub", pipeline, 0, describe_index(model.index), model.index), family)
+
+
+def download_folder(pipeline_class: type[DiffusionPipeline], name: str, setting: str = "model.base") -> Path:
+    """The folder of a model in the Hub's cache; what is missing there is downloaded.
+
+    Raises WeightsError, starting with `setting`, if that fails.
+    """
+    repo, revision = split_name(name)
+    try:
+        return Path(pipeline_class.download(repo, revision=revision))
+    except OSError as error:
+        raise WeightsError(f"{setting} {name!r} can't be fetched from the Hub: {hub_problem(error)}.") from error

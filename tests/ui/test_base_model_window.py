@@ -1,0 +1,80 @@
+"""The window for choosing a base model, which asks a small server in place of the Hub."""
+
+from __future__ import annotations
+
+import pytest
+
+from modules.config.files import save_config
+from modules.config.TrainConfig import TrainConfig
+from modules.ui.models.HubScript import recent_bases
+from modules.ui.windows import BaseModelWindow as module
+from tests.support.hub_server import HubServer
+
+TINY, GATED = "somebody/tiny-sd3", "somebody/gated"
+
+
+@pytest.fixture
+def hub(tiny_sd3, tmp_path, monkeypatch):
+    server = HubServer({TINY: tiny_sd3, GATED: tiny_sd3})
+    server.gated.add(GATED)
+    monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    with server.running():
+        yield server
+
+
+@pytest.fixture
+def opened(app, hub, wait_for, tmp_path):
+    """The window after a search, with a settings file used before."""
+    config = TrainConfig()
+    config.model.base = "/models/used before"
+    save_config(config, tmp_path / "before.yaml")
+    app.preferences.recent = [str(tmp_path / "before.yaml"), str(tmp_path / "gone.yaml")]
+    window = app.open_tab("model").find_model()
+    wait_for(app, lambda: "/models/used before" in window.table.get_children())
+    window.search.insert(0, "somebody")
+    window.find()
+    wait_for(app, lambda: window.table.get_children() == (TINY, GATED))
+    return window
+
+
+def choose(app, window, name, wait_for, words):
+    window.table.selection_set(name)
+    wait_for(app, lambda: words in window.detail.cget("text"))
+
+
+def test_a_model_is_found_downloaded_and_used(app, opened, wait_for):
+    choose(app, opened, TINY, wait_for, "to download, license apache-2.0.")
+    assert opened.detail.cget("text").startswith(f"{TINY}: Stable Diffusion 3")
+    opened.download()
+    wait_for(app, lambda: "on this machine" in opened.detail.cget("text"))
+    opened.use()
+    assert (app.settings.get("model.base"), app.settings.get("family")) == (TINY, "sd3")
+    again = app.tabs["model"].find_model()
+    wait_for(app, lambda: TINY in again.table.get_children())
+    assert again.table.item(TINY)["values"][1:3] != ["", ""]
+
+
+def test_what_the_hub_refuses_is_told_in_the_window(app, opened, wait_for, monkeypatch):
+    choose(app, opened, GATED, wait_for, "accept it on the model's page")
+    pages: list[str] = []
+    monkeypatch.setattr(module.webbrowser, "open", pages.append)
+    opened.open_page()
+    assert pages[0].endswith("/" + GATED)
+
+
+def test_a_cancelled_download_says_so(app, opened, hub, wait_for):
+    choose(app, opened, TINY, wait_for, "to download")
+    opened.download()
+    opened.download()
+    assert "was cancelled" in opened.detail.cget("text")
+    wait_for(app, lambda: not opened.bar.winfo_ismapped())
+    assert opened._download.cget("text") == "Download"
+
+
+def test_recent_bases_are_those_of_settings_files_that_can_be_read(tmp_path):
+    texts = {"a": "model: {base: x/y}", "b": "model: [", "c": "- 1", "d": "model: {base: x/y}", "e": "model: {base: z}"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    assert recent_bases([str(tmp_path / name) for name in ("a", "b", "c", "missing", "d", "e")]) == ["x/y", "z"]
