@@ -63,7 +63,7 @@ class HubScript:
         with self._lock:
             if self._is_cancelled:
                 return None
-            self._process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 [sys.executable, str(ROOT / "scripts" / "hub.py"), *self._arguments, "--json"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -73,18 +73,21 @@ class HubScript:
                 env={**os.environ, "PYTHONIOENCODING": "utf-8"},
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             )
+        stdout, stderr = process.stdout, process.stderr
+        assert stdout is not None  # pipes
+        assert stderr is not None
         errors: list[str] = []
-        reader = threading.Thread(target=lambda: errors.extend(self._process.stderr), daemon=True)
+        reader = threading.Thread(target=lambda: errors.extend(stderr), daemon=True)
         reader.start()
         answer = None
-        with self._process:
-            for line in self._process.stdout:
+        with process:
+            for line in stdout:
                 answer = json.loads(line)
                 heard(answer)
             reader.join()
         if self._is_cancelled:
             return None
-        if self._process.returncode != 0 or answer is None:
+        if process.returncode != 0 or answer is None:
             raise UserError(errors[-1].strip()[-LAST_LETTERS:] if errors else "The Hub could not be asked.")
         return answer
 
