@@ -95,7 +95,7 @@ def _concepts(app: TrainUI, tab: ConceptsTab) -> Seen:
 def _prompts(app: TrainUI, prompts: PromptList) -> Seen:
     column = list(COLUMNS).index("prompt")
     shown = [prompts.tree.item(row, "values")[column] for row in prompts.tree.get_children()]
-    yield "prompts", shown, [one.prompt or "(no prompt)" for one in app.settings.get("sampling.samples")]
+    yield "prompts", shown, [one.prompt or "(from a caption)" for one in app.settings.get("sampling.samples")]
 
 
 def _devices(app: TrainUI, tab: MultiGpuTab) -> Seen:
