@@ -170,6 +170,7 @@ def _crash_report(app: TrainUI) -> tkinter.Misc:
 def _problems(app: TrainUI) -> tkinter.Misc:
     app.settings.set("optimizer.learning_rate", "3e-x")
     app.settings.set("optimizer.beta1", "1.2")
+    app.settings.set_many({"batch_size_mode": "global", "batch_size": 18})
     app.open_tab("training")
     return app
 

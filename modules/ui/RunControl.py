@@ -102,7 +102,7 @@ class RunControl:
         try:
             folder = RunFolder(settings.get("workspace_dir"))
         except UserError as error:
-            self.app.show_message(str(error), "error")
+            self._refuse(str(error))
             return None
         try:
             folder.refuse_earlier_run()
@@ -114,7 +114,7 @@ class RunControl:
                 return "new"
             return "resume" if answer == "Resume" else None
         except OSError as error:
-            self.app.show_message(f"workspace_dir can't be read: {error.strerror}; choose another folder.", "error")
+            self._refuse(f"workspace_dir can't be read: {error.strerror}; choose another folder.")
             return None
         return "new"
 
@@ -162,7 +162,7 @@ class RunControl:
         try:
             self.app.run.start(config, resume)
         except UserError as error:
-            self.app.show_message(str(error), "error")
+            self._refuse(str(error))
         else:
             self.app.open_tab("monitor")
 
@@ -178,8 +178,12 @@ class RunControl:
         if not isinstance(error, UserError):
             raise error
         if is_wanted:
-            self.app.problems.take_refusal(str(error).splitlines())
-            lead_to(self.app, self.app.problems.all()[0])
+            self._refuse(str(error))
+
+    def _refuse(self, text: str) -> None:
+        """List why the run can't start, a sentence per line, and lead to the first."""
+        self.app.problems.take_refusal(text.splitlines())
+        lead_to(self.app, self.app.problems.all()[0])
 
     def _set_check(self, check: ScriptRun | None) -> None:
         self._check, self._can_cancel = check, False

@@ -15,6 +15,7 @@ from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.explain import generic_path
 from modules.config.installation import PACKAGE
+from modules.config.labels import with_labels
 from modules.config.visible_text import visible_text
 from modules.session.following import RunInfo, find_runs, run_info
 from modules.session.RunFolder import RunFolder
@@ -190,7 +191,7 @@ class TrainUI(RootWindow):
 
     def show_message(self, text: str, kind: MessageKind = "info") -> None:
         colours: dict[MessageKind, Pair] = {"info": Theme.text, "warning": Theme.warning, "error": Theme.error}
-        self.message.configure(text=visible_text(text), text_color=colours[kind])
+        self.message.configure(text=with_labels(visible_text(text)), text_color=colours[kind])
         self.banner.grid(row=3, column=0, sticky="ew", padx=14, pady=(0, 6))
         if self._message_timer is not None:
             self.after_cancel(self._message_timer)

@@ -40,7 +40,7 @@ def test_the_settings_know_which_families_have_a_signal_to_noise_ratio():
         (
             "loss.mse",
             {"loss": {"mse": 0}},
-            "loss.mse, mae and huber are all 0: nothing would be learnt; set loss.mse to 1.",
+            "loss.mse, loss.mae and loss.huber are all 0: nothing would be learnt; set loss.mse to 1.",
         ),
         (
             "loss.weighting",

@@ -157,7 +157,7 @@ def test_everything_that_counts_or_shows_images_leaves_out_the_same(config, fold
     dataset, _ = prepare_data(config, FAMILIES["sd15"])
     assert names(dataset) == OWN
     assert samples_digest(dataset) == before
-    assert count_pictures(config, lambda: True) == 4
+    assert count_pictures(config, lambda: True) == (4, ())
     found = find_pictures(config.concepts[0], 0, outputs=Outputs.of(config))
     assert (len(found.paths), found.num_of_runs) == (4, 6)
     assert ConceptCard(config.concepts[0], found).counts == "4 images, 6 written by runs are skipped"

@@ -126,7 +126,8 @@ def test_settings_with_a_mistake_are_not_resumed_with(tab, app, started, monkeyp
     choose(tab, app, 5)
     tab.resume()
     assert started == []
-    assert "batch_size" in app.message.cget("text") or "'x'" in app.message.cget("text")
+    assert app.tab_bar.selected == "training"  # where its field says what is wrong
+    assert app.problems.error("batch_size") == "Batch size: 'x' is not a number."
 
 
 def test_a_run_elsewhere_is_resumed_with_its_own_settings(app, folder, started, tab, tmp_path, wait_for, monkeypatch):

@@ -290,7 +290,7 @@ def test_a_folder_that_fails_keeps_no_other_from_being_read(app, tab, folder, wa
     app.settings.set("concepts.1.include_subfolders", False)
     tab.refresh()
     wait_for(app, lambda: all(card.found for card in tab.cards.cards))
-    assert [card.found.error for card in tab.cards.cards] == ["concepts.0.path can't be read.", ""]
+    assert [card.found.error for card in tab.cards.cards] == ["Concept 1: Folder can't be read.", ""]
     assert [str(error) for error in faults] == ["broken"]
     faults.clear()
 

@@ -349,6 +349,23 @@ def test_what_the_check_refuses_is_said_at_its_field_until_it_is_changed(app, wa
     assert app.problems.all() == []
 
 
+def test_a_start_that_fails_is_said_at_its_field_and_no_banner_stays(app):
+    def refuse(config, resume):
+        raise UserError("workspace_dir 'a' is in use by another run: choose another folder.")
+
+    app.run.start = refuse
+    app.bottom_bar.control._start(app.settings.config(), resume=False)
+    assert app.problems.error("workspace_dir") == "Output folder 'a' is in use by another run: choose another folder."
+    assert not app.banner.winfo_manager()
+    app.settings.set("workspace_dir", "b")
+    assert app.problems.error("workspace_dir") is None
+
+
+def test_a_message_names_settings_by_their_labels(app):
+    app.show_message("cache_dir '/x' can't be written: choose another.")
+    assert app.message.cget("text") == "Cache folder '/x' can't be written: choose another."
+
+
 def test_what_the_check_refuses_of_no_setting_is_shown_in_the_list(app, wait_for, monkeypatch):
     def refuse(check):
         raise UserError("The Hub can't be reached: connect, and try again.")
@@ -822,7 +839,8 @@ def test_a_working_folder_that_goes_is_told_where_something_is_asked_and_the_win
     wait_for(app, lambda: command.is_built and "no longer exists" in command.command_card._note.cget("text"))
     assert "no longer exists" not in app.message.cget("text")  # not repeated every two seconds
     app.bottom_bar.control.start()
-    assert "no longer exists" in app.message.cget("text")
+    assert any("no longer exists" in problem.message for problem in app.problems.all())
+    assert any(isinstance(one, ProblemsWindow) for one in app.winfo_children())
     window = open_window(app, MultiNodeWindow)
     assert "no longer exists" in window.commands._note.cget("text")
     app.destroy()
