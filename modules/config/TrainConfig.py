@@ -172,7 +172,7 @@ class TrainConfig:
     )
     distributed_strategy: Literal["ddp", "fsdp"] = setting(
         "ddp",
-        label="Strategy",
+        label="Distributed strategy",
         also_called="fsdp2, zero, deepspeed, sharding",
         help="DDP: every GPU holds the whole model. FSDP: the GPUs share the weights, gradients and optimizer state of "
         "the denoiser, for models that don't fit on one GPU; slower, because each pass gathers the weights.",

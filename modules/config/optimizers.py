@@ -29,8 +29,8 @@ class OptimizerFacts:
     rounds: whether it can update a part of the weights at a time, as stochastic rounding requires.
     takes_float64: whether weights may be in float64. takes_channels_last: whether they may be in any memory format.
     makes_momentum_late: whether it creates its momentum in the first step, so that a skipped step leaves it without.
-    shards: whether it works on weights of which each rank has a part. Not if it looks at whole matrices, or if its
-    state depends on how the weights are laid out.
+    shards: whether it works on weights of which each rank has a part. Not if it looks at whole matrices or at all
+    weights together, or if its state depends on how the weights are laid out.
     found: values that it estimates and keeps in its parameter groups; part of its state.
     """
 
@@ -173,7 +173,6 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             largest_rate=math.inf,
             finds_own_step=True,
             rounds=False,
-            shards=True,
             found=("d", "d_max", "d_hat", "d_numerator", "d_denom", "k"),
         ),
         # Momentum as in Sutskever et al. 2013; weight decay is added to the gradient.

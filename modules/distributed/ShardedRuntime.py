@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -21,11 +22,10 @@ from modules.distributed.errors import RanksError
 from modules.distributed.FullCopy import FullCopy
 from modules.distributed.gradient_sync import DTYPES
 from modules.distributed.Heartbeat import Heartbeat
-from modules.distributed.shards import full_tensor, is_sharded
+from modules.distributed.shards import full_tensor, is_sharded, local_part
 from modules.distributed.SharedBuffers import SharedBuffers
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
     from torch import Tensor
 
     from modules.distributed.environments import RankEnvironment
@@ -108,7 +108,10 @@ class ShardedRuntime(DataParallelRuntime):
         return False
 
     def gradient_norm(self, gradients: list[Tensor]) -> Tensor:
-        return full_tensor(super().gradient_norm(gradients))
+        own = super().gradient_norm([local_part(gradient) for gradient in gradients])
+        squares = own.double().square()  # in float32, the square of a scaled fp16 norm might overflow
+        dist.all_reduce(squares)
+        return squares.sqrt()
 
     def full_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """On rank 0, all tensors, the sharded ones on the CPU; on the others, nothing."""

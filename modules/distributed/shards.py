@@ -1,4 +1,7 @@
-"""Tensors of which each rank holds some rows, as `fully_shard` makes them of parameters."""
+"""Tensors of which each rank holds some rows, as `fully_shard` makes them of parameters.
+
+They are gathered with plain collectives: with those of DTensor itself, gloo ranks have crashed.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 import torch
+import torch.distributed as dist
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +26,22 @@ def is_sharded(tensor: Tensor) -> bool:
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """All rows of a sharded tensor, gathered from all ranks, which must all call it; any other tensor itself."""
-    return cast("DTensor", tensor).full_tensor() if is_sharded(tensor) else tensor
+    if not is_sharded(tensor):
+        return tensor
+    sharded = cast("DTensor", tensor)
+    num_ranks = sharded.device_mesh.size()
+    rows = -(-len(sharded) // num_ranks)  # on each rank but the last ones, which are padded
+    own = local_part(tensor)
+    padded = own.new_zeros(rows, *own.shape[1:])
+    padded[: len(own)] = own
+    full = own.new_empty(num_ranks * rows, *own.shape[1:])
+    dist.all_gather_into_tensor(full, padded, group=sharded.device_mesh.get_group())
+    return full if full.shape == sharded.shape else full[: len(sharded)].clone()
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """The rows that this rank holds, without a copy."""
+    return cast("DTensor", tensor.detach()).to_local() if is_sharded(tensor) else tensor
 
 
 @torch.no_grad()
@@ -33,7 +52,7 @@ def assign(target: Tensor, values: Tensor) -> None:
         rows = values.chunk(sharded.device_mesh.size())  # as fully_shard divides them; the last ranks may get none
         rank = sharded.device_mesh.get_local_rank()
         if rank < len(rows):
-            sharded.to_local().copy_(rows[rank])
+            local_part(target).copy_(rows[rank])
     else:
         target.copy_(values)
 

@@ -12,7 +12,7 @@ from modules.config.errors import ConfigError
 from modules.config.files import config_from_values, load_config
 from modules.distributed.errors import RanksError
 from modules.distributed.setup_distributed import create_runtime
-from modules.distributed.shards import is_sharded
+from modules.distributed.shards import local_part
 from tests.support.rank_scenarios import WatchedTrainer
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def held_bytes(make_runtime: MakeRuntime, config: str) -> dict[str, list[int]]:
 
 def counted(tensors: Iterable[Tensor]) -> list[int]:
     tensors = list(tensors)
-    local = [tensor.to_local() if is_sharded(tensor) else tensor for tensor in tensors]
+    local = [local_part(tensor) for tensor in tensors]
     storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in local}
     return [sum(storages.values()), sum(tensor.numel() * tensor.element_size() for tensor in tensors)]
 

@@ -15,6 +15,7 @@ from modules.config.errors import UserError
 from modules.config.files import save_config
 from modules.config.quantizations import QUANTIZATIONS
 from modules.config.TrainConfig import TrainConfig
+from modules.distributed.Runtime import Runtime
 from modules.trainer.sampling import ImageRequest
 from modules.weights.QuantizedLinear import QuantizedLinear
 from modules.weights.safe import load_tensors
@@ -98,15 +99,28 @@ def test_two_ranks_give_the_curve_of_one(quantization, flux, two_ranks, tmp_path
     assert digests[1] == digests[2]
 
 
-def test_full_training_of_a_base_that_is_stored_quantized_is_refused_before_anything_is_encoded(
-    tiny_model, flux, start, tmp_path
-):
+@pytest.fixture
+def stored_quantized(tiny_model, tmp_path):
+    """A base whose transformer says that its file is quantized."""
     folder = shutil.copytree(tiny_model("flux1"), tmp_path / "base")
     path = folder / "transformer" / "config.json"
     quantization = {"quant_method": "bitsandbytes", "load_in_8bit": True}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": quantization}))
+    return folder
+
+
+def test_full_training_of_a_base_that_is_stored_quantized_is_refused_before_anything_is_encoded(
+    stored_quantized, flux, start, tmp_path
+):
     with pytest.raises(UserError, match=r"method 'full': the transformer .* is quantized .*; choose"):
-        start(flux("method=full", f"model.base={folder}"))
+        start(flux("method=full", f"model.base={stored_quantized}"))
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_ranks_do_not_share_a_base_that_is_stored_quantized(stored_quantized, flux, start, tmp_path, monkeypatch):
+    monkeypatch.setattr(Runtime, "shards", True)
+    with pytest.raises(UserError, match=r"distributed_strategy fsdp: the transformer .* is quantized .*; choose"):
+        start(flux("method=lora", f"model.base={stored_quantized}"))
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 

@@ -12,6 +12,7 @@ from modules.distributed.Runtime import Runtime
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.Step import Step
+from modules.weights.BaseModel import BaseModel
 from tests.support.make_loop import make_loop
 from tests.support.Recorder import Recorder
 
@@ -81,6 +82,22 @@ def test_the_parameters_after_prepare_are_trained(optimizer):
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
     assert norms[1] == pytest.approx([2 * norm for norm in norms[0]])
+
+
+def test_a_model_to_be_sharded_stays_on_the_cpu_until_then(make_config, monkeypatch):
+    loaded = {}
+    require = BaseModel.require
+
+    def watched(base, *names, on_device=True):
+        loaded.update(dict.fromkeys(names, on_device))
+        require(base, *names, on_device=on_device)
+
+    monkeypatch.setattr(BaseModel, "require", watched)
+    runtime = RecordingRuntime(0)
+    monkeypatch.setattr(RecordingRuntime, "shards", True)
+    GenericTrainer(make_config(), Recorder(), TrainCommands(), runtime).start()
+    assert loaded["unet"] is False
+    assert loaded["vae"] is True  # for caching
 
 
 CALLS = {  # action -> the calls that every rank makes in it

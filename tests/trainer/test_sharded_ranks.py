@@ -75,7 +75,7 @@ def assert_same_models(run: Path, expected: Path, rtol: float = 1e-9, atol: floa
 @pytest.mark.parametrize(
     ("family", "options"),
     [
-        ("sd15", (*LORA, "lora.targets=linear_conv", "lora.dora=true")),
+        ("sd15", (*LORA, "lora.dora=true")),
         ("sd15", (*FULL, "output.format=both")),
         ("flux1", LORA),
         ("flux1", (*FULL, "model.gradient_checkpointing=true")),
@@ -83,7 +83,7 @@ def assert_same_models(run: Path, expected: Path, rtol: float = 1e-9, atol: floa
     ids=["unet lora", "unet full", "transformer lora", "transformer full"],
 )
 def test_sharded_ranks_give_the_curve_and_the_files_of_replicated_ones(family, options, settings, two_ranks, tmp_path):
-    options = (*options, DOUBLE, "max_steps=6", "output.dtype=float32", "ema.enabled=true", "output.save_ema=both")
+    options = (*options, DOUBLE, "max_steps=4", "output.dtype=float32", "ema.enabled=true", "output.save_ema=both")
     replicated, _ = two_ranks.run(rank_scenarios.train, config=settings("ddp", *options, family=family))
     config = settings("fsdp", *options, family=family)
     first, second = two_ranks.run(rank_scenarios.train, config=config, sync=FSDP)
@@ -109,13 +109,11 @@ def test_four_ranks_one_without_samples_give_the_curve_of_one(settings, four_ran
     assert len({rank["digest"] for rank in ranks}) == 1
 
 
-@pytest.mark.parametrize("optimizer", ["schedule_free", "lion", "prodigy"])
+@pytest.mark.parametrize("optimizer", ["schedule_free", "lion"])
 def test_optimizers_step_parts_of_weights_as_whole_ones(optimizer, settings, two_ranks, tmp_path):
-    rate = 1.0 if optimizer == "prodigy" else 1e-4
-    options = ("method=full", f"optimizer.name={optimizer}", f"optimizer.learning_rate={rate}", "max_steps=5")
-    run_alone(rank_scenarios.train, config=settings("one", *options, DOUBLE, "output.dtype=float32"))
-    config = settings("fsdp", *options, DOUBLE, "output.dtype=float32")
-    two_ranks.run(rank_scenarios.train, config=config, sync=FSDP)
+    options = (*FULL, f"optimizer.name={optimizer}", DOUBLE, "max_steps=4", "output.dtype=float32")
+    run_alone(rank_scenarios.train, config=settings("one", *options))
+    two_ranks.run(rank_scenarios.train, config=settings("fsdp", *options), sync=FSDP)
     assert_same_models(tmp_path / "fsdp", tmp_path / "one", rtol=1e-5, atol=1e-8)
 
 
@@ -128,16 +126,7 @@ def test_the_frozen_model_is_used_between_passes_with_adapters(settings, two_ran
     assert first["norms"] == pytest.approx(alone["norms"], rel=1e-8)
 
 
-def test_in_float32_nothing_is_rounded_lower(settings, two_ranks):
-    options = (*FULL, "max_steps=4")
-    alone = run_alone(rank_scenarios.train, config=settings("one", *options))
-    first, _ = two_ranks.run(rank_scenarios.train, config=settings("fsdp", *options), sync=FSDP)
-    assert first["losses"] == pytest.approx(alone["losses"], rel=1e-5)
-    assert first["norms"] == pytest.approx(alone["norms"], rel=1e-5)
-
-
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("what", ["compute_precision", "reduce_precision"])
+@pytest.mark.parametrize(("what", "precision"), [("compute_precision", "bf16"), ("reduce_precision", "fp16")])
 def test_low_precision_stays_close_to_one_rank(what, precision, settings, two_ranks):
     mixed = precision if what == "compute_precision" else "no"
     options = (*LORA, f"model.mixed_precision={mixed}", "max_steps=4")
@@ -151,7 +140,7 @@ def test_low_precision_stays_close_to_one_rank(what, precision, settings, two_ra
     assert first["digest"] == second["digest"]
 
 
-def test_a_step_that_is_not_finite_on_one_rank_is_skipped_by_all(settings, two_ranks):
+def test_in_float32_nothing_is_rounded_lower_and_a_step_that_fails_on_one_rank_is_skipped_by_all(settings, two_ranks):
     options = (*FULL, "max_steps=4")
     alone = run_alone(rank_scenarios.train, config=settings("one", *options), fault="nan@0:2")
     config = settings("fsdp", *options)
@@ -190,7 +179,6 @@ def test_backups_resume_on_any_number_of_ranks_with_either_strategy(settings, tw
     two_ranks.run(rank_scenarios.train, config=settings("sharded", *options, *first_half), sync=FSDP)
     run_alone(rank_scenarios.train, config=settings("replicated", *options, *first_half))
     resumed = {
-        "on 2": ("sharded", two_ranks, FSDP),
         "on 4": ("sharded", four_ranks, FSDP),
         "on 2 replicated": ("sharded", two_ranks, {}),
         "from replicated": ("replicated", two_ranks, FSDP),
