@@ -129,10 +129,12 @@ def test_a_missing_folder_of_images_is_counted_and_goes_when_it_is_there(make_ap
     assert app.problems.error("concepts.0.path").startswith(f"Concept 1: Folder {folder}: does not exist")
     assert app.bottom_bar.problems.cget("text") == "1 problem"
     app.bottom_bar.problems.invoke()
-    wait_for(app, lambda: app.tab_bar.selected == "concepts")
+    cards = app.tabs["concepts"].cards
+    wait_for(app, lambda: cards.cards and cards.cards[0].found is not None and cards.cards[0].found.error)
     folder.mkdir()
     Image.new("RGB", (64, 64)).save(folder / "a.png")
     wait_for(app, lambda: not app.problems.error("concepts.0.path"))
+    wait_for(app, lambda: cards.cards[0].counts.startswith("1 image"))
 
 
 def test_each_missing_folder_is_a_problem_of_its_own(tmp_path):

@@ -53,9 +53,12 @@ class ConceptsTab(ctk.CTkFrame):
         self.cards.grid(row=1, column=0, sticky="nsew", padx=(8, 4), pady=(0, 8))
         self._on_chosen: list[ctk.CTkButton] = []
         self._is_built = False
+        self._wrong = self._wrong_settings()
+        self._view = app.views.add(self, self._on_settings)
         self._ends = [
             app.settings.subscribe(self._drop_form_of_no_concept),
-            app.views.add(self, self._on_settings).end,
+            app.problems.subscribe(self._on_problems),
+            self._view.end,
         ]
         self._steps = self._build()
         app.in_slices(self._steps)
@@ -206,6 +209,17 @@ class ConceptsTab(ctk.CTkFrame):
             self.show_concepts()
         if paths and "concepts" not in paths and any(TYPED.fullmatch(path) for path in paths):
             self._read_in(TYPING_MS)
+
+    def _on_problems(self) -> None:
+        """When a folder's problem is solved outside the window, read the folder again."""
+        wrong = self._wrong_settings()
+        solved, self._wrong = self._wrong - wrong, wrong
+        if solved and any(found.error for found in self._found.values()):
+            self._found = {key: found for key, found in self._found.items() if not found.error}
+            self._view.invalidate(set())
+
+    def _wrong_settings(self) -> set[str]:
+        return {problem.path for problem in self.app.problems.all() if problem.path.startswith("concepts.")}
 
     def _on_choose(self, number: int) -> None:
         self._show_form()
