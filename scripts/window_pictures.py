@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 COLOURS = 128  # in a picture: a flat window needs no more, and a file has about 60 KB
 SETTLE_SECONDS = 1.6  # forms are built in slices, pictures decoded and folders read in threads
 BEAT_SECONDS = 1.0
-TABS = ("general", "model", "data", "concepts", "training", "multi-GPU", "sampling", "backup", "tools", "monitor")
+TABS = (
+    "home", "general", "model", "data", "concepts", "training", "multi-GPU", "sampling", "backup", "tools", "monitor",
+)  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> int:

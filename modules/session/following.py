@@ -28,12 +28,15 @@ _RANK_FILE = re.compile(r"rank-(\d{1,6})\.jsonl")
 @dataclass(frozen=True)
 class RunInfo:
     """A run that was found. time: of its last sign of life, in Unix seconds. status: "running", or as in exit.json, or
-    "ended" if there is no record. step: the last one."""
+    "ended" if there is no record. step: the last one. total: the step at which it ends, 0 if unknown. loss: the
+    smoothed loss of the last step, None if unknown."""
 
     folder: Path
     status: str
     time: float
     step: int
+    total: int = 0
+    loss: float | None = None
 
 
 class RunFollower:
@@ -145,20 +148,25 @@ def run_info(path: str | os.PathLike) -> RunInfo | None:
             return None
         record = folder.read_exit() or {}
         status = "running" if is_running(folder) else str(record.get("status", "ended"))
-        return RunInfo(folder.path, status, last_sign(folder), _last_step(folder.event_path(0)))
+        return RunInfo(folder.path, status, last_sign(folder), *_last_step(folder.event_path(0)))
     except OSError:
         return None
 
 
-def _last_step(path: Path) -> int:
-    """The last step, searched near the end of an event file: step lines are short and few others come between them."""
+def _last_step(path: Path) -> tuple[int, int, float | None]:
+    """The last step, the step at which the run ends and the last smoothed loss, as in RunInfo.
+
+    They are searched near the end of an event file: step lines are short and few others come between them.
+    """
     try:
         size = path.stat().st_size
     except OSError:
-        return 0
+        return 0, 0, None
     records, _ = read_events(path, max(0, size - (CHUNK_BYTES >> 2)))
-    events = (record.event for record in reversed(records))
-    return next((event.step for event in events if isinstance(event, StepInfo | FinishedEvent)), 0)
+    events = [record.event for record in reversed(records)]
+    step = next((event.step for event in events if isinstance(event, StepInfo | FinishedEvent)), 0)
+    last = next((event for event in events if isinstance(event, StepInfo)), None)
+    return (step, 0, None) if last is None else (step, last.steps_total, last.smooth_loss)
 
 
 def is_complete(folder: RunFolder, step: int) -> bool:

@@ -67,6 +67,18 @@ class App(Scheduler, Protocol):
         """Bring the field of the setting at `path` to the front, focus it and flash it."""
         ...
 
+    def start_run(self) -> None:
+        """Check the settings, then show a summary of the run, from which it can be started."""
+        ...
+
+    def start_preset(self, name: str) -> None:
+        """As `start_run`, with exactly the settings of a preset."""
+        ...
+
+    def open_settings(self, path: str) -> None:
+        """Load the settings of a file; a message says why if it can't be used."""
+        ...
+
     def resume_run(self) -> None:
         """Check the settings, then offer to resume the run in their run folder."""
         ...

@@ -86,6 +86,18 @@ class RunControl:
         if choice is not None:
             self._summarize(resume=choice == "resume", then_start=True)
 
+    def start_preset(self, name: str) -> None:
+        """As `start`, with exactly the settings of a preset; undo brings the earlier ones back."""
+        settings = self.app.settings
+        if self.is_checking or self.app.run.state.is_running:
+            self.app.show_message("A run or a check is active: stop it first.", "warning")
+            return
+        is_changed = bool(settings.modified_paths()) or bool(settings.source_file)
+        settings.load_preset(name, keeps_own=False)
+        if is_changed:
+            self.app.show_message(f"These are the settings of {name}; Undo brings yours back.", "info")
+        self.start()
+
     def resume(self) -> None:
         """As `start`, but resume the run in the run folder from its newest backup."""
         if not self.app.run.state.is_running:

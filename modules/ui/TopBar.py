@@ -14,6 +14,7 @@ from modules.config.errors import ConfigError, UserError
 from modules.config.files import load_config
 from modules.config.show_value import show_value
 from modules.ui.models.path_picker import PathQuestion
+from modules.ui.models.Preferences import MAX_RECENT
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask_path, open_window
 from modules.ui.widgets.fitting import FittedButton, FittedMenu
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 FILE_TYPES = [("Settings", "*.yaml *.yml *.json")]
-MAX_RECENT = 10
 PRESET_WIDTH, FAMILY_WIDTH, METHOD_WIDTH = 160, 215, 170
 MIN_RIGHT = 400  # unscaled pixels for search, family and method side by side
 

@@ -44,6 +44,7 @@ from modules.ui.widgets.TabBar import TabBar
 from modules.ui.window_system import close_on_quit
 
 TABS = {
+    "home": "HomeTab",
     "general": "GeneralTab",
     "model": "ModelTab",
     "data": "DataTab",
@@ -114,7 +115,7 @@ class TrainUI(RootWindow):
         self._is_saving = self._save_failed = False
         self._build()
         self._bind_keys()
-        self.open_tab(self.preferences.tab if self.preferences.tab in TABS else "general")
+        self.open_tab(self.preferences.tab if self.preferences.tab in TABS else "home")
         self.every(POLL_SECONDS, self.run.poll)
         self.every(SAVE_SECONDS, self._save_state)
         self.run.subscribe(self._run_changed)
@@ -185,6 +186,15 @@ class TrainUI(RootWindow):
             f"<{command}-Shift-Z>": self.settings.redo,
         }
         keyboard.bind_keys(window, keys)
+
+    def start_run(self) -> None:
+        self.bottom_bar.control.start()
+
+    def start_preset(self, name: str) -> None:
+        self.bottom_bar.control.start_preset(name)
+
+    def open_settings(self, path: str) -> None:
+        self.top_bar.open_file(path)
 
     def resume_run(self) -> None:
         self.bottom_bar.control.resume()
@@ -365,8 +375,10 @@ class TrainUI(RootWindow):
             self.show_message(f"The run {info.folder.name} is still running: the window follows it.", "info")
 
     def _run_changed(self, state: RunState) -> None:
-        """Report the end of a run once; for a run that had already ended, only a failure."""
+        """Remember the run, and report its end once; for a run that had already ended, only a failure."""
         was_running, self._was_running = self._was_running, state.is_running
+        if state.folder is not None and self.preferences.runs[:1] != [str(state.folder)]:
+            self.preferences.remember_run(state.folder)
         if state.is_running or state.exit is None:
             return
         is_new, self._told_run = self.run.history is not self._told_run, self.run.history

@@ -24,7 +24,7 @@ def test_a_backend_that_this_machine_has_not_is_warned_of_on_any_tab(app, wait_f
     app.settings.set("enable_multi_gpu", True)
     app.settings.set("distributed_backend", "nccl")
     wait_for(app, lambda: "gloo" in (app.problems.warning("distributed_backend") or ""))
-    assert list(app.tabs) == ["general"]
+    assert list(app.tabs) == ["home"]
     app.settings.set("distributed_backend", "gloo")
     wait_for(app, lambda: not app.problems.warning("distributed_backend"))
 
@@ -43,11 +43,11 @@ def test_a_base_model_that_is_gone_is_told_at_the_start(make_app, tmp_path, wait
     first.destroy()
     app = make_app(tmp_path / "state")
     wait_for(app, lambda: blocked(app, "model.base"))
-    assert list(app.tabs) == ["general"]
+    assert list(app.tabs) == ["home"]
     (tmp_path / "model.safetensors").write_bytes(b"")
     app.settings.set("model.base", str(tmp_path / "model.safetensors"))
     assert not blocked(app, "model.base")
-    wait_for(app, lambda: app.checks.base_text == "A file of 0.0 GiB.")
+    wait_for(app, lambda: app.checks.base_text == "A file of 0 B.")
 
 
 def test_the_model_tab_says_what_the_base_is(app, wait_for):
@@ -70,7 +70,7 @@ def test_a_base_model_that_comes_later_is_found(make_app, tmp_path, wait_for, mo
     wait_for(app, lambda: blocked(app, "model.base"))
     path.write_bytes(b"")
     wait_for(app, lambda: not blocked(app, "model.base"))
-    assert app.checks.base_text == "A file of 0.0 GiB."
+    assert app.checks.base_text == "A file of 0 B."
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_an_epoch_that_is_smaller_than_a_step_is_told_on_any_tab_until_it_is_lar
     app.settings.set("concepts.0.repeats", 7)
     app.settings.set("batch_size", 32)
     wait_for(app, lambda: "7 samples < 32" in (app.problems.warning("batch_size") or ""))
-    assert list(app.tabs) == ["general"]
+    assert list(app.tabs) == ["home"]
     app.settings.set("concepts.0.repeats", 1000)
     wait_for(app, lambda: not app.problems.warning("batch_size"))
 

@@ -34,7 +34,7 @@ def test_the_first_picture_needs_no_numpy_and_one_tab_and_the_rest_comes_by_itse
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     first, later = json.loads(done.stdout)
-    assert first == {"numpy": False, "tabs": ["general"]}
+    assert first == {"numpy": False, "tabs": ["home"]}
     assert later == {"numpy": True, "tabs": list(TABS)}
 
 

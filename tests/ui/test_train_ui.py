@@ -62,9 +62,9 @@ def test_every_tab_opens(app, name):
 
 
 def test_a_tab_is_made_when_it_is_first_opened(app):
-    assert list(app.tabs) == ["general"]
+    assert list(app.tabs) == ["home"]
     first = app.open_tab("data")
-    app.open_tab("general")
+    app.open_tab("home")
     assert app.open_tab("data") is first
 
 
@@ -723,7 +723,7 @@ def test_family_and_method_follow_the_settings_and_set_them(app):
 def test_control_tab_goes_around_the_tabs(app):
     app.open_tab("monitor")
     press(app, "<Control-Tab>")
-    assert app.tab_bar.selected == "general"
+    assert app.tab_bar.selected == "home"
     press(app, "<Control-Prior>")
     assert app.tab_bar.selected == "monitor"
 
@@ -942,6 +942,8 @@ def test_a_run_that_failed_while_the_window_was_closed_says_why_once(make_app, w
 
 def test_an_opened_run_that_has_failed_says_why_each_time(app, wait_for, tmp_path):
     runs = [failed_run(tmp_path / "runs" / name, f"Because of {name}.") for name in ("first", "second")]
+    app.open_tab("general")
+    wait_for(app, lambda: find_widget(app, ResumeCard))
     card = find_widget(app, ResumeCard)
     for folder in (*runs, runs[0]):
         card._open(run_info(folder.path))
@@ -1100,6 +1102,7 @@ def find_widget(widget, kind):
 
 def test_colours_and_size_are_changed_and_kept(make_app, wait_for, tmp_path):
     window = make_app(tmp_path / "state")
+    window.open_tab("general")
     wait_for(window, lambda: find_widget(window, LookCard))
     look = find_widget(window, LookCard)
     look.appearance._command("Light")

@@ -12,20 +12,23 @@ from modules.ui.models.StateFile import StateFile
 
 APPEARANCES = ("system", "light", "dark")
 MIN_SCALE, MAX_SCALE = 0.8, 2.0
+MAX_RECENT = 10
 
 
 @dataclass
 class Preferences:
     """appearance: "system", "light" or "dark". scale: 0.8 to 2.0; None: from the screen. geometry: in Tk's format,
-    unscaled. show_all: whether advanced settings are shown. recent: settings files used recently, newest first.
+    unscaled. show_all: whether advanced settings are shown. tab: the one in front. recent: settings files used
+    recently, newest first. runs: the folders of runs shown recently, newest first.
     """
 
     appearance: str = "system"
     scale: float | None = None
     geometry: str = "1280x800"
     show_all: bool = False
-    tab: str = "general"
+    tab: str = "home"
     recent: list[str] = dataclasses.field(default_factory=list)
+    runs: list[str] = dataclasses.field(default_factory=list)
     path: Path | None = None
 
     def __post_init__(self):
@@ -41,18 +44,23 @@ class Preferences:
             return kept
         if not isinstance(values, dict):
             return kept
-        scale, appearance, recent = values.get("scale"), values.get("appearance"), values.get("recent")
+        scale, appearance = values.get("scale"), values.get("appearance")
         if isinstance(scale, (int, float)) and MIN_SCALE <= scale <= MAX_SCALE:
             kept.scale = float(scale)
         if appearance in APPEARANCES:
             kept.appearance = appearance
-        if isinstance(recent, list):
-            kept.recent = [entry for entry in recent if isinstance(entry, str)][:10]
+        for name in ("recent", "runs"):
+            if isinstance(values.get(name), list):
+                setattr(kept, name, [entry for entry in values[name] if isinstance(entry, str)][:MAX_RECENT])
         kept.show_all = values.get("show_all") is True
         for name in ("geometry", "tab"):
             if isinstance(values.get(name), str):
                 setattr(kept, name, values[name])
         return kept
+
+    def remember_run(self, folder: Path) -> None:
+        """Put a run first in the list of recent runs."""
+        self.runs = [str(folder), *(run for run in self.runs if run != str(folder))][:MAX_RECENT]
 
     def pending_save(self) -> Callable[[], None] | None:
         """A function that writes the current preferences, as described in StateFile.pending_save."""

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -209,14 +209,26 @@ class SettingsModel:
         """Redo the change that was undone last; returns False if there is none."""
         return self._step(self._redo, self._undo)
 
+    @contextlib.contextmanager
+    def one_undo_step(self) -> Iterator[None]:
+        """All changes within the block are undone together."""
+        before, earlier = self._snapshot(), list(self._undo)
+        try:
+            yield
+        finally:
+            if self._snapshot() != before:
+                self._undo = [*earlier[1 - MAX_UNDO :], before]
+                self._last_path = ""
+
     # presets and files
 
-    def load_preset(self, name: str) -> list[str]:
-        """Start from a preset, keeping the user's own data and folders. Returns the paths of the settings kept.
+    def load_preset(self, name: str, keeps_own: bool = True) -> list[str]:
+        """Start from a preset. Returns the paths of the settings kept.
 
+        keeps_own: keep the user's own data and folders; otherwise the settings become exactly those of the preset.
         Raises ConfigError, leaving everything unchanged, if it can't be used.
         """
-        config, baseline, kept = self._with_preset(name)
+        config, baseline, kept = self._with_preset(name, keeps_own)
         before = self._snapshot()
         typed = {path: text for path, text in self.typed.items() if is_within(path, kept)}
         self._take(config, name, baseline=baseline, typed=typed)
@@ -262,6 +274,13 @@ class SettingsModel:
         self._replace_list(path, [*parts, dict(values or {})])
         self._commit(before, {path})
         return len(parts)
+
+    def replace_parts(self, path: str, parts: Sequence[dict]) -> None:
+        """Replace all parts of a list ("concepts"). Raises ConfigError for invalid values."""
+        before = self._snapshot()
+        self._replace_list(path, [dict(part) for part in parts])
+        self._drop_typed(path)
+        self._commit(before, {path})
 
     def remove(self, path: str, index: int) -> None:
         """Remove a part from a list."""
@@ -331,13 +350,13 @@ class SettingsModel:
             return False
         return generic_path(path) in settings_by_path()
 
-    def _with_preset(self, name: str) -> tuple[TrainConfig, dict, list[str]]:
+    def _with_preset(self, name: str, keeps_own: bool = True) -> tuple[TrainConfig, dict, list[str]]:
         """The settings after applying a preset, the preset's own values, and the paths of the settings kept."""
         preset = to_values(config_from_values(load_preset(name), f"preset {name}"))
         now, values = to_values(self._config), copied(preset)
         # After loading a file, everything but the defaults is the user's own.
         start = flatten(to_values(TrainConfig())) if self.source_file else self._flat_baseline
-        kept = kept_settings(self._differing(start), now, preset)
+        kept = kept_settings(self._differing(start), now, preset) if keeps_own else []
         for path in kept:
             put_value(values, path, value_in(now, path))
         return config_from_values(values), preset, kept

@@ -7,8 +7,11 @@ import os
 from pathlib import Path
 
 from modules.machine.hub import HUB_NAME
+from modules.session.byte_sizes import spoken_bytes
 
 MAX_INDEX_BYTES = 1 << 20
+MAX_HEADER_BYTES = 1 << 25
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8", "F8_E5M2": "float8"}
 
 
 def examine_base(base: str) -> tuple[str, bool]:
@@ -22,7 +25,7 @@ def examine_base(base: str) -> tuple[str, bool]:
         if path.is_file():
             if path.suffix.lower() != ".safetensors":
                 return f"model.base {base!r} is not a .safetensors file: choose one, or a diffusers folder.", True
-            return f"A file of {path.stat().st_size / 2**30:.1f} GiB.", False
+            return f"A file of {_size_text(path, path.stat().st_size)}.", False
     except OSError as error:
         return f"model.base {base!r} can't be read: {error.strerror}; choose another.", True
     if is_on_hub(base):
@@ -56,4 +59,32 @@ def _look_at_folder(path: Path) -> tuple[str, bool]:
             name = json.loads(file.read(MAX_INDEX_BYTES)).get("_class_name", "unknown pipeline")
         except (ValueError, AttributeError):
             return f"model.base '{path}' has a damaged model_index.json: fetch the model again.", True
-    return f"A diffusers folder: {name}.", False
+    files = {file: file.stat().st_size for file in path.rglob("*.safetensors")}
+    size = f", {_size_text(max(files, key=files.__getitem__), sum(files.values()))}" if files else ""
+    return f"A diffusers folder: {name}{size}.", False
+
+
+def _size_text(largest: Path, num_bytes: int) -> str:
+    """The size, and the precision of the weights in the largest file if that can be read."""
+    dtype = main_dtype(largest)
+    return spoken_bytes(num_bytes) + (f" in {dtype}" if dtype else "")
+
+
+def main_dtype(path: Path) -> str:
+    """The dtype of most bytes in a .safetensors file, such as "float16"; "" if its header is damaged.
+
+    The header is JSON after its length in 8 bytes: https://huggingface.co/docs/safetensors
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            entries = json.loads(file.read(length)) if 0 < length <= MAX_HEADER_BYTES else {}
+            num_bytes: dict[str, int] = {}
+            for name, entry in entries.items():
+                if name != "__metadata__":
+                    start, end = entry["data_offsets"]
+                    num_bytes[entry["dtype"]] = num_bytes.get(entry["dtype"], 0) + end - start
+        except (ValueError, AttributeError, KeyError, TypeError):
+            return ""
+    name = max(num_bytes, key=num_bytes.__getitem__, default="")
+    return DTYPES.get(name, name)

@@ -40,7 +40,7 @@ class ConceptPictures:
     """The content of a concept's folder.
 
     paths: of the readable images, sorted by name. num_unreadable, num_without_caption: counts. num_of_runs: number of
-    images written by runs, which are left out.
+    images written by runs, which are left out. smallest_side: of all images, in pixels; 0 without images.
     error: a sentence on why there is nothing; empty if all is well.
     """
 
@@ -48,6 +48,7 @@ class ConceptPictures:
     num_unreadable: int = 0
     num_without_caption: int = 0
     num_of_runs: int = 0
+    smallest_side: int = 0
     error: str = ""
 
 
@@ -69,7 +70,13 @@ def find_pictures(
     except UserError as error:
         return ConceptPictures(error=str(error))
     num_of_runs = sum(dataset.run_images.values())
-    return ConceptPictures(tuple(dataset.paths), len(dataset.unreadable), dataset.missing_captions, num_of_runs)
+    return ConceptPictures(
+        tuple(dataset.paths),
+        len(dataset.unreadable),
+        dataset.missing_captions,
+        num_of_runs,
+        int(np.minimum(dataset.widths, dataset.heights).min()) if len(dataset) else 0,
+    )
 
 
 def samples_per_epoch(concepts: Sequence[ConceptConfig], num_images: Sequence[int]) -> list[float]:

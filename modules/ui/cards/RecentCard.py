@@ -1,0 +1,167 @@
+"""The runs and settings files used last, each with its next action."""
+
+from __future__ import annotations
+
+import tkinter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.errors import UserError
+from modules.session.RunFolder import RunFolder
+from modules.ui.cards.Card import Card
+from modules.ui.models.recent_runs import Recent, RecentRun, find_recent
+from modules.ui.theme import Theme
+from modules.ui.widgets.fitting import FittedLabel
+from modules.ui.widgets.Tooltip import Tooltip
+
+if TYPE_CHECKING:
+    from modules.ui.App import App
+    from modules.ui.models.RunState import RunState
+
+LOOK_SECONDS = 10.0
+
+
+class RecentCard(Card):
+    def __init__(self, parent: tkinter.Misc, app: App):
+        super().__init__(parent, app, "Recent")
+        self._shown: Recent | None = None
+        self._run: tuple = ()
+        self._is_looking = False
+        self.buttons: dict[tuple[str, str], ctk.CTkButton] = {}  # by path and text
+        self._body = ctk.CTkFrame(self, fg_color="transparent", height=0)
+        self._body.grid(row=1, column=0, sticky="ew", padx=12, pady=(2, 4))
+        self._body.grid_columnconfigure(0, weight=1)
+        self._view = app.views.add(self, self._on_settings)
+        self._ends: tuple[Callable[[], object], ...] = (
+            self._view.end,
+            app.run.subscribe(self._on_run),
+            app.every(LOOK_SECONDS, self._view.invalidate),  # while hidden, it waits until shown
+        )
+
+    def destroy(self) -> None:
+        for end in self._ends:
+            end()
+        super().destroy()
+
+    def _on_settings(self, paths: set[str] | None) -> None:
+        if paths is None or "workspace_dir" in paths:
+            self._look()
+
+    def _on_run(self, state: RunState) -> None:
+        if self._run != (run := (state.folder, state.is_running)):
+            self._run = run
+            self._view.invalidate()
+
+    def _look(self) -> None:
+        if self._is_looking:
+            return
+        self._is_looking = True
+        settings, kept = self.app.settings, self.app.preferences
+        workspace_dir, runs, files = settings.get("workspace_dir"), list(kept.runs), list(kept.recent)
+
+        def show(found: Recent) -> None:
+            self._is_looking = False
+            if not self.winfo_exists():
+                return
+            kept.runs = [folder for folder in kept.runs if folder not in found.gone]
+            self._show(found)
+            if workspace_dir != settings.get("workspace_dir"):  # it has changed meanwhile
+                self._look()
+
+        def fail(error: Exception) -> None:
+            self._is_looking = False
+            raise error
+
+        self.app.in_background(lambda: find_recent(workspace_dir, runs, files), show, fail)
+
+    def _show(self, found: Recent) -> None:
+        if self._shown is not None and (found.runs, found.files) == (self._shown.runs, self._shown.files):
+            return
+        self._shown = found
+        self.buttons.clear()
+        for child in self._body.winfo_children():
+            child.destroy()
+        if not found.runs:
+            self._add_text("No run yet. Start one, and it is listed here.")
+        for run in found.runs:
+            self._add_run(run)
+        if found.files:
+            title = ctk.CTkLabel(self._body, text="Settings files", font=self.app.theme.font(13, "bold"), anchor="w")
+            title.grid(row=self._next_row(), column=0, sticky="w", pady=(10, 2))
+        for path in found.files:
+            open_file = partial(self.app.open_settings, path)
+            self._add_row(path, Path(path).name, str(Path(path).parent), {"Open": open_file})
+
+    def _add_run(self, run: RecentRun) -> None:
+        actions: dict[str, Callable[[], object]] = {
+            "Load settings": partial(self._load_settings, run.folder),
+            run.action: partial(self._resume if run.action == "Resume" else self._open, run),
+        }
+        self._add_row(str(run.folder), run.folder.name, run.text, actions)
+
+    def _add_row(self, path: str, name: str, text: str, actions: dict[str, Callable[[], object]]) -> None:
+        theme, row = self.app.theme, self._next_row()
+        texts = ctk.CTkFrame(self._body, fg_color="transparent")
+        texts.grid(row=row, column=0, sticky="ew", pady=3)
+        texts.grid_columnconfigure(0, weight=1)
+        for line, (shown, colour, size) in enumerate(((name, Theme.text, 13), (text, Theme.muted, 12))):
+            label = FittedLabel(texts, text=shown, font=theme.font(size), text_color=colour, anchor="w", height=18)
+            label.grid(row=line, column=0, sticky="ew")
+            Tooltip(label, theme, lambda: f"{path}\n{text}")
+        bar = ctk.CTkFrame(self._body, fg_color="transparent")
+        bar.grid(row=row, column=1, sticky="e", padx=(8, 0))
+        for column, (action, command) in enumerate(actions.items()):
+            button = ctk.CTkButton(bar, text=action, width=20, height=26, font=theme.font(12), command=command)
+            if action == "Monitor":
+                button.configure(
+                    fg_color=Theme.selected, hover_color=Theme.selected_hover, text_color=Theme.on_accent
+                )
+            button.grid(row=0, column=column, padx=(6 if column else 0, 0))
+            self.buttons[path, action] = button
+
+    def _add_text(self, text: str) -> None:
+        label = FittedLabel(self._body, text=text, font=self.app.theme.font(12), text_color=Theme.muted, anchor="w")
+        label.grid(row=self._next_row(), column=0, columnspan=2, sticky="ew")
+
+    def _next_row(self) -> int:
+        return self._body.grid_size()[1]
+
+    def _open(self, run: RecentRun) -> None:
+        """Show a run, running or not, on the monitor."""
+        if self.app.run.state.folder != run.folder:
+            try:
+                self.app.run.attach(run.folder, run.action == "Monitor")
+            except UserError as error:
+                self._refuse(error)
+                return
+        self.app.open_tab("monitor")
+
+    def _resume(self, run: RecentRun) -> None:
+        """Resume a run with its own settings."""
+        if self.app.run.state.is_running:
+            self.app.show_message("A run is active: stop it before you resume another one.", "warning")
+        elif self._load_settings(run.folder):
+            self.app.resume_run()
+
+    def _load_settings(self, folder: Path) -> bool:
+        """Load the settings of a run, to be written to its own folder again; returns whether that was possible."""
+        settings = self.app.settings
+        try:
+            with settings.one_undo_step():
+                settings.load_file(RunFolder(folder).config_path)
+                if RunFolder(settings.get("workspace_dir")).path != folder:  # moved, or relative to another folder
+                    settings.set("workspace_dir", str(folder))
+        except UserError as error:
+            self._refuse(error)
+            return False
+        self.app.show_message(f"These are the settings of {folder.name}; Undo brings the earlier ones back.", "info")
+        return True
+
+    def _refuse(self, error: UserError) -> None:
+        """Say why a run can't be used, and drop it if it is gone."""
+        self.app.show_message(str(error), "error")
+        self._view.invalidate()
