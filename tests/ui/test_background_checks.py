@@ -114,9 +114,13 @@ def test_a_port_that_is_left_is_free_again(make_app, busy_port, wait_for, monkey
 
 @pytest.mark.parametrize("values", [{"num_nodes": 1}, {"node_rank": 1}, {"enable_multi_gpu": False}])
 def test_a_port_that_need_not_be_free_is_not_looked_at(app, monkeypatch, values):
-    monkeypatch.setattr("modules.ui.models.BackgroundChecks.first_free_port", lambda port: pytest.fail("looked"))
     use_port(app, 12399, **values)
+    looked: list[int] = []
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.first_free_port", lambda port: looked.append(port) or port)
+    app.settings.set("initial_port", 12398)
+    app.update()
     assert app.checks._wanted_port() is None
+    assert not looked
 
 
 def test_a_missing_folder_of_images_is_counted_and_goes_when_it_is_there(make_app, tmp_path, wait_for, monkeypatch):
@@ -197,6 +201,7 @@ def test_pictures_are_counted_once_for_all_that_is_typed_and_not_for_what_does_n
 
 def test_a_count_that_a_change_has_overtaken_is_given_up_as_is_that_of_a_closed_window(app, monkeypatch):
     jobs = []
+    monkeypatch.setattr(app.checks, "_measure", lambda config: None)  # which may need a job of its own
     monkeypatch.setattr(app, "in_background", lambda work, then: jobs.append((work, then)))
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.count_pictures", lambda config, is_wanted: is_wanted)
     for repeats in (2, 3):

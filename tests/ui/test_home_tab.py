@@ -199,8 +199,7 @@ def test_recent_runs_are_shown_followed_resumed_and_their_settings_loaded(make_h
     assert app.preferences.runs[:2] == [going, done]
 
 
-def test_a_run_folder_that_vanishes_is_dropped(make_home, wait_for, runs, monkeypatch):
-    monkeypatch.setattr("modules.ui.cards.RecentCard.LOOK_SECONDS", 0.05)
+def test_a_run_folder_that_vanishes_is_dropped(make_home, wait_for, runs):
     home = make_home()
     done = str(runs["done"].path)
     home.app.preferences.runs = [done]
@@ -210,6 +209,7 @@ def test_a_run_folder_that_vanishes_is_dropped(make_home, wait_for, runs, monkey
     runs["done"].path.rename(runs["done"].path.with_name("moved").parent.parent / "away")
     show.invoke()
     assert "is not the folder of a run" in home.app.message.cget("text")
+    home.recent._view.invalidate()
     wait_for(home.app, lambda: (done, "Show") not in home.recent.buttons)
     assert home.app.preferences.runs == []
 
