@@ -833,7 +833,7 @@ def test_a_run_that_failed_while_the_window_was_closed_says_why_once(make_app, w
     failed_run(tmp_path / "workspace" / "demo", "Rank 1 was killed by SIGKILL.\nMore of it.")
     app = make_app()
     wait_for(app, lambda: "failed" in app.message.cget("text"))
-    expected = "The run demo failed: Rank 1 was killed by SIGKILL. Its report is on the tools tab."
+    expected = "The run demo failed: Rank 1 was killed by SIGKILL. Its report is on the Tools tab."
     assert (app.message.cget("text"), app.message.cget("text_color")) == (expected, Theme.error)
     assert find_widget(app, CrashReportWindow) is None
     app.show_message("All is well.")
