@@ -13,6 +13,7 @@ from modules.config.errors import UserError
 from modules.config.families import load_families
 from modules.launch.command_text import bash_line, commands_text
 from modules.machine.run_shape import shape_lines
+from modules.ui.cards.OwnImagesCard import OwnImagesCard
 from modules.ui.tabs.ConceptsTab import ConceptsTab
 from modules.ui.tabs.ModelTab import ModelTab, describe_parts
 from modules.ui.tabs.MultiGpuTab import MultiGpuTab
@@ -87,6 +88,15 @@ def _model(app: TrainUI, tab: ModelTab) -> Seen:
         yield "base", tab.found.cget("text"), app.checks.base_text
 
 
+def _own_images(app: TrainUI, card: OwnImagesCard) -> Seen:
+    if card._are_presets_read:
+        chosen = card.quick.chosen_preset
+        yield "preset on the start page", card.preset.get(), chosen.label if chosen else app.settings.preset_name
+        paths = [] if card.quick.has_demo_images else [concept.path for concept in app.settings.get("concepts")]
+        if len(paths) == 1:
+            yield "folder on the start page", card.folder.cget("text"), paths[0] or "No folder chosen yet"
+
+
 def _concepts(app: TrainUI, tab: ConceptsTab) -> Seen:
     if tab._is_built:
         yield "concepts", [card.concept for card in tab.cards.cards], app.settings.get("concepts")
@@ -145,6 +155,7 @@ def _widgets(widget: tkinter.Misc) -> Iterator[tkinter.Misc]:
 LOOKS: dict[type, Callable[[TrainUI, Any], Seen]] = {
     SettingsForm: _form,
     ModelTab: _model,
+    OwnImagesCard: _own_images,
     ConceptsTab: _concepts,
     PromptList: _prompts,
     MultiGpuTab: _devices,
