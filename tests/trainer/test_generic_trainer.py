@@ -615,9 +615,9 @@ def test_repeats_without_any_sample_are_refused(make_config, start):
 def test_trained_components_are_loaded_after_the_encoders_are_released(make_config, start, monkeypatch):
     in_memory = []
 
-    def attach(config, method, base, parts):
+    def attach(config, method, base, parts, **options):
         in_memory.append([name for name in ("unet", "vae", "text_encoder") if base.module(name) is not None])
-        attach_method(config, method, base, parts)
+        attach_method(config, method, base, parts, **options)
 
     monkeypatch.setattr("modules.trainer.prepare_run.attach_method", attach)
     trainer = start(make_config())
