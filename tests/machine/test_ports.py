@@ -61,7 +61,8 @@ def test_no_port_is_found_where_all_are_taken(port, monkeypatch):
     monkeypatch.setattr("modules.machine.ports.PORTS_TO_TRY", 2)
     with contextlib.ExitStack() as stack:
         for taken in (port, port + 1):
-            stack.enter_context(socket.create_server((LOOPBACK, taken)))
+            with contextlib.suppress(OSError):  # already taken, by another program
+                stack.enter_context(socket.create_server((LOOPBACK, taken)))
         assert next_free_port(port, LOOPBACK) is None
         assert claim_free_port(port, LOOPBACK) is None
 

@@ -425,8 +425,9 @@ def test_another_program_can_answer_every_question_and_wrong_answers_are_asked_a
     earlier_run(tmp_path / "first", with_backup=True)
     (tmp_path / "cats & dögs").mkdir()
     Image.new("RGB", (64, 64)).save(tmp_path / "cats & dögs" / "cat.png")
+    base = f"model.base={ROOT / 'resources' / 'demo' / 'model'}"  # the preset's own one is on the Hub
     code, said, trained = answer(
-        terminal("--run-folder", str(tmp_path / "first"), eight_gpus=True),
+        terminal("--run-folder", str(tmp_path / "first"), "--set", base, eight_gpus=True),
         ("Settings: .*: ", "99"),
         ("99 is not in the list.*Settings: .*: ", "no such preset"),
         ("unknown preset .*Settings: .*: ", "sd15-lora"),
@@ -452,6 +453,7 @@ def test_another_program_can_answer_every_question_and_wrong_answers_are_asked_a
     assert trained == [
         "--preset=sd15-lora-24gb-x2",
         f"--set=workspace_dir={tmp_path / 'first'}",
+        f"--set={base}",
         f"--set=concepts.0.path={tmp_path / 'cats & dögs'}",
         f"--set=workspace_dir={tmp_path / 'first-2'}",
         *("--multi_gpu", "--devices=4,5", "--set=world_size=null", "--backend=auto", "--single_gpu_data_loading"),
