@@ -111,7 +111,7 @@ def test_an_empty_list_leads_to_the_button_that_adds_to_it(app, settle, parts, n
 
 def test_a_click_on_the_count_leads_to_an_empty_list_of_embeddings(app, settle):
     app.settings.set("method", "embedding")
-    assert "embeddings is empty" in app.bottom_bar.problems.cget("text")
+    assert app.problems.error("embeddings")
     app.bottom_bar.problems.invoke()
     settle(app)
     assert app.tab_bar.selected == "training"
