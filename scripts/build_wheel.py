@@ -28,7 +28,7 @@ SCRIPTS = (
     "elastic_agent.py",
     "starting/__init__.py",
     "starting/shortcut.py",
-    *("train.py", "train_ui.py", "doctor.py", "sample.py"),
+    *("train.py", "train_ui.py", "doctor.py", "sample.py", "sample_run.py"),
     *("check_data.py", "convert.py", "hub.py", "multi_node.py", "slurm_job.py"),
 )
 RESOURCES = ("accelerate_config.yaml", "families.json", "preset_sizes.yaml", "presets/*", "demo/**/*")

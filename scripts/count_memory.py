@@ -33,6 +33,7 @@ from modules.families.Family import DenoiserCall, Family
 from modules.families.PublishedModel import Component
 from modules.families.registry import FAMILIES
 from modules.methods.layers import preset_layers
+from modules.weights.blocks import repeated_blocks
 from modules.weights.libraries import import_diffusers
 from modules.weights.quantization import quantizable_layers
 
@@ -71,7 +72,14 @@ def count(family: Family) -> dict[str, Any]:
         if family.can_train_vae
         else {"whole": 0, "part": 0},
         "held": count_held_in_sampling(family),
+        "blocks": count_blocks(family),
     }
+
+
+def count_blocks(family: Family) -> dict[str, int]:
+    """The blocks of a denoiser that can be swapped, their weights in all denoisers, and those of the largest one."""
+    weights = [num_weights(block) for block in repeated_blocks(family, build_denoiser(family)).values()]
+    return {"count": len(weights), "weights": len(family.denoisers) * sum(weights), "largest": max(weights)}
 
 
 def count_held_in_sampling(family: Family) -> dict[str, int]:

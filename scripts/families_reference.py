@@ -49,6 +49,9 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "lora_targets": list(family.lora_targets),
         "embedding_keys": list(family.embedding_keys),
         "takes_guidance": family.takes_guidance,
+        "max_references": family.max_references,
+        "groups_texts": family.text.collate == "group",
+        "skips_layers": family.text.skips_layers,
         "experts": family.experts is not None,
         "text_trainable": family.text.trainable,
         "memory": _memory(family, counted),
@@ -71,6 +74,7 @@ def _digest(family: Family) -> str:
     """Of all that the count depends on, but for the libraries."""
     tables = (family.lora_targets, family.lora_mlp, family.lora_blocks, family.unquantized)
     parts = (family.published, len(family.denoisers), *tables, family.can_train_vae)
+    parts += (family.unchecked_blocks,) if family.unchecked_blocks else ()
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

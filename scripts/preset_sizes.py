@@ -5,7 +5,8 @@
 
 For each size, the fastest way to compute the preset's steps that fits according to the memory estimate: gradient
 checkpointing is off if half of a step then fits, and micro-batches are as large as possible. The result of a step never
-changes. Where no such way fits, LoRAs and embeddings train on a quantized model, in 8 bits if that fits, else in 4.
+changes. Where only samples don't fit, they are made smaller. Where no such way fits, LoRAs and embeddings train on a
+quantized model, in 8 bits if that fits, else in 4.
 A preset can override the changes, below `sizes` in its file, by memory in GB.
 """
 
@@ -40,6 +41,7 @@ HEADER = """\
 
 """
 Change = dict | str
+SAMPLE_SHARES = (3 / 4, 1 / 2)  # of the preset's width and height, where its samples don't fit
 
 
 def main() -> int:
@@ -78,8 +80,9 @@ def _candidates(values: dict) -> Iterator[dict]:
         for text in quantizations:
             model = {"denoiser_quantization": denoiser, "text_encoder_quantization": text}
             model = {path: quantization for path, quantization in model.items() if quantization != "none"}
-            for change in _same_steps(values):
-                yield merge_values(change, {"model": model}) if model else change
+            for samples in _sample_sizes(values):
+                for change in _same_steps(values):
+                    yield merge_values(change, ({"model": model} if model else {}) | samples)
 
 
 def _same_steps(values: dict) -> Iterator[dict]:
@@ -100,6 +103,15 @@ def _same_steps(values: dict) -> Iterator[dict]:
             if checkpointing != checkpoints:
                 change["model"] = {"gradient_checkpointing": checkpointing}
             yield change
+
+
+def _sample_sizes(values: dict) -> Iterator[dict]:
+    """The preset's samples, then smaller ones, which are of the same prompts."""
+    samples = values.get("sampling", {}).get("samples", [])
+    yield {}
+    for share in SAMPLE_SHARES if samples else ():
+        sides = [{side: round(values["data"]["resolution"] * share) for side in ("width", "height")}] * len(samples)
+        yield {"sampling": {"samples": [{**sample, **smaller} for sample, smaller in zip(samples, sides, strict=True)]}}
 
 
 def _fits(values: dict, memory: int) -> bool:

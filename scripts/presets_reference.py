@@ -69,11 +69,12 @@ and its libraries, and on what else uses it. The sum, for one GPU, is the larges
   several GPUs 0.25 more for what NCCL holds.
 - caching: the text encoders together, or the autoencoder with the images that it encodes at once: up to four of a
   million pixels together, or a single larger one.
-- sampling, where a run makes samples by itself, as no preset but the demo does: all parts of the model beside the
-  optimizer's state and the average, and what the autoencoder holds of the image that it decodes, 3,072 bytes a pixel
-  in float32 and 1,536 in bfloat16, or what the denoiser holds of the images that are made at a time, 912 bytes a
-  pixel in mixed precision or bfloat16 and 1,824 in float32, whichever is more, with the tenth on top. Of
-  a family that holds more, in half precision for one image and in float32, the table says how much.
+- sampling, where a run makes samples by itself, as all presets do but those of autoencoders: the weights of a step, the
+  optimizer's state and the average; and the autoencoder with what it holds of the image that it decodes, 3,072 bytes a
+  pixel in float32 and 1,536 in bfloat16, or what the denoiser holds of the images that are made at a time, 912 bytes a
+  pixel in mixed precision or bfloat16 and 1,824 in float32, whichever is more, with the tenth on top. Of a family that
+  holds more, in half precision for one image and in float32, the table says how much. Prompts are encoded with the
+  captions.
 
 Weights and activations are counted by `scripts/count_memory.py` on the real architectures, without their weights:
 
@@ -83,9 +84,12 @@ Activations are what autograd keeps for the backward pass in bf16 mixed precisio
 and of images. The autoencoder (84 million weights) is counted in float32: 35,067 and 14,958 bytes a pixel.
 
 A preset is offered for a size if on one GPU and on several the sum stays 1 GiB below it, which is for the system.
-**Samples may need more** than the training, above all that of a LoRA in small batches; the estimate in the window shows
-it. Where that is too much, a run says so and goes on without them; lower `sampling.batch_size` first. Stable Diffusion
-3.5 with T5 takes 14.7 GiB for its weights alone, so that samples from it want 24 GB.
+**Samples may need more** than the training, above all that of a LoRA in small batches: a preset makes smaller ones
+where they would not fit otherwise. If yours don't fit, a run says so and goes on without them; lower
+`sampling.batch_size` first, then their width and height.
+
+All presets but those of autoencoders make two samples every 250 steps and at the end, at the size they train at. Their
+prompts are the first two captions of your images that differ; without captions, the names of the concepts.
 """
 BY_MEMORY = """\
 ## By memory

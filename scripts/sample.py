@@ -25,7 +25,9 @@ def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     sys.stdout.reconfigure(errors="backslashreplace")  # a prompt that the terminal can't show ends nothing
     try:
+        from modules.data.references import check_references, image_files
         from modules.distributed.Runtime import default_device
+        from modules.families.registry import family_of_pipeline
         from modules.session.names import safe_file_name
         from modules.trainer.sampling import ImageRequest, generate_images, repeated, save_image
         from modules.weights.load_pipeline import load_pipeline
@@ -38,10 +40,12 @@ def main(argv: list[str] | None = None) -> int:
             args.embedding,
             args.dtype,
         )
-        options = (args.seed, args.width, args.height, args.steps, args.guidance)
+        references = tuple(file for path in args.reference for file in image_files(path))
+        check_references(references, family_of_pipeline(pipe))
+        options = (args.seed, args.width, args.height, args.steps, args.guidance, references, args.clip_skip)
         first = [ImageRequest(prompt, args.negative_prompt, *options) for prompt in args.prompt]
         requests = [request for one in first for request in repeated(one, args.count)]
-        pictures = generate_images(pipe, requests, args.batch_size)
+        pictures = generate_images(pipe, requests, args.batch_size, args.sampler)
         for number, (request, image) in enumerate(pictures, start=next_number(Path(args.out))):
             path = Path(args.out) / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
             save_image(path, image, request)
@@ -79,10 +83,23 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--embedding", action="append", default=[], metavar="FILE", help="embedding; may be repeated")
     parser.add_argument("--prompt", action="append", required=True, metavar="TEXT", help="may be repeated")
     parser.add_argument("--negative-prompt", default="", metavar="TEXT")
+    parser.add_argument(
+        "--reference",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="image that the model sees, or a folder of them; may be repeated",
+    )
     parser.add_argument("--count", type=positive, default=1, metavar="N", help="images per prompt; seeds count up")
     parser.add_argument("--seed", type=int, default=42, metavar="S")
+    parser.add_argument(
+        "--sampler", choices=("model", "euler", "heun"), default="model", help="default: as in the base model"
+    )
     parser.add_argument("--steps", type=positive, default=25, metavar="K")
     parser.add_argument("--guidance", type=float, default=7.5, metavar="G", help="guidance scale; 1 disables guidance")
+    parser.add_argument(
+        "--clip-skip", type=positive, default=1, metavar="N", help="that of the training; default: 1, the model's own"
+    )
     parser.add_argument("--width", type=side, metavar="PIXELS", help="default: native resolution of the model")
     parser.add_argument("--height", type=side, metavar="PIXELS", help="default: native resolution of the model")
     parser.add_argument("--batch-size", type=positive, default=4, metavar="N", help="images generated at once")

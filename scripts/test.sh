@@ -34,8 +34,9 @@ types="$(mktemp)"
 trap 'rm -f "$types"' EXIT
 "$python" -m mypy >"$types" 2>&1 &
 mypy=$!
-# Two files (of classes, two classes) at a time, in the order of tests/conftest.py: the longest first.
-check "tests" "$python" -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+# Three files (of classes, three classes) at a time, as tests wait a third of their time, in the order of
+# tests/conftest.py: the longest first.
+check "tests" "$python" -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 check "mypy" wait "$mypy"
 cat "$types"
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from PIL import Image, ImageGrab  # noqa: E402
+from PIL import Image, ImageColor, ImageGrab  # noqa: E402
 
 from modules.ui.toolkit import load_toolkit  # noqa: E402
 from tests.support import shown_run  # noqa: E402
@@ -36,7 +36,7 @@ COLOURS = 128  # in a picture: a flat window needs no more, and a file has about
 SETTLE_SECONDS = 1.6  # forms are built in slices, pictures decoded and folders read in threads
 BEAT_SECONDS = 1.0
 TABS = (
-    "home", "general", "model", "data", "concepts", "training", "multi-GPU", "sampling", "backup", "tools", "monitor",
+    "home", "general", "model", "dataset", "training", "multi-GPU", "sampling", "backup", "tools", "monitor",
 )  # fmt: skip
 
 
@@ -126,18 +126,28 @@ def grab(app: TrainUI, window: tkinter.Misc) -> Image.Image:
 def save(picture: Image.Image, path: Path) -> None:
     picture = picture.convert("RGB")
     # The most frequent colours as they are: those of surfaces. A quantiser would mix some, and all text looks soiled.
-    frequent = sorted(picture.getcolors(picture.width * picture.height), reverse=True)[:COLOURS]
+    # Those of the theme come first, as a few letters in a colour of their own would be lost to the greys of a photo.
+    counted = sorted(picture.getcolors(picture.width * picture.height), reverse=True)
+    own = theme_colours()
+    colours = sorted((colour for _, colour in counted), key=lambda colour: colour not in own)[:COLOURS]
     palette = Image.new("P", (1, 1))
-    palette.putpalette([part for _, colour in frequent for part in colour])
+    palette.putpalette([part for colour in colours for part in colour])
     picture.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path.name}: {path.stat().st_size // 1024} KiB")
+
+
+def theme_colours() -> set[tuple[int, ...]]:
+    from modules.ui.theme import Theme
+
+    pairs = (value for value in vars(Theme).values() if isinstance(value, tuple))
+    return {ImageColor.getrgb(colour) for pair in pairs for colour in pair}
 
 
 def _opener(tab: str) -> Callable[[TrainUI], tkinter.Misc]:
     def show(app: TrainUI) -> tkinter.Misc:
         opened = app.open_tab(tab)
         settle(app)
-        if tab == "concepts":
+        if tab == "dataset":
             opened.cards.choose(0)
         if tab == "sampling":
             row = opened.gallery.table.rows[0]
@@ -157,7 +167,7 @@ def _several_machines(app: TrainUI) -> tkinter.Misc:
 
 def _concept(app: TrainUI) -> tkinter.Misc:
     app.settings.set("concepts.0.augmentation.rotation", 8.0)
-    tab = app.open_tab("concepts")
+    tab = app.open_tab("dataset")
     settle(app)
     tab.edit(0)
     return tab._window

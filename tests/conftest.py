@@ -60,7 +60,7 @@ LONG_FILES = (
     "ui/test_speed.py",
     "ui/test_multi_gpu_tab.py",
     "ui/test_multi_node_window.py",
-    "ui/test_concepts_tab.py",
+    "ui/test_dataset_tab.py",
     "trainer/test_data_options.py",
     "trainer/test_larger_families.py",
 )

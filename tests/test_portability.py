@@ -63,6 +63,8 @@ ALLOWED = {
     ("modules/trainer/compiling.py", '"cuda"'): PICKS_BY_DEVICE,
     ("modules/weights/device_memory.py", "torch.cuda"): PICKS_BY_DEVICE,
     ("modules/weights/device_memory.py", '"cuda"'): PICKS_BY_DEVICE,
+    ("modules/weights/transfers.py", "torch.cuda"): PICKS_BY_DEVICE,
+    ("modules/weights/transfers.py", '"cuda"'): PICKS_BY_DEVICE,
     ("modules/weights/load_pipeline.py", '"cuda"'): PICKS_BY_DEVICE,
     ("scripts/train_distributed.py", "torch.cuda"): "counts what torchrun will give to ranks",
     ("scripts/gpu_tests.py", "torch.cuda"): "asks whether there is a GPU to test",

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic.dataclasses import dataclass
 
 from modules.config.AugmentationConfig import AugmentationConfig
+from modules.config.families import families_taking_references
 from modules.config.setting import STRICT, Float, Int, Str, section, setting
 
 TABLE = {".captions": ["table"]}
@@ -55,6 +56,17 @@ class ConceptConfig:
         help="Patterns like those of the images to take: what they match is left out.",
         group="data",
         importance="advanced",
+    )
+    reference_folder: Str = setting(
+        "",
+        label="Reference folder",
+        also_called="conditioning_data_dir, control_directory, control_path, edit, kontext",
+        help="Images that the model sees beside the caption, such as what each image looked like before an edit. The "
+        "references of cat.jpg are cat.png here, or cat_0.png, cat_1.png and so on, in the same subfolder.",
+        group="data",
+        format="folder",
+        scope="machine",
+        visible_when={"family": families_taking_references()},
     )
     captions: Literal["txt", "table", "file_name", "prompt"] = setting(
         "txt",

@@ -7,15 +7,15 @@ from pydantic.dataclasses import dataclass
 from modules.config.families import families_with
 from modules.config.setting import STRICT, Float, Int, setting
 
-OTHER_THAN_FAMILY = ["uniform", "logit_normal", "sigmoid", "beta"]
+OTHER_THAN_FAMILY = ["uniform", "logit_normal", "sigmoid", "beta", "mode", "cosmap"]
 
 
 @dataclass(config=STRICT)
 class DiffusionConfig:
-    timesteps: Literal["uniform", "family", "logit_normal", "sigmoid", "beta"] = setting(
+    timesteps: Literal["uniform", "family", "logit_normal", "sigmoid", "beta", "mode", "cosmap"] = setting(
         "uniform",
         label="Timestep distribution",
-        also_called="timestep_sampling, weighting_scheme, timestep_distribution",
+        also_called="timestep_sampling, weighting_scheme, timestep_distribution, heavy_tail, cos_map",
         help="How often each amount of noise is trained. Model's own: as the model's makers did, for Stable Diffusion "
         "3 logit-normal with the model's shift, for Stable Diffusion uniform.",
         group="training",
@@ -25,6 +25,8 @@ class DiffusionConfig:
             "logit_normal": "Logit-normal",
             "sigmoid": "Sigmoid",
             "beta": "Beta",
+            "mode": "Mode (heavy tails)",
+            "cosmap": "Cosine map",
         },
         importance="advanced",
     )
@@ -90,6 +92,17 @@ class DiffusionConfig:
         le=100,
         importance="advanced",
         visible_when={".timesteps": ["beta"]},
+    )
+    mode_scale: Float = setting(
+        1.29,
+        label="Mode scale",
+        also_called="mode_scale, noising_weight",
+        help="Above 0 trains the middle more and both ends less, below 0 the reverse; 0 is uniform.",
+        group="training",
+        ge=-1,
+        le=1.75,
+        importance="advanced",
+        visible_when={".timesteps": ["mode"]},
     )
     shift_by: Literal["none", "factor", "resolution"] = setting(
         "none",
@@ -162,6 +175,28 @@ class DiffusionConfig:
         also_called="noise_offset_random_strength",
         help="The strength of the offset noise is drawn for each sample, from 0 to the value above.",
         group="training",
+        importance="advanced",
+    )
+    multires_noise_iterations: Int = setting(
+        0,
+        label="Multires noise iterations",
+        also_called="multires_noise_iterations, pyramid noise",
+        help="Adds noise of this many coarser resolutions, so that the model learns to change large areas, as in very "
+        "dark and very bright images. 0 switches it off; 6 to 10 is usual.",
+        group="training",
+        ge=0,
+        le=16,
+        importance="advanced",
+    )
+    multires_noise_discount: Float = setting(
+        0.3,
+        label="Multires noise discount",
+        also_called="multires_noise_discount",
+        help="How much weaker each coarser noise is than the one before. 0.1 to 0.3 for LoRA, up to 0.8 for full "
+        "training with many images.",
+        group="training",
+        gt=0,
+        lt=1,
         importance="advanced",
     )
     input_perturbation: Float = setting(

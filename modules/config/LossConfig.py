@@ -17,7 +17,8 @@ class LossConfig:
         1.0,
         label="MSE weight",
         also_called="loss_type l2, mse_strength",
-        help="The shares of squared, absolute and Huber error add up. 1 with the others 0 is how models are made.",
+        help="The shares of all errors add up: squared, absolute, Huber, smooth L1 and log-cosh. Models are made "
+        "with 1 here and 0 for the others.",
         group="training",
         ge=0,
         importance="advanced",
@@ -36,6 +37,15 @@ class LossConfig:
         label="Huber weight",
         also_called="loss_type huber, huber_strength",
         help="Squared where the error is small, absolute where it is large: a few bad images do less harm.",
+        group="training",
+        ge=0,
+        importance="advanced",
+    )
+    smooth_l1: Float = setting(
+        0.0,
+        label="Smooth L1 weight",
+        also_called="loss_type smooth_l1",
+        help="The Huber error divided by its threshold: absolute errors count the same whatever the threshold is.",
         group="training",
         ge=0,
         importance="advanced",
@@ -60,17 +70,28 @@ class LossConfig:
         choice_labels={"constant": "Constant", "exponential": "Exponential", "snr": "SNR"},
         importance="advanced",
     )
-    weighting: Literal["constant", "min_snr_gamma", "debiased", "sigma_sqrt", "cosmap"] = setting(
+    log_cosh: Float = setting(
+        0.0,
+        label="Log-cosh weight",
+        also_called="log_cosh_strength",
+        help="Half the squared error where the error is small, absolute where it is far above 1.",
+        group="training",
+        ge=0,
+        importance="advanced",
+    )
+    weighting: Literal["constant", "min_snr_gamma", "debiased", "p2", "sigma", "sigma_sqrt", "cosmap"] = setting(
         "constant",
         label="Loss weighting",
         also_called="loss_weight_fn, debiased_estimation_loss, scale_v_pred_loss_like_noise_pred",
-        help="How much each timestep counts. Min-SNR and debiased are for Stable Diffusion 1, 2 and XL, sigma_sqrt "
-        "and cosmap for flow models such as Stable Diffusion 3.",
+        help="How much each timestep counts. Min-SNR, debiased and P2 are for Stable Diffusion 1, 2 and XL, the sigma "
+        "weights and cosmap for flow models such as Stable Diffusion 3.",
         group="training",
         choice_labels={
             "constant": "Constant",
             "min_snr_gamma": "Min-SNR gamma",
             "debiased": "Debiased estimation",
+            "p2": "P2",
+            "sigma": "Sigma",
             "sigma_sqrt": "Sigma sqrt",
             "cosmap": "Cosmap",
         },
@@ -85,6 +106,27 @@ class LossConfig:
         gt=0,
         importance="advanced",
         visible_when={".weighting": ["min_snr_gamma"]},
+    )
+    p2_gamma: Float = setting(
+        1.0,
+        label="P2 gamma",
+        also_called="loss_weight_strength",
+        help="How much less samples with little noise count. 0.5 to 1 is usual.",
+        group="training",
+        gt=0,
+        importance="advanced",
+        visible_when={".weighting": ["p2"]},
+    )
+    debiased_v: Literal["paper", "onetrainer", "kohya"] = setting(
+        "paper",
+        label="Debiased with v",
+        also_called="debiased_estimation_loss",
+        help="What debiased estimation is for models that predict v. Paper: the same mistake counts as with epsilon. "
+        "OneTrainer: 1 / sqrt(SNR + 1). kohya: 1 / (SNR + 1).",
+        group="training",
+        choice_labels={"paper": "As in the paper", "onetrainer": "As OneTrainer", "kohya": "As kohya"},
+        importance="advanced",
+        visible_when={".weighting": ["debiased"]},
     )
     masked_training: bool = setting(
         False,

@@ -8,8 +8,9 @@ from pydantic.dataclasses import dataclass
 from modules.config.families import families_with
 from modules.config.methods import methods_that
 from modules.config.quantizations import QUANTIZATIONS
-from modules.config.setting import STRICT, Str, setting
+from modules.config.setting import STRICT, Int, Str, setting
 
+ADDS_WEIGHTS = methods_that(lambda method: not method.trains_weights)
 WITH_DENOISER = methods_that(lambda method: method.uses_denoiser)
 QUANTIZATION_LABELS = {"none": "None", **{name: facts.label for name, facts in QUANTIZATIONS.items()}}
 DDPM = {"family": families_with(objective="ddpm"), "method": WITH_DENOISER}
@@ -62,6 +63,18 @@ class ModelConfig:
         group="model",
         importance="advanced",
         visible_when=DDPM,
+    )
+    clip_skip: Int = setting(
+        1,
+        label="CLIP skip",
+        also_called="clip_skip, text_encoder_layer_skip",
+        help="Which of the last layers of the CLIP text encoders the denoiser gets: 1 is the model's own, 2 the one "
+        "before, as many anime models were made. Generate images with the same value.",
+        group="model",
+        ge=1,
+        le=12,
+        importance="advanced",
+        visible_when={"family": families_with(skips_layers=True), "method": WITH_DENOISER},
     )
     weight_dtype: Literal["float32", "bfloat16", "float16", "float64"] = setting(
         "float32",
@@ -117,6 +130,19 @@ class ModelConfig:
         "more time.",
         group="model",
         in_crash_report=True,
+    )
+    blocks_to_swap: Int | None = setting(
+        0,
+        label="Blocks to swap",
+        also_called="blocks_to_swap, layer_offload_fraction, block swapping, layer offloading, cpu offload, vram",
+        help="How many of the denoiser's blocks stay in system memory and are copied to the GPU each time they run, "
+        "for models that don't fit. 0: none. Empty: as many as needed. Needs gradient checkpointing and changes no "
+        "result.",
+        group="model",
+        empty_means="auto",
+        in_crash_report=True,
+        ge=0,
+        visible_when={"method": ADDS_WEIGHTS},
     )
     compile: Literal["off", "blocks"] = setting(
         "off",

@@ -2,6 +2,7 @@
 
 from pydantic.dataclasses import dataclass
 
+from modules.config.families import families_taking_references
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
 MAX_SIDE = 16384  # pixels; no model generates images this large, so a larger value is a typing error
@@ -26,6 +27,16 @@ class SampleConfig:
         group="sampling",
         format="long",
     )
+    reference: Str = setting(
+        "",
+        label="Reference image",
+        also_called="control image, init image, ctrl_img",
+        help="The image that the model sees beside the prompt, or a folder with several of them.",
+        group="sampling",
+        format="file",
+        scope="machine",
+        visible_when={"family": families_taking_references()},
+    )
     seed: Int = setting(
         42,
         label="Seed",
@@ -35,19 +46,19 @@ class SampleConfig:
         ge=0,
         le=2**31 - 1,
     )
-    width: Int = setting(
-        512,
+    width: Int | None = setting(
+        None,
         label="Width",
-        help="Width of the image; a multiple of 8 or 16, depending on the model.",
+        help="Width of the image; a multiple of 8 or 16, depending on the model. Empty: the training resolution.",
         group="sampling",
         unit="pixels",
         ge=8,
         le=MAX_SIDE,
     )
-    height: Int = setting(
-        512,
+    height: Int | None = setting(
+        None,
         label="Height",
-        help="Height of the image; a multiple of 8 or 16, depending on the model.",
+        help="Height of the image; a multiple of 8 or 16, depending on the model. Empty: the training resolution.",
         group="sampling",
         unit="pixels",
         ge=8,

@@ -1,9 +1,13 @@
 """When samples are made during the run, and of which prompts."""
 
+from typing import Literal
+
 from pydantic.dataclasses import dataclass
 
 from modules.config.SampleConfig import SampleConfig
 from modules.config.setting import INTERVAL_LABELS, STRICT, Float, Int, IntervalUnit, setting
+
+Sampler = Literal["model", "euler", "heun"]
 
 
 @dataclass(config=STRICT)
@@ -45,6 +49,15 @@ class SamplingConfig:
         ge=1,
         importance="advanced",
     )
+    sampler: Sampler = setting(
+        "model",
+        label="Sampler",
+        also_called="scheduler, sample_sampler",
+        help="Turns noise into the image. Heun evaluates the model twice per step and is more exact with few steps.",
+        group="sampling",
+        importance="advanced",
+        choice_labels={"model": "As in the base model", "euler": "Euler", "heun": "Heun"},
+    )
     samples: list[SampleConfig] = setting(
         label="Samples",
         help="The prompts that samples are made of.",
@@ -53,3 +66,9 @@ class SamplingConfig:
         kept_as="prompts",
         default_factory=list,
     )
+
+    @property
+    def makes_samples(self) -> bool:
+        """Whether the run makes samples without being asked."""
+        is_due = self.at_start or self.at_end or self.unit != "never"
+        return is_due and any(sample.enabled for sample in self.samples)

@@ -27,6 +27,9 @@ class FamilyInfo:
     the key layout in which it can be written as a single file, None if it can't.
     can_train_vae, lora_targets, embedding_keys: as in Family; of the mappings only the keys, which are components.
     takes_guidance: whether its denoiser takes a guidance scale as input.
+    max_references: number of reference images that its denoiser can see.
+    skips_layers: whether its CLIP encoders can leave out their last layers.
+    groups_texts: whether texts of different lengths take passes of their own.
     experts: whether several denoisers share the timesteps.
     memory: the sizes that machine/memory_estimate.py uses; None if they are unknown.
     text_trainable: whether the text encoders' own weights can be trained.
@@ -49,6 +52,9 @@ class FamilyInfo:
     experts: bool
     memory: Mapping[str, Any] | None = field(hash=False)
     text_trainable: bool = True
+    max_references: int = 0
+    groups_texts: bool = False
+    skips_layers: bool = False
 
     @property
     def trainable_text_encoders(self) -> tuple[str, ...]:
@@ -81,3 +87,8 @@ def families_with(**values: Any) -> tuple[str, ...]:
         for name, info in load_families().items()
         if all(getattr(info, key) == value for key, value in values.items())
     )
+
+
+def families_taking_references() -> tuple[str, ...]:
+    """The names of the families whose denoisers can see reference images."""
+    return tuple(name for name, info in load_families().items() if info.max_references)

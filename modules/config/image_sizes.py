@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from modules.config.problems import Problem, set_to
+from modules.config.SampleConfig import SampleConfig
 from modules.config.TrainConfig import TrainConfig
 
 
@@ -21,10 +22,15 @@ def size_problems(config: TrainConfig, align: int, family: str) -> Iterator[Prob
         if problem := resolution_problem(size, step, align, setting, family, smallest=min(sizes.values())):
             yield _of_the_list(problem, config)
     for number, sample in enumerate(config.sampling.samples):
-        for side in ("width", "height"):
+        for side, length in (("width", sample.width), ("height", sample.height)):
             setting = f"sampling.samples.{number}.{side}"
-            if problem := resolution_problem(getattr(sample, side), align, align, setting, family):
+            if length is not None and (problem := resolution_problem(length, align, align, setting, family)):
                 yield problem
+
+
+def sample_size(sample: SampleConfig, resolution: int) -> tuple[int, int]:
+    """(width, height) of a sample's images. resolution: data.resolution, for sides that are not given."""
+    return sample.width or resolution, sample.height or resolution
 
 
 def resolution_problem(

@@ -6,17 +6,19 @@ machine are made where these are known.
 
 from collections.abc import Iterator
 
+from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.config.families import families_with, load_families
 from modules.config.image_sizes import size_problems
 from modules.config.methods import METHODS, facts_of
 from modules.config.optimizers import OPTIMIZERS
 from modules.config.problems import Problem, Remedy, set_to
+from modules.config.show_value import show_value
 from modules.config.TrainConfig import TrainConfig
 
 SNR_FAMILIES = families_with(objective="ddpm")  # with a signal-to-noise ratio; the others are flow models
-SNR_WEIGHTS = ("min_snr_gamma", "debiased")
-FLOW_WEIGHTS = ("sigma_sqrt", "cosmap")
+SNR_WEIGHTS = ("min_snr_gamma", "debiased", "p2")
+FLOW_WEIGHTS = ("sigma", "sigma_sqrt", "cosmap")
 
 
 def find_problems(config: TrainConfig) -> list[Problem]:
@@ -31,6 +33,7 @@ def find_problems(config: TrainConfig) -> list[Problem]:
         _check_embeddings,
         _check_precision,
         _check_quantization,
+        _check_block_swap,
         _check_noise,
         _check_loss,
         _check_without_effect,
@@ -70,7 +73,7 @@ def check_batch(batch_size: int, mode: str, num_ranks: int, accumulation: int) -
         return None
     below = batch_size - batch_size % share
     fits = f"{below} or {below + share}" if below else f"{share}"
-    ranks = f"{num_ranks} GPU" + ("s" if num_ranks > 1 else "")
+    ranks = counted(num_ranks, "GPU")
     steps = f" with gradient_accumulation_steps {accumulation}" if accumulation > 1 else ""
     start = f"batch_size {batch_size} (global) on {ranks}{steps}"
     message = f"{start}: {batch_size} is not a multiple of {share}; use {fits}."
@@ -114,6 +117,12 @@ def _check_concepts(config: TrainConfig) -> Iterator[Problem]:
         if concept.captions == "prompt" and not concept.prompt.strip() and facts_of(config).uses_captions:
             message = f"{path}.prompt is empty: its images are trained without words; write a prompt to use one."
             yield Problem(f"{path}.prompt", message, blocking=False)
+    family = load_families()[config.family]
+    for path, concept in enabled if facts_of(config).uses_denoiser and not family.max_references else ():
+        if concept.reference_folder:
+            message = f"{path}.reference_folder: {family.label} takes no reference images; empty it."
+            without = Remedy("Train without references", {f"{path}.reference_folder": ""})
+            yield Problem(f"{path}.reference_folder", message, remedy=without)
     if all(concept.loss_weight == 0 for _, concept in enabled):
         message = "loss_weight is 0 for every enabled concept: nothing would be learnt; set one above 0."
         yield Problem(f"{enabled[0][0]}.loss_weight", message)
@@ -236,6 +245,27 @@ def _check_quantization(config: TrainConfig) -> Iterator[Problem]:
             yield Problem(path, message, remedy=set_to(path, "none"))
 
 
+def _check_block_swap(config: TrainConfig) -> Iterator[Problem]:
+    path, count = "model.blocks_to_swap", config.model.blocks_to_swap
+    if count == 0:
+        return
+    start, none = f"{path} {show_value(count)}", set_to(path, 0)
+    if facts_of(config).trains_weights:
+        kept = " or ".join(method.label for method in METHODS.values() if not method.trains_weights)
+        message = (
+            f"{start} with method {config.method}: weights that train can't be swapped; set it to 0, or use {kept}."
+        )
+        yield Problem(path, message, remedy=none)
+        return
+    if not config.model.gradient_checkpointing:
+        message = f"{start} without model.gradient_checkpointing: the backward pass needs all blocks; switch it on."
+        use = Remedy("Switch on", {"model.gradient_checkpointing": True})
+        yield Problem("model.gradient_checkpointing", message, remedy=use)
+    if config.model.compile != "off":
+        message = f"model.compile {config.model.compile} with {start}: swapped blocks can't be compiled; set it to off."
+        yield Problem("model.compile", message, remedy=set_to("model.compile", "off", "Off"))
+
+
 def _check_noise(config: TrainConfig) -> Iterator[Problem]:
     if not facts_of(config).uses_denoiser:
         return
@@ -261,8 +291,9 @@ def _check_loss(config: TrainConfig) -> Iterator[Problem]:
     if not facts_of(config).uses_denoiser:
         return
     loss = config.loss
-    if not (loss.mse or loss.mae or loss.huber):
-        message = "loss.mse, loss.mae and loss.huber are all 0: nothing would be learnt; set loss.mse to 1."
+    if not (loss.mse or loss.mae or loss.huber or loss.smooth_l1 or loss.log_cosh):
+        names = "loss.mse, loss.mae, loss.huber, loss.smooth_l1 and loss.log_cosh"
+        message = f"{names} are all 0: nothing would be learnt; set loss.mse to 1."
         yield Problem("loss.mse", message, remedy=set_to("loss.mse", 1.0, "1"))
     fitting = {"constant", *(SNR_WEIGHTS if config.family in SNR_FAMILIES else FLOW_WEIGHTS)}
     if loss.weighting not in fitting:
@@ -490,6 +521,14 @@ def sharding_problems(config: TrainConfig) -> Iterator[Problem]:
     if family.experts:
         message = f"family {config.family!r} {on}: a step may use one of its denoisers alone; use ddp."
         yield Problem(sharding, message, remedy=set_to(sharding, "ddp", "DDP"))
+    if family.groups_texts:
+        message = f"family {config.family!r} {on}: ranks may need different numbers of passes for their texts; use ddp."
+        yield Problem(sharding, message, remedy=set_to(sharding, "ddp", "DDP"))
+    for number, concept in enumerate(config.concepts):
+        if concept.enabled and concept.reference_folder:
+            path = f"concepts.{number}.reference_folder"
+            message = f"{path} {on}: ranks may need different numbers of passes for their references; use ddp."
+            yield Problem(path, message, remedy=set_to(sharding, "ddp", "DDP"))
     if facts.chooses_parts and config.text_encoder.train:
         message = f"text_encoder.train {on}: only the denoiser can be sharded; switch it off, or use ddp."
         yield Problem("text_encoder.train", message)
@@ -503,6 +542,10 @@ def sharding_problems(config: TrainConfig) -> Iterator[Problem]:
         )
         none = set_to("model.denoiser_quantization", "none", "None")
         yield Problem("model.denoiser_quantization", message, remedy=none)
+    if config.model.blocks_to_swap != 0:
+        count = show_value(config.model.blocks_to_swap)
+        message = f"model.blocks_to_swap {count} {on}: sharded blocks can't be swapped; set it to 0, or use ddp."
+        yield Problem("model.blocks_to_swap", message, remedy=set_to("model.blocks_to_swap", 0))
     if not OPTIMIZERS[optimizer].shards:
         sharded = [name for name, other in OPTIMIZERS.items() if other.shards]
         message = f"optimizer.name {optimizer} {on}: it needs whole weights; use {_either(sharded)}."

@@ -31,6 +31,8 @@ class Batch:
     prior: bool[B], samples whose target is the prediction of the base model before training, or None.
     unconditional: bool[B], samples whose conditioning is all zeros, or None.
     cpu_u: a copy of `u` on the CPU if the batch is on another device; see `host_u`.
+    references: of each sample, the normalized latents [C, H, W] of its reference images, whose sizes may differ; None
+        if no sample has any.
     text: conditioning by name; None if the text encoder trains and encodes `prompts` in each step.
     """
 
@@ -46,6 +48,7 @@ class Batch:
     mask: Tensor | None = None
     prior: Tensor | None = None
     unconditional: Tensor | None = None
+    references: list[list[Tensor]] | None = None
     text: Conditioning | None = None
     cpu_u: Tensor | None = None
 

@@ -70,7 +70,7 @@ class DatasetEncoder:
     def latents(self) -> CachedRecords[int]:
         """The latents of every usable image."""
         cache = self._scanned_cache("latents")
-        files = dict.fromkeys([*self._dataset.paths, *(mask for mask in self._dataset.masks or () if mask)])
+        files = dict.fromkeys([*self._dataset.paths, *self._dataset.other_files])
         self._hash_together([*self._base.component_files(self._base.family.vae), *files])
         keys = latent_keys(self._dataset, self._buckets, self._base, self._hashes)
         self._hashes.save()

@@ -11,6 +11,7 @@ from modules.config.LossConfig import LossConfig
 from modules.data.Batch import Batch
 from modules.data.draws import torch_seed, uniform
 from modules.data.image_views import crop_of
+from modules.data.references import references_in
 from modules.diffusion.timesteps import TimestepDistribution
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class SampleSource:
         exact = torch.promote_types(self.dtype, torch.float32)
         weights = [self._loss_weight(sample) if micro_batch.real else 0.0 for sample in samples]
         records = [self.pictures.record(sample) for sample in samples]
-        pictures = _stacked([{name: value for name, value in r.items() if name != "mask"} for r in records])
+        pictures = _stacked([{name: r[name] for name in r if name in ("latents", "pixels")} for r in records])
         shape = self.pictures.noise_shape(pictures)
         u = [self.timesteps.at(uniform(*draw, "timestep"), shape) for draw in draws]
         noise = torch.stack([self._noise(draw, shape) for draw in draws]).to(self.dtype)
@@ -89,6 +90,7 @@ class SampleSource:
             text=self.collate([self.text.record(prompt) for prompt in prompts]) if self.text else None,
             input_noise=self._input_noise(noise, draws, shape),
             mask=self._masks(records, draws, shape),
+            references=self._references(records),
             prior=_marked([self._is_prior(sample) for sample in samples]),
             unconditional=_marked(dropped) if self.zero_unconditional else None,
             **{name: value.to(self.dtype) for name, value in pictures.items()},
@@ -116,12 +118,35 @@ class SampleSource:
 
     def _noise(self, draw: Draw, shape: tuple[int, ...]) -> Tensor:
         noise = _normal(draw, "noise", shape)
+        if self.diffusion.multires_noise_iterations:
+            noise = self._multires_noise(noise, draw)
         strength = self.diffusion.offset_noise
         if not strength:
             return noise
         if self.diffusion.offset_noise_random:
             strength *= uniform(*draw, "offset noise strength")
         return noise + strength * _normal(draw, "offset noise", (shape[0], *[1] * (len(shape) - 1)))
+
+    def _multires_noise(self, noise: Tensor, draw: Draw) -> Tensor:
+        """`noise`, [C, ..., H, W], with noise of coarser and coarser resolutions added, at its own variance.
+
+        Each is 2 to 4 times coarser than the one before, drawn for each sample, down to a single cell.
+        Source: Whitaker 2023, "Multi-Resolution Noise for Diffusion Model Training", Weights & Biases.
+        """
+        import torch
+
+        height, width = noise.shape[-2:]
+        total = noise
+        for number in range(self.diffusion.multires_noise_iterations):
+            factor = (2 + 2 * uniform(*draw, f"multires factor {number}")) ** number
+            size = max(1, int(height / factor)), max(1, int(width / factor))
+            coarse = _normal(draw, f"multires noise {number}", (*noise.shape[:-2], *size))
+            flat = coarse.reshape(1, -1, *size)
+            enlarged = torch.nn.functional.interpolate(flat, size=(height, width), mode="bilinear")
+            total = total + enlarged.reshape(noise.shape) * self.diffusion.multires_noise_discount**number
+            if 1 in size:
+                break
+        return total / total.std() * noise.std()
 
     def _input_noise(self, noise: Tensor, draws: list[Draw], shape: tuple[int, ...]) -> Tensor | None:
         """Ning et al. 2023, arXiv 2301.11706, algorithm 1: the input has more noise than the model must predict."""
@@ -147,6 +172,12 @@ class SampleSource:
         if all(mask is white for mask in masks):
             return None
         return torch.stack(masks).to(self.dtype)
+
+
+    def _references(self, records: list[dict[str, Tensor]]) -> list[list[Tensor]] | None:
+        """`Batch.references`."""
+        found = [[value.to(self.dtype) for value in references_in(record)] for record in records]
+        return found if any(found) else None
 
 
 def _marked(rows: list[bool]) -> Tensor | None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +23,7 @@ from modules.data.image_views import augmentation_of
 from modules.data.images import adjust_colors, fit_image, load_image, to_array
 from modules.data.LatentEncoder import LatentEncoder
 from modules.data.masks import load_mask
+from modules.data.references import RECORD, load_references
 from modules.data.TensorCache import TensorCache
 from modules.session.out_of_memory import must_fit
 
@@ -47,19 +49,23 @@ WHOLE: Shard = (0, 1)
 
 
 def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes) -> list[str | None]:
-    """The cache key of each sample's latents, None if the image or its mask can't be read."""
+    """The cache key of each sample's latents, None if the image, its mask or one of its references can't be read."""
     encoder = hashes.combined(base.component_files(base.family.vae), str(base.dtype), f"v{ENCODING_VERSION}")
     contents = _of_each_view(dataset, hashes.of)
-    masks = _mask_contents(dataset, hashes)
+    others = _contents_of_others(dataset, hashes)
     keys: list[str | None] = []
     for sample, (content, bucket) in enumerate(zip(contents, buckets.index.tolist(), strict=True)):
         augmentation = augmentation_of(dataset, sample).cache_key_part
-        # Without augmentation or mask nothing is added, so the keys of plain images never change.
+        # Without augmentation, mask or references nothing is added, so the keys of plain images never change.
         parts = [content, buckets.shapes[bucket], encoder, *([augmentation] if augmentation else [])]
         mask = dataset.mask_of(sample)
         if mask:
-            parts.append({"mask": masks[mask]})
-        is_readable = content is not None and not (mask and masks[mask] is None)
+            parts.append({"mask": others[mask]})
+        references = dataset.references_of(sample)
+        if references:
+            parts.append({"references": [[others[one.path], one.width, one.height] for one in references]})
+        needed = [*([mask] if mask else []), *(one.path for one in references)]
+        is_readable = content is not None and all(others[path] is not None for path in needed)
         keys.append(_key(*parts) if is_readable else None)
     return keys
 
@@ -192,29 +198,34 @@ def _encode_images(
     import torch
 
     encoder = LatentEncoder(base.family, base.vae)
+    align = base.family.align
     unusable: dict[int, str] = {}
     done = 0
     for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
         of_bucket = [sample for sample in missing if buckets.index[sample] == bucket]
-        images = _read_ahead(lambda sample: _image_or_reason(dataset, buckets, sample), of_bucket)
+        images = _read_ahead(lambda sample: _image_or_reason(dataset, buckets, sample, align), of_bucket)
         for chunk in _chunks(zip(of_bucket, images, strict=True), IMAGES_AT_ONCE):
             unusable.update({sample: reason for sample, reason in chunk if isinstance(reason, str)})
-            readable = [(sample, *image) for sample, image in chunk if not isinstance(image, str)]
+            readable = [(sample, image) for sample, image in chunk if not isinstance(image, str)]
             if readable:
-                latents = encoder.encode(torch.from_numpy(np.stack([pixels for _, pixels, _ in readable])))
-                for (sample, _, mask), record in zip(readable, latents, strict=True):
-                    masks = {} if mask is None else {"mask": _mask_of_latents(mask, record)}
+                latents = encoder.encode(torch.from_numpy(np.stack([image.pixels for _, image in readable])))
+                for (sample, image), latent in zip(readable, latents, strict=True):
+                    record = {"latents": latent}
+                    if image.mask is not None:
+                        record["mask"] = _mask_of_latents(image.mask, latent)
+                    for number, reference in enumerate(image.references):
+                        record[f"{RECORD}{number}"] = encoder.encode(torch.from_numpy(reference)[None])[0]
                     key = keys[sample]
                     assert key is not None  # `missing` has only samples with a key
-                    cache.put(key, {"latents": record, **masks})
+                    cache.put(key, record)
             done += len(chunk)
             progress("Caching images", done, len(missing))
     return unusable
 
 
-def _mask_contents(dataset: Dataset, hashes: FileHashes) -> dict[str, str | None]:
-    """Path of a mask -> hash of its file, None if it can't be read."""
-    paths = list(dict.fromkeys(mask for mask in dataset.masks or () if mask))
+def _contents_of_others(dataset: Dataset, hashes: FileHashes) -> dict[str, str | None]:
+    """Path of a mask or a reference image -> hash of its file, None if it can't be read."""
+    paths = dataset.other_files
     return dict(zip(paths, hashes.of(paths), strict=True))
 
 
@@ -233,18 +244,31 @@ def _pixels_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> np.nda
         return error.reason
 
 
-def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> tuple[np.ndarray, np.ndarray | None] | str:
-    """The pixels and mask (or None) of a sample, or the reason why they can't be read."""
+@dataclass(frozen=True, eq=False)
+class _DecodedImage:
+    """An image, its mask if it has one, and its reference images, all fitted to their training sizes."""
+
+    pixels: np.ndarray
+    mask: np.ndarray | None
+    references: list[np.ndarray]
+
+
+def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int, align: int) -> _DecodedImage | str:
+    """The decoded image of a sample, or the reason why it can't be read. align: as in Family."""
     pixels = _pixels_or_reason(dataset, buckets, sample)
-    path = dataset.mask_of(sample)
-    if isinstance(pixels, str) or not path:
-        return pixels if isinstance(pixels, str) else (pixels, None)
-    size = int(dataset.widths[sample]), int(dataset.heights[sample])
+    if isinstance(pixels, str):
+        return pixels
+    mask, path = None, dataset.mask_of(sample)
+    if path:
+        size = int(dataset.widths[sample]), int(dataset.heights[sample])
+        try:
+            mask = load_mask(path, size, *buckets.shape_of(sample), augmentation_of(dataset, sample))
+        except ImageError as error:
+            return f"its mask can't be read: {error.reason}"
     try:
-        mask = load_mask(path, size, *buckets.shape_of(sample), augmentation_of(dataset, sample))
+        return _DecodedImage(pixels, mask, load_references(dataset, buckets, sample, align))
     except ImageError as error:
-        return f"its mask can't be read: {error.reason}"
-    return pixels, mask
+        return f"its reference {error.path} can't be read: {error.reason}"
 
 
 def _mask_of_latents(mask: np.ndarray, latents: Tensor) -> Tensor:
@@ -256,7 +280,8 @@ def _mask_of_latents(mask: np.ndarray, latents: Tensor) -> Tensor:
 
 
 def _why_without_key(dataset: Dataset, sample: int) -> str:
-    return "it or its mask can't be read" if dataset.mask_of(sample) else "it can't be read"
+    others = {"mask": dataset.mask_of(sample), "reference": dataset.references_of(sample)}
+    return " or its ".join(["it", *(name for name, has in others.items() if has)]) + " can't be read"
 
 
 def _first_of_each_key(keys: Sequence[str | None], cache: TensorCache) -> list[int]:

@@ -11,12 +11,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from modules.config.counted import counted
 from modules.data.caption_tables import read_table
 from modules.data.captions import Table, caption_path, describe_unreadable, has_fallback, read_captions
 from modules.data.errors import CaptionError, DataError
@@ -26,6 +27,7 @@ from modules.data.masks import is_mask
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
+    from modules.data.references import Reference
 
 NUM_READERS = 8
 
@@ -57,6 +59,7 @@ class Dataset:
     views: None if each image is one sample.
     held_out: bool[N], validation samples, which are never trained on; None if there are none.
     masks: path of each sample's mask, or None for an image without one; None without masked training.
+    references: the reference images of each sample; None if no concept has a reference folder.
     num_masks: number of files skipped because their names mark them as masks.
     run_images: run folder inside a concept's folder -> number of its images, which are skipped.
     """
@@ -71,6 +74,7 @@ class Dataset:
     views: Views | None = None
     held_out: np.ndarray | None = None
     masks: Sequence[str | None] | None = None
+    references: Sequence[tuple[Reference, ...]] | None = None
     num_masks: int = 0
     run_images: Mapping[str, int] = field(default_factory=dict)
 
@@ -80,6 +84,31 @@ class Dataset:
     def mask_of(self, sample: int) -> str | None:
         """The path of a sample's mask; None if it is trained without one."""
         return self.masks[sample] if self.masks else None
+
+    def references_of(self, sample: int) -> tuple[Reference, ...]:
+        """The reference images of a sample."""
+        return self.references[sample] if self.references else ()
+
+    @property
+    def other_files(self) -> list[str]:
+        """The masks and reference images, each once."""
+        references = (one.path for of_sample in self.references or () for one in of_sample)
+        return list(dict.fromkeys([*(mask for mask in self.masks or () if mask), *references]))
+
+    def subset(self, kept: Sequence[int], lost: Sequence[tuple[str, str]], **values: Any) -> Dataset:
+        """Only the samples `kept` of a dataset without views. lost: path and reason of the images that are left out.
+
+        values: further fields, already for these samples.
+        """
+        own: dict[str, Any] = {
+            "paths": [self.paths[sample] for sample in kept],
+            "concept_index": self.concept_index[kept],
+            "widths": self.widths[kept],
+            "heights": self.heights[kept],
+            "masks": self.masks and [self.masks[sample] for sample in kept],
+            "unreadable": [*self.unreadable, *lost],
+        }
+        return replace(self, **{**own, **values})
 
     @property
     def first_views(self) -> np.ndarray:
@@ -198,7 +227,7 @@ def scan(
             if len(paths) == num_before:
                 path, reason = unreadable[-1]
                 raise DataError(
-                    f"concepts.{number}.path {concept.path}: none of its {len(found)} images can be read "
+                    f"concepts.{number}.path {concept.path}: none of its {counted(len(found), 'image')} can be read "
                     f"({os.path.basename(path)}: {reason}); repair them or disable the concept."
                 )
     widths, heights = np.array(sizes, np.int32).T.copy()
@@ -307,8 +336,8 @@ def _why_no_images(concept: ConceptConfig, setting: str, skipped: _Skipped) -> s
     if skipped.run_images:
         run, count = next(iter(skipped.run_images.items()))
         return (
-            f"contains only {count} images of the run folder {run}, which are skipped; add images, or choose the "
-            "folder of its samples to train on them."
+            f"contains only {counted(count, 'image')} of the run folder {run}, left out here; add images, or choose "
+            "the folder of its samples to train on them."
         )
     if concept.include or concept.exclude:
         return (

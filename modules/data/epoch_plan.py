@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from modules.config.counted import counted
 from modules.data.draws import hash64_array, uniform, uniform_array
 
 
@@ -143,7 +144,7 @@ def count_samples(
 
 def few_samples_warning(samples: int, batch: int) -> str | None:
     """A warning if an epoch has fewer samples than a step."""
-    return f"{samples} samples < {batch} per step: every step is a whole epoch." if samples < batch else None
+    return f"{counted(samples, 'sample')} < {batch} per step: every step is a whole epoch." if samples < batch else None
 
 
 def count_steps(num_samples: int, global_batch: int) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from modules.config.batch_size import global_batch
+from modules.config.counted import counted
 from modules.config.methods import facts_of
 from modules.config.validation import find_problems
 from modules.data.buckets import crop_box
@@ -107,7 +108,8 @@ def _findings(
     unusable = find_undecodable(dataset, buckets) if decode else {}
     yield from _unreadable(dataset, unusable, config.data.max_unreadable_share)
     for run, count in dataset.run_images.items():
-        yield Finding("run_images", "note", f"{count} images of the run folder {run} are left out.", count)
+        message = f"{counted(count, 'image')} of the run folder {run} will be left out."
+        yield Finding("run_images", "note", message, count)
     yield from _duplicates(dataset)
     yield from _shapes(dataset, buckets, config)
     batch = global_batch(config, num_ranks)
@@ -215,7 +217,8 @@ def _captions(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]:
     if dataset.missing_captions:
         without = [dataset.paths[sample] for sample in images if options[sample] == ("",)]
         empty = [path for path in without if path not in unreadable]
-        message = f"{dataset.missing_captions} images have no caption and are trained without one, such as {empty[0]}."
+        without_caption = counted(dataset.missing_captions, "image has", "images have")
+        message = f"{without_caption} no caption (trained without one), such as {empty[0]}."
         yield Finding("missing_caption", "warning", message, dataset.missing_captions, empty[:NUM_LISTED])
     long = [
         dataset.paths[sample] for sample in images if any(len(text.split()) > MANY_WORDS for text in options[sample])

@@ -57,6 +57,7 @@ def with_views(dataset: Dataset, data: DataConfig, seed: int) -> tuple[Dataset, 
         views=Views(first[image], variant, seed),
         held_out=None if dataset.held_out is None else dataset.held_out[image],
         masks=dataset.masks and [dataset.masks[number] for number in image.tolist()],
+        references=dataset.references and [dataset.references[number] for number in image.tolist()],
     )
     return views, resolution
 

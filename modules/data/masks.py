@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
+from modules.config.counted import counted
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.errors import DataError
 from modules.data.images import EXTENSIONS, fit_image, load_image, size_or_reason
@@ -51,15 +51,7 @@ def with_masks(dataset: Dataset) -> Dataset:
     if not kept:
         raise DataError(f"none of the masks can be read, such as {next(iter(reasons))}: repair or remove them.")
     lost = [(path, reasons[mask]) for path, mask in zip(dataset.paths, masks, strict=True) if mask in reasons]
-    return replace(
-        dataset,
-        paths=[dataset.paths[sample] for sample in kept],
-        concept_index=dataset.concept_index[kept],
-        widths=dataset.widths[kept],
-        heights=dataset.heights[kept],
-        masks=[masks[sample] for sample in kept],
-        unreadable=[*dataset.unreadable, *lost],
-    )
+    return dataset.subset(kept, lost, masks=[masks[sample] for sample in kept])
 
 
 def find_masks(dataset: Dataset) -> list[str | None]:
@@ -80,8 +72,8 @@ def unused_masks_warning(config: TrainConfig, dataset: Dataset) -> str | None:
     if not dataset.num_masks or config.loss.masked_training:
         return None
     return (
-        f"{dataset.num_masks} images are skipped because their names mark them as masks: turn on loss.masked_training "
-        "to use them as masks, or rename them."
+        f"{counted(dataset.num_masks, 'image is', 'images are')} skipped as masks because of their names: turn on "
+        "loss.masked_training to use them, or rename them."
     )
 
 

@@ -13,6 +13,7 @@ from modules.data.folder_walk import Outputs
 from modules.data.holdout import hold_out
 from modules.data.image_views import with_views
 from modules.data.masks import with_masks
+from modules.data.references import with_references
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -32,6 +33,8 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
     dataset = scan(config.concepts, outputs=Outputs.of(config))
     if config.loss.masked_training and facts_of(config).uses_denoiser:
         dataset = with_masks(dataset)
+    if family.max_references and facts_of(config).uses_denoiser:
+        dataset = with_references(dataset, family)
     dataset, resolution = with_views(hold_out(dataset, data.validation_share), data, config.seed)
     buckets = assign_buckets(
         dataset.widths,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modules.config.batch_size import global_batch, learning_rate_factor
+from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
 from modules.config.validation import check_batch, check_settings
@@ -21,6 +22,7 @@ from modules.data.epoch_plan import count_samples, count_steps, few_samples_warn
 from modules.data.holdout import no_validation_warning
 from modules.data.masks import unused_masks_warning
 from modules.data.prepare import prepare_data
+from modules.data.references import describe_references
 from modules.families.registry import FAMILIES
 from modules.session.byte_sizes import spoken_bytes
 from modules.session.RunFolder import RunFolder
@@ -74,13 +76,15 @@ def _image_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]
         yield "Variants", f"{len(dataset)} (resolutions and augmented variants of the images)"
     if dataset.held_out is not None:
         yield "Validation", f"{int(dataset.held_out.sum())} of the images are never trained on"
+    if text := describe_references(dataset):
+        yield "References", text
     counts = np.bincount(buckets.index, minlength=len(buckets.shapes))
     shapes = (f"{width}x{height}: {count}" for (width, height), count in zip(buckets.shapes, counts, strict=True))
     yield "Buckets", ", ".join(shapes)
     for path, reason in dataset.unreadable:
         yield "Left out", f"{path} ({reason})"
     for run, count in dataset.run_images.items():
-        yield "Left out", f"{count} images of the run folder {run}"
+        yield "Left out", f"{counted(count, 'image')} of the run folder {run}"
 
 
 def _caption_lines(num_texts: int | None) -> Iterator[tuple[str, str]]:
@@ -102,11 +106,14 @@ def _step_lines(config: TrainConfig, dataset: Dataset, num_ranks: int) -> Iterat
     samples = count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
     batch = global_batch(config, num_ranks)
     per_epoch = count_steps(samples, batch)
-    total = min(per_epoch * config.epochs, config.max_steps or per_epoch * config.epochs)
-    yield "Steps", f"{total} ({config.epochs} epochs of {samples} samples, {per_epoch} steps each)"
+    all_steps = per_epoch * config.epochs
+    total = min(all_steps, config.max_steps or all_steps)
+    limit = "" if total == all_steps else f" of {all_steps:,}, limited by max_steps"
+    epochs = counted(config.epochs, "epoch")
+    yield "Steps", f"{total:,}{limit} ({epochs} of {counted(samples, 'sample')}, {counted(per_epoch, 'step')} each)"
     local = batch / num_ranks / config.gradient_accumulation_steps
     accumulation = config.gradient_accumulation_steps
-    yield "Batch", f"{local:g} per device x {num_ranks} devices x {accumulation} accumulation = {batch}"
+    yield "Batch", f"{local:g} per device x {counted(num_ranks, 'device')} x {accumulation} accumulation = {batch}"
     factor = learning_rate_factor(config, num_ranks)
     rate = config.optimizer.learning_rate
     yield "Learning rate", f"{rate:g}" if factor == 1 else f"{rate:g} -> {rate * factor:g} ({config.lr_scaling})"
@@ -122,13 +129,13 @@ def step_warnings(config: TrainConfig, samples: int, batch: int, total_steps: in
     ends_by_epochs = config.max_steps is None or total_steps < config.max_steps
     if 1 <= warmup >= total_steps and ends_by_epochs:  # validation checks max_steps
         yield (
-            f"schedule.warmup {warmup:g} does not end within the run's {total_steps} steps: use fewer steps, or a "
-            "fraction such as 0.1."
+            f"schedule.warmup {warmup:g} does not end within the run's {counted(total_steps, 'step')}: use fewer "
+            "steps, or a fraction such as 0.1."
         )
     if config.ema.enabled and config.ema.start_after >= total_steps:
         yield (
-            f"ema.start_after {config.ema.start_after}: the run has {total_steps} steps, so nothing is averaged; "
-            "decrease it."
+            f"ema.start_after {config.ema.start_after}: the run has {counted(total_steps, 'step')}, so nothing is "
+            "averaged; decrease it."
         )
 
 
@@ -137,15 +144,15 @@ def image_warnings(config: TrainConfig, dataset: Dataset, learns_captions: bool)
     for path, reason in dataset.unreadable:
         yield f"{path} is left out: {reason}."
     for run, count in dataset.run_images.items():
-        yield f"{count} images of the run folder {run} are left out."
+        yield f"{counted(count, 'image')} of the run folder {run} will be left out."
     if dataset.missing_captions and learns_captions:
-        yield f"{dataset.missing_captions} images have no caption and are trained without one."
+        yield f"{counted(dataset.missing_captions, 'image has', 'images have')} no caption (trained without one)."
     if text := unused_masks_warning(config, dataset):
         yield text
     if masks := dataset.masks:
         without_mask = sum(masks[image] is None for image in dataset.images_of(range(len(dataset))))
         if without_mask:
-            yield f"{without_mask} images have no mask and are trained unmasked."
+            yield f"{counted(without_mask, 'image has', 'images have')} no mask (trained unmasked)."
 
 
 def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:
@@ -172,7 +179,8 @@ def disk_needs(
     num_texts: int | None = None,
 ) -> list[DiskNeed]:
     """A rough estimate of what the run will write to each folder. num_texts: cached captions; None: one per sample."""
-    pixels = np.array([width * height for width, height in buckets.shapes], np.int64)[buckets.index].sum()
+    encoded = np.array([1 + len(dataset.references_of(sample)) for sample in range(len(dataset))])
+    pixels = (np.array([width * height for width, height in buckets.shapes], np.int64)[buckets.index] * encoded).sum()
     num_texts = len(dataset) if num_texts is None else num_texts
     cache = int(pixels) * family.latent_bytes_per_pixel + num_texts * family.caption_bytes
     size = base.size_bytes or family.typical_bytes  # unknown for a Hub id before it is downloaded

@@ -33,6 +33,20 @@ def debiased_estimation(snr: Tensor, prediction_type: Literal["epsilon", "v_pred
     return snr.rsqrt() if prediction_type == "epsilon" else snr.sqrt() / (snr + 1)
 
 
+def debiased_of_v(snr: Tensor, like: Literal["onetrainer", "kohya"]) -> Tensor:
+    """What other programs call debiased estimation for v-prediction: 1 / sqrt(snr + 1), or 1 / (snr + 1)."""
+    return (snr + 1).rsqrt() if like == "onetrainer" else 1 / (snr + 1)
+
+
+def p2(snr: Tensor, gamma: float, prediction_type: Literal["epsilon", "v_prediction"]) -> Tensor:
+    """1 / (1 + snr)^gamma: gives samples with little noise less weight, since what they teach can't be seen.
+
+    Source: Choi et al. 2022, arXiv 2204.00227, eq. 8 with k = 1. OneTrainer's form for v is 1 / (2 + snr)^gamma.
+    """
+    weight = (1 + snr) ** -gamma
+    return weight if prediction_type == "epsilon" else weight * snr / (snr + 1)
+
+
 def sigma_sqrt(sigma: Tensor) -> Tensor:
     """1 / sigma^2: gives samples with little noise more weight, as diffusers' training of Stable Diffusion 3 does."""
     return sigma.clamp(min=MIN_SIGMA) ** -2.0

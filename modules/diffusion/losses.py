@@ -5,25 +5,29 @@ Legend: B batch; the other axes of latents are arbitrary.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 HuberSchedule = Literal["constant", "exponential", "snr"]
 
 
 @dataclass(frozen=True)
 class LossMix:
-    """A weighted sum of squared, absolute and Huber error; weights of 1, 0, 0 give the squared error alone."""
+    """A weighted sum of squared, absolute, Huber, smooth L1 and log-cosh error; by default the squared error alone."""
 
     mse: float = 1.0
     mae: float = 0.0
     huber: float = 0.0
+    smooth_l1: float = 0.0
+    log_cosh: float = 0.0
 
     def error(self, prediction: Tensor, target: Tensor, delta: Tensor | None = None) -> Tensor:
-        """The error of each element, at least in float32. delta: [B], the threshold of the Huber error."""
+        """The error of each element, at least in float32. delta: [B], the threshold of Huber and smooth L1."""
         dtype = torch.promote_types(prediction.dtype, torch.float32)
         difference = prediction.to(dtype) - target.to(dtype)
         terms = []
@@ -31,10 +35,14 @@ class LossMix:
             terms.append(_scaled(difference.square(), self.mse))
         if self.mae:
             terms.append(_scaled(difference.abs(), self.mae))
-        if self.huber:
+        if self.huber or self.smooth_l1:
             if delta is None:
-                raise ValueError("the Huber error needs a delta")
-            terms.append(_scaled(pseudo_huber(difference, per_sample(delta, difference)), self.huber))
+                raise ValueError("Huber and smooth L1 errors need a delta")
+            delta = per_sample(delta, difference)
+            # The smooth L1 error is the Huber error divided by delta.
+            terms.append(pseudo_huber(difference, delta) * (self.huber + self.smooth_l1 / delta))
+        if self.log_cosh:
+            terms.append(_scaled(log_cosh(difference), self.log_cosh))
         return sum(terms[1:], terms[0])
 
 
@@ -44,6 +52,12 @@ def pseudo_huber(difference: Tensor, delta: Tensor) -> Tensor:
     Source: Song & Dhariwal 2023, arXiv 2310.14189, scaled as in diffusers' training examples.
     """
     return 2 * delta * ((difference.square() + delta.square()).sqrt() - delta)
+
+
+def log_cosh(difference: Tensor) -> Tensor:
+    """log(cosh(difference)): difference^2 / 2 for small differences, |difference| - log 2 for large."""
+    size = difference.abs()
+    return size + functional.softplus(-2 * size) - math.log(2)  # cosh itself would overflow beyond 89
 
 
 def huber_delta(schedule: HuberSchedule, delta: float, t: Tensor, snr: Tensor) -> Tensor:

@@ -96,6 +96,23 @@ def beta(alpha: float, beta: float) -> InverseCdf:
     return lambda u: float(betaincinv(alpha, beta, u))
 
 
+def mode(scale: float) -> InverseCdf:
+    """Mode sampling with heavy tails: for `scale` above 0 medium noise is frequent, but the ends keep a density.
+
+    Source: Esser et al. 2024, arXiv 2403.03206, eq. 20, with 1 - u for u, so that it increases with the draw; that
+    takes a scale of -1 to 2 / (pi - 2).
+    """
+    return lambda u: u + scale * (u - math.sin(math.pi * u / 2) ** 2)
+
+
+def cosmap(u: float) -> float:
+    """The inverse CDF of CosMap: the timesteps whose log-SNR is distributed as with the cosine schedule.
+
+    Source: Esser et al. 2024, arXiv 2403.03206, eq. 21.
+    """
+    return 1 - 1 / (math.tan(math.pi * u / 2) + 1)
+
+
 def shifted(t: float, shift: float) -> float:
     """The normalized timestep whose noise-to-data ratio t / (1 - t) is `shift` times that of `t`.
 

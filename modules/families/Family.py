@@ -7,7 +7,7 @@ time scale, sign), `pack`, `unpack`, `inputs` and `output` of the family convert
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from modules.config.methods import methods_for
@@ -32,6 +32,7 @@ class DenoiserCall:
     shape: tuple[int, ...]  # of the latents before packing: [B, C, H, W] or [B, C, F, H, W]
     sizes: Tensor | None = None  # [B, 6], as in Batch; None unless the family `takes_sizes`
     guidance: Tensor | None = None  # [B], float32; None unless the family `takes_guidance`
+    references: tuple[Tensor, ...] = ()  # normalized latents of each reference image, [B, C, H, W], not packed
 
     def text_tensor(self, name: str) -> Tensor:
         """An output of the text encoding that is one tensor, as all are unless the family collates them to lists."""
@@ -60,6 +61,8 @@ class Family:
     lora_blocks: component -> prefixes of the blocks whose layers can be adapted.
     unquantized: component -> names of linear layers in its blocks that are never quantized, because they are small and
         sensitive. Layers outside of the blocks never are.
+    unchecked_blocks: module lists of a denoiser whose blocks run without gradient checkpointing, so that they can't be
+        swapped.
     latent_bytes_per_pixel, caption_bytes: size of a cache entry in float32, for estimating disk space.
     typical_bytes: size of a whole model in float32, for estimating disk space before the base model is downloaded.
     is_default: whether this is the default of the setting `family`.
@@ -67,6 +70,8 @@ class Family:
     optional: components that a model may lack -> prefix of their tensors in a single-file checkpoint.
     takes_sizes: whether the denoiser takes the original size, crop and bucket of each image (`Batch.sizes`).
     takes_guidance: whether the denoiser takes a guidance scale, as guidance-distilled models do.
+    max_references: number of reference images that the denoiser can see beside the noised latents; the pipeline's
+        `__call__` takes them as `image`.
     patch_size: latent cells along each side of a token, for shifting timesteps by resolution.
     shift_law: how the shift of timesteps by resolution grows with the size of an image, as in ResolutionShift.
     partly_unused: components with weights that the forward pass does not use, so that they never get a gradient.
@@ -107,12 +112,14 @@ class Family:
     experts: Callable[[Mapping[str, Any]], Mapping[str, tuple[float, float]]] | None = None
     codec: Codec = field(default_factory=Codec)
     unquantized: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unchecked_blocks: tuple[str, ...] = ()
     other_pipelines: tuple[str, ...] = ()
     vae: str = "vae"
     unused: tuple[str, ...] = ()
     optional: Mapping[str, str] = field(default_factory=dict)
     takes_sizes: bool = False
     takes_guidance: bool = False
+    max_references: int = 0
     patch_size: int = 2
     shift_law: ShiftLaw = "exponential"
     partly_unused: tuple[str, ...] = ()
@@ -150,6 +157,14 @@ class Family:
     @property
     def text_components(self) -> tuple[str, ...]:
         return self.text.encoders + self.text.tokenizers
+
+    def with_clip_skip(self, clip_skip: int) -> Family:
+        """The same family, with text from an earlier layer of its CLIP encoders. clip_skip: as in ModelConfig."""
+        if clip_skip == 1 or not self.text.skips_layers:
+            return self
+        options = {**self.text.options, "clip_skip": clip_skip - 1}
+        unused = (*self.partly_unused, *self.text.encoders)  # the layers behind the one that is used
+        return replace(self, text=replace(self.text, options=options), partly_unused=unused)
 
     def tokenizer_of(self, encoder: str) -> str:
         return self.text.tokenizers[self.text.encoders.index(encoder)]

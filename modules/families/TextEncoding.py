@@ -33,6 +33,8 @@ class TextEncoding:
     collate: "stack" if all prompts give the same shapes; "pad" if the outputs in `padded` differ in length (their first
         axis) and are padded with zeros; "list" if the denoiser takes a list; "group" if it takes no mask, so that only
         texts of the same length can share a forward pass. Outputs that differ in length are then lists.
+    skips_layers: whether `encode_prompt` and `__call__` take `clip_skip`, the number of layers at the end of the CLIP
+        encoders that are left out beside those that always are.
     mask: name of a bool[B, length] tensor that is True where padded outputs are not padding; "" for none. Batches
         without padding have none, because denoisers are faster without it.
     """
@@ -48,6 +50,7 @@ class TextEncoding:
     select: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda outputs: outputs
     collate: Literal["stack", "pad", "list", "group"] = "stack"
     padded: tuple[str, ...] = ()
+    skips_layers: bool = False
     mask: str = ""
 
     def options_for(self, prompt: str) -> dict[str, Any]:

@@ -64,16 +64,25 @@ def _with_key_mask(attention: nn.Module, args: tuple[Any, ...], arguments: dict[
 def _checkpoint_each(blocks: list[nn.Module]) -> None:
     for block in blocks:
         if "forward" not in vars(block):  # a second call changes nothing
-            vars(block)["forward"] = partial(_checkpointed, block.forward)
+            vars(block)["forward"] = partial(_checkpointed, block, block.forward)
 
 
-def _checkpointed(forward: Callable, *args: Any, **arguments: Any) -> Any:
+def _checkpointed(block: nn.Module, forward: Callable, *args: Any, **arguments: Any) -> Any:
     import torch
     from torch.utils.checkpoint import checkpoint
 
     if not torch.is_grad_enabled():
         return forward(*args, **arguments)
-    return checkpoint(forward, *args, use_reentrant=False, **arguments)
+    checkpointed = vars(block)["forward"]
+
+    def run(*args: Any, **arguments: Any) -> Any:
+        vars(block)["forward"] = forward
+        try:
+            return block(*args, **arguments)  # with its hooks, also when it runs again
+        finally:
+            vars(block)["forward"] = checkpointed
+
+    return checkpoint(run, *args, use_reentrant=False, **arguments)
 
 
 def _without_clip(parts: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:

@@ -60,7 +60,7 @@ def _encode(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list
     if family.text.empty_outputs and not prompts[0]:
         names = family.text.empty_outputs
         arguments["do_classifier_free_guidance"] = True
-    with _denoiser_config_available(family, pipe), _no_float16(encoder.device):
+    with _denoiser_config_available(family, pipe), _no_float16(encoder.device), clip_by_its_former_name(pipe):
         outputs = pipe.encode_prompt(
             prompt=expand_textual_inversion(pipe, [prompt or family.text.empty_prompt for prompt in prompts]),
             **{name: value for name, value in arguments.items() if name in taken},
@@ -104,6 +104,23 @@ def _no_float16(device: torch.device) -> AbstractContextManager:
     if torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type) == torch.float16:
         return torch.autocast(device.type, enabled=False)
     return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def clip_by_its_former_name(pipe: DiffusionPipeline) -> Iterator[None]:
+    """Context in which a CLIPTextModel has itself as `text_model`, whose layers it took over in transformers 5.
+
+    The pipeline of Stable Diffusion 1 uses that name where `clip_skip` is given.
+    """
+    encoder = getattr(pipe, "text_encoder", None)
+    if type(encoder).__name__ != "CLIPTextModel" or hasattr(encoder, "text_model"):
+        yield
+        return
+    vars(encoder)["text_model"] = encoder  # not as a module, or it would be its own child
+    try:
+        yield
+    finally:
+        del vars(encoder)["text_model"]
 
 
 @contextlib.contextmanager

@@ -1,30 +1,47 @@
 """FLUX.1: a flow transformer on packed latents, with CLIP's pooled output and T5; dev also takes a guidance scale.
 
 Black Forest Labs 2024; blocks and resolution-dependent timestep shift after Esser et al. 2024, arXiv 2403.03206.
+Kontext (arXiv 2506.15742) sees a reference image as further tokens, marked by the first coordinate of their positions.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
 from modules.families.packing import pack_2x2, token_positions, unpack_2x2
 from modules.families.PublishedModel import CLIP_L, KL_VAE_16, T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
-    latents, text = call.latents, call.text_tensor("prompt_embeds")
-    height, width = call.shape[-2:]
+    import torch
+
+    text = call.text_tensor("prompt_embeds")
+    tokens, positions = [call.latents], [_positions(call.shape, 0, like=call.latents)]
+    for number, reference in enumerate(call.references, start=1):
+        tokens.append(pack_2x2(reference))
+        positions.append(_positions(reference.shape, number, like=call.latents))
     return {
-        "hidden_states": latents,
+        "hidden_states": torch.cat(tokens, dim=1),
         "timestep": call.timestep / 1000,
         "guidance": call.guidance if call.denoiser.config.guidance_embeds else None,
         "encoder_hidden_states": text,
         "pooled_projections": call.text["pooled_prompt_embeds"],
         "txt_ids": text.new_zeros(text.shape[1], 3),
-        "img_ids": token_positions(height // 2, width // 2, like=latents),
+        "img_ids": torch.cat(positions),
     }
+
+
+def _positions(shape: tuple[int, ...], image: int, like: Tensor) -> Tensor:
+    """[N, 3]: number of the image (0 for the noised one), row and column of each token."""
+    positions = token_positions(shape[-2] // 2, shape[-1] // 2, like=like)
+    positions[:, 0] = image
+    return positions
 
 
 FLUX1_MODEL = PublishedModel(
@@ -81,4 +98,14 @@ FLUX1 = Family(
     unused=("image_encoder", "feature_extractor"),
     published=FLUX1_MODEL,
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "t5xxl"},
+)
+
+FLUX1_KONTEXT = replace(
+    FLUX1,
+    name="flux1_kontext",
+    label="FLUX.1 Kontext",
+    pipeline="FluxKontextPipeline",
+    max_references=1,
+    output=lambda call, output: output[:, : call.latents.shape[1]],
+    call_options={"_auto_resize": False},  # references come in the size that training uses
 )

@@ -7,7 +7,7 @@ guidance; its distilled models take none. Black Forest Labs 2025.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
 from modules.families.packing import token_positions
@@ -15,22 +15,37 @@ from modules.families.patched_vae import pack_cells, patch_2x2, patched_codec, u
 from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
     import torch
 
-    text, (height, width) = call.text_tensor("prompt_embeds"), call.shape[-2:]
-    # four coordinates: image, row, column and position in the text
-    image_positions = torch.nn.functional.pad(token_positions(height, width, like=call.timestep), (0, 1))
+    text = call.text_tensor("prompt_embeds")
+    tokens, positions = [call.latents], [_positions(call.shape, 0, like=call.timestep)]
+    for number, reference in enumerate(call.references, start=1):
+        tokens.append(pack_cells(reference))
+        positions.append(_positions(reference.shape, 10 * number, like=call.timestep))
     text_positions = torch.nn.functional.pad(torch.arange(text.shape[1], device=text.device)[:, None], (3, 0))
     return {
-        "hidden_states": call.latents,
+        "hidden_states": torch.cat(tokens, dim=1),
         "timestep": call.timestep / 1000,
         "guidance": call.guidance if call.denoiser.config.guidance_embeds else None,
         "encoder_hidden_states": text,
         "txt_ids": text_positions,
-        "img_ids": image_positions,
+        "img_ids": torch.cat(positions),
     }
+
+
+def _positions(shape: tuple[int, ...], image: int, like: Tensor) -> Tensor:
+    """[N, 4]: number of the image (0 for the noised one), row and column of each token; the last is for text."""
+    import torch
+
+    height, width = shape[-2:]
+    positions = torch.nn.functional.pad(token_positions(height, width, like=like), (0, 1))
+    positions[:, 0] = image
+    return positions
 
 
 _DEV_MODEL = PublishedModel(
@@ -60,6 +75,8 @@ FLUX2_DEV = Family(
     unpack=unpack_cells,
     patch_size=1,
     takes_guidance=True,
+    max_references=10,
+    output=lambda call, output: output[:, : call.latents.shape[1]],
     can_train_vae=True,
     lora_targets={
         "transformer": (

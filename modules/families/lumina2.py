@@ -36,6 +36,7 @@ LUMINA_2 = Family(
     lora_targets={"transformer": ("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0")},
     lora_mlp={"transformer": ("feed_forward.linear_1", "feed_forward.linear_2", "feed_forward.linear_3")},
     lora_blocks={"transformer": ("layers", "noise_refiner", "context_refiner")},
+    unchecked_blocks=("noise_refiner", "context_refiner"),
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=256 * (2304 * 4 + 8),
     typical_bytes=21e9,

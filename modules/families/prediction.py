@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
     from modules.families.TextEncoding import Conditioning
 
+    References = list[list[Tensor]]  # of each row, the latents of its reference images
+
 
 def predict(
     family: Family,
@@ -28,6 +30,7 @@ def predict(
     sizes: Tensor | None = None,
     guidance: float = 1.0,
     host_timestep: Tensor | None = None,
+    references: References | None = None,
 ) -> Tensor:
     """The prediction for noised latents [B, C, H, W] (video models: [B, C, F, H, W]), in the same shape.
 
@@ -37,44 +40,56 @@ def predict(
     sizes: [B, 6], as in Batch, for families that take them; stays in float32, which represents pixel counts exactly.
     guidance: the guidance scale, for families that take one.
     host_timestep: `timestep` on the CPU, so that choosing experts does not synchronize with the device.
+    references: of each row, the normalized latents [C, H, W] of its reference images; None if no row has any.
     """
     import torch
 
     scale = noised.new_full((len(noised),), guidance, dtype=torch.float32) if family.takes_guidance else None
     call = DenoiserCall(getattr(pipe, family.denoisers[0]), noised, timestep, text, noised.shape, sizes, scale)
     if family.experts is None:
-        return _call_by_text(family, call)
+        return _call_alike(family, call, references)
     timesteps = (timestep if host_timestep is None else host_timestep).tolist()
     parts: list[tuple[list[int], Tensor]] = []
     for name, (low, high) in family.experts(pipe.config).items():
         rows = [row for row, t in enumerate(timesteps) if low <= t < high]
         if rows:
-            parts.append((rows, _call_by_text(family, replace(_rows_of(call, rows), denoiser=getattr(pipe, name)))))
+            own = replace(_rows_of(call, rows), denoiser=getattr(pipe, name))
+            parts.append((rows, _call_alike(family, own, references and [references[row] for row in rows])))
     return _in_order(parts)
 
 
-def _call_by_text(family: Family, call: DenoiserCall) -> Tensor:
-    """Passes rows whose texts have the same shapes to the denoiser together, if it can't take others at once."""
+def _call_alike(family: Family, call: DenoiserCall, references: References | None) -> Tensor:
+    """Passes rows to the denoiser together whose references, and texts unless it takes any, have the same shapes."""
     import torch
 
-    lists = [value for value in call.text.values() if isinstance(value, list)]
-    if family.text.collate != "group" or not lists:
+    lists = [value for value in call.text.values() if isinstance(value, list)] if family.text.collate == "group" else []
+    if not lists and references is None:
         return _call(family, call)
+    seen = references or [[] for _ in call.latents]
     groups: dict[tuple, list[int]] = {}
-    for row in range(len(call.latents)):
-        groups.setdefault(tuple(value[row].shape for value in lists), []).append(row)
+    for row, own in enumerate(seen):
+        shapes = *(value[row].shape for value in lists), *(latents.shape for latents in own)
+        groups.setdefault(shapes, []).append(row)
     parts = []
     for rows in groups.values():
         part = _rows_of(call, rows)
-        text = {name: torch.stack(value) if isinstance(value, list) else value for name, value in part.text.items()}
-        parts.append((rows, _call(family, replace(part, text=text))))
+        text = part.text
+        if lists:
+            text = {name: torch.stack(value) if isinstance(value, list) else value for name, value in text.items()}
+        stacked = tuple(torch.stack(alike) for alike in zip(*(seen[row] for row in rows), strict=True))
+        parts.append((rows, _call(family, replace(part, text=text, references=stacked))))
     return _in_order(parts)
 
 
 def _call(family: Family, call: DenoiserCall) -> Tensor:
     dtype = call.denoiser.dtype
-    text = {name: _cast(value, dtype) for name, value in call.text.items()}
-    call = replace(call, latents=family.pack(call.latents.to(dtype)), shape=call.latents.shape, text=text)
+    call = replace(
+        call,
+        latents=family.pack(call.latents.to(dtype)),
+        shape=call.latents.shape,
+        text={name: _cast(value, dtype) for name, value in call.text.items()},
+        references=tuple(latents.to(dtype) for latents in call.references),
+    )
     output = family.output(call, call.denoiser(**family.inputs(call), return_dict=False)[0])
     return family.unpack(output, call.shape)
 

@@ -11,7 +11,12 @@ SD15 = Family(
     pipeline="StableDiffusionPipeline",
     other_pipelines=("StableDiffusionImg2ImgPipeline",),
     denoisers=("unet",),
-    text=TextEncoding(outputs=("prompt_embeds", None), encoders=("text_encoder",), tokenizers=("tokenizer",)),
+    text=TextEncoding(
+        outputs=("prompt_embeds", None),
+        encoders=("text_encoder",),
+        tokenizers=("tokenizer",),
+        skips_layers=True,
+    ),
     objective="ddpm",
     align=8,
     inputs=lambda call: {

@@ -51,6 +51,7 @@ SD3 = Family(
         encoders=("text_encoder", "text_encoder_2", "text_encoder_3"),
         tokenizers=("tokenizer", "tokenizer_2", "tokenizer_3"),
         options={"max_sequence_length": 256},
+        skips_layers=True,
     ),
     objective="flow",
     align=16,

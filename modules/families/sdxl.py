@@ -36,6 +36,7 @@ SDXL = Family(
         outputs=("prompt_embeds", None, "pooled_prompt_embeds", None),
         encoders=("text_encoder", "text_encoder_2"),
         tokenizers=("tokenizer", "tokenizer_2"),
+        skips_layers=True,
     ),
     objective="ddpm",
     align=8,

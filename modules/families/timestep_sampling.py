@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from modules.diffusion.timesteps import InverseCdf, ResolutionShift, TimestepDistribution, beta, logit_normal, sigmoid
+from modules.diffusion.timesteps import (
+    InverseCdf,
+    ResolutionShift,
+    TimestepDistribution,
+    beta,
+    cosmap,
+    logit_normal,
+    mode,
+    sigmoid,
+)
 
 if TYPE_CHECKING:
     from modules.config.DiffusionConfig import DiffusionConfig
@@ -45,6 +54,10 @@ def _inverse_cdf(settings: DiffusionConfig) -> InverseCdf | None:
             return sigmoid(settings.sigmoid_slope, settings.sigmoid_centre)
         case "beta":
             return beta(settings.beta_alpha, settings.beta_beta)
+        case "mode":
+            return mode(settings.mode_scale)
+        case "cosmap":
+            return cosmap
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from modules.config.counted import counted
 from modules.config.describe import value_at
 from modules.config.errors import UserError
 from modules.config.labels import first_setting
@@ -169,7 +170,7 @@ def _batch_problems(config: TrainConfig, shape: RunShape) -> Iterator[Problem]:
     if problem := check_batch(config.batch_size, config.batch_size_mode, shape.num_ranks, steps):
         yield problem
     if shape.num_samples is not None and 0 < shape.num_samples < shape.batch:
-        message = f"{shape.num_samples} samples < {shape.batch} per step: every step is a whole epoch."
+        message = f"{counted(shape.num_samples, 'sample')} < {shape.batch} per step: every step is a whole epoch."
         yield Problem("batch_size", message, blocking=False)
     grew = shape.batch / shape.batch_on_one
     is_tuned = OPTIMIZERS[config.optimizer.name].finds_own_step

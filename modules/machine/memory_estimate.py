@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from modules.config.families import load_families
+from modules.config.image_sizes import sample_size
 from modules.config.methods import facts_of
 from modules.config.optimizers import OPTIMIZERS
 from modules.config.quantizations import QUANTIZATIONS
@@ -47,6 +48,16 @@ class Activations:
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """The blocks of a denoiser that can be swapped: their number, and the weights of all (in all denoisers) and of the
+    largest one."""
+
+    count: int
+    weights: int
+    largest: int
+
+
+@dataclass(frozen=True)
 class Architecture:
     """The size of a family's published model, as counted by `scripts/count_memory.py`.
 
@@ -70,6 +81,7 @@ class Architecture:
     vae: int
     vae_activations: Activations
     held: Mapping[str, int]
+    blocks: Blocks
 
 
 def _architecture(counted: Mapping[str, Any]) -> Architecture:
@@ -77,6 +89,7 @@ def _architecture(counted: Mapping[str, Any]) -> Architecture:
     for field in fields(Architecture):
         if field.type == "Activations":
             figures[field.name] = Activations(**figures[field.name])
+    figures["blocks"] = Blocks(**figures["blocks"])
     return Architecture(**figures)
 
 
@@ -153,6 +166,22 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
     )
 
 
+def blocks_to_swap(config: TrainConfig, available_bytes: float, num_ranks: int) -> int:
+    """The smallest number of swapped blocks with which the run fits in the memory of a GPU; all of them if none does.
+
+    num_ranks: over all machines. A family of unknown size swaps none.
+    """
+    model = ARCHITECTURES.get(config.family)
+    if model is None:
+        return 0
+    for count in range(model.blocks.count):
+        estimate = estimate_memory(replace(config, model=replace(config.model, blocks_to_swap=count)), num_ranks)
+        assert estimate is not None  # None only for families of unknown size
+        if estimate.peak <= available_bytes:
+            return count
+    return model.blocks.count
+
+
 def needed_bytes(config: TrainConfig, num_ranks: int | None = None, base_bytes: int | None = None) -> float | None:
     """The estimated memory on each device, scaled down for a base that is smaller than its family's model. None for a
     family of unknown size. base_bytes: size of the base's files; None: unknown."""
@@ -225,7 +254,17 @@ def _loaded_bytes(config: TrainConfig, model: Architecture) -> float:
 
 
 def _denoiser_bytes(config: TrainConfig, model: Architecture) -> float:
-    return _held_bytes(config, config.model.denoiser_quantization, model.denoiser, model.quantizable_denoiser)
+    """The denoiser's weights on the GPU: without the swapped blocks, but with room for two of them."""
+    quantization, blocks = config.model.denoiser_quantization, model.blocks
+    whole = _held_bytes(config, quantization, model.denoiser, model.quantizable_denoiser)
+    swapped = blocks.count if config.model.blocks_to_swap is None else min(config.model.blocks_to_swap, blocks.count)
+    if not swapped:
+        return whole
+    quantizable = min(model.quantizable_denoiser, blocks.weights)  # few others are outside of these blocks
+    in_blocks = _held_bytes(config, quantization, blocks.weights, quantizable)
+    num_denoisers = len(load_families()[config.family].denoisers)
+    slots = min(swapped, 2) * num_denoisers * blocks.largest * in_blocks / blocks.weights
+    return whole - in_blocks * swapped / blocks.count + min(slots, in_blocks * swapped / blocks.count)
 
 
 def _text_bytes(config: TrainConfig, model: Architecture) -> float:
@@ -262,9 +301,17 @@ def _activations(config: TrainConfig, model: Architecture, num_ranks: int) -> fl
     precision = 1.0
     if method.uses_denoiser and config.model.mixed_precision == "no" and config.model.weight_dtype == "float32":
         precision = 2.0
-    each = max(sizes) ** 2 * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
+    pixels = max(sizes) ** 2 * (2 if _sees_references(config) else 1)
+    each = pixels * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
     each += sum(model.text_bytes[index] for index in _trained_text_encoders(config))
     return each * _micro_batch(config, num_ranks)
+
+
+def _sees_references(config: TrainConfig) -> bool:
+    """Whether each image has a reference image, of the same area; a model that takes just one is made for it."""
+    family = load_families()[config.family]
+    has_folder = any(concept.enabled and concept.reference_folder for concept in config.concepts)
+    return family.max_references == 1 or (family.max_references > 1 and has_folder)
 
 
 def _micro_batch(config: TrainConfig, num_ranks: int) -> int:
@@ -290,11 +337,11 @@ def _stepping(config: TrainConfig, trained: float, weight_bytes: int) -> float:
 
 def _caching(config: TrainConfig, model: Architecture) -> float:
     """Either all text encoders, or the VAE with the images that it encodes at once, whichever is larger."""
-    if not facts_of(config).uses_denoiser:
-        return 0
     own = BYTES_OF[config.model.weight_dtype]
     is_cached = not _trained_text_encoders(config)
     text = _text_bytes(config, model) + max(model.text_bytes) / _TEXT_LAYERS if is_cached else 0
+    if not facts_of(config).uses_denoiser:  # of the samples' prompts; the VAE is loaded already
+        return text + model.vae * own if config.sampling.makes_samples else 0
     largest = max([*config.data.resolutions, config.data.resolution]) ** 2
     pixels = max(largest, min(4 * largest, _ENCODED_PIXELS))
     return max(text, (model.vae + pixels * _VAE_WIDTH) * own)
@@ -303,28 +350,29 @@ def _caching(config: TrainConfig, model: Architecture) -> float:
 def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
     """Additional memory for sampling, in bytes; 0 if the run makes no samples.
 
-    It consists of the model's parts that the training has unloaded, and the larger of two activations: those of the
-    denoiser for one batch of images, at least 456 bytes per pixel in half precision, doubled by guidance; or those of
-    the VAE's decoder for the image being decoded. At full size that has 256 channels going into a norm, 256 coming out
-    of it and 256 out of the activation behind it: in float32 3 x 256 x 4 = 3,072 bytes per pixel, more in video models.
-    Mixed precision applies to the denoiser only. Source: scripts/count_memory.py counts them.
+    Prompts are encoded before the training, and the VAE is loaded while it decodes. So it is the larger of two: the
+    activations of the denoiser for one batch of images, at least 456 bytes per pixel in half precision, doubled by
+    guidance; or the VAE with those of its decoder for the image being decoded. At full size that has 256 channels going
+    into a norm, 256 coming out of it and 256 out of the activation behind it: in float32 3 x 256 x 4 = 3,072 bytes per
+    pixel, more in video models. Mixed precision applies to the denoiser only. Source: scripts/count_memory.py.
     """
     settings = config.sampling
-    samples = [sample for sample in settings.samples if sample.enabled]
-    if not samples or not (settings.at_start or settings.at_end or settings.unit != "never"):
+    if not settings.makes_samples:
         return 0
+    samples = [sample for sample in settings.samples if sample.enabled]
     own = BYTES_OF[config.model.weight_dtype]
-    whole = _denoiser_bytes(config, model) + _text_bytes(config, model) + model.vae * own
-    absent = whole - _loaded_bytes(config, model)
+    trains_denoiser = facts_of(config).uses_denoiser
+    absent = 0 if trains_denoiser else _denoiser_bytes(config, model)
+    vae = model.vae * own if trains_denoiser else 0
     pictures = min(settings.batch_size, math.ceil(sum(sample.count for sample in samples) / num_ranks))
-    pixels = max(sample.width * sample.height for sample in samples)
+    pixels = max(math.prod(sample_size(sample, config.data.resolution)) for sample in samples)
     # SDXL's pipeline decodes in float32 if the weights are float16, in which its VAE overflows
     value_bytes = 4 if config.model.weight_dtype == "float16" else own
     decoding = pixels * max(_DECODER_WIDTH * 3, model.held["vae"] / 4) * value_bytes
     denoiser_bytes = own if config.model.mixed_precision == "no" else 2
     # counted in half precision for one of the two passes that guidance needs
     denoising = pictures * pixels * max(_DENOISER_WIDTH, model.held["denoiser"]) * denoiser_bytes
-    return absent + max(denoising, decoding) * _ALLOCATOR
+    return absent + max(denoising * _ALLOCATOR, vae + decoding * _ALLOCATOR)
 
 
 def _rounds_by_chance(config: TrainConfig) -> bool:

@@ -16,6 +16,7 @@ from modules.config.batch_size import (
     learning_rate_factor,
     scientific,
 )
+from modules.config.counted import counted
 from modules.config.methods import facts_of
 from modules.config.optimizers import OPTIMIZERS
 from modules.machine.devices import (
@@ -96,13 +97,13 @@ def run_shape(config: TrainConfig, machine: Machine, num_samples: int | None = N
 
 def shape_lines(shape: RunShape, config: TrainConfig) -> list[tuple[str, str]]:
     """(label, text) of processes, batch, steps and learning rate."""
-    nodes = f"{shape.num_nodes} machine{'s' if shape.num_nodes > 1 else ''}"
+    nodes = counted(shape.num_nodes, "machine")
     each = f" ({shape.ranks_per_node} on each)" if shape.num_nodes > 1 else ""
-    devices = f"{shape.num_ranks} device{'s' if shape.num_ranks > 1 else ''}"
+    devices = counted(shape.num_ranks, "device")
     parts = f"{shape.local_batch:g} per device x {devices} x {shape.accumulation} accumulation"
     return [
         ("Processes", f"{shape.num_ranks} on {nodes}{each}"),
-        ("Batch", f"{parts} = {shape.batch} images a step"),
+        ("Batch", f"{parts} = {counted(shape.batch, 'image')} a step"),
         ("Steps", steps_text(shape, config)),
         ("Learning rate", "; ".join(_rate_text(rate, shape, config) for rate in shape.rates)),
     ]
@@ -136,8 +137,8 @@ def crowded_warning(num_ranks: int, cores: int) -> str:
     """A warning if one machine has more CPU ranks than cores, else ""."""
     if num_ranks <= cores:
         return ""
-    shared = f"{cores} CPU core{'s' if cores > 1 else ''}"
-    return f"world_size {num_ranks}: {num_ranks} ranks share {shared} and wait for each other; use {cores}."
+    shared = counted(cores, "CPU core")
+    return f"world_size {num_ranks}: {counted(num_ranks, 'rank')} share {shared} and wait for each other; use {cores}."
 
 
 def _rates(config: TrainConfig) -> Iterator[tuple[str, float]]:
@@ -165,9 +166,9 @@ def steps_text(shape: RunShape, config: TrainConfig) -> str:
     """How the number of steps comes about, such as "708 samples x 2 epochs / 4 = 354 steps"."""
     if shape.steps is None or shape.num_samples is None:
         return "the images are not counted yet"
-    epochs = f"{config.epochs} epoch{'s' if config.epochs > 1 else ''}"
+    epochs = counted(config.epochs, "epoch")
     steps = _steps_of_epochs(config, shape.num_samples, shape.batch)
-    text = f"{shape.num_samples:,} samples x {epochs} / {shape.batch} = {steps:,} steps"
+    text = f"{counted(shape.num_samples, 'sample')} x {epochs} / {shape.batch} = {counted(steps, 'step')}"
     if shape.steps < steps:
         text += f", limited to {shape.steps:,} by Max steps"
     if shape.num_ranks == 1:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from modules.data.Batch import Batch
-from modules.diffusion.loss_weights import cosmap, debiased_estimation, min_snr_gamma, sigma_sqrt
+from modules.diffusion.loss_weights import cosmap, debiased_estimation, debiased_of_v, min_snr_gamma, p2, sigma_sqrt
 from modules.diffusion.losses import LossMix, huber_delta, masked_mean, per_sample
 from modules.diffusion.metrics import agreement, loss_by_quarter
 from modules.diffusion.objectives import Ddpm
@@ -37,7 +37,8 @@ class DenoisingLoss(Loss):
         self._config = config.loss
         self._guidance = config.diffusion.guidance
         self._shows_metrics = config.tensorboard
-        self._mix = LossMix(config.loss.mse, config.loss.mae, config.loss.huber)
+        loss = config.loss
+        self._mix = LossMix(loss.mse, loss.mae, loss.huber, loss.smooth_l1, loss.log_cosh)
         self._objective = objective_of(base.family, base.pipe.scheduler.config, base.device)
         if base.config.gradient_checkpointing:  # even a frozen denoiser passes gradients on to the text
             for name in base.family.denoisers:
@@ -59,7 +60,7 @@ class DenoisingLoss(Loss):
 
     def _predict(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor:
         host_timestep = self._objective.timestep(batch.host_u)
-        inputs = (noised, timestep, self._text(batch), batch.sizes, self._guidance, host_timestep)
+        inputs = (noised, timestep, self._text(batch), batch.sizes, self._guidance, host_timestep, batch.references)
         return predict(self.base.family, self.base.pipe, *inputs)
 
     def _text(self, batch: Batch) -> Conditioning:
@@ -86,7 +87,7 @@ class DenoisingLoss(Loss):
         """[B], the error of each sample, weighted by timestep."""
         config = self._config
         delta = None
-        if config.huber:
+        if config.huber or config.smooth_l1:
             delta = huber_delta(config.huber_schedule, config.huber_delta, batch.u, self._objective.snr(batch.u))
         error = self._mix.error(prediction, target, delta)
         if batch.mask is None:
@@ -109,7 +110,15 @@ class DenoisingLoss(Loss):
                 return min_snr_gamma(objective.snr(u), self._config.snr_gamma, objective.prediction_type)
             case "debiased":
                 assert isinstance(objective, Ddpm)
+                form = self._config.debiased_v
+                if objective.prediction_type == "v_prediction" and form != "paper":
+                    return debiased_of_v(objective.snr(u), form)
                 return debiased_estimation(objective.snr(u), objective.prediction_type)
+            case "p2":
+                assert isinstance(objective, Ddpm)
+                return p2(objective.snr(u), self._config.p2_gamma, objective.prediction_type)
+            case "sigma":
+                return u
             case "sigma_sqrt":
                 return sigma_sqrt(u)
             case "cosmap":

@@ -10,6 +10,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
+from modules.config.counted import counted
 from modules.config.visible_text import visible_line
 from modules.session.printing import print_line
 from modules.session.StepInfo import StepInfo
@@ -77,7 +78,7 @@ class TerminalCallbacks(TrainCallbacks):
             self._write(*f"Failed: {text}".split("\n"))
 
     def on_finished(self, step: int) -> None:
-        self._write(f"Finished after {step} steps.")
+        self._write(f"Finished after {counted(step, 'step')}.")
 
     def close(self) -> None:
         """Leave the bar on screen and move the cursor to a new line."""

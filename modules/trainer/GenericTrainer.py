@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from modules.config.counted import counted
 from modules.data.holdout import no_validation_warning
 from modules.data.prefetch import prefetch
 from modules.distributed.Runtime import Runtime, default_device
@@ -39,7 +40,7 @@ from modules.trainer.prepare_run import compiles, prepare_run
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same
 from modules.trainer.SampleRound import SampleRound
-from modules.trainer.sampling import autocast_denoiser, with_prompts
+from modules.trainer.sampling import autocast_denoiser
 from modules.trainer.StartProgress import StartProgress
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
@@ -146,7 +147,8 @@ class GenericTrainer:
             text = f"Nothing is left to do: the run finished at step {self.step}; raise max_steps or epochs to train on"
             self.callbacks.on_status(text)
             return
-        self.callbacks.on_status(f"Training: {loop.total_steps} steps of {self.prepared.global_batch} samples")
+        batch = counted(self.prepared.global_batch, "sample")
+        self.callbacks.on_status(f"Training: {counted(loop.total_steps, 'step')} of {batch}")
         if self.config.sampling.at_start and loop.step == 0:
             loop.run_on_all_ranks("sampling", self.sample)
         if loop.step < loop.total_steps:
@@ -247,8 +249,8 @@ class GenericTrainer:
 
     def sample(self) -> None:
         """Generates the configured sample images with the current weights, split over the ranks."""
-        sampling = with_prompts(self.config.sampling, self.prepared.prompts)
-        samples = SampleRound(sampling, self.prepared.base, self.runtime, self.callbacks, self.commands)
+        run = self.prepared
+        samples = SampleRound(run.sampling, run.sample_prompts, self.runtime, self.callbacks, self.commands)
         samples.make(self.run_folder.samples_dir / f"step-{self.step:09d}", self.step, self._weights_to_sample())
 
     @contextmanager

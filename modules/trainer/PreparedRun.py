@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from modules.config.PartConfig import PartConfig
+    from modules.config.SamplingConfig import SamplingConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.data.RunPlan import RunPlan
     from modules.data.SampleSource import SampleSource
     from modules.methods.Method import Loss
     from modules.trainer.BackupStore import Backup
+    from modules.trainer.SamplePrompts import SamplePrompts
     from modules.weights.BaseModel import BaseModel
 
 
@@ -27,8 +29,8 @@ class PreparedRun:
     loss: the module to train; its forward computes the loss of a batch.
     source: makes the batches that `plan` lists. global_batch: samples per optimizer step over all ranks. accumulation:
     number of micro-batches into which a rank divides its samples of one shape.
-    prompts: for samples without a prompt of their own. data_digest: of the training images. learning_rate_factor:
-    multiplies every learning rate.
+    sampling: the settings of its samples, each with a prompt. sample_prompts: encodes these prompts once.
+    data_digest: of the training images. learning_rate_factor: multiplies every learning rate.
     backup: the backup to resume from; None for a new run.
     """
 
@@ -38,7 +40,8 @@ class PreparedRun:
     loss: Loss
     source: SampleSource
     plan: RunPlan
-    prompts: tuple[str, ...]
+    sampling: SamplingConfig
+    sample_prompts: SamplePrompts
     data_digest: str
     global_batch: int
     accumulation: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -10,9 +10,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.config.counted import counted
 from modules.distributed.Runtime import Runtime, shard
 from modules.session.names import safe_file_name
-from modules.trainer.sampling import ImageRequest, generate_images, image_requests, save_image
+from modules.trainer.sampling import ImageRequest, batches, generate_images, image_requests, save_image
 from modules.weights.device_memory import fits_in_memory
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from modules.config.SamplingConfig import SamplingConfig
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
-    from modules.weights.BaseModel import BaseModel
+    from modules.trainer.SamplePrompts import SamplePrompts
 
 Requests = dict[int | None, ImageRequest]  # by number over all ranks, in order; None: the image is not saved
 
@@ -31,7 +32,7 @@ class SampleRound:
     """Generates the configured sample images, split over the ranks. A stop request on any rank ends the round."""
 
     settings: SamplingConfig
-    base: BaseModel
+    prompts: SamplePrompts
     runtime: Runtime
     callbacks: TrainCallbacks
     commands: TrainCommands
@@ -41,15 +42,16 @@ class SampleRound:
 
         Running out of memory, or a file that can't be written, is only a warning.
         """
-        requests = [r for sample in self.settings.samples if sample.enabled for r in image_requests(sample)]
-        own = shard(self.runtime, list(enumerate(requests)))
+        requests = self._requests()
+        own = shard(self.runtime, requests)
+        rounds = self._rounds(requests)
         if own:
-            self.callbacks.on_status(f"Generating {len(own)} samples")
+            self.callbacks.on_status(f"Generating {counted(len(own), 'sample')}")
         if self.runtime.shards and requests:
             # a rank that runs out of memory fails the run, because the others wait within a pass
-            self._make_own(self._rounds(requests), folder, step, weights)
+            self._make_own(rounds, folder, step, weights)
         elif own:
-            make = partial(self._make_own, [dict(own)], folder, step, weights)
+            make = partial(self._make_own, rounds, folder, step, weights)
             if not fits_in_memory(make, self.runtime.device):
                 self.callbacks.on_warning(
                     "Not enough memory for the samples: lower sampling.batch_size, or their width and height."
@@ -58,22 +60,42 @@ class SampleRound:
         if requests and self.runtime.is_main:
             self.callbacks.on_samples(folder, step)
 
-    def _rounds(self, requests: list[ImageRequest]) -> Iterator[Requests]:
-        """Requests of this rank, in rounds in which every rank generates one batch with the same forward passes.
+    def encode_prompts(self) -> None:
+        """Encodes the prompts of this rank's images ahead of the first round, while the denoiser is not loaded."""
+        self._encode(self._rounds(self._requests()))
+
+    def _encode(self, rounds: Sequence[Requests]) -> None:
+        size = self.settings.batch_size
+        known = [batch for requests in rounds for batch in batches(list(requests.values()), size)]
+        self.prompts.encode(known, self.runtime.heartbeat.beat)
+
+    def _requests(self) -> list[tuple[int, ImageRequest]]:
+        """The images of all ranks, numbered."""
+        enabled = [sample for sample in self.settings.samples if sample.enabled]
+        clip_skip = self.prompts.base.config.clip_skip
+        return list(enumerate(request for sample in enabled for request in image_requests(sample, clip_skip)))
+
+    def _rounds(self, requests: list[tuple[int, ImageRequest]]) -> list[Requests]:
+        """The images of this rank, in rounds between which the ranks may stop."""
+        return list(self._shared_rounds(requests)) if self.runtime.shards else [dict(shard(self.runtime, requests))]
+
+    def _shared_rounds(self, numbered_requests: list[tuple[int, ImageRequest]]) -> Iterator[Requests]:
+        """Rounds in which every rank generates one batch with the same forward passes.
 
         A rank without a request in a round generates another rank's image, with no number.
         """
-        for _, alike in groupby(enumerate(requests), lambda pair: pair[1].batch_key()):
+        for _, alike in groupby(numbered_requests, lambda pair: pair[1].batch_key()):
             numbered = list(alike)
             size = self.runtime.world_size * self.settings.batch_size
             for start in range(0, len(numbered), size):
                 chunk = numbered[start : start + size]
                 yield dict(shard(self.runtime, chunk)) or {None: chunk[0][1]}
 
-    def _make_own(self, rounds: Iterable[Requests], folder: Path, step: int, weights: AbstractContextManager) -> None:
-        with self.base.using(*self.base.component_names) as pipe, weights:
+    def _make_own(self, rounds: Sequence[Requests], folder: Path, step: int, weights: AbstractContextManager) -> None:
+        self._encode(rounds)
+        with self.prompts.pipeline() as pipe, weights:
             for requests in rounds:
-                images = generate_images(pipe, list(requests.values()), self.settings.batch_size)
+                images = generate_images(pipe, list(requests.values()), self.settings.batch_size, self.settings.sampler)
                 for number, (request, image) in zip(requests, images, strict=True):
                     self.runtime.heartbeat.beat()
                     if number is not None:

@@ -20,7 +20,7 @@ class StartProgress:
     def __init__(self, runtime: Runtime, callbacks: TrainCallbacks, commands: TrainCommands):
         self._runtime = runtime
         self._callbacks = callbacks
-        self._commands = commands
+        self.commands = commands
         self._last_report = 0.0
 
     def report(self, text: str, done: int, total: int) -> None:
@@ -41,13 +41,13 @@ class StartProgress:
 
     def raise_if_stop_requested(self) -> None:
         """Raises StopRequested if any rank was asked to stop before training began."""
-        if self._commands.stopping:
-            self._runtime.veto_start(self._commands.requeues)
+        if self.commands.stopping:
+            self._runtime.veto_start(self.commands.requeues)
         if self._runtime.start_vetoed:
             self.raise_stop()
 
     def raise_stop(self) -> NoReturn:
         """Raises StopRequested; requests a requeue first if any rank was asked for one."""
         if self._runtime.start_decision == REQUEUE:  # the signal may have reached only another rank
-            self._commands.requeue()
+            self.commands.requeue()
         raise StopRequested

@@ -15,6 +15,7 @@ from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
 from modules.config.validation import check_batch, check_settings, sharding_problems
 from modules.data.prepare import check_sizes
+from modules.data.references import check_sample_references
 from modules.distributed.usable_gpus import supports_bf16
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
@@ -58,6 +59,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     base = check_base(config.model.base, family)
     check_format(family, config.output)
     check_sizes(config, family)
+    check_sample_references(config.sampling, family)
     if base.kind == "single_file":
         check_config_folder(config.model)
     _check_scheduler(config, family, base)

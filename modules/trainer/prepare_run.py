@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modules.config.batch_size import accumulation_steps, describe_scaling, global_batch, learning_rate_factor
+from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.data.caching import check_unusable
 from modules.data.captions import check_placeholders
@@ -19,6 +21,7 @@ from modules.data.DatasetEncoder import DatasetEncoder
 from modules.data.draws import torch_seed
 from modules.data.errors import DataError
 from modules.data.prepare import prepare_data
+from modules.data.references import of_captions
 from modules.data.run_summary import count_texts, disk_needs, image_warnings
 from modules.data.RunPlan import RunPlan, samples_digest
 from modules.data.SampleSource import SampleSource
@@ -28,6 +31,7 @@ from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
 from modules.families.TextEncoding import collate_text
 from modules.families.timestep_sampling import timestep_distribution
+from modules.machine.memory_estimate import GIB, blocks_to_swap
 from modules.methods.layers import check_layers
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
@@ -39,7 +43,11 @@ from modules.trainer.optimizers import make_layout_compatible
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same, settings_digest, weights_digest
 from modules.trainer.resuming import check_resumed_batch, newest_backup
+from modules.trainer.SamplePrompts import SamplePrompts
+from modules.trainer.SampleRound import SampleRound
+from modules.trainer.sampling import with_prompts, with_sizes
 from modules.weights.BaseModel import BaseModel
+from modules.weights.device_memory import free_bytes
 
 if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
@@ -64,7 +72,8 @@ def prepare_run(
     resume: from the newest good backup in `backups`.
     Raises UserError for problems that the user can fix, and StopRequested if a stop is requested meanwhile.
     """
-    family, method = FAMILIES[config.family], METHODS[config.method]
+    family = FAMILIES[config.family].with_clip_skip(config.model.clip_skip)
+    method = METHODS[config.method]
     run_folder = RunFolder(config.workspace_dir)
     same = partial(check_same, runtime, 0)
     # first, because a resuming rank waits for the others where a fresh one does not
@@ -94,6 +103,7 @@ def prepare_run(
 
     callbacks.on_status("Opening model")
     base = BaseModel(family, config.model, runtime.device, runtime.loading_turn)
+    base.num_swapped = num_swapped_blocks(config, runtime.device, runtime.world_size, callbacks.on_status)
     parts = _trained_parts(config, runtime, method, base)
     encoder = DatasetEncoder(
         base,
@@ -126,8 +136,15 @@ def prepare_run(
         sizes=takes_latents and family.takes_sizes,
         **(_noise_options(config, base) if takes_latents else {}),
     )
+    prompts = caption_prompts(texts, dataset.concepts, len(config.sampling.samples))
+    sampling = with_prompts(config.sampling, prompts, of_captions(dataset, texts))
+    sampling = with_sizes(sampling, config.data.resolution)
+    sample_prompts = SamplePrompts(base)
+    if sampling.makes_samples and not _trains_text(base, parts):
+        with must_fit("the text encoders", "model.text_encoder_quantization"):
+            SampleRound(sampling, sample_prompts, runtime, callbacks, progress.commands).encode_prompts()
     callbacks.on_status("Loading model")
-    attach_method(config, method, base, parts, on_device=not runtime.shards)
+    attach_method(config, method, base, parts, on_device=not runtime.shards, report=callbacks.on_status)
     same("weights", lambda: weights_digest(base, runtime), "model.base")
 
     size = _global_batch(config, runtime, progress, backup)
@@ -149,7 +166,8 @@ def prepare_run(
         loss=loss,
         source=source,
         plan=plan,
-        prompts=caption_prompts(texts, dataset.concepts, len(config.sampling.samples)),
+        sampling=sampling,
+        sample_prompts=sample_prompts,
         data_digest=digest,
         global_batch=size,
         accumulation=accumulation_steps(config, runtime.world_size, size),
@@ -161,6 +179,22 @@ def prepare_run(
 def compiles(config: TrainConfig) -> bool:
     """Whether the run compiles its denoisers."""
     return config.model.compile != "off" and METHODS[config.method].facts.uses_denoiser
+
+
+def num_swapped_blocks(
+    config: TrainConfig, device: torch.device, num_ranks: int, report: Callable[[str], None] = lambda text: None
+) -> int:
+    """The number of blocks of each denoiser to swap, by the free memory of the device if the settings leave it open.
+
+    report: takes the reason for such a choice.
+    """
+    free = free_bytes(device)
+    if config.model.blocks_to_swap is not None or free is None:
+        return config.model.blocks_to_swap or 0
+    count = blocks_to_swap(config, free, num_ranks)
+    fits = "needs swapped blocks to fit" if count else "fits without swapped blocks"
+    report(f"By estimate, the run {fits} in the {free / GIB:.1f} GiB that are free on the GPU")
+    return count
 
 
 def _find_backup(
@@ -219,11 +253,16 @@ def _noise_options(config: TrainConfig, base: BaseModel) -> dict[str, Any]:
 
 
 def attach_method(
-    config: TrainConfig, method: Method, base: BaseModel, parts: dict[str, PartConfig], on_device: bool = True
+    config: TrainConfig,
+    method: Method,
+    base: BaseModel,
+    parts: dict[str, PartConfig],
+    on_device: bool = True,
+    report: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Loads the components that a step needs; after caching, so that encoders and denoiser don't share memory.
 
-    on_device: else they stay on the CPU, to be sharded from there.
+    on_device: else they stay on the CPU, to be sharded from there. report: takes a line for the log.
     """
     denoisers = base.family.denoisers if method.facts.uses_denoiser else ()
     encoders = base.family.text_components if _trains_text(base, parts) else ()
@@ -233,6 +272,8 @@ def attach_method(
     torch.manual_seed(torch_seed(config.seed, "initialisation"))
     method.attach(base, config)
     method.check_output(base, config)
+    for name in set(denoisers).intersection(present) if base.num_swapped else ():
+        report(base.swap_blocks(name))
     make_layout_compatible(config.optimizer, (p for name in parts for p in base.module(name).parameters()))
     for name in set(denoisers).intersection(present) if compiles(config) else ():
         compile_blocks(base.module(name))
@@ -243,6 +284,6 @@ def _global_batch(config: TrainConfig, runtime: Runtime, progress: StartProgress
     wanted = global_batch(config, runtime.world_size)
     size = backup.data["run"]["global_batch"] if backup else wanted
     if size != wanted:
-        progress.warn(f"batch_size: the run continues with the {size} samples per step of its backup.")
+        progress.warn(f"batch_size: the run continues with the {counted(size, 'sample')} per step of its backup.")
     check_resumed_batch(size, runtime.world_size)
     return size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from modules.config.atomic_file import new_file
-from modules.families.conditioning import expand_textual_inversion
+from modules.config.image_sizes import sample_size
+from modules.data.images import fit_image, load_image
+from modules.data.references import image_files, reference_size
+from modules.families.conditioning import clip_by_its_former_name, expand_textual_inversion
 from modules.families.registry import family_of_pipeline
 from modules.trainer.evaluation_mode import evaluation_mode
 
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 
     from modules.config.SampleConfig import SampleConfig
-    from modules.config.SamplingConfig import SamplingConfig
+    from modules.config.SamplingConfig import Sampler, SamplingConfig
+    from modules.families.Family import Family
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class ImageRequest:
     """One image to generate.
 
     seed: of its initial noise, independent of the batch. width, height: in pixels; None for the model's default.
+    references: paths of the images that the model sees. clip_skip: as in ModelConfig, for models that have it.
     """
 
     prompt: str
@@ -43,24 +48,41 @@ class ImageRequest:
     height: int | None
     steps: int
     guidance: float
+    references: tuple[str, ...] = ()
+    clip_skip: int = 1
 
     def batch_key(self) -> tuple:
         """Images of one batch must have the same key."""
-        return self.width, self.height, self.steps, self.guidance, bool(self.negative_prompt)
+        shared = self.width, self.height, self.steps, self.guidance, self.references, self.clip_skip
+        return *shared, bool(self.negative_prompt)
 
 
-def with_prompts(sampling: SamplingConfig, prompts: Sequence[str]) -> SamplingConfig:
-    """The settings with samples that have no prompt given one of `prompts` each, in turn."""
+def with_prompts(
+    sampling: SamplingConfig, prompts: Sequence[str], references: Mapping[str, str] = {}
+) -> SamplingConfig:
+    """The settings with samples that have no prompt given one of `prompts` each, in turn.
+
+    references: prompt -> the reference images that belong to it, as in SampleConfig.
+    """
     turns = itertools.cycle(prompts or [""])
-    samples = [
-        replace(sample, prompt=next(turns)) if sample.enabled and not sample.prompt else sample
-        for sample in sampling.samples
-    ]
+    samples = []
+    for sample in sampling.samples:
+        if sample.enabled and not sample.prompt:
+            prompt = next(turns)
+            sample = replace(sample, prompt=prompt, reference=sample.reference or references.get(prompt, ""))
+        samples.append(sample)
     return replace(sampling, samples=samples)
 
 
-def image_requests(sample: SampleConfig) -> list[ImageRequest]:
-    """The images that a sample setting asks for."""
+def with_sizes(sampling: SamplingConfig, resolution: int) -> SamplingConfig:
+    """The settings with a width and a height in each sample. resolution: data.resolution."""
+    sizes = (sample_size(sample, resolution) for sample in sampling.samples)
+    samples = [replace(one, width=w, height=h) for one, (w, h) in zip(sampling.samples, sizes, strict=True)]
+    return replace(sampling, samples=samples)
+
+
+def image_requests(sample: SampleConfig, clip_skip: int = 1) -> list[ImageRequest]:
+    """The images that a sample setting asks for. clip_skip: of the model."""
     first = ImageRequest(
         sample.prompt,
         sample.negative_prompt,
@@ -69,6 +91,8 @@ def image_requests(sample: SampleConfig) -> list[ImageRequest]:
         sample.height,
         sample.steps,
         sample.guidance,
+        tuple(image_files(sample.reference)) if sample.reference else (),
+        clip_skip,
     )
     return repeated(first, sample.count)
 
@@ -79,40 +103,81 @@ def repeated(first: ImageRequest, count: int) -> list[ImageRequest]:
 
 
 def generate_images(
-    pipe: DiffusionPipeline, requests: list[ImageRequest], batch_size: int
+    pipe: DiffusionPipeline, requests: list[ImageRequest], batch_size: int, sampler: Sampler = "model"
 ) -> Iterator[tuple[ImageRequest, Image.Image]]:
     """Yields the images in the order of `requests`, batch by batch.
 
-    All components of the pipeline must be in memory. Its scheduler is recreated for each batch, because sampling
-    changes its state.
+    All components of the pipeline must be in memory. A scheduler is created for each batch, because sampling changes
+    its state; the pipeline gets its own back at the end.
     """
+    for batch in batches(requests, batch_size):
+        yield from zip(batch, run_pipeline(pipe, batch, sampler), strict=True)
+
+
+def make_scheduler(own: Any, sampler: Sampler) -> Any:
+    """A new scheduler of that kind for the model whose own scheduler is given."""
+    if sampler == "model":
+        return type(own).from_config(own.config)
+    from diffusers import EulerDiscreteScheduler, FlowMatchEulerDiscreteScheduler, HeunDiscreteScheduler
+
+    from modules.trainer.FlowHeunScheduler import FlowHeunScheduler
+
+    config = dict(own.config)
+    is_flow = isinstance(own, FlowMatchEulerDiscreteScheduler) or config.get("prediction_type") == "flow_prediction"
+    if not is_flow:
+        return {"euler": EulerDiscreteScheduler, "heun": HeunDiscreteScheduler}[sampler].from_config(config)
+    config["shift"] = config.get("shift", config.get("flow_shift", 1.0))  # flow_shift: multistep schedulers
+    return {"euler": FlowMatchEulerDiscreteScheduler, "heun": FlowHeunScheduler}[sampler].from_config(config)
+
+
+def run_pipeline(
+    pipe: DiffusionPipeline, batch: Sequence[ImageRequest], sampler: Sampler = "model"
+) -> list[Image.Image]:
+    """The images of a batch, as from `batches`."""
+    own = pipe.scheduler
+    pipe.scheduler = make_scheduler(own, sampler)
+    try:
+        return _run(pipe, batch)
+    finally:
+        pipe.scheduler = own
+
+
+def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.Image]:
     family = family_of_pipeline(pipe)
-    options = {**family.text.options, **family.call_options} if family else {}
-    for batch in _batches(requests, batch_size):
-        pipe.scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config)
-        first = batch[0]
-        negative = expand_textual_inversion(pipe, [request.negative_prompt for request in batch])
-        arguments = {
-            **options,
-            "prompt": expand_textual_inversion(pipe, [request.prompt for request in batch]),
-            "generator": [torch.Generator().manual_seed(request.seed) for request in batch],
-            "width": first.width,
-            "height": first.height,
-            "num_inference_steps": first.steps,
-            family.guidance_argument if family else "guidance_scale": first.guidance,
-            "output_type": "pil",
-        }
-        if first.negative_prompt:
-            arguments["negative_prompt"] = negative
-        elif family and family.text.empty_prompt:  # other pipelines encode "" themselves
-            arguments["negative_prompt"] = [family.text.empty_prompt] * len(batch)
-        taken = inspect.signature(pipe.__call__).parameters
-        modules = (part for part in pipe.components.values() if isinstance(part, nn.Module))
-        with evaluation_mode(*modules), _sliced_decoding(pipe), torch.no_grad():
-            call = cast("Callable[..., Any]", pipe)  # every pipeline has a call of its own
-            output = call(**{name: value for name, value in arguments.items() if name in taken})
-        images = output.images if hasattr(output, "images") else [frames[0] for frames in output.frames]
-        yield from zip(batch, images, strict=True)
+    first = batch[0]
+    options = {**family.with_clip_skip(first.clip_skip).text.options, **family.call_options} if family else {}
+    negative = expand_textual_inversion(pipe, [request.negative_prompt for request in batch])
+    arguments = {
+        **options,
+        "prompt": expand_textual_inversion(pipe, [request.prompt for request in batch]),
+        "generator": [torch.Generator().manual_seed(request.seed) for request in batch],
+        "width": first.width,
+        "height": first.height,
+        "num_inference_steps": first.steps,
+        family.guidance_argument if family else "guidance_scale": first.guidance,
+        "output_type": "pil",
+    }
+    if family and first.references:
+        arguments["image"] = [_reference(path, first, family) for path in first.references]
+    if first.width and first.height:
+        arguments["max_area"] = first.width * first.height  # else FLUX.1 Kontext chooses a size of its own
+    if first.negative_prompt:
+        arguments["negative_prompt"] = negative
+    elif family and family.text.empty_prompt:  # other pipelines encode "" themselves
+        arguments["negative_prompt"] = [family.text.empty_prompt] * len(batch)
+    taken = inspect.signature(pipe.__call__).parameters
+    modules = (part for part in pipe.components.values() if isinstance(part, nn.Module))
+    with evaluation_mode(*modules), _sliced_decoding(pipe), clip_by_its_former_name(pipe), torch.no_grad():
+        call = cast("Callable[..., Any]", pipe)  # every pipeline has a call of its own
+        output = call(**{name: value for name, value in arguments.items() if name in taken})
+    return output.images if hasattr(output, "images") else [frames[0] for frames in output.frames]
+
+
+def _reference(path: str, request: ImageRequest, family: Family) -> Image.Image:
+    """A reference image in the size that training uses. Raises ImageError."""
+    image = load_image(path)
+    shape = request.width or image.width, request.height or image.height
+    return fit_image(image, *reference_size(image.size, shape, shape, family.align))
 
 
 @contextmanager
@@ -162,7 +227,8 @@ def _sliced_decoding(pipe: DiffusionPipeline) -> Iterator[None]:
         vae.disable_slicing()  # it would slow down encoding, too
 
 
-def _batches(requests: list[ImageRequest], size: int) -> Iterator[list[ImageRequest]]:
+def batches(requests: Sequence[ImageRequest], size: int) -> Iterator[list[ImageRequest]]:
+    """Consecutive requests with the same `batch_key`, at most `size` together."""
     batch: list[ImageRequest] = []
     for request in requests:
         if batch and (len(batch) == size or request.batch_key() != batch[0].batch_key()):

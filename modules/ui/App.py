@@ -56,7 +56,7 @@ class App(Scheduler, Protocol):
     """Whether a modal question is open."""
 
     def show_message(self, text: str, kind: MessageKind = "info") -> None:
-        """Show a message above the bottom bar."""
+        """Show a message over the page."""
         ...
 
     def open_tab(self, name: str) -> object:

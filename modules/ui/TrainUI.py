@@ -35,11 +35,10 @@ from modules.ui.models.RunState import RunState
 from modules.ui.models.SettingsModel import SettingsModel
 from modules.ui.RootWindow import RootWindow
 from modules.ui.SettingsViews import SettingsViews
-from modules.ui.theme import Pair, Theme
 from modules.ui.TopBar import TopBar
 from modules.ui.widgets.dialogs import ask, open_window, set_size
-from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.form import find_field
+from modules.ui.widgets.Notices import Notices
 from modules.ui.widgets.TabBar import TabBar
 from modules.ui.window_system import close_on_quit
 
@@ -47,8 +46,7 @@ TABS = {
     "home": "HomeTab",
     "general": "GeneralTab",
     "model": "ModelTab",
-    "data": "DataTab",
-    "concepts": "ConceptsTab",
+    "dataset": "DatasetTab",
     "training": "TrainingTab",
     "multi-GPU": "MultiGpuTab",
     "sampling": "SamplingTab",
@@ -60,7 +58,7 @@ TAB_OF_GROUP = {
     "general": "general",
     "model": "model",
     "method": "training",
-    "data": "data",
+    "data": "dataset",
     "training": "training",
     "optimizer": "training",
     "multi_gpu": "multi-GPU",
@@ -69,11 +67,11 @@ TAB_OF_GROUP = {
     "output": "model",
 }
 TAB_OF_PATH = {"seed": "general"}
+FORMER_TABS = {"data": "dataset", "concepts": "dataset"}  # names that may still be in the preferences
 MIN_SIZE = (860, 540)
 NO_LIMIT = 1_000_000  # pixels: CustomTkinter's value for "no limit"
 POLL_SECONDS = 0.1
 SAVE_SECONDS = 1.0
-INFO_MS = 8000
 AFTER_PAINT_MS = 300  # for tasks that can wait until the window is first drawn
 
 
@@ -111,11 +109,11 @@ class TrainUI(RootWindow):
         self.tabs: dict[str, ctk.CTkFrame] = {}
         self._was_running = False
         self._told_run: object = None  # the history of the run whose end was last reported
-        self._message_timer: str | None = None
         self._is_saving = self._save_failed = False
         self._build()
         self._bind_keys()
-        self.open_tab(self.preferences.tab if self.preferences.tab in TABS else "home")
+        last_tab = FORMER_TABS.get(self.preferences.tab, self.preferences.tab)
+        self.open_tab(last_tab if last_tab in TABS else "home")
         self.every(POLL_SECONDS, self.run.poll)
         self.every(SAVE_SECONDS, self._save_state)
         self.run.subscribe(self._run_changed)
@@ -130,6 +128,11 @@ class TrainUI(RootWindow):
     @property
     def root(self) -> TrainUI:
         return self
+
+    @property
+    def message(self) -> ctk.CTkLabel:
+        """The label of the latest message."""
+        return self.banner.newest
 
     def open_tab(self, name: str) -> ctk.CTkFrame:
         if name not in self.tabs:
@@ -200,14 +203,7 @@ class TrainUI(RootWindow):
         self.bottom_bar.control.resume()
 
     def show_message(self, text: str, kind: MessageKind = "info") -> None:
-        colours: dict[MessageKind, Pair] = {"info": Theme.text, "warning": Theme.warning, "error": Theme.error}
-        self.message.configure(text=with_labels(visible_text(text)), text_color=colours[kind])
-        self.banner.grid(row=3, column=0, sticky="ew", padx=14, pady=(0, 6))
-        if self._message_timer is not None:
-            self.after_cancel(self._message_timer)
-            self._message_timer = None
-        if kind == "info":
-            self._message_timer = self.after(INFO_MS, self.banner.grid_remove)
+        self.banner.show(with_labels(visible_text(text)), kind)
 
     def set_show_all(self, show_all: bool) -> None:
         """Show all settings, or only the basic ones."""
@@ -282,18 +278,9 @@ class TrainUI(RootWindow):
         self.content.grid(row=2, column=0, sticky="nsew", padx=8)
         self.content.grid_columnconfigure(0, weight=1)
         self.content.grid_rowconfigure(0, weight=1)
-        self._build_banner()
+        self.banner = Notices(self, self, self.content)
         self.bottom_bar = BottomBar(self, self)
-        self.bottom_bar.grid(row=4, column=0, sticky="ew")
-
-    def _build_banner(self) -> None:
-        self.banner = ctk.CTkFrame(self, border_width=1, border_color=Theme.border)
-        self.banner.grid_columnconfigure(0, weight=1)
-        self.message = ctk.CTkLabel(self.banner, text="", font=self.theme.font(), anchor="w", justify="left")
-        self.message.grid(row=0, column=0, sticky="ew", padx=12, pady=6)
-        wrap_to(self.banner, self.message, self.theme, taken=112)
-        close = ctk.CTkButton(self.banner, text="Close", width=60, height=26, command=self.banner.grid_remove)
-        close.grid(row=0, column=1, padx=8, pady=6)
+        self.bottom_bar.grid(row=3, column=0, sticky="ew")
 
     def _bind_keys(self) -> None:
         command = self._command_key()
@@ -399,7 +386,7 @@ def tab_of(path: str) -> str:
     """The name of the tab that has the field of a setting."""
     generic = generic_path(path)
     if generic.startswith("concepts"):
-        return "concepts"
+        return "dataset"
     info = settings_by_path().get(generic)
     if info is None:
         return "general"

@@ -50,6 +50,8 @@ def press(widget: tkinter.Misc) -> None:
         return
     if isinstance(widget, ctk.CTkOptionMenu):
         widget._open_dropdown_menu()
+        if widget.get() in widget.cget("values"):
+            widget._dropdown_menu.activate(widget.cget("values").index(widget.get()))
     elif isinstance(widget, (ctk.CTkSwitch, ctk.CTkCheckBox)):
         widget.toggle()
     elif isinstance(widget, (ctk.CTkButton, ctk.CTkRadioButton)):

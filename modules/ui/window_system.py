@@ -15,6 +15,12 @@ def bind_menu(widget: tkinter.Misc, open_menu: Callable[[tkinter.Event], object]
         widget.bind(sequence, open_menu, add="+")
 
 
+def wheel_events(widget: tkinter.Misc) -> tuple[str, ...]:
+    """The events of the mouse wheel: on X11 before Tk 9 it is two buttons."""
+    is_buttons = _system_of(widget) == "x11" and tkinter.TkVersion < 9
+    return ("<Button-4>", "<Button-5>") if is_buttons else ("<MouseWheel>",)
+
+
 def wheel_notches(event: tkinter.Event) -> float:
     """How far the wheel was turned away from the user, in notches, from a <MouseWheel> event."""
     is_in_lines = _system_of(event.widget) == "aqua" and tkinter.TkVersion < 9

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from modules.weights.blocks import keep_in_place, repeated_blocks, swapped_blocks
 from modules.weights.device_memory import free_memory
 from modules.weights.errors import WeightsError, loading_reason
 from modules.weights.hub_models import download_folder
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from modules.config.ModelConfig import ModelConfig
     from modules.families.Family import Family
+    from modules.weights.BlockSwap import BlockSwap
     from modules.weights.libraries import Model
 
     class SingleFilePipeline(DiffusionPipeline, FromSingleFileMixin):
@@ -68,6 +70,8 @@ class BaseModel:
         self.device = device
         self._lock = threading.RLock()
         self._quantized: set[str] = set()
+        self.num_swapped = config.blocks_to_swap or 0  # blocks of each denoiser that stay in system memory
+        self.swaps: dict[str, BlockSwap] = {}  # of the denoisers whose blocks are swapped
         self._loading_turn = loading_turn
         self._pipeline_class = import_pipeline(family.pipeline)
         self.is_single_file = info.kind == "single_file"
@@ -124,6 +128,8 @@ class BaseModel:
                     self.pipe = self._new_pipe()
                 for name in names if on_device else ():
                     if hasattr(self.module(name), "parameters"):
+                        for block in self._swapped(name).values():
+                            keep_in_place(block)
                         self._quantize(name)
                         self._move(name, self.device)
 
@@ -134,8 +140,26 @@ class BaseModel:
     def _quantize(self, name: str) -> None:
         quantization = quantization_of(self.family, name, self.config)
         if quantization != "none" and name not in self._quantized and name not in self.stored_quantized:
-            quantize_layers(self.family, name, self.module(name), quantization, self.device)
+            swapped = tuple(f"{block}." for block in self._swapped(name))
+            quantize_layers(self.family, name, self.module(name), quantization, self.device, swapped)
             self._quantized.add(name)
+
+    def _swapped(self, name: str) -> dict[str, nn.Module]:
+        is_swapped = self.num_swapped and name in self.family.denoisers
+        return swapped_blocks(self.family, self.module(name), self.num_swapped) if is_swapped else {}
+
+    def swap_blocks(self, name: str) -> str:
+        """Begins to swap blocks of a denoiser that is on the device; returns a sentence that says how many.
+
+        Call it after adding adapters, which stay on the device.
+        """
+        from modules.weights.BlockSwap import BlockSwap
+        from modules.weights.transfers import transfers_to
+
+        blocks = self._swapped(name)
+        self.swaps[name] = BlockSwap(list(blocks.values()), self.device, transfers_to(self.device))
+        total = len(repeated_blocks(self.family, self.module(name)))
+        return f"Swapping {len(blocks)} of the {total} blocks of the {name} between system memory and the device"
 
     def release(self, *names: str) -> None:
         """Frees the device memory of components; components of a folder are unloaded completely."""
@@ -166,8 +190,8 @@ class BaseModel:
                     self.release(*absent)
 
     @contextlib.contextmanager
-    def replaced(self, modules: Mapping[str, nn.Module]) -> Iterator[None]:
-        """Inside, `modules` take the place of these components."""
+    def replaced(self, modules: Mapping[str, Any]) -> Iterator[None]:
+        """Inside, `modules` take the place of these components; None for one that the pipeline is to lack."""
         with self._lock:
             own = {name: self.module(name) for name in modules}
             self._put(modules)
@@ -176,7 +200,7 @@ class BaseModel:
             finally:
                 self._put(own)
 
-    def _put(self, modules: Mapping[str, nn.Module]) -> None:
+    def _put(self, modules: Mapping[str, Any]) -> None:
         if self.is_single_file:
             for name, module in modules.items():
                 setattr(self.pipe, name, module)

@@ -28,6 +28,15 @@ def _is_out_of_cpu_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or "can't allocate memory" in str(error)  # a plain RuntimeError of torch
 
 
+def free_bytes(device: torch.device) -> int | None:
+    """The memory that no process uses on a GPU; None for other devices."""
+    if device.type != "cuda":
+        return None
+    import torch
+
+    return torch.cuda.mem_get_info(device)[0]
+
+
 def free_memory(device: torch.device) -> None:
     """Releases the memory that torch has cached on the device; can be called from any thread."""
     if device.type != "cuda":

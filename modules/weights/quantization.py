@@ -41,10 +41,17 @@ def quantizable_layers(family: Family, component: str, module: nn.Module) -> lis
     ]
 
 
-def quantize_layers(family: Family, component: str, module: nn.Module, quantization: str, device: torch.device) -> None:
+def quantize_layers(
+    family: Family,
+    component: str,
+    module: nn.Module,
+    quantization: str,
+    device: torch.device,
+    on_cpu: tuple[str, ...] = (),
+) -> None:
     """Replaces the layers by quantized ones on `device`, one at a time: the device never holds the unquantized model.
 
-    The other layers stay where they are.
+    The other layers stay where they are. on_cpu: starts of the names of layers that are on the CPU afterwards.
     """
     from torch import nn
 
@@ -53,4 +60,5 @@ def quantize_layers(family: Family, component: str, module: nn.Module, quantizat
     for name in quantizable_layers(family, component, module):
         layer = module.get_submodule(name)
         assert isinstance(layer, nn.Linear)  # as `quantizable_layers` says
-        module.set_submodule(name, QuantizedLinear.of(layer, quantization, device).eval())
+        quantized = QuantizedLinear.of(layer, quantization, device).eval()
+        module.set_submodule(name, quantized.cpu() if name.startswith(on_cpu) else quantized)

@@ -40,17 +40,18 @@ def test_the_settings_know_which_families_have_a_signal_to_noise_ratio():
         (
             "loss.mse",
             {"loss": {"mse": 0}},
-            "loss.mse, loss.mae and loss.huber are all 0: nothing would be learnt; set loss.mse to 1.",
+            "loss.mse, loss.mae, loss.huber, loss.smooth_l1 and loss.log_cosh are all 0: nothing would be learnt; set "
+            "loss.mse to 1.",
         ),
         (
             "loss.weighting",
             {"loss": {"weighting": "min_snr_gamma"}, "family": "sd3"},
-            "loss.weighting min_snr_gamma is not for sd3: use constant or cosmap or sigma_sqrt.",
+            "loss.weighting min_snr_gamma is not for sd3: use constant or cosmap or sigma or sigma_sqrt.",
         ),
         (
             "loss.weighting",
             {"loss": {"weighting": "cosmap"}, "family": "sdxl"},
-            "loss.weighting cosmap is not for sdxl: use constant or debiased or min_snr_gamma.",
+            "loss.weighting cosmap is not for sdxl: use constant or debiased or min_snr_gamma or p2.",
         ),
         (
             "loss.prior_by_frozen_model",
@@ -81,6 +82,7 @@ def test_regularising_towards_the_model_without_such_pictures_is_worth_a_warning
     "settings",
     [
         {"loss": {"weighting": "debiased", "mse": 0.5, "huber": 0.5, "huber_schedule": "snr"}},
+        {"loss": {"mse": 0, "log_cosh": 1.0}},
         {"loss": {"weighting": "sigma_sqrt"}, "family": "sd3", "diffusion": {"timesteps": "family"}},
         {"model": {"base": "a", "zero_terminal_snr": True, "prediction_type": "v_prediction"}},
         {"loss": {"masked_training": True, "masked_prior_preservation_weight": 1.0}},

@@ -7,6 +7,8 @@ import pytest
 from modules.config.batch_size import global_batch, learning_rate_factor
 from modules.config.errors import ConfigError
 from modules.config.files import config_from_values
+from modules.config.image_sizes import sample_size
+from modules.config.methods import METHODS
 from modules.config.presets import (
     GPU_COUNTS,
     MEMORY_SIZES,
@@ -89,6 +91,24 @@ def test_on_several_gpus_a_run_goes_through_as_many_pictures(name, num_gpus):
             if one.max_steps:
                 seen = several.max_steps * global_batch(several, num_gpus)
                 assert 0 <= seen - one.max_steps * global_batch(one, 1) < global_batch(several, num_gpus)
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_a_preset_samples_by_itself_at_the_size_it_trains_at_with_prompts_from_captions(name):
+    config = config_of(name)
+    if not METHODS[config.method].uses_denoiser:  # captions play no part in training an autoencoder
+        assert not config.sampling.makes_samples
+        return
+    sampling = config.sampling
+    assert (sampling.every, sampling.unit, sampling.at_end) == (250, "steps", True)
+    assert {(sample.prompt, sample.width, sample.height) for sample in sampling.samples} == {("", None, None)}
+    for memory in sizes_of(name):
+        smaller = config_of(variant_name(name, memory))
+        assert [(sample.prompt, sample.steps) for sample in smaller.sampling.samples] == [
+            (sample.prompt, sample.steps) for sample in sampling.samples
+        ]
+        sizes = [sample_size(sample, smaller.data.resolution) for sample in smaller.sampling.samples]
+        assert min(map(min, sizes)) >= config.data.resolution / 2
 
 
 def test_a_variant_lies_over_its_preset():

@@ -49,6 +49,10 @@ MISTAKES = [
     (["method=full", "model.text_encoder_quantization=nf4"], "model.text_encoder_quantization"),
     (["method=vae", "model.denoiser_quantization=float8"], "model.denoiser_quantization"),
     (["model.weight_dtype=float64", "model.denoiser_quantization=nf4"], "model.denoiser_quantization"),
+    (["method=full", "model.blocks_to_swap=4"], "model.blocks_to_swap"),
+    (["model.blocks_to_swap=4"], "model.gradient_checkpointing"),
+    (["model.blocks_to_swap="], "model.gradient_checkpointing"),
+    (["model.blocks_to_swap=4", "model.gradient_checkpointing=true", "model.compile=blocks"], "model.compile"),
     (["denoiser.stop_unit=steps"], "denoiser.stop_after"),
     (["denoiser.stop_unit=steps", "denoiser.stop_after=1.5"], "denoiser.stop_after"),
     (["method=embedding"], "embeddings"),
@@ -170,6 +174,18 @@ FSDP = ("enable_multi_gpu=true", "distributed_strategy=fsdp")
             "text_encoder.train ON: only the denoiser can be sharded; "
             "switch it off, or use ddp.",
         ),
+        (
+            ["family=cogview4"],
+            "family 'cogview4' ON: ranks may need different numbers of passes for their texts; use ddp.",
+        ),
+        (
+            ["family=flux2_klein", "concepts.0.reference_folder=before"],
+            "concepts.0.reference_folder ON: ranks may need different numbers of passes for their references; use ddp.",
+        ),
+        (
+            ["model.blocks_to_swap=4", "model.gradient_checkpointing=true"],
+            "model.blocks_to_swap 4 ON: sharded blocks can't be swapped; set it to 0, or use ddp.",
+        ),
         (["model.compile=blocks"], "model.compile blocks ON: sharded blocks can't be compiled; set it to off."),
         (
             ["model.denoiser_quantization=nf4"],
@@ -250,7 +266,7 @@ def test_a_remedy_removes_its_problem_and_makes_no_new_one():
 
 def test_every_problem_can_be_said_without_the_names_of_settings():
     names = re.compile(r"(?<!-)\b(?:[a-z]+_[a-z_]+|[a-z_]+\.[a-z0-9_.]+[a-z])\b")
-    values = {"schedule_free", "lion_8bit", "adamw_8bit", "v_prediction"}
+    values = {"schedule_free", "lion_8bit", "adamw_8bit", "v_prediction", "torch.compile"}
     for overrides, _ in [*MISTAKES, *DOUBTS]:
         for problem in find_problems(good_config(*overrides)):
             said = with_labels(problem.message, problem.path)

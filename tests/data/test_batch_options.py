@@ -94,6 +94,15 @@ def test_random_offset_noise_is_at_most_as_strong(make_source):
     assert len(ratio[:, 0].round(decimals=3).unique()) == 3
 
 
+def test_multires_noise_adds_large_areas_and_keeps_the_variance(make_source):
+    plain, noise = batch_of(make_source()).noise, batch_of(make_source({"multires_noise_iterations": 6})).noise
+    torch.testing.assert_close(noise.std((1, 2, 3)), plain.std((1, 2, 3)))
+    means = [torch.nn.functional.avg_pool2d(values, 4).std() for values in (plain, noise)]  # of 4 x 4 cells
+    assert means[1] > 1.05 * means[0]
+    stronger = batch_of(make_source({"multires_noise_iterations": 6, "multires_noise_discount": 0.8})).noise
+    assert torch.nn.functional.avg_pool2d(stronger, 4).std() > 1.5 * means[0]
+
+
 def test_input_noise_is_the_noise_and_a_little_of_its_own(make_source):
     batch = batch_of(make_source({"input_perturbation": 0.1}))
     assert torch.equal(batch.noise, batch_of(make_source()).noise)
@@ -138,7 +147,7 @@ def test_dropped_captions_are_marked_where_their_conditioning_is_zero(make_sourc
 
 def test_a_sample_has_the_same_draws_in_every_batch(make_source):
     source = make_source(
-        {"offset_noise": 0.1, "offset_noise_random": True, "input_perturbation": 0.1},
+        {"offset_noise": 0.1, "offset_noise_random": True, "multires_noise_iterations": 4, "input_perturbation": 0.1},
         {"masked_training": True, "unmasked_probability": 0.0},
     )
     together, alone = batch_of(source, *SAMPLES, epoch=3), batch_of(source, SAMPLES[0], epoch=3)

@@ -195,7 +195,7 @@ def test_a_concept_without_pictures_is_named(tmp_path):
 
 def test_a_concept_whose_pictures_are_all_bad_is_named(tmp_path):
     (tmp_path / "text.jpg").write_text("I am a text")
-    with pytest.raises(DataError, match=r"concepts\.0\.path .*none of its 1 images can be read \(text\.jpg: it is"):
+    with pytest.raises(DataError, match=r"concepts\.0\.path .*none of its 1 image can be read \(text\.jpg: it is"):
         scan([concept(tmp_path)])
 
 

@@ -136,7 +136,7 @@ def test_masks_that_nobody_asked_for_are_counted(picture_folder):
     write_mask(folder / "001_mask.png", (48, 32))
     config = TrainConfig()
     warning = unused_masks_warning(config, prepare(folder, masked=False)[0])
-    assert warning.startswith("2 images are skipped because their names")
+    assert warning.startswith("2 images are skipped as masks because of their names")
     config.loss.masked_training = True
     assert unused_masks_warning(config, prepare(folder)[0]) is None
 

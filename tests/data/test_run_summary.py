@@ -39,7 +39,9 @@ def text_of(values, label, num_ranks=1):
 def test_pictures_steps_and_batch_are_those_of_the_plan(values):
     assert text_of(values, "Images") == "5"
     assert text_of(values, "Steps") == "9 (3 epochs of 10 samples, 3 steps each)"
-    assert text_of(values, "Batch") == "2 per device x 1 devices x 2 accumulation = 4"
+    capped = text_of({**values, "max_steps": 4}, "Steps")
+    assert capped == "4 of 9, limited by max_steps (3 epochs of 10 samples, 3 steps each)"
+    assert text_of(values, "Batch") == "2 per device x 1 device x 2 accumulation = 4"
     assert "64x64: 3" in text_of(values, "Buckets")
 
 

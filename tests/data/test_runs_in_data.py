@@ -160,11 +160,11 @@ def test_everything_that_counts_or_shows_images_leaves_out_the_same(config, fold
     assert count_pictures(config, lambda: True) == (4, ())
     found = find_pictures(config.concepts[0], 0, outputs=Outputs.of(config))
     assert (len(found.paths), found.num_of_runs) == (4, 6)
-    assert ConceptCard(config.concepts[0], found).counts == "4 images, 6 written by runs are skipped"
+    assert ConceptCard(config.concepts[0], found).counts == "4 images, 6 written by runs left out"
     health = check_health(config)
     assert health.num_pictures == 4
     assert {finding.kind for finding in health.findings} == {"run_images"}
-    told = [f"3 images of the run folder {folder / name} are left out." for name in ("earlier", "run")]
+    told = [f"3 images of the run folder {folder / name} will be left out." for name in ("earlier", "run")]
     assert [finding.message for finding in health.findings] == told
     assert list(image_warnings(config, dataset, learns_captions=True)) == told
     lines = [line.partition(":") for line in summarize(config).splitlines()]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from diffusers.training_utils import compute_loss_weighting_for_sd3
 
-from modules.diffusion.loss_weights import cosmap, debiased_estimation, min_snr_gamma, sigma_sqrt
+from modules.diffusion.loss_weights import cosmap, debiased_estimation, debiased_of_v, min_snr_gamma, p2, sigma_sqrt
 
 SNR = torch.tensor([1e-3, 0.5, 4.9, 5.0, 5.1, 1e4])
 SIGMA = torch.tensor([0.001, 0.25, 0.5, 0.9, 1.0])
@@ -25,7 +25,23 @@ def test_debiased_estimation_weighs_by_the_root_of_the_noise_to_signal_ratio():
     assert debiased_estimation(SNR, "epsilon").tolist() == pytest.approx([snr**-0.5 for snr in SNR.tolist()])
 
 
-@pytest.mark.parametrize("weight", [debiased_estimation, lambda *given: min_snr_gamma(given[0], 5.0, given[1])])
+def test_p2_weighs_little_noise_less():
+    assert p2(SNR, 0.5, "epsilon").tolist() == pytest.approx([(1 + snr) ** -0.5 for snr in SNR.tolist()])
+
+
+def test_debiased_estimation_of_v_by_other_programs():
+    assert debiased_of_v(SNR, "onetrainer").tolist() == pytest.approx([(snr + 1) ** -0.5 for snr in SNR.tolist()])
+    assert debiased_of_v(SNR, "kohya").tolist() == pytest.approx([1 / (snr + 1) for snr in SNR.tolist()])
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        debiased_estimation,
+        lambda snr, kind: min_snr_gamma(snr, 5.0, kind),
+        lambda snr, kind: p2(snr, 0.5, kind),
+    ],
+)
 def test_epsilon_and_v_weigh_the_same_mistake_alike(weight):
     # x0 from epsilon is (x - sqrt(1 - a) epsilon) / sqrt(a), from v sqrt(a) x - sqrt(1 - a) v
     alpha = SNR / (SNR + 1)

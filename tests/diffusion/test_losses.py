@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from modules.diffusion.losses import LossMix, huber_delta, masked_mean, pseudo_huber
+from modules.diffusion.losses import LossMix, huber_delta, log_cosh, masked_mean, pseudo_huber
 
 PREDICTION = torch.tensor([[0.0, 0.5], [2.0, -3.0]]).view(2, 1, 1, 2)
 TARGET = torch.zeros(2, 1, 1, 2)
@@ -22,7 +22,8 @@ def test_the_shares_add():
     difference = PREDICTION - TARGET
     huber = pseudo_huber(difference, DELTA.view(2, 1, 1, 1))
     expected = 0.5 * difference**2 + 0.25 * difference.abs() + 2.0 * huber
-    torch.testing.assert_close(LossMix(0.5, 0.25, 2.0).error(PREDICTION, TARGET, DELTA), expected)
+    expected += 0.75 * huber / DELTA.view(2, 1, 1, 1) + 0.5 * log_cosh(difference)
+    torch.testing.assert_close(LossMix(0.5, 0.25, 2.0, 0.75, 0.5).error(PREDICTION, TARGET, DELTA), expected)
     torch.testing.assert_close(LossMix(0.0, 1.0).error(PREDICTION, TARGET), difference.abs())
 
 
@@ -48,6 +49,13 @@ def test_huber_is_squared_near_zero_and_absolute_far_away():
     assert pseudo_huber(small, delta).item() == pytest.approx(small.item() ** 2, rel=1e-2)
     assert pseudo_huber(large, delta).item() == pytest.approx(2 * 0.1 * 1e3, rel=1e-3)
     assert pseudo_huber(torch.tensor(0.3), delta).item() == pytest.approx(0.2 * (math.sqrt(0.09 + 0.01) - 0.1))
+
+
+def test_log_cosh_is_its_formula_and_stays_finite():
+    difference = torch.tensor([-3.0, -0.5, 0.0, 0.5, 3.0])
+    expected = [math.log(math.cosh(value)) for value in difference.tolist()]
+    assert log_cosh(difference).tolist() == pytest.approx(expected, abs=1e-6)
+    assert log_cosh(torch.tensor(-1e3)).item() == pytest.approx(1e3 - math.log(2))
 
 
 def test_the_threshold_of_huber_follows_its_schedule():

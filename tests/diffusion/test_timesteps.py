@@ -18,7 +18,9 @@ from modules.diffusion.timesteps import (
     ResolutionShift,
     TimestepDistribution,
     beta,
+    cosmap,
     logit_normal,
+    mode,
     resolution_shift,
     shifted,
     sigmoid,
@@ -75,9 +77,31 @@ def test_the_beta_distribution_is_that_of_scipy(a, b):
     np.testing.assert_allclose(sampled(beta(a, b))[::100], stats.beta(a, b).ppf(GRID[::100]), rtol=1e-9)
 
 
+@pytest.mark.parametrize("scale", [-1.0, 0.0, 1.29, 1.75])
+def test_mode_sampling_is_that_of_diffusers(scale):
+    torch.manual_seed(0)
+    theirs = compute_density_for_timestep_sampling("mode", 50000, mode_scale=scale).numpy()
+    assert stats.ks_2samp(sampled(mode(scale)), theirs).statistic < 0.01
+
+
+def test_cosmap_has_the_density_of_its_paper():
+    cdf = (2 / math.pi) * np.arctan(GRID / (1 - GRID))  # the integral of 2 / (pi (1 - 2 t + 2 t^2))
+    np.testing.assert_allclose([cosmap(u) for u in cdf[::100]], GRID[::100], rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     "inverse_cdf",
-    [logit_normal(0, 1), logit_normal(10, 10), logit_normal(-10, 10), sigmoid(50, 1), sigmoid(-50, 0), beta(0.01, 100)],
+    [
+        logit_normal(0, 1),
+        logit_normal(10, 10),
+        logit_normal(-10, 10),
+        sigmoid(50, 1),
+        sigmoid(-50, 0),
+        beta(0.01, 100),
+        mode(-1.0),
+        mode(1.75),
+        cosmap,
+    ],
 )
 def test_the_ends_of_the_draws_stay_in_range_and_in_order(inverse_cdf):
     draws = [0.0, 2.0**-53, 1e-6, 0.3, 0.7, 1 - 1e-6, 1 - 2.0**-53]
@@ -169,6 +193,8 @@ def test_the_models_own_timesteps_are_those_its_makers_trained():
         ({"timesteps": "logit_normal", "logit_normal_mean": 0.5, "logit_normal_std": 2.0}, logit_normal(0.5, 2.0)(0.3)),
         ({"timesteps": "sigmoid", "sigmoid_slope": 4.0, "sigmoid_centre": 0.2}, sigmoid(4.0, 0.2)(0.3)),
         ({"timesteps": "beta", "beta_alpha": 3.0, "beta_beta": 0.5}, beta(3.0, 0.5)(0.3)),
+        ({"timesteps": "mode", "mode_scale": -0.5}, mode(-0.5)(0.3)),
+        ({"timesteps": "cosmap"}, cosmap(0.3)),
         ({"shift_by": "factor", "shift": 2.0}, shifted(0.3, 2.0)),
         ({"shift_by": "resolution"}, shifted(0.3, math.exp(1.15))),
         ({"min_timestep": 200, "max_timestep": 700}, 0.2 + 0.5 * 0.3),

@@ -15,9 +15,11 @@ import diffusers
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from modules.config.ModelConfig import ModelConfig
 from modules.config.SampleConfig import SampleConfig
+from modules.data.images import to_array
 from modules.data.TensorCache import TensorCache
 from modules.families.conditioning import encode_records, encode_text, is_unconditional_zero
 from modules.families.Family import Family
@@ -27,6 +29,7 @@ from modules.families.registry import FAMILIES, adapt_denoisers, family_of_pipel
 from modules.families.TextEncoding import collate_text
 from modules.methods.parts import prepare_for_training, trained_in
 from modules.methods.registry import METHODS
+from modules.trainer.SamplePrompts import SamplePrompts
 from modules.trainer.sampling import generate_images, image_requests
 from modules.weights.BaseModel import BaseModel
 from tests.support.prepared import prepared
@@ -84,10 +87,11 @@ class Case:
         """What `spied_sampling` sees of the first prompt."""
         return spied_sampling(self, PROMPTS[0])
 
-    def predict(self, noised, timestep, text, pipe=None):
+    def predict(self, noised, timestep, text, pipe=None, references=None):
         """Of pictures that were not cut and have the size in which they are made, as a pipeline takes it."""
+        sizes = self.sizes(noised)
         with torch.no_grad():
-            return predict(self.family, pipe or self.pipe, noised, timestep, text, self.sizes(noised))
+            return predict(self.family, pipe or self.pipe, noised, timestep, text, sizes, references=references)
 
     def sizes(self, latents):
         return torch.tensor([[self.height, self.width, 0, 0, self.height, self.width]]).float().repeat(len(latents), 1)
@@ -98,9 +102,21 @@ class Case:
     def objective(self):
         return objective_of(self.family, self.pipe.scheduler.config)
 
+    def reference_images(self):
+        """One for a model that takes one, else two, of unlike sizes that the pipeline keeps."""
+        sizes = [(64, 96), (128, 64)][: self.family.max_references]
+        colors = np.random.default_rng(4)
+        return [Image.fromarray(colors.integers(0, 255, (h, w, 3), np.uint8)) for w, h in sizes]
+
+    def reference_latents(self):
+        with torch.no_grad():
+            pixels = [torch.from_numpy(to_array(image))[None] for image in self.reference_images()]
+            return [encode_pixels(self.family, self.pipe.vae, one)[0] for one in pixels]
+
     def make_picture(self, pipe, **arguments):
         """[B, 3, H, W] in [0, 1] of a plain call of the pipeline, without guidance."""
         arguments = {
+            "max_area": self.width * self.height,
             **self.family.text.options,
             **self.family.call_options,
             "width": self.width,
@@ -139,7 +155,7 @@ def no_guidance(pipe):
     return 0.0 if getattr(pipe, "do_classifier_free_guidance", False) else 1.0
 
 
-def spied_sampling(case, prompt):
+def spied_sampling(case, prompt, **arguments):
     """A pipeline's picture and latents, and each (prediction, timestep, latents) that its scheduler was given."""
     pipe = case.fresh_pipe()
     if case.family.objective == "ddpm":
@@ -160,7 +176,7 @@ def spied_sampling(case, prompt):
         return result
 
     pipe.scheduler.step = spy
-    picture = case.make_picture(pipe, prompt=[prompt])
+    picture = case.make_picture(pipe, prompt=[prompt], **arguments)
     return picture, latents[-1], calls
 
 
@@ -225,6 +241,30 @@ def test_our_prediction_is_what_the_pipeline_feeds_its_scheduler(case):
     for prediction, timestep, latents in calls:
         ours = case.predict(latents, timestep.reshape(1), text)
         assert largest_difference(ours, prediction) == 0.0
+
+
+def test_our_prediction_with_reference_images_is_the_pipelines(case):
+    if not case.family.max_references:
+        pytest.skip("takes no reference images")
+    _, _, calls = spied_sampling(case, PROMPTS[0], image=case.reference_images())
+    text = collate_text(case.family.text, case.records()[:1])
+    for prediction, timestep, latents in calls:
+        ours = case.predict(latents, timestep.reshape(1), text, references=[case.reference_latents()])
+        assert largest_difference(ours, prediction) <= 1e-6
+        assert largest_difference(case.predict(latents, timestep.reshape(1), text), prediction) > 1e-4
+
+
+def test_rows_with_other_references_or_none_equal_single_predictions(case):
+    if not case.family.max_references:
+        pytest.skip("takes no reference images")
+    noised, timestep, _ = noised_pair(case)
+    for references in ([case.reference_latents(), []], [case.reference_latents()[:1], case.reference_latents()[-1:]]):
+        together = case.predict(noised, timestep, case.text(), references=references)
+        for row in range(2):
+            text = collate_text(case.family.text, case.records()[row : row + 1])
+            one = slice(row, row + 1)
+            alone = case.predict(noised[one], timestep[one], text, references=references[one])
+            assert largest_difference(together[one], alone) <= 2e-6
 
 
 def test_our_decoding_is_the_pipelines(case):
@@ -296,6 +336,35 @@ def test_training_mode_and_gradient_checkpointing_change_no_prediction(case):
     assert largest_difference(trained, case.plain_prediction) == 0.0
 
 
+def test_swapped_blocks_give_the_gradients_of_resident_ones(case):
+    if "lora" not in case.family.methods:
+        pytest.skip("its weights train themselves, so that none can be swapped")
+
+    def gradients(count):
+        settings = {"gradient_checkpointing": True, "channels_last": False, "blocks_to_swap": count}
+        torch.manual_seed(2)  # of the adapters
+        base, config = prepared(case.folder, "lora", case.family.name, model=settings, lora={"targets": "linear"})
+        shake(base, config)
+        for name in case.family.denoisers:
+            for param in base.module(name).parameters():
+                param.data = param.data.clone()  # aligned as in a slot: results depend on it in the last bit
+            if count:
+                base.swap_blocks(name)
+        noised, timestep, _ = noised_pair(case)
+        found = []
+        for _ in range(2):
+            inputs = (noised, timestep, case.text(), case.sizes(noised))
+            predict(case.family, base.pipe, *inputs).square().sum().backward()
+            denoisers = [base.module(name) for name in case.family.denoisers]
+            found += [p.grad for module in denoisers for p in module.parameters() if p.grad is not None]
+        return base, found
+
+    base, swapped = gradients(1000)
+    assert all(swap.on_device for swap in base.swaps.values())
+    for one, other in zip(swapped, gradients(0)[1], strict=True):
+        assert torch.equal(one, other)
+
+
 def test_the_prediction_heeds_prompt_and_timestep(case):
     noised, timestep, _ = noised_pair(case)
     text = case.text()
@@ -359,6 +428,19 @@ def test_the_products_own_sampling_makes_pictures_with_guidance_and_otherwise_de
         assert one.shape == (case.height, case.width, 3)
         assert np.abs(one - other).max() <= 2  # rounding, of 255
     assert np.abs(together[0] - together[1]).max() > 2
+
+
+def test_samples_are_the_same_with_prompts_encoded_before_and_no_text_encoder_loaded(case):
+    sample = SampleConfig(prompt=PROMPTS[0], negative_prompt="the sky", width=case.width, height=case.height, steps=2)
+    requests = image_requests(sample)
+    base = BaseModel(case.family, ModelConfig(base=case.folder, channels_last=False), torch.device("cpu"))
+    prompts = SamplePrompts(base)
+    prompts.encode([requests])
+    with prompts.pipeline() as pipe:
+        assert not any(getattr(pipe, name) for name in case.family.text.encoders)
+        ((_, image),) = generate_images(pipe, requests, 1)
+    ((_, expected),) = generate_images(case.fresh_pipe(), requests, 1)
+    assert np.abs(np.asarray(image, int) - np.asarray(expected, int)).max() <= 2  # rounding, of 255
 
 
 def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_is_given(case):

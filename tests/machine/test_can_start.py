@@ -46,7 +46,7 @@ def test_nccl_without_gpus_is_a_warning():
     [
         (2, False, 64, []),
         (8, False, 64, [(False, "8 ranks share 2 CPU cores and wait for each other; use 2.")]),
-        (1000, False, None, [(False, "1000 ranks share 2 CPU cores and wait for each other; use 2.")]),
+        (1000, False, None, [(False, "1,000 ranks share 2 CPU cores and wait for each other; use 2.")]),
         (1000, False, 64, [(True, "the ranks need at least 429 GB of memory and this machine has 68.7 GB; use 2.")]),
         # with gloo ranks may share GPUs
         (16, True, 64, []),

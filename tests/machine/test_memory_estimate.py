@@ -13,7 +13,14 @@ from modules.config.presets import (
     variant_name,
     why_not_offered,
 )
-from modules.machine.memory_estimate import ARCHITECTURES, GIB, SYSTEM_BYTES, estimate_memory, least_rank_bytes
+from modules.machine.memory_estimate import (
+    ARCHITECTURES,
+    GIB,
+    SYSTEM_BYTES,
+    blocks_to_swap,
+    estimate_memory,
+    least_rank_bytes,
+)
 
 VARIANTS = [
     (preset.name, memory) for preset in list_presets() if has_variants(preset.name) for memory in MEMORY_SIZES
@@ -93,15 +100,43 @@ def test_quantized_layers_take_their_bytes_and_are_not_copied_by_autocast(quanti
     plain = estimate(**run, model=settings)
     memory = estimate(**run, model=settings | dict.fromkeys(names, quantization))
     denoiser = model.quantizable_denoiser * (4 + 2 - weight_bytes)
-    text = sum(model.quantizable_text) * (4 - weight_bytes)
+    text = sum(model.quantizable_text) * (4 - weight_bytes)  # encoded before the denoiser is loaded
     assert plain.weights - memory.weights == pytest.approx(denoiser)
     assert plain.caching - memory.caching == pytest.approx(text)
-    assert plain.sampling - memory.sampling == pytest.approx(denoiser + text)  # the text encoders are loaded again
+    assert plain.sampling - memory.sampling == pytest.approx(denoiser)
+
+
+def test_swapped_blocks_leave_room_for_two_of_them_on_the_gpu():
+    blocks = ARCHITECTURES["flux1"].blocks
+    run = {"family": "flux1", "batch_size": 1}
+    model = {"weight_dtype": "bfloat16", "gradient_checkpointing": True}
+    plain, half, every, automatic = (
+        estimate(**run, model={**model, "blocks_to_swap": count}).weights
+        for count in (0, (blocks.count + 1) // 2, 1000, None)
+    )
+    assert plain - every == pytest.approx((blocks.weights - 2 * blocks.largest) * 2)
+    assert plain - half == pytest.approx((blocks.weights * 29 / 57 - 2 * blocks.largest) * 2)
+    assert automatic == every  # the least it can need
+
+
+def test_as_many_blocks_are_swapped_as_a_gpu_lacks_room_for():
+    run = {"family": "flux1", "batch_size": 1, "data": {"resolution": 1024}}
+    model = {"weight_dtype": "bfloat16", "mixed_precision": "bf16", "gradient_checkpointing": True}
+    config = config_from_values({**run, "model": {**model, "blocks_to_swap": None}})
+
+    def peak(count):
+        return estimate(**run, model={**model, "blocks_to_swap": count}).peak
+
+    count = blocks_to_swap(config, 16 * GIB, 1)
+    assert peak(count) <= 16 * GIB < peak(count - 1)
+    assert blocks_to_swap(config, 80 * GIB, 1) == 0
+    assert blocks_to_swap(config, GIB, 1) == ARCHITECTURES["flux1"].blocks.count
 
 
 def test_of_a_family_of_unknown_size_nothing_is_claimed(monkeypatch):
     monkeypatch.setattr("modules.machine.memory_estimate.ARCHITECTURES", {})
     assert estimate(method="full") is None
+    assert blocks_to_swap(config_from_values({}), 0, 1) == 0
     assert least_rank_bytes(config_from_values({}), base_bytes=10**10) == least_rank_bytes(config_from_values({}))
 
 
@@ -179,7 +214,7 @@ def with_samples(num_ranks=None, samples=({},), sampling=None, **values):
 def test_a_picture_of_full_size_takes_more_than_the_training_of_a_lora_in_small_batches():
     without, memory = estimate(**SMALL_LORA), with_samples(**SMALL_LORA)
     adapter = 23_224_320  # of rank 16: its weights and two moments in float32
-    model = SDXL + 123_060_480 + 694_659_840 + 83_653_863
+    model = SDXL + 83_653_863  # with the VAE, which decodes
     decoding = 1024 * 1024 * 3 * 256 * 2  # in bfloat16
     assert memory.sampling == pytest.approx(model * 2 + adapter * (4 + 8) + decoding * 1.1 + 0.5 * GIB)
     assert memory.peak == memory.sampling > memory.training == without.peak
@@ -192,21 +227,32 @@ def test_samples_that_a_run_does_not_make_by_itself_are_not_counted():
         assert with_samples(sampling={"at_end": False, **sampling}).sampling > 0
 
 
+def test_the_prompts_of_samples_need_the_text_encoders_before_the_training_and_not_beside_the_denoiser():
+    vae = {"method": "vae", "family": "sd3", "model": {"weight_dtype": "bfloat16"}}
+    assert estimate(**vae).caching < GIB
+    assert with_samples(**vae).caching > (123_060_480 + 694_659_840 + 4_762_310_656) * 2
+    frozen = with_samples(**SMALL_LORA)
+    trained = with_samples(**SMALL_LORA, text_encoder={"train": True, "only": [1]})
+    assert trained.sampling - frozen.sampling > (123_060_480 + 694_659_840) * 2  # it trains, so that both stay
+
+
 def test_of_the_pictures_that_a_rank_makes_at_a_time_one_is_decoded():
     def held(num_ranks, counts, at_a_time, **model):
         samples = [{"count": count} for count in counts]
         settings = {**SMALL_LORA, "model": {**SMALL_LORA["model"], **model}}
         memory = with_samples(num_ranks, samples, {"batch_size": at_a_time}, **settings)
         tiny = with_samples(num_ranks, [{"width": 8, "height": 8}], {"batch_size": 1}, **settings)
-        return (memory.sampling - tiny.sampling) / 1.1 / 1024**2
+        return (memory.sampling - tiny.sampling) / 1024**2
 
-    decoder, denoiser = 3 * 256 * 2, 2 * 456
-    assert held(1, [1], 4) == pytest.approx(decoder, rel=1e-3)
-    assert held(1, [1, 2], 4) == pytest.approx(3 * denoiser, rel=1e-3)
-    assert held(1, [8, 1], 4) == pytest.approx(4 * denoiser, rel=1e-3)
-    assert held(4, [8, 1], 4) == pytest.approx(3 * denoiser, rel=1e-3)  # nine over four ranks
-    assert held(1, [8], 4, weight_dtype="float32") == pytest.approx(4 * 2 * denoiser, rel=1e-3)
-    assert held(1, [8], 4, weight_dtype="float32", mixed_precision="bf16") == pytest.approx(4 * denoiser, rel=1e-3)
+    def of_denoiser(num_images, value_bytes=2, weight_bytes=2):  # and no VAE, which `tiny` has
+        return pytest.approx(1.1 * num_images * value_bytes * 456 - 83_653_863 * weight_bytes / 1024**2, rel=1e-3)
+
+    assert held(1, [1], 4) == pytest.approx(1.1 * 3 * 256 * 2, rel=1e-3)
+    assert held(1, [1, 2], 4) == of_denoiser(3)
+    assert held(1, [8, 1], 4) == of_denoiser(4)
+    assert held(4, [8, 1], 4) == of_denoiser(3)  # nine over four ranks
+    assert held(1, [8], 4, weight_dtype="float32") == of_denoiser(4, 4, 4)
+    assert held(1, [8], 4, weight_dtype="float32", mixed_precision="bf16") == of_denoiser(4, 2, 4)
 
 
 def test_the_largest_picture_and_the_precision_decide_what_is_decoded():
@@ -230,8 +276,8 @@ def test_samples_from_an_average_in_half_precision_take_a_copy_of_what_trains():
     assert averaged.sampling - with_samples(**full, ema={"enabled": True, "sample": False}).sampling == UNET * 2
 
 
-def test_a_vae_that_trains_alone_is_joined_by_the_rest_of_the_model():
+def test_a_vae_that_trains_alone_is_joined_by_the_denoiser():
     memory = with_samples(method="vae", optimizer={"name": "sgd"}, model={"weight_dtype": "float32"})
-    vae, encoder = 83_653_863, 123_060_480
+    vae = 83_653_863
     decoding = 1024 * 1024 * 256 * 12
-    assert memory.sampling == pytest.approx((UNET + encoder + 2 * vae) * 4 + decoding * 1.1 + 0.5 * GIB)  # and momentum
+    assert memory.sampling == pytest.approx((UNET + 2 * vae) * 4 + decoding * 1.1 + 0.5 * GIB)  # and momentum

@@ -24,7 +24,7 @@ def test_it_says_what_it_finds_and_that_training_can_start(config, capsys):
     assert main(["--config", config]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "4 images"
-    assert lines[1].startswith("warning: 1 images have no caption")
+    assert lines[1].startswith("warning: 1 image has no caption")
     assert lines[2].strip().endswith("003.png")
 
 

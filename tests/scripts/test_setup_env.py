@@ -26,7 +26,7 @@ BASE = ["requirements.txt"]
 WITH_TESTS = ["requirements.txt", "requirements-test.txt"]
 SCRIPTS = REPOSITORY / "scripts"
 SETUP_FILES = [SCRIPTS / "setup_env.py", SCRIPTS / "__init__.py", *(SCRIPTS / "setup").glob("*.py")]
-START_SCRIPTS = ("start-multi-gpu.sh", "start-ui.sh", "scripts/train_distributed.sh")
+START_SCRIPTS = ("start-multi-gpu.sh", "start-ui.sh", "scripts/train_distributed.sh", "scripts/train_multigpu.sh")
 needs_posix = pytest.mark.skipif(os.name == "nt", reason="stands in for Python with a shell script")
 
 
@@ -355,7 +355,7 @@ def odd_checkout(tmp_path) -> Path:
         shutil.copy(REPOSITORY / name, root / name)
     shutil.copytree(REPOSITORY / "scripts" / "setup", root / "scripts" / "setup")
     (root / "requirements.txt").write_text("# nothing\n")
-    for name in ("start_multi_gpu.py", "train_ui.py", "train_distributed.py"):
+    for name in ("start_multi_gpu.py", "train_ui.py", "train_distributed.py", "train_multigpu.py"):
         (root / "scripts" / name).write_text(
             "import json, os, sys\nprint(json.dumps([sys.prefix, os.getcwd(), sys.argv[1:]]))\nsys.exit(7)\n"
         )

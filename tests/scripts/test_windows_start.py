@@ -1,4 +1,4 @@
-"""start-ui.bat and start-multi-gpu.bat, really run by Wine's cmd, with a stand-in for Python that says what it got.
+"""The batch files that start something, really run by Wine's cmd, with a stand-in for Python that says what it got.
 
 Wine's cmd is not the one of Windows: it takes percent signs away from what it has inserted for %~dp0 and %*, and has no
 %CMDCMDLINE%. So neither percent signs nor the pause after a double click can be tried here.
@@ -17,7 +17,7 @@ import pytest
 from tests.support.windows_program import telling_program
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-BATCH_FILES = ("start-ui.bat", "start-multi-gpu.bat", "scripts/start.bat")
+BATCH_FILES = ("start-ui.bat", "start-multi-gpu.bat", "scripts/start.bat", "scripts/train_multigpu.bat")
 TRAINING_CODE = 7
 
 needs_wine = pytest.mark.skipif(shutil.which("wine") is None, reason="wine runs batch files elsewhere than on Windows")
@@ -105,7 +105,11 @@ def tools(tmp_path) -> Path:
 @needs_wine
 @pytest.mark.parametrize(
     ("name", "setup", "script"),
-    [("start-multi-gpu.bat", "", "start_multi_gpu.py"), ("start-ui.bat", "--ui", "train_ui.py")],
+    [
+        ("start-multi-gpu.bat", "", "start_multi_gpu.py"),
+        ("start-ui.bat", "--ui", "train_ui.py"),
+        ("scripts/train_multigpu.bat", "", "train_multigpu.py"),
+    ],
 )
 def test_it_sets_up_then_hands_on_arguments_folder_and_exit_code(name, setup, script, start, tools, chorus, tmp_path):
     arguments = ["--config", "my & your!ü 'run'.yaml", 'say "x y"', "^caret (and) brackets^"]

@@ -25,7 +25,7 @@ TEXTS = {
     "str": ("", "a b", "29500", "~/pictures"),
 }
 LISTS = {  # tab -> list of parts that is edited there, and a part
-    "concepts": ("concepts", {"path": "elsewhere"}),
+    "dataset": ("concepts", {"path": "elsewhere"}),
     "sampling": ("sampling.samples", {"prompt": "a fox"}),
     "training": ("embeddings", {"placeholder": "new-word"}),
 }
@@ -134,7 +134,7 @@ class WindowActions:
         """Choose a concept or a prompt on the tab in front; a concept also in its window."""
         name = self._app.tab_bar.selected
         number = self._chance.randrange(3)
-        if name == "concepts" and number < len(self._app.tabs[name].cards.cards):
+        if name == "dataset" and number < len(self._app.tabs[name].cards.cards):
             self._app.tabs[name].cards.choose(number)
             if self._chance.random() < 0.5:
                 self._app.tabs[name].edit(number)

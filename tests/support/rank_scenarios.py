@@ -108,6 +108,25 @@ def train(
     return outcome(trainer)
 
 
+def train_by_flow_matching_trainer(make_runtime: MakeRuntime, config: str) -> dict[str, Any]:
+    """A training by FlowMatchingTrainer as a program of its own would use it, which makes its runtime itself."""
+    from modules.distributed.setup_distributed import setup_distributed
+    from modules.trainer.FlowMatchingTrainer import FlowMatchingTrainer
+
+    settings, told = load_config(config), Recorder()
+    _, rank, world_size = setup_distributed(settings)
+    refused = ""
+    try:
+        FlowMatchingTrainer(settings, 1 - rank, world_size)
+    except ValueError as error:
+        refused = str(error)
+    trainer = FlowMatchingTrainer(settings, rank, world_size, told)
+    trainer.run()
+    trainer.runtime.close()
+    losses = [step.loss for step in told.steps]
+    return {"losses": losses, "is_distributed": trainer.is_distributed, "refused": refused}
+
+
 def start(make_runtime: MakeRuntime, config: str, resume: bool = False) -> dict[str, Any]:
     """The result of starting a trainer."""
     trainer = WatchedTrainer(load_config(config), make_runtime(), resume)
@@ -155,8 +174,8 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def after_attaching(change: Callable[[BaseModel], None]) -> Iterator[None]:
     """Inside, a start applies `change` to the model after loading the trained components."""
 
-    def attach(config: TrainConfig, method: Method, base: BaseModel, parts: Mapping[str, Any], on_device: bool) -> None:
-        attach_method(config, method, base, parts, on_device)
+    def attach(config: TrainConfig, method: Method, base: BaseModel, parts: Mapping[str, Any], **options: Any) -> None:
+        attach_method(config, method, base, parts, **options)
         change(base)
 
     with patch("modules.trainer.prepare_run.attach_method", attach):

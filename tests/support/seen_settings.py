@@ -14,7 +14,7 @@ from modules.config.families import load_families
 from modules.launch.command_text import bash_line, commands_text
 from modules.machine.run_shape import shape_lines
 from modules.ui.cards.OwnImagesCard import OwnImagesCard
-from modules.ui.tabs.ConceptsTab import ConceptsTab
+from modules.ui.tabs.DatasetTab import DatasetTab
 from modules.ui.tabs.ModelTab import ModelTab, describe_parts
 from modules.ui.tabs.MultiGpuTab import MultiGpuTab
 from modules.ui.TrainUI import TrainUI
@@ -43,7 +43,7 @@ def settings_to_be_seen(app: TrainUI) -> Seen:
             shown = [path for path, field in form.fields.items() if field.editor.winfo_viewable()]
             yield f"fields on {form}", shown, [path for path in form.paths if form.is_field_shown(path)]
     tab = app.tabs[app.tab_bar.selected]
-    if isinstance(tab, ConceptsTab) and tab.cards.cards:
+    if isinstance(tab, DatasetTab) and tab.cards.cards:
         canvas = tab.cards.canvas
         drawn = {canvas.itemcget(item, "text") for item in canvas.find_all() if canvas.type(item) == "text"}
         yield "drawn concept", tab.cards.cards[0].title in drawn, True
@@ -97,7 +97,7 @@ def _own_images(app: TrainUI, card: OwnImagesCard) -> Seen:
             yield "folder on the start page", card.folder.cget("text"), paths[0] or "No folder chosen yet"
 
 
-def _concepts(app: TrainUI, tab: ConceptsTab) -> Seen:
+def _concepts(app: TrainUI, tab: DatasetTab) -> Seen:
     if tab._is_built:
         yield "concepts", [card.concept for card in tab.cards.cards], app.settings.get("concepts")
 
@@ -105,7 +105,7 @@ def _concepts(app: TrainUI, tab: ConceptsTab) -> Seen:
 def _prompts(app: TrainUI, prompts: PromptList) -> Seen:
     column = list(COLUMNS).index("prompt")
     shown = [prompts.tree.item(row, "values")[column] for row in prompts.tree.get_children()]
-    yield "prompts", shown, [one.prompt or "(from a caption)" for one in app.settings.get("sampling.samples")]
+    yield "prompts", shown, _prompts(app.settings.get("sampling.samples"))
 
 
 def _devices(app: TrainUI, tab: MultiGpuTab) -> Seen:
@@ -156,9 +156,19 @@ LOOKS: dict[type, Callable[[TrainUI, Any], Seen]] = {
     SettingsForm: _form,
     ModelTab: _model,
     OwnImagesCard: _own_images,
-    ConceptsTab: _concepts,
+    DatasetTab: _concepts,
     PromptList: _prompts,
     MultiGpuTab: _devices,
     MultiNodeWindow: _nodes,
     ChangesWindow: _changes,
 }
+
+
+def _prompts(samples) -> list[str]:
+    """What the list of prompts shows; those that are left empty take the captions in turn."""
+    shown = []
+    for sample in samples:
+        number = 1 + sum(text.startswith("(caption ") for text in shown)
+        empty = f"(caption {number} of the dataset)" if sample.enabled else "(a caption of the dataset)"
+        shown.append(sample.prompt or empty)
+    return shown

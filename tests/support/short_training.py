@@ -79,7 +79,7 @@ def load_plainly(pipe: DiffusionPipeline, file: Path) -> None:
 def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.ndarray:
     """float32[H, W, 3] of a plain call, as anybody would make it who wants an image of this size."""
     family = family_of_pipeline(pipe)
-    arguments = {"negative_prompt": request.negative_prompt}
+    arguments = {"negative_prompt": request.negative_prompt, "max_area": request.width * request.height}
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance
     taken = inspect.signature(pipe.__call__).parameters  # of models without guidance neither
     output = pipe(

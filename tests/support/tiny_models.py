@@ -155,10 +155,11 @@ def make_tiny_sd3(path: str | Path, with_t5: bool = True, **transformer_config) 
     return randomize_and_save(pipeline, path)
 
 
-def make_tiny_flux1(path: str | Path, guidance_embeds: bool = True) -> Path:
+def make_tiny_flux1(path: str | Path, guidance_embeds: bool = True, pipeline: str = "FluxPipeline") -> Path:
     """Save a tiny FLUX.1 pipeline below `path` and return the path. guidance_embeds: as dev has; schnell has none."""
+    import diffusers
     import torch
-    from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
+    from diffusers import FlowMatchEulerDiscreteScheduler, FluxTransformer2DModel
 
     torch.manual_seed(SEED)
     clip, t5 = clip_tokenizer(), t5_tokenizer()
@@ -174,7 +175,7 @@ def make_tiny_flux1(path: str | Path, guidance_embeds: bool = True) -> Path:
         guidance_embeds=guidance_embeds,
         axes_dims_rope=(4, 4, 8),
     )
-    pipeline = FluxPipeline(
+    made = getattr(diffusers, pipeline)(
         transformer=transformer,
         vae=tiny_vae(scaling_factor=0.3611, shift_factor=0.1159, use_quant_conv=False, use_post_quant_conv=False),
         scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=guidance_embeds),
@@ -183,7 +184,12 @@ def make_tiny_flux1(path: str | Path, guidance_embeds: bool = True) -> Path:
         text_encoder_2=tiny_t5(t5, width=32),
         tokenizer_2=t5,
     )
-    return randomize_and_save(pipeline, path)
+    return randomize_and_save(made, path)
+
+
+def make_tiny_flux1_kontext(path: str | Path) -> Path:
+    """Save a tiny FLUX.1 Kontext pipeline below `path` and return the path."""
+    return make_tiny_flux1(path, pipeline="FluxKontextPipeline")
 
 
 def make_tiny_sana(path: str | Path) -> Path:

@@ -669,7 +669,7 @@ def test_a_chosen_text_encoder_that_the_base_lacks_is_refused_though_others_trai
 def test_pictures_without_a_mask_are_counted_once_each(make_config, start):
     config = make_config("loss.masked_training=true", "data.resolutions=[32, 40]")
     Image.new("L", (32, 32), 255).save(Path(config.concepts[0].path) / "000-mask.png")
-    assert "10 images have no mask and are trained unmasked." in start(config).callbacks.warnings
+    assert "10 images have no mask (trained unmasked)." in start(config).callbacks.warnings
 
 
 def test_names_and_captions_that_are_no_unicode_train(make_config, train):

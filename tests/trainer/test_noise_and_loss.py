@@ -20,10 +20,13 @@ EVERYTHING = (
     "diffusion.min_timestep=100",
     "diffusion.offset_noise=0.1",
     "diffusion.offset_noise_random=true",
+    "diffusion.multires_noise_iterations=6",
     "diffusion.input_perturbation=0.1",
     "loss.mse=0.5",
     "loss.mae=0.3",
     "loss.huber=0.2",
+    "loss.smooth_l1=0.1",
+    "loss.log_cosh=0.1",
     "loss.huber_schedule=snr",
     "loss.masked_training=true",
     "loss.normalize_masked_area_loss=true",
@@ -64,8 +67,8 @@ def test_everything_at_once_trains(family, method, full_config, train):
     told = trainer.callbacks
     assert len(told.losses) == 4
     assert all(loss is not None for loss in told.losses)
-    assert "8 images have no mask and are trained unmasked." not in told.warnings
-    assert "11 images have no mask and are trained unmasked." in told.warnings  # 8 of 11, and 3 of the other concept
+    assert "8 images have no mask (trained unmasked)." not in told.warnings
+    assert "11 images have no mask (trained unmasked)." in told.warnings  # 8 of 11, and 3 of the other concept
     shown = [name for info in told.steps for name in info.metrics]
     assert {name for name in shown if name.startswith("loss_t")} <= {f"loss_t{part}" for part in range(4)}
     assert any(name.startswith("loss_t") for name in shown)

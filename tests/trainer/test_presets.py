@@ -37,6 +37,10 @@ def small(picture_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
             "data.bucket_step": max(16, load_families()[values["family"]].align),
         }
         words = WORD if values["method"] == "embedding" else ()
+        for number in range(len(values.get("sampling", {}).get("samples", []))):
+            side = 2 * paths["data.bucket_step"]
+            sample = {"width": side, "height": side, "steps": 1, "enabled": number == 0}
+            paths |= {f"sampling.samples.{number}.{name}": value for name, value in sample.items()}
         return [*(f"{path}={value}" for path, value in paths.items()), *SMALL, *words]
 
     return changes
@@ -49,6 +53,7 @@ def test_two_steps_of_a_preset_train(name, train, small):
     assert trainer.step == 2
     assert np.isfinite(trainer.callbacks.losses).all()
     assert trainer.callbacks.saved
+    assert bool(trainer.callbacks.samples) == trainer.config.sampling.makes_samples
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the run's processes in /proc")

@@ -28,10 +28,11 @@ def make(tmp_path, monkeypatch):
             raise error
 
         monkeypatch.setattr(module, "generate_images", fail)
-        base = SimpleNamespace(component_names=(), using=lambda *names: contextlib.nullcontext())
+        base = SimpleNamespace(config=SimpleNamespace(clip_skip=0))
+        prompts = SimpleNamespace(base=base, encode=lambda batches, beat: None, pipeline=contextlib.nullcontext)
         settings = SamplingConfig(samples=[SampleConfig(prompt="a cat")])
         told = Recorder()
-        sample_round = SampleRound(settings, base, Runtime(torch.device("cpu")), told, TrainCommands())
+        sample_round = SampleRound(settings, prompts, Runtime(torch.device("cpu")), told, TrainCommands())
         sample_round.make(tmp_path, 1, contextlib.nullcontext())
         return told
 

@@ -11,7 +11,15 @@ from transformers import CLIPTextModel
 
 from modules.config.SampleConfig import SampleConfig
 from modules.config.SamplingConfig import SamplingConfig
-from modules.trainer.sampling import ImageRequest, autocast_denoiser, generate_images, image_requests, with_prompts
+from modules.trainer.sampling import (
+    ImageRequest,
+    autocast_denoiser,
+    generate_images,
+    image_requests,
+    with_prompts,
+    with_sizes,
+)
+from modules.weights.load_pipeline import load_pipeline
 
 REQUEST = ImageRequest("a cat", "", seed=3, width=32, height=32, steps=2, guidance=4.0)
 
@@ -50,6 +58,51 @@ def test_images_of_a_batch_are_decoded_one_at_a_time(pipe):
     assert len(list(generate_images(pipe, [REQUEST] * 3, 3))) == 3
     assert decoded == [1, 1, 1]
     assert not pipe.vae.use_slicing
+
+
+def test_heuns_method_is_that_of_diffusers_on_the_same_sigmas():
+    from diffusers import FlowMatchHeunDiscreteScheduler
+
+    from modules.trainer.FlowHeunScheduler import FlowHeunScheduler
+
+    ends = []
+    for scheduler in (FlowMatchHeunDiscreteScheduler(), FlowHeunScheduler()):
+        scheduler.set_timesteps(5)
+        assert len(scheduler.timesteps) == 2 * 5 - 1
+        sample = torch.full((1, 2), 3.0)
+        for timestep in scheduler.timesteps:
+            sample = scheduler.step(sample.sin() * timestep / 1000, timestep, sample, return_dict=False)[0]
+        ends.append(sample)
+    torch.testing.assert_close(ends[1], ends[0])
+
+
+@pytest.mark.parametrize("name", ["sd15", "sd3", "flux1", "wan21", "sana"])
+def test_each_sampler_makes_its_own_image_and_leaves_the_models_scheduler(name, tiny_model):
+    """Of schedulers that are given sigmas (FLUX), shift by resolution, and of multistep ones (Wan, Sana)."""
+    pipe = load_pipeline(str(tiny_model(name)), {}, torch.device("cpu"))
+    pipe.set_progress_bar_config(disable=True)
+    own = pipe.scheduler
+    request = replace(REQUEST, steps=3)
+    images = {
+        sampler: pixels(next(generate_images(pipe, [request], 1, sampler))[1]) for sampler in ("model", "euler", "heun")
+    }
+    assert pipe.scheduler is own
+    assert np.isfinite(images["heun"]).all()
+    assert np.abs(images["heun"] - images["euler"]).max() > 0.003
+    if type(own).__name__ == "FlowMatchEulerDiscreteScheduler":
+        np.testing.assert_array_equal(images["euler"], images["model"])
+
+
+def test_a_run_samples_with_the_sampler_of_its_settings(make_config, start, monkeypatch):
+    used = []
+
+    def make_black(pipe, requests, batch_size, sampler):
+        used.append(sampler)
+        return ((request, Image.new("RGB", (8, 8))) for request in requests)
+
+    monkeypatch.setattr("modules.trainer.SampleRound.generate_images", make_black)
+    start(make_config("sampling.sampler=heun", "sampling.samples.0.prompt=a cat")).sample()
+    assert used == ["heun"]
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
@@ -95,3 +148,11 @@ def test_samples_without_a_prompt_take_the_captions_in_turn():
     prompts = [sample.prompt for sample in with_prompts(sampling, ("one", "two")).samples]
     assert prompts == ["one", "a fox", "", "two", "one"]
     assert [sample.prompt for sample in with_prompts(sampling, ()).samples] == ["", "a fox", "", "", ""]
+    samples = with_prompts(sampling, ("one", "two"), {"one": "before.png", "a fox": "den.png"}).samples
+    assert [sample.reference for sample in samples if sample.enabled] == ["before.png", "", "", "before.png"]
+
+
+def test_sides_that_are_not_given_are_the_training_resolution():
+    sampling = SamplingConfig(samples=[SampleConfig(), SampleConfig(width=64)])
+    sizes = [(sample.width, sample.height) for sample in with_sizes(sampling, 96).samples]
+    assert sizes == [(96, 96), (64, 96)]

@@ -133,7 +133,7 @@ def test_a_missing_folder_of_images_is_counted_and_goes_when_it_is_there(make_ap
     assert app.problems.error("concepts.0.path").startswith(f"Concept 1: Folder {folder}: does not exist")
     assert app.bottom_bar.problems.cget("text") == "1 problem"
     app.bottom_bar.problems.invoke()
-    cards = app.tabs["concepts"].cards
+    cards = app.tabs["dataset"].cards
     wait_for(app, lambda: cards.cards and cards.cards[0].found is not None and cards.cards[0].found.error)
     folder.mkdir()
     Image.new("RGB", (64, 64)).save(folder / "a.png")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
+
 import pytest
 
 from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
+from modules.ui.models.base_model import sha256_of
 from modules.ui.models.HubScript import recent_bases
 from modules.ui.windows import BaseModelWindow as module
 from tests.support.hub_server import HubServer
@@ -91,3 +95,30 @@ def test_recent_bases_are_those_of_settings_files_that_can_be_read(tmp_path):
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     assert recent_bases([str(tmp_path / name) for name in ("a", "b", "c", "missing", "d", "e")]) == ["x/y", "z"]
+
+
+def test_the_hash_of_a_file_is_computed_copied_and_forgotten_with_it(app, tmp_path, settle, wait_for):
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"weights" * 1_000_000)
+    tab = app.open_tab("model")
+    settle(app)
+    assert not tab.hash_button.winfo_manager()  # no base model is chosen
+    app.settings.set("model.base", str(file))
+    tab.show_hash()
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    wait_for(app, lambda: tab.found.cget("text").endswith(f"SHA-256 {digest}; AutoV2 {digest[:10]}."))
+    tab.show_hash()
+    assert app.root.clipboard_get() == digest
+    app.settings.set("model.base", str(tmp_path / "gone.safetensors"))
+    assert digest not in tab.found.cget("text")
+    tab.show_hash()
+    wait_for(app, lambda: "can't be read: No such file or directory" in app.message.cget("text"))
+    app.settings.set("model.base", str(tmp_path))
+    assert not tab.hash_button.winfo_manager()
+
+
+def test_a_hash_that_is_no_longer_wanted_ends(tmp_path):
+    cancelled = threading.Event()
+    cancelled.set()
+    (tmp_path / "a").write_bytes(b"weights")
+    assert sha256_of(tmp_path / "a", cancelled) == ""

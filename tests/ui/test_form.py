@@ -9,7 +9,7 @@ from modules.config.describe import settings_by_path
 from modules.ui import keyboard
 from modules.ui.theme import Theme
 from modules.ui.widgets.fields import ChoiceField, EntryField, PathField, SwitchField, TextField
-from modules.ui.widgets.form import COLUMN_WIDTH, CardSpec, SettingsForm, SettingsPage
+from modules.ui.widgets.form import COLUMN_WIDTH, CardSpec, SettingsForm, SettingsPage, find_field
 from modules.ui.widgets.PartList import PartList
 
 
@@ -260,6 +260,30 @@ def test_cards_stand_in_as_many_columns_as_there_is_room_for(app, wait_for, colu
     page._parent_frame.configure(width=width, height=500)
     page._parent_frame.grid_propagate(False)
     wait_for(app, lambda: len({card.winfo_rootx() for card in page.cards.values()}) == columns)
+
+
+@pytest.mark.parametrize("path", ["workspace_dir", "model.base"])
+def test_a_path_has_the_width_of_its_card(app, settle, path):
+    app.flash(path)
+    settle(app)
+    field = find_field(app.tabs[app.tab_bar.selected], path)
+    card = field.parent.master
+    assert field.entry.winfo_width() > 0.8 * card.winfo_width()
+    assert field.editor.winfo_rooty() >= field.label.winfo_rooty() + field.label.winfo_height()
+
+
+def test_no_filter_and_no_method_moves_a_card_to_another_column(app, settle):
+    page = app.open_tab("training").page
+    settle(app)
+    columns = []
+    for show_all, method in ((False, "lora"), (True, "lora"), (True, "full"), (False, "embedding")):
+        app.set_show_all(show_all)
+        app.settings.set("method", method)
+        settle(app)
+        columns.append({title: card.winfo_rootx() for title, card in page.cards.items() if card.winfo_ismapped()})
+    assert len(set(columns[1].values())) == 3
+    seen = {title: {one[title] for one in columns if title in one} for title in page.cards}
+    assert {title: places for title, places in seen.items() if len(places) > 1} == {}
 
 
 def test_a_card_without_anything_to_show_is_not_there(app):

@@ -56,9 +56,9 @@ def make_home(make_app, settle, tmp_path):
 def test_the_first_start_shows_the_start_page_and_later_ones_the_tab_left(make_home, make_app, tmp_path):
     home = make_home()
     assert home.app.tab_bar.selected == "home" == next(iter(home.app.tab_bar.buttons))
-    home.app.open_tab("data")
+    home.app.open_tab("dataset")
     home.app.destroy()
-    assert make_app(tmp_path / "state").tab_bar.selected == "data"
+    assert make_app(tmp_path / "state").tab_bar.selected == "dataset"
 
 
 def test_the_demo_starts_with_its_own_settings_and_undo_brings_the_users_back(make_home, wait_for, started):
@@ -144,9 +144,9 @@ def test_the_card_follows_changes_made_elsewhere(make_home, wait_for, tmp_path):
     wait_for(app, lambda: own.folder_note.cget("text_color") == app.theme.error)
     assert "gone" in own.folder_note.cget("text")
     app.settings.add("concepts", {"path": "/dogs"})
-    assert own.folder.cget("text") == "2 folders on the Concepts tab"
+    assert own.folder.cget("text") == "2 folders on the Dataset tab"
     own.choose.invoke()
-    assert app.tab_bar.selected == "concepts"
+    assert app.tab_bar.selected == "dataset"
     app.settings.set("family", "ovis_image")
     app.open_tab("home")
     assert own.preset_note.cget("text").startswith("No preset for LoRA on Ovis-Image")

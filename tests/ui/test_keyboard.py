@@ -5,6 +5,7 @@ import tkinter
 import customtkinter as ctk
 import pytest
 
+from modules.ui import keyboard
 from modules.ui.cards.LinksCard import LinksCard
 from modules.ui.cards.NodeCheckCard import NodeCheckCard
 from modules.ui.models.RunModel import RunModel
@@ -117,8 +118,8 @@ def test_other_keys_still_edit_a_text(form):
 @pytest.mark.parametrize("kind", ["concept", "machines"])
 def test_undo_redo_and_save_work_in_the_other_windows_that_edit_the_settings(app, asked, wait_for, kind):
     if kind == "concept":
-        app.open_tab("concepts").edit(0)
-        window, path = app.tabs["concepts"]._window, "concepts.0.repeats"
+        app.open_tab("dataset").edit(0)
+        window, path = app.tabs["dataset"]._window, "concepts.0.repeats"
         field = window._cards[-1].form
     else:
         window, path = open_window(app, MultiNodeWindow), "num_nodes"
@@ -154,7 +155,7 @@ def find_button(window, text: str) -> ctk.CTkButton:
     [
         ("multi-GPU", "Test communication", (LinksCard, "toggle")),
         ("multi-GPU", "Check nodes", (NodeCheckCard, "toggle")),
-        ("concepts", "Check", (HealthWindow, "_toggle")),
+        ("dataset", "Check", (HealthWindow, "_toggle")),
         ("sampling", "Sample now", (RunModel, "command")),
         ("backup", "Back up now", (RunModel, "command")),
         ("backup", "Save model now", (RunModel, "command")),
@@ -176,3 +177,13 @@ def test_a_double_click_is_one_press(app, settle, monkeypatch, tab, text, method
     monkeypatch.setattr("modules.ui.keyboard.DOUBLE_CLICK_SECONDS", 60.0)
     button.invoke()
     assert len(pressed) == 2
+
+
+def test_a_menu_that_is_opened_by_key_starts_at_its_value(app):
+    menu = app.top_bar.method
+    index = len(menu.cget("values")) - 1
+    menu.set(menu.cget("values")[index])
+    keyboard.press(menu)
+    app.update()
+    assert menu._dropdown_menu.index("active") == index
+    menu._dropdown_menu.unpost()

@@ -16,6 +16,7 @@ from modules.ui.cards.Card import Card
 from modules.ui.TrainUI import MIN_SIZE, TABS
 from modules.ui.widgets.dialogs import open_window, set_size
 from modules.ui.widgets.fitting import cut_text
+from modules.ui.widgets.Notices import Notices
 from modules.ui.windows.CrashReportWindow import CrashReportWindow
 from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 from tests.support import shown_run
@@ -58,9 +59,10 @@ def box_of(widget: tkinter.Misc) -> tuple[int, int, int, int]:
 
 
 def frames_around(widget: tkinter.Misc) -> list[tkinter.Misc]:
-    """The enclosing frames from the inside out, up to the window or the scrollable page."""
+    """The enclosing frames from the inside out, up to the window, the scrollable page or the messages, which may lie
+    over the page."""
     frames = [widget.master]
-    while not isinstance(frames[-1], (tkinter.Toplevel, tkinter.Tk, ctk.CTkScrollableFrame)):
+    while not isinstance(frames[-1], (tkinter.Toplevel, tkinter.Tk, ctk.CTkScrollableFrame, Notices)):
         frames.append(frames[-1].master)
     return frames
 
@@ -181,7 +183,7 @@ def test_a_new_window_is_seen_in_its_place_only(app, settle, opened):
 
 
 def test_a_change_of_the_scale_keeps_the_window_on_the_screen_and_what_is_hidden_hidden(app, settle):
-    app.open_tab("data")
+    app.open_tab("dataset")
     settle(app)
     shown = {path: field.label.winfo_ismapped() for path, field in fields_of(app).items()}
     assert not all(shown.values())
@@ -189,12 +191,12 @@ def test_a_change_of_the_scale_keeps_the_window_on_the_screen_and_what_is_hidden
         app.theme.set_scale(scale)
         settle(app)
         assert app.winfo_width() <= app.winfo_screenwidth()
-        assert [name for name, tab in app.tabs.items() if tab.winfo_ismapped()] == ["data"]
+        assert [name for name, tab in app.tabs.items() if tab.winfo_ismapped()] == ["dataset"]
         assert {path: field.label.winfo_ismapped() for path, field in fields_of(app).items()} == shown
 
 
 def fields_of(app):
-    forms = [card.form for card in app.tabs["data"].page.cards.values() if hasattr(card, "form")]
+    forms = [card.form for card in app.tabs["dataset"].page.cards.values() if hasattr(card, "form")]
     return {path: field for form in forms for path, field in form.fields.items()}
 
 

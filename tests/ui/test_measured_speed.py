@@ -67,12 +67,11 @@ def test_the_time_of_a_run_is_said_only_for_the_settings_that_were_measured(tmp_
 
 
 def test_the_training_tab_says_steps_memory_and_a_measured_time(app, settle, wait_for):
-    wait_for(app, lambda: app.devices.shape(app.settings.in_effect) is not None)
-    app.devices.take_pictures(100)
+    wait_for(app, lambda: app.devices.num_samples is not None)
     tab = app.open_tab("training")
     settle(app)
     lines = tab.estimate.lines
-    assert "100 samples" in lines["Steps"][1].cget("text")
+    assert f"{app.devices.num_samples:,} samples" in lines["Steps"][1].cget("text")
     assert "by estimate" in lines["Memory"][1].cget("text")
     assert not lines["Time"][1].winfo_manager()
     app.devices.take_speed(speed_key(app.settings.in_effect), 2.0)

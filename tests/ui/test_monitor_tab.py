@@ -71,7 +71,7 @@ def test_a_rank_that_waits_for_data_is_named_with_a_remedy():
     rows = [RankRow(rank, state="training", steps_per_second=2.0, data_seconds=0.005) for rank in range(3)]
     assert wait_advice(rows) == ""
     rows[1] = replace(rows[1], data_seconds=0.06)
-    assert wait_advice(rows) == "Rank 1 waits for images 12 % of the time: raise Prefetch on the Data tab."
+    assert wait_advice(rows) == "Rank 1 waits for images 12 % of the time: raise Prefetch on the Dataset tab."
 
 
 def test_the_ranks_in_a_line():

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from modules.config.errors import UserError
+from modules.ui.models.RunState import SavedModel
 
 
 @pytest.fixture
@@ -51,6 +52,14 @@ def test_what_is_typed_is_seen_in_the_list(app, tab):
     assert rows(tab)[2][1:4] == ("a fox in snow", "42", "64 x 32")
 
 
+def test_a_prompt_without_a_size_follows_the_training_resolution(app, tab):
+    app.settings.set("sampling.samples.2.width", None)
+    app.settings.set("data.resolution", 64)
+    assert rows(tab)[2][3] == "64 x 32"
+    app.settings.set("data.resolution", 96)
+    assert rows(tab)[2][3] == "96 x 32"
+
+
 def test_a_new_prompt_takes_the_size_of_the_others(app, tab):
     count = len(prompts(app))
     tab.prompts.add()
@@ -58,7 +67,18 @@ def test_a_new_prompt_takes_the_size_of_the_others(app, tab):
     new = app.settings.get(f"sampling.samples.{count}")
     assert (new.prompt, new.width, new.steps) == ("", 32, 20)
     assert tab.prompts.chosen == count
-    assert rows(tab)[-1][1] == "(from a caption)"
+    assert rows(tab)[-1][1] == "(caption 1 of the dataset)"
+
+
+def test_prompts_without_a_text_say_which_caption_they_take(app, tab):
+    for number in (0, 1, 2):
+        app.settings.set(f"sampling.samples.{number}.prompt", "")
+    app.settings.set("sampling.samples.1.enabled", False)
+    assert [row[1] for row in rows(tab)[:3]] == [
+        "(caption 1 of the dataset)",
+        "(a caption of the dataset)",
+        "(caption 2 of the dataset)",
+    ]
 
 
 def test_the_first_prompt_of_all_can_be_added(app, tab):
@@ -156,3 +176,70 @@ def test_a_run_folder_that_is_gone_is_told(app, tab, monkeypatch):
     monkeypatch.setattr(app, "show_message", lambda text, kind="info": told.append((text, kind)))
     tab._sample_now()
     assert told == [("the folder is gone.", "error")]
+
+
+class FakeScript:
+    """Stands for a run of scripts/sample_run.py."""
+
+    def __init__(self, result):
+        self.result, self.cancelled = result, False
+
+    def run(self):
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+    def cancel(self):
+        self.cancelled = True
+
+
+@pytest.fixture
+def ended(app, tab, tmp_path, monkeypatch):
+    """Returns a function that lets a run end and presses Sample now; the script gives a result."""
+
+    def press(result) -> FakeScript:
+        script, waiting = FakeScript(result), []
+        monkeypatch.setattr("modules.ui.cards.SampleNowCard.run_samples_script", lambda *asked: script)
+        monkeypatch.setattr(app, "in_background", lambda *work: waiting.append(work))
+        app.run.state.folder, app.run.state.exit = tmp_path, {"status": "finished"}
+        app.run.state.saved = [SavedModel(20, tmp_path / "cat.safetensors")]
+        tab._on_run(app.run.state)
+        tab.sample_now.invoke()
+        script.waiting = waiting
+        return script
+
+    return press
+
+
+def finish(script) -> None:
+    work, show, fail = script.waiting[0]
+    try:
+        result = work()
+    except UserError as error:
+        fail(error)
+    else:
+        show(result)
+
+
+def test_a_run_that_has_ended_is_sampled_with_its_saved_model(app, tab, ended, tmp_path):
+    image = tmp_path / "000_a cat_seed42.png"
+    script = ended(f"{image}\n".encode())
+    assert (tab.sample_now.cget("text"), tab.finished.winfo_manager()) == ("Cancel", "grid")
+    finish(script)
+    assert tab.finished.strip.samples == [("a cat_seed42", str(image))]
+    assert (tab.sample_now.cget("text"), tab.sample_now.cget("state")) == ("Sample now", "normal")
+
+
+def test_an_error_while_sampling_an_ended_run_is_shown(tab, ended):
+    finish(ended(UserError("There is no model.")))
+    assert tab.finished._note.cget("text") == "There is no model."
+    assert tab.sample_now.cget("text") == "Sample now"
+
+
+def test_sampling_an_ended_run_can_be_cancelled(tab, ended, monkeypatch):
+    script = ended(None)
+    monkeypatch.setattr("modules.ui.keyboard.DOUBLE_CLICK_SECONDS", 0.0)
+    tab.sample_now.invoke()
+    assert script.cancelled
+    finish(script)
+    assert tab.finished._note.cget("text") == "Cancelled."

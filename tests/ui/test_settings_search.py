@@ -47,11 +47,25 @@ def test_the_names_of_other_programs_are_found(word, path):
     assert path in find_settings(word)[:4]
 
 
+@pytest.mark.parametrize(
+    ("word", "path"),
+    [
+        ("dim", "lora.rank"),
+        ("network", "lora.rank"),
+        ("lr", "optimizer.learning_rate"),
+        ("quant", "model.denoiser_quantization"),
+        ("adamw8bit", "optimizer.name"),
+    ],
+)
+def test_a_word_that_users_bring_with_them_finds_its_setting_first(word, path):
+    assert find_settings(word)[0] == path
+
+
 def test_a_setting_of_all_concepts_is_found_in_the_chosen_one(app, settle):
     search(app, "concepts repeats")
     assert field_with_keys(app, "concepts.0.repeats")
     settle(app)
-    app.tabs["concepts"].cards.choose(1)
+    app.tabs["dataset"].cards.choose(1)
     search(app, "concepts repeats")
     assert field_with_keys(app, "concepts.1.repeats")
 

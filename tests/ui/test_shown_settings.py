@@ -49,7 +49,7 @@ def test_whatever_a_person_does_the_window_shows_the_settings_as_they_are(make_a
     chance = random.Random(seed)
     monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.count_pictures", lambda config, is_wanted: (708, ()))
-    for module in ("tabs.ConceptsTab", "windows.ConceptWindow"):
+    for module in ("tabs.DatasetTab", "windows.ConceptWindow"):
         monkeypatch.setattr(f"modules.ui.{module}.find_pictures", lambda *which: ConceptPictures())
     late = LateCallbacks(chance, monkeypatch)
     app = make_app()

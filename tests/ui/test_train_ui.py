@@ -42,7 +42,7 @@ from modules.ui.windows.RunSummaryWindow import RunSummaryWindow
 from tests.support.backup_files import write_backup
 from tests.support.fake_nvml import FakeGpu, FakeNvml
 
-FORM_TABS = ("general", "model", "data", "training")
+FORM_TABS = ("general", "model", "dataset", "training")
 
 
 def press(app, keys: str) -> None:
@@ -63,9 +63,9 @@ def test_every_tab_opens(app, name):
 
 def test_a_tab_is_made_when_it_is_first_opened(app):
     assert list(app.tabs) == ["home"]
-    first = app.open_tab("data")
+    first = app.open_tab("dataset")
     app.open_tab("home")
-    assert app.open_tab("data") is first
+    assert app.open_tab("dataset") is first
 
 
 @pytest.mark.parametrize("name", TABS)
@@ -86,6 +86,7 @@ def test_what_changes_while_a_tab_is_being_built_finds_it_so(app, settle, name):
 def test_every_setting_is_on_its_tab(app):
     app.settings.set("method", "embedding")
     app.settings.add("embeddings", {"placeholder": "new-word"})
+    app.open_tab("dataset").show_setting("concepts.0.name")  # selects the concept, whose fields are then there
     missing = []
     for path, info in settings_by_path().items():
         if tab_of(path) in FORM_TABS and info.type != "list" and path != "config_version":
@@ -144,7 +145,7 @@ def is_in_sight(app, path: str) -> bool:
 
 def test_a_tab_in_front_is_built_before_one_behind_it(app, settle):
     settle(app)
-    behind, front = app.open_tab("training"), app.open_tab("data")
+    behind, front = app.open_tab("training"), app.open_tab("dataset")
     while not is_built(front):
         app._run_slice()
     assert not is_built(behind)
@@ -208,12 +209,12 @@ def test_problems_are_counted_and_a_click_leads_to_them(app):
 
 def test_a_problem_of_an_advanced_setting_is_shown_although_only_basic_ones_are(app, settle):
     app.settings.set_many({"data.bucketing": True, "data.bucket_step": 32, "data.resolution": 32})
-    app.open_tab("data")
+    app.open_tab("dataset")
     settle(app)
     app.settings.set("data.bucket_step", 64)
     app.bottom_bar.problems.invoke()
     settle(app)
-    field = find_field(app.tabs["data"], "data.bucket_step")
+    field = find_field(app.tabs["dataset"], "data.bucket_step")
     assert field.editor.winfo_ismapped()
     assert app.focus_get() is field.entry._entry
     assert field._problem.cget("text").startswith("Bucket resolution steps 64")
@@ -733,13 +734,13 @@ def test_the_last_state_comes_back(make_app, tmp_path, wait_for):
     window.settings.set("epochs", 3)
     window.settings.set("batch_size", "four")
     window.set_show_all(True)
-    window.open_tab("data")
+    window.open_tab("dataset")
     wait_for(window, lambda: (tmp_path / "state" / "settings.json").exists())
     window.destroy()
     again = make_app(tmp_path / "state")
     assert again.settings.get("epochs") == 3
     assert again.settings.typed == {"batch_size": "four"}
-    assert again.tab_bar.selected == "data"
+    assert again.tab_bar.selected == "dataset"
     assert again.filter.get() == "All"
 
 
@@ -780,9 +781,9 @@ def test_how_a_person_likes_the_window_is_on_the_disk_before_it_closes(make_app,
     window = make_app(tmp_path / "state")
     save_config(window.settings.config(), tmp_path / "mine.yaml")
     window.top_bar.open_file(tmp_path / "mine.yaml")
-    window.open_tab("data")
+    window.open_tab("dataset")
     window.set_show_all(True)
-    expected = {"tab": "data", "show_all": True, "recent": [str(tmp_path / "mine.yaml")]}
+    expected = {"tab": "dataset", "show_all": True, "recent": [str(tmp_path / "mine.yaml")]}
     wait_for(window, lambda: path.exists() and expected.items() <= json.loads(path.read_text()).items())
 
 
@@ -799,13 +800,13 @@ def test_the_newest_backup_of_the_run_folder_is_offered_to_go_on_from(make_app, 
     app.settings.set("workspace_dir", str(tmp_path / "run"))
     wait_for(app, lambda: resume_buttons(app))
     (button,) = resume_buttons(app)
-    assert button.cget("text").startswith("Resume step 1,200, ")
+    assert button.cget("text").startswith("Resume run from step 1,200, ")
     button.invoke()
     assert resumed == [{"resume": True, "then_start": True}]
 
 
 def resume_buttons(app) -> list:
-    return [one for one in buttons_in(app.open_tab("general")) if one.cget("text").startswith("Resume step")]
+    return [one for one in buttons_in(app.open_tab("general")) if one.cget("text").startswith("Resume ")]
 
 
 def buttons_in(widget) -> list:

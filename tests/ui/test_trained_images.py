@@ -10,7 +10,8 @@ from modules.config.SampleConfig import SampleConfig
 from modules.config.SamplingConfig import SamplingConfig
 from modules.config.TrainConfig import TrainConfig
 from modules.ui.models.RunState import SamplePicture, SavedModel
-from modules.ui.models.trained_images import ImageWish, first_wish, newest_model, sample_options
+from modules.ui.models.trained_images import ImageWish, first_wish, newest_model, run_samples_script, sample_options
+from scripts import sample_run
 from scripts.sample import parse
 
 WISH = ImageWish("a cat", "a dog", 7, 64, 32, 20, 4.5)
@@ -18,7 +19,7 @@ LORA = [Path("models/cat_transformer.safetensors"), Path("models/cat_transformer
 
 
 def options_of(method: str, model: list[Path], strength: float | None):
-    config = TrainConfig(method=method, model=ModelConfig(base="base", config_folder="folder"))
+    config = TrainConfig(method=method, model=ModelConfig(base="base", config_folder="folder", clip_skip=2))
     return parse(sample_options(config, model, WISH, strength, Path("out")))
 
 
@@ -26,6 +27,7 @@ def test_the_wish_is_passed_on():
     args = options_of("lora", LORA, None)
     assert (args.prompt, args.negative_prompt, args.seed, args.width, args.height) == (["a cat"], "a dog", 7, 64, 32)
     assert (args.steps, args.guidance, args.config, args.out) == (20, 4.5, "folder", "out")
+    assert args.clip_skip == 2
 
 
 @pytest.mark.parametrize(
@@ -59,3 +61,15 @@ def test_the_first_wish_is_what_the_run_samples():
     assert (wish.prompt, wish.seed, wish.guidance) == ("a fox", 3, 7.5)
     seen = [SamplePicture(1, "a cat", Path("x.png"))]
     assert first_wish(replace(config, sampling=SamplingConfig()), seen).prompt == "a cat"
+
+
+def test_a_reference_is_given_to_a_model_that_takes_one():
+    wish = replace(WISH, reference="before.png")
+    for family, expected in (("flux1_kontext", ["before.png"]), ("sd15", [])):
+        options = sample_options(TrainConfig(family=family), [Path("m")], wish, 1.0, Path("out"))
+        assert parse(options).reference == expected
+
+
+def test_the_samples_of_a_run_are_asked_for_with_all_files_of_its_model():
+    args = sample_run.parse(run_samples_script(Path("run"), LORA, 200, TrainConfig())._options)
+    assert (args.run, args.model, args.step) == ("run", [str(path) for path in LORA], 200)

@@ -8,8 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import customtkinter as ctk
+
+from modules.config.counted import counted
 from modules.config.labels import with_labels
 from modules.ui.widgets.PictureCanvas import PictureCanvas
+from modules.ui.widgets.scrolling import scroll_to_area
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 CARD_WIDTH = 400  # unscaled pixels; cards grow to fill the width
 HEAD_HEIGHT, SIDE, BAR_HEIGHT = 42, 80, 6  # of title and path, of an image, of the bar with the share
 GAP, PAD, BOX = 8, 12, 18
+EMPTY_HEIGHT = 110
+MAX_HEIGHT = 16_000  # screen pixels, of X11's 32,767 for a whole page: more than 50 rows, and further ones scroll
 NUM_PICTURES = 4
 
 
@@ -40,13 +46,13 @@ class ConceptCard:
         """The content of the folder, in words."""
         if self.found is None:
             return "Looking at the images …"
-        parts = [_number_of(len(self.found.paths), "image")]
+        parts = [counted(len(self.found.paths), "image")]
         if self.found.num_without_caption:
             parts.append(f"{self.found.num_without_caption:,} without a caption")
         if self.found.num_unreadable:
             parts.append(f"{self.found.num_unreadable:,} can't be read")
         if self.found.num_of_runs:
-            parts.append(f"{self.found.num_of_runs:,} written by runs are skipped")
+            parts.append(f"{self.found.num_of_runs:,} written by runs left out")
         return ", ".join(parts)
 
     @property
@@ -57,11 +63,13 @@ class ConceptCard:
         if self.concept.validation:
             return "for validation only"
         role = " to keep what the model knows" if self.concept.regularisation else ""
-        return f"{self.samples:,.0f} samples an epoch, {self.share:.0%}{role}"
+        return f"{counted(round(self.samples), 'sample')} an epoch, {self.share:.0%}{role}"
 
 
 class ConceptCards(PictureCanvas):
     """The cards of all concepts, of which only visible ones are drawn.
+
+    Its parent scrolls: it is as high as all cards, up to MAX_HEIGHT.
 
     Space or a click on the box enables or disables a concept, Delete removes it, Return or a double click opens it,
     Alt+Up and Alt+Down move it.
@@ -69,7 +77,7 @@ class ConceptCards(PictureCanvas):
 
     def __init__(
         self,
-        parent: tk.Misc,
+        parent: ctk.CTkScrollableFrame,
         app: App,
         on_choose: Callable[[int], None],
         on_open: Callable[[int], None],
@@ -80,7 +88,11 @@ class ConceptCards(PictureCanvas):
         self.cards: Sequence[ConceptCard] = ()
         self._on_toggle, self._on_remove = on_toggle, on_remove
         self._text_heights: tuple[tuple, int] | None = None
+        self._page = parent
+        self._height = 0  # requested, in screen pixels
         super().__init__(parent, app, on_choose, on_open)
+        self.canvas.bind("<Configure>", lambda event: self._fit_height(), add="+")
+        parent.bind("<Configure>", lambda event: self.redraw(), add="+")  # it moves when it is scrolled
         self.canvas.bind("<space>", lambda event: self._act(self._on_toggle))
         self.canvas.bind("<Delete>", lambda event: self._act(self._on_remove))
         for key, by in (("<Alt-Up>", -1), ("<Alt-Down>", 1)):
@@ -90,9 +102,13 @@ class ConceptCards(PictureCanvas):
         self.cards = cards
         self._text_heights = None
         self.show_count(len(cards))
+        self._fit_height()
 
     def empty_text(self) -> str:
         return "No concepts yet. Add a folder of images to train on."
+
+    def page_height(self) -> int:
+        return self._page._parent_canvas.winfo_height()
 
     def num_columns(self) -> int:
         return max(1, self.canvas.winfo_width() // self.app.theme.scaled(CARD_WIDTH))
@@ -114,6 +130,33 @@ class ConceptCards(PictureCanvas):
                 heights.append(lines * font.metrics("linespace"))
             self._text_heights = depends_on, sum(heights)
         return self._text_heights[1]
+
+    def _fit_height(self) -> None:
+        """Be as high as all cards, which depends on the width alone."""
+        rows = -(-self.count // self.num_columns())
+        height = min(rows * self.cell_size()[1], MAX_HEIGHT) if rows else self.app.theme.scaled(EMPTY_HEIGHT)
+        if height != self._height and self.canvas.winfo_width() > 1:
+            self._height = height
+            self.canvas.configure(height=height)
+
+    def _numbers_in_sight(self) -> Sequence[int]:
+        top = self._page._parent_canvas.winfo_rooty() - self.canvas.winfo_rooty()
+        bottom, height = top + self.page_height(), self.cell_size()[1]
+        numbers = super()._numbers_in_sight()
+        return [number for number in numbers if top - height < self.corner_of(number)[1] < bottom]
+
+    def _bring_into_sight(self, number: int) -> None:
+        super()._bring_into_sight(number)
+        top = self.corner_of(number)[1] + self.canvas.winfo_rooty() - self._page.winfo_rooty()
+        scroll_to_area(self._page, top, self.cell_size()[1])
+
+    def _on_wheel(self, event: tk.Event, notches: float) -> str:
+        return ""  # the page scrolls
+
+    def _restyle(self) -> None:
+        super()._restyle()
+        self._text_heights = None
+        self._fit_height()
 
     def draw_cell(self, number: int, x: int, y: int) -> None:
         card, theme, scaled = self.cards[number], self.app.theme, self.app.theme.scaled
@@ -196,7 +239,3 @@ def _num_lines(text: str, width: int, measure: Callable[[str], int]) -> int:
             count, longer = count + 1, word
         line = longer
     return count + max(0, measure(line) - 1) // max(1, width)  # words longer than a line are broken
-
-
-def _number_of(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

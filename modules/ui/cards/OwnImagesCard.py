@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.counted import counted
 from modules.data.folder_walk import Outputs
 from modules.ui.cards.Card import Card
 from modules.ui.models.fitting_presets import PresetChoice, fitting_presets
 from modules.ui.models.path_picker import PathQuestion
 from modules.ui.models.picture_count import scan_key
 from modules.ui.models.QuickStart import QuickStart
-from modules.ui.models.run_text import counted
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask_path
 from modules.ui.widgets.fields import EDITOR_HEIGHT, LABEL_WIDTH
@@ -86,7 +86,7 @@ class OwnImagesCard(Card):
 
     def _open_folders(self) -> None:
         if len(self.app.settings.get("concepts")) > 1 and not self.quick.has_demo_images:
-            self.app.open_tab("concepts")
+            self.app.open_tab("dataset")
         else:
             self.choose_folder()
 
@@ -117,7 +117,7 @@ class OwnImagesCard(Card):
             self._give_up_reading()
         text, colour = path, Theme.text
         if len(concepts) > 1:
-            text, samples = f"{len(concepts):,} folders on the Concepts tab", self.app.devices.num_samples
+            text, samples = f"{len(concepts):,} folders on the Dataset tab", self.app.devices.num_samples
             note = "" if samples is None else f"{counted(samples, 'image')} an epoch.", Theme.muted
         elif not path:
             text, colour = "No folder chosen yet", Theme.muted

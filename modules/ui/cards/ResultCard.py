@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.session.byte_sizes import spoken_bytes
 from modules.session.RunFolder import RunFolder
 from modules.ui.cards.Card import Card
 from modules.ui.models.desktop import open_folder
-from modules.ui.models.run_text import counted, describe_end, describe_result
+from modules.ui.models.run_text import describe_end, describe_result
 from modules.ui.models.SampleTable import arrange_samples
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import FittedLabel

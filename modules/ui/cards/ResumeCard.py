@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import tkinter
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -40,10 +41,6 @@ class ResumeCard(ctk.CTkFrame):
         self.body.grid_columnconfigure(0, weight=1)
         view = app.views.add(self, self._on_settings)
         self._ends = (view.end, app.every(LOOK_SECONDS, view.invalidate))  # while hidden, it waits until shown
-
-    def weight(self) -> float:
-        """Its height in rows."""
-        return 2.5 + (len(self._shown[0]) if self._shown else 0)
 
     def destroy(self) -> None:
         for end in self._ends:
@@ -83,7 +80,8 @@ class ResumeCard(ctk.CTkFrame):
         for child in self.body.winfo_children():
             child.destroy()
         if backup is not None:
-            text = f"Resume step {backup.step:,}, {describe_time(backup.time)}"
+            name = Path(self.app.settings.get("workspace_dir")).name
+            text = f"Resume {name} from step {backup.step:,}, {describe_time(backup.time)}"
             self._button(text, self._resume).grid(row=MAX_RUNS, column=0, columnspan=2, sticky="w", pady=(6, 0))
         if not runs:
             text = "No run yet beside the run folder. Start the training, and it will be listed here."

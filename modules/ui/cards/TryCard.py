@@ -15,6 +15,7 @@ from modules.config.methods import facts_of
 from modules.session.RunFolder import RunFolder
 from modules.ui.cards.Card import Card
 from modules.ui.cards.SamplesCard import SampleStrip
+from modules.ui.models.path_picker import PathQuestion
 from modules.ui.models.trained_images import (
     FOLDER,
     ImageWish,
@@ -23,8 +24,10 @@ from modules.ui.models.trained_images import (
     newest_model,
     read_path,
     sample_options,
+    takes_references,
 )
 from modules.ui.theme import Theme
+from modules.ui.widgets.dialogs import ask_path
 from modules.ui.widgets.Textbox import Textbox
 
 if TYPE_CHECKING:
@@ -78,6 +81,9 @@ class TryCard(Card):
         for name, entry in self.entries.items():
             entry.delete(0, "end")
             entry.insert(0, f"{getattr(self._wish, name):g}")
+        self.reference.delete(0, "end")
+        self.reference.insert(0, self._wish.reference)
+        self._reference_row.grid() if takes_references(self._config) else self._reference_row.grid_remove()
         has_strength = facts_of(self._config).trains_adapters
         self._strength_row.grid() if has_strength else self._strength_row.grid_remove()
         self._note.configure(text="")
@@ -154,7 +160,7 @@ class TryCard(Card):
                 number = "a whole number" if kind is int else "a number"
                 self._note.configure(text=f"{label} {text!r} must be {number}.", text_color=Theme.error)
                 return None
-        return replace(self._wish, **values)
+        return replace(self._wish, **values, reference=self.reference.get().strip())
 
     def _build(self) -> None:
         theme = self.app.theme
@@ -169,22 +175,41 @@ class TryCard(Card):
             self.entries[name] = ctk.CTkEntry(row, width=64, height=28, font=theme.font())
             self.entries[name].grid(row=0, column=2 * column + 1, sticky="ew")
             row.grid_columnconfigure(2 * column + 1, weight=1)
+        self._build_reference()
         self._build_strength()
         self._button = ctk.CTkButton(
             self, text="Generate", width=110, height=30, font=theme.font(13, "bold"), fg_color=Theme.start,
             hover_color=Theme.start_hover, text_color=Theme.on_accent, command=self.generate,
         )  # fmt: skip
-        self._button.grid(row=4, column=0, sticky="w", padx=12, pady=(4, 2))
-        self._note = self.add_note(5)
-        self.grid_rowconfigure(6, weight=1, minsize=theme.scaled(150))
+        self._button.grid(row=5, column=0, sticky="w", padx=12, pady=(4, 2))
+        self._note = self.add_note(6)
+        self.grid_rowconfigure(7, weight=1, minsize=theme.scaled(150))
         self.images = SampleStrip(self, self.app)
         self.images.nothing = "The images appear here side by side."
-        self.images.grid(row=6, column=0, sticky="nsew", padx=8)
+        self.images.grid(row=7, column=0, sticky="nsew", padx=8)
+
+    def _build_reference(self) -> None:
+        theme = self.app.theme
+        self._reference_row = ctk.CTkFrame(self, fg_color="transparent")
+        self._reference_row.grid(row=3, column=0, sticky="ew", padx=12, pady=(4, 0))
+        self._reference_row.grid_columnconfigure(1, weight=1)
+        label = ctk.CTkLabel(self._reference_row, text="Reference", font=theme.font(12), text_color=Theme.muted)
+        label.grid(row=0, column=0, padx=(0, 6))
+        self.reference = ctk.CTkEntry(self._reference_row, height=28, font=theme.font())
+        self.reference.grid(row=0, column=1, sticky="ew")
+        choose = ctk.CTkButton(self._reference_row, text="…", width=28, height=28, command=self._choose_reference)
+        choose.grid(row=0, column=2, padx=(4, 0))
+
+    def _choose_reference(self) -> None:
+        question = PathQuestion("file", "A reference image", self.reference.get().strip())
+        if path := ask_path(self.app, question):
+            self.reference.delete(0, "end")
+            self.reference.insert(0, path)
 
     def _build_strength(self) -> None:
         theme = self.app.theme
         self._strength_row = ctk.CTkFrame(self, fg_color="transparent")
-        self._strength_row.grid(row=3, column=0, sticky="ew", padx=12, pady=4)
+        self._strength_row.grid(row=4, column=0, sticky="ew", padx=12, pady=4)
         self._strength_row.grid_columnconfigure(1, weight=1)
         label = ctk.CTkLabel(self._strength_row, text="Strength", font=theme.font(12), text_color=Theme.muted)
         label.grid(row=0, column=0, padx=(0, 6))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.installation import PACKAGE
 from modules.config.TrainConfig import TrainConfig
@@ -15,7 +16,7 @@ from modules.machine.memory_estimate import GIB, needed_bytes
 from modules.machine.run_shape import RunShape, chosen_gpus, run_shape
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.measured_speed import speed_key
-from modules.ui.models.run_text import counted, describe_seconds
+from modules.ui.models.run_text import describe_seconds
 from modules.ui.models.typed_text import NO_GPU
 
 IDLE_PERCENT = 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from modules.config.counted import counted
 from modules.config.labels import first_setting, with_labels
 from modules.config.problems import Problem, Remedy
 from modules.config.TrainConfig import TrainConfig
@@ -60,7 +61,7 @@ class ProblemList:
         blocking = sum(problem.blocking for problem in self.all())
         warnings = len(self.all()) - blocking
         kinds = [(blocking, "problem"), (warnings, "warning")]
-        return ", ".join(f"{number} {kind}{'s' * (number > 1)}" for number, kind in kinds if number) or "No problems"
+        return ", ".join(counted(number, kind) for number, kind in kinds if number) or "No problems"
 
     def apply(self, remedy: Remedy) -> None:
         """Set what the remedy sets, as one step of undo."""

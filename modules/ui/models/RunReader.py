@@ -14,6 +14,7 @@ from operator import itemgetter
 from pathlib import Path, PurePath
 from typing import Any
 
+from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.visible_text import visible_line, visible_text
 from modules.session.atomic import is_alive
@@ -361,7 +362,7 @@ def _ending(record: dict[str, Any], step: int) -> str:
     status = record.get("status")
     elsewhere = visible_text(f". {record.get('text')}") if record.get("elsewhere") else ""
     if status == "finished":
-        return f"Finished after {step:,} steps{elsewhere}"
+        return f"Finished after {counted(step, 'step')}{elsewhere}"
     if status == "stopped":
         return f"Stopped at step {step:,}{elsewhere}"
     return visible_text(f"Failed: {record.get('text') or 'the run left no reason'}")
@@ -382,9 +383,10 @@ def _text(event: Event) -> str:
         case StatusEvent() | WarningEvent():
             return visible_line(event.text)
         case FinishedEvent():
-            return f"Finished after {event.step} steps"
+            return f"Finished after {counted(event.step, 'step')}"
         case ValidationEvent():
-            return f"Validation at step {event.step}: loss {_loss_text(event.loss)} ({event.samples} samples)"
+            samples = counted(event.samples, "sample")
+            return f"Validation at step {event.step}: loss {_loss_text(event.loss)} ({samples})"
     assert isinstance(event, SampleEvent | SamplesEvent | BackupEvent | SavedEvent)
     return visible_line(f"{WRITTEN[type(event)]} at step {event.step}: {event.path}")
 

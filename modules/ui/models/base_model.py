@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import threading
 from pathlib import Path
 
 from modules.machine.hub import HUB_NAME
 from modules.session.byte_sizes import spoken_bytes
 
 MAX_INDEX_BYTES = 1 << 20
+HASHED_BYTES = 1 << 22  # between two looks at whether the hash is still wanted
 MAX_HEADER_BYTES = 1 << 25
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8", "F8_E5M2": "float8"}
 
@@ -48,6 +51,21 @@ def base_bytes(base: str) -> int | None:
         return sum(file.stat().st_size for file in files) or None
     except OSError:  # an unreadable folder, which the model tab reports
         return None
+
+
+def sha256_of(path: Path, is_cancelled: threading.Event) -> str:
+    """The SHA-256 of a file in hexadecimal digits, by which sites of models know it; "" if cancelled.
+
+    Its first ten digits are what they call AutoV2. Raises OSError. Call it in a thread: it reads the whole file.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while not is_cancelled.is_set():
+            part = file.read(HASHED_BYTES)
+            if not part:
+                return digest.hexdigest()
+            digest.update(part)
+    return ""
 
 
 def _look_at_folder(path: Path) -> tuple[str, bool]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.session.backups import newest_usable
 from modules.session.following import RunInfo, find_runs, run_info
 from modules.session.RunFolder import RunFolder
-from modules.ui.models.run_text import counted
 
 MAX_RUNS, MAX_FILES = 6, 4
 

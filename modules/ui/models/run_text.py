@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from modules.config.counted import counted
 from modules.machine.memory_estimate import GIB
 
 if TYPE_CHECKING:
@@ -116,12 +117,7 @@ def wait_advice(ranks: Sequence[RankRow]) -> str:
     longest = max(waits, key=waits.__getitem__, default=None)
     if longest is None or waits[longest] < LONG_WAIT:
         return ""
-    return f"Rank {longest} waits for images {percent(waits[longest])} of the time: raise Prefetch on the Data tab."
-
-
-def counted(number: int, noun: str) -> str:
-    """Such as "1 step" and "1,200 steps"."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    return f"Rank {longest} waits for images {percent(waits[longest])} of the time: raise Prefetch on the Dataset tab."
 
 
 def percent(share: float) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.config.families import families_taking_references
+from modules.config.image_sizes import sample_size
 from modules.config.methods import facts_of
 from modules.config.SampleConfig import SampleConfig
 from modules.ui.models.ScriptRun import ScriptRun
@@ -20,7 +22,7 @@ FOLDER = "generated"  # in the folder of samples, which is never taken for train
 
 @dataclass(frozen=True)
 class ImageWish:
-    """What to generate. width, height: in pixels."""
+    """What to generate. width, height: in pixels. reference: an image that the model sees, or a folder of them."""
 
     prompt: str
     negative_prompt: str
@@ -29,16 +31,25 @@ class ImageWish:
     height: int
     steps: int
     guidance: float
+    reference: str = ""
 
 
 def first_wish(config: TrainConfig, samples: Sequence[SamplePicture]) -> ImageWish:
     """The first prompt of the run's settings, or a prompt that the run has sampled."""
     sample = next((sample for sample in config.sampling.samples if sample.enabled), None)
     if sample is None:
-        side = int(config.data.resolution) if str(config.data.resolution).isdecimal() else 512
-        sample = SampleConfig(prompt=samples[-1].prompt if samples else "", width=side, height=side)
-    names = ("prompt", "negative_prompt", "seed", "width", "height", "steps", "guidance")
-    return ImageWish(*(getattr(sample, name) for name in names))
+        sample = SampleConfig(prompt=samples[-1].prompt if samples else "")
+    width, height = sample_size(sample, config.data.resolution)
+    return ImageWish(
+        sample.prompt,
+        sample.negative_prompt,
+        sample.seed,
+        width,
+        height,
+        sample.steps,
+        sample.guidance,
+        sample.reference,
+    )
 
 
 def newest_model(saved: Sequence[SavedModel]) -> list[Path]:
@@ -71,7 +82,16 @@ def sample_options(
     options += ["--prompt", wish.prompt, "--negative-prompt", wish.negative_prompt, "--seed", str(wish.seed)]
     options += ["--width", str(wish.width), "--height", str(wish.height)]
     options += ["--steps", str(wish.steps), "--guidance", str(wish.guidance), "--batch-size", "1"]
+    if config.model.clip_skip > 1:
+        options += ["--clip-skip", str(config.model.clip_skip)]
+    if wish.reference and takes_references(config):
+        options += ["--reference", wish.reference]
     return [*options, "--out", str(folder)]
+
+
+def takes_references(config: TrainConfig) -> bool:
+    """Whether the run's model can see reference images."""
+    return config.family in families_taking_references()
 
 
 def image_script(options: Sequence[str]) -> ScriptRun:
@@ -79,7 +99,22 @@ def image_script(options: Sequence[str]) -> ScriptRun:
     return ScriptRun("sample.py", None, options, exit_codes=(0,))
 
 
+def run_samples_script(run: Path, model: Sequence[Path], step: int, config: TrainConfig) -> ScriptRun:
+    """The run of scripts/sample_run.py for the samples in `config`; its output are the paths of the images.
+
+    run: the run's folder. model: as from `newest_model`, saved after `step` steps.
+    """
+    options = [str(run), "--step", str(step)]
+    for path in model:
+        options += ["--model", str(path)]
+    return ScriptRun("sample_run.py", config, options, exit_codes=(0,))
+
+
+def read_paths(output: bytes | None) -> list[Path]:
+    """The images that a script has written, in order; none if it was cancelled."""
+    return [] if output is None else [Path(line) for line in output.decode("utf-8", "replace").splitlines()]
+
+
 def read_path(output: bytes | None) -> Path | None:
     """The image that the script has written; None if it was cancelled."""
-    lines = [] if output is None else output.decode("utf-8", "replace").splitlines()
-    return Path(lines[-1]) if lines else None
+    return next(reversed(read_paths(output)), None)

@@ -24,8 +24,8 @@ class GeneralTab(ctk.CTkFrame):
         super().__init__(parent, fg_color="transparent")
         page = SettingsPage(self, app, CARDS)
         page.pack(fill="both", expand=True)
-        page.add_card(lambda: ResumeCard(page, app, app.resume_run))
-        page.add_card(lambda: LookCard(page, app))
+        page.add_card(lambda: ResumeCard(page, app, app.resume_run), rows=6)
+        page.add_card(lambda: LookCard(page, app), rows=5)
 
 
 class LookCard(ctk.CTkFrame):
@@ -50,10 +50,6 @@ class LookCard(ctk.CTkFrame):
         keys = "Ctrl+S save   Ctrl+Z undo   Ctrl+F search\nF5 start   Ctrl+Tab next tab   Space or Return press"
         hint = ctk.CTkLabel(self, text=keys, font=app.theme.font(12), text_color=Theme.muted, justify="left")
         hint.grid(row=3, column=0, columnspan=2, sticky="w", padx=26, pady=(4, 12))
-
-    def weight(self) -> float:
-        """Its height in rows."""
-        return 5
 
     def _set_appearance(self, label: str) -> None:
         self.app.preferences.appearance = label.lower()

@@ -10,6 +10,7 @@ import customtkinter as ctk
 
 from modules.config.describe import part_paths, settings_by_path
 from modules.config.errors import UserError
+from modules.ui.cards.SampleNowCard import SampleNowCard
 from modules.ui.keyboard import pressed_once
 from modules.ui.widgets.fitting import fit_side_column
 from modules.ui.widgets.form import CardSpec, SettingsCard
@@ -68,6 +69,13 @@ class SamplingTab(ctk.CTkFrame):
             self._edited.pack(fill="x", padx=4, pady=4)
 
     def _sample_now(self) -> None:
+        if self.finished.is_generating:
+            self.finished.cancel()
+            return
+        if self.finished.can_sample(self.app.run.state):
+            self.finished.grid()
+            self.finished.generate(self.app.run.state)
+            return
         try:
             self.app.run.command("sample")
         except UserError as error:
@@ -79,12 +87,14 @@ class SamplingTab(ctk.CTkFrame):
         if self.sample_now is None:
             return
         can_sample = state.is_running and not state.is_stopping
-        self.sample_now.configure(state="normal" if can_sample else "disabled")
+        can_sample |= self.finished.is_generating or self.finished.can_sample(state)
+        text = "Cancel" if self.finished.is_generating else "Sample now"
+        self.sample_now.configure(state="normal" if can_sample else "disabled", text=text)
 
     def _build(self) -> Iterator[None]:
         """Build the tab in slices, so that opening it never stalls the window."""
         self._side = ctk.CTkScrollableFrame(self, width=SIDE_WIDTH, fg_color="transparent")
-        self._side.grid(row=0, column=0, sticky="nsew", padx=(4, 0), pady=(0, 4))
+        self._side.grid(row=0, column=0, rowspan=2, sticky="nsew", padx=(4, 0), pady=(0, 4))
         quiet_page(self._side)
         fit_side_column(self, SIDE_WIDTH, self.app.theme, lambda width: self._side.configure(width=width))
         yield
@@ -92,6 +102,9 @@ class SamplingTab(ctk.CTkFrame):
         when = SettingsCard(self._side, self.app, CardSpec("Schedule", paths), lambda: None)
         when.pack(fill="x", padx=4, pady=4)
         yield
+        self.finished = SampleNowCard(self, self.app, lambda: self._on_run(self.app.run.state))
+        self.finished.grid(row=1, column=1, sticky="ew", padx=(4, 8), pady=(0, 8))
+        self.finished.grid_remove()  # until it is used
         self.sample_now = ctk.CTkButton(when.footer, text="Sample now", command=pressed_once(self._sample_now))
         self.sample_now.pack(anchor="w")
         when.footer.grid()

@@ -45,7 +45,7 @@ class TrainingTab(ctk.CTkFrame):
         footers = {"Multi-GPU": self._add_buttons, "Duration and batch": self._add_estimate}
         self.page = SettingsPage(self, app, cards(), footers)
         self.page.pack(fill="both", expand=True)
-        self.page.add_card(self._make_embeddings)
+        self.page.add_card(self._make_embeddings, 2.5, lambda: app.settings.is_visible("embeddings"))
 
     def show_setting(self, path: str) -> None:
         """For "embeddings", focus the button that adds one; all other settings of the tab have a field."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.visible_text import visible_line
 from modules.data.images import load_image
-from modules.ui.models.run_text import counted
 from modules.ui.models.SampleTable import SampleRow, SampleTable, arrange_samples
 from modules.ui.widgets.BeforeAfter import BeforeAfter
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to

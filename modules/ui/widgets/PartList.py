@@ -34,12 +34,6 @@ class PartList(ctk.CTkFrame):
         self._unsubscribe = app.settings.subscribe(self._changed)
         self._rebuild()
 
-    def weight(self) -> float:
-        """Its height in rows; 0 if the list has no effect."""
-        if not self.app.settings.is_visible(self._path):
-            return 0
-        return 2.5 + len(self._parts) * (len(self._names) + 1)
-
     def focus_add(self) -> None:
         """Scroll to the button that adds a part and focus it."""
         bring_into_sight(self.app, self._add)

@@ -78,6 +78,10 @@ class PictureCanvas(ctk.CTkFrame):
     def draw_headers(self) -> None:
         """Draw the content of the margins, over the cells."""
 
+    def page_height(self) -> int:
+        """The height in pixels of what Page Up and Down pass over."""
+        return self._content()[1][1]
+
     def empty_text(self) -> str:
         """The text shown if there are no cells."""
         return "No images"
@@ -345,7 +349,7 @@ class PictureCanvas(ctk.CTkFrame):
         if not self.count:
             return "break"
         columns = self.num_columns()
-        rows_shown = max(1, self._content()[1][1] // self.cell_size()[1])
+        rows_shown = max(1, self.page_height() // self.cell_size()[1])
         steps = {
             "Left": -1, "Right": 1, "Up": -columns, "Down": columns, "Prior": -columns * rows_shown,
             "Next": columns * rows_shown, "Home": -self.count, "End": self.count,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from tkinter import ttk
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.image_sizes import sample_size
 from modules.ui.widgets.fitting import fit_columns, lay_in_rows
 from modules.ui.widgets.ProblemNote import ProblemNote
 from modules.ui.widgets.scrolling import bring_into_sight, make_scrollbar
@@ -66,12 +68,14 @@ class PromptList(ctk.CTkFrame):
         samples = self.app.settings.get(PATH)
         if self.chosen is not None and self.chosen >= len(samples):
             self._on_choose(None)  # at once, because an editor of the prompt would look for its settings
+        captions = itertools.count(1)
         for number, sample in enumerate(samples):
             tags = () if sample.enabled else ("off",)
+            values = _row_of(sample, self.app.settings.in_effect.data.resolution, captions)
             if self.tree.exists(str(number)):
-                self.tree.item(str(number), values=_row_of(sample), tags=tags)
+                self.tree.item(str(number), values=values, tags=tags)
             else:
-                self.tree.insert("", "end", iid=str(number), values=_row_of(sample), tags=tags)
+                self.tree.insert("", "end", iid=str(number), values=values, tags=tags)
         for item in self.tree.get_children()[len(samples) :]:
             self.tree.delete(item)
         self._enable_buttons()
@@ -147,7 +151,7 @@ class PromptList(ctk.CTkFrame):
         self.tree.tag_configure("off", foreground=theme.now(theme.muted))
 
     def _on_settings(self, paths: set[str]) -> None:
-        if not paths or any(path.startswith(PATH) for path in paths):
+        if not paths or "data.resolution" in paths or any(path.startswith(PATH) for path in paths):
             self.refresh()
 
     def _on_select(self, event: tk.Event) -> None:
@@ -170,6 +174,10 @@ class PromptList(ctk.CTkFrame):
         super().destroy()
 
 
-def _row_of(sample: SampleConfig) -> tuple[str, ...]:
-    enabled, prompt = "✓" if sample.enabled else "", " ".join(sample.prompt.split()) or "(from a caption)"
-    return enabled, prompt, str(sample.seed), f"{sample.width} x {sample.height}", str(sample.count)
+def _row_of(sample: SampleConfig, resolution: int, captions: Iterator[int]) -> tuple[str, ...]:
+    """resolution: data.resolution. captions: numbers of the captions that enabled samples without a prompt take, as
+    trainer/sampling.py does."""
+    enabled, prompt = "✓" if sample.enabled else "", " ".join(sample.prompt.split())
+    if not prompt:
+        prompt = f"(caption {next(captions)} of the dataset)" if sample.enabled else "(a caption of the dataset)"
+    return enabled, prompt, str(sample.seed), " x ".join(map(str, sample_size(sample, resolution))), str(sample.count)

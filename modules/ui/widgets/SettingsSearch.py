@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tkinter
 from typing import TYPE_CHECKING
 
@@ -107,21 +108,28 @@ class SettingsSearch(ctk.CTkEntry):
 
 
 def find_settings(text: str) -> list[str]:
-    """The paths of the settings that contain every word of `text`, those with matching label or name first."""
+    """The paths of the settings that contain every word of `text`: first those that other programs call exactly so,
+    then those whose label starts with it or contains it, then those with a matching name."""
     words = text.lower().replace("_", " ").split()
     if not words:
         return []
     found = []
     for path, info in settings_by_path().items():
         if path != "config_version" and all(word in _searched(info) for word in words):
-            names = f"{info.label} {path} {info.also_called}".lower().replace("_", " ")
-            in_name = all(word in names for word in words)
-            starts = info.label.lower().startswith(words[0])
-            found.append((not starts, not in_name, len(found), path))
-    return [path for *_, path in sorted(found)]
+            label = info.label.lower()
+            names = f"{label} {path} {info.also_called}".lower().replace("_", " ")
+            order = (
+                text.lower().strip() in re.split(r"[\s,;]+", info.also_called.lower()),
+                label.startswith(words[0]),
+                all(word in label for word in words),
+                all(word in names for word in words),
+            )
+            found.append((*(not applies for applies in order), len(found), path))
+    return [one[-1] for one in sorted(found)]
 
 
 def _searched(info: SettingInfo) -> str:
-    choices = " ".join(info.choice_labels.values())
-    texts = (info.label, info.path, info.also_called, info.section, info.help, choices)
+    choices = list(info.choice_labels.values())
+    in_one_word = [re.sub(r"\W", "", label) for label in choices]  # AdamW8bit for AdamW, 8-bit
+    texts = (info.label, info.path, info.also_called, info.section, info.help, *choices, *in_one_word)
     return " ".join(texts).lower().replace("_", " ")

@@ -1,8 +1,13 @@
-"""CustomTkinter's text box without the timer that outlives it."""
+"""CustomTkinter's text box without the timer that outlives it, and without stopping the wheel on its page."""
 
 from __future__ import annotations
 
+import tkinter
+
 import customtkinter as ctk
+
+from modules.ui.widgets.scrolling import page_around
+from modules.ui.window_system import wheel_events
 
 
 class Textbox(ctk.CTkTextbox):
@@ -10,9 +15,16 @@ class Textbox(ctk.CTkTextbox):
 
     The original checks five times a second whether it needs scrollbars, even after it is destroyed: Tcl then finds no
     command of that name, or calls the handler of another widget that happens to have the same name.
+
+    Over a text that is completely visible, the wheel scrolls the page.
     """
 
     _timer = ""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        for name in wheel_events(self):
+            self._textbox.bind(name, self._pass_wheel_on, add="+")
 
     def after(self, ms, func=None, *args):
         timer = super().after(ms, func, *args)
@@ -29,3 +41,9 @@ class Textbox(ctk.CTkTextbox):
         super()._check_if_scrollbars_needed(event)
         if continue_loop:
             self.after(self._scrollbar_update_time, self._check_if_scrollbars_needed, None, True)
+
+    def _pass_wheel_on(self, event: tkinter.Event) -> None:
+        page = page_around(self)
+        if page is not None and self._textbox.yview() == (0.0, 1.0):
+            event.widget = page._parent_canvas  # the page ignores events of text boxes
+            page._mouse_wheel_all(event)

@@ -28,7 +28,7 @@ LABEL_WIDTH = 165  # longer labels take two lines
 EDITOR_WIDTH = 150
 EDITOR_HEIGHT = 28
 WRAP = 250
-ROWS = 3  # of a grid, for each field: the editor, its problem, and what would solve that
+ROWS = 4  # of a grid, for each field: the label, mostly with the editor; a wide editor; its problem; what solves that
 FLASHES, FLASH_MS = 6, 220
 MENU_NAME = "field_menu"
 
@@ -63,9 +63,9 @@ class Field:
         self.label = ctk.CTkLabel(
             parent, text=title, font=app.theme.font(), anchor="w", justify="left", height=20, wraplength=LABEL_WIDTH
         )
-        self.label.grid(row=row, column=1, sticky="w", padx=(0, 8), pady=3)
+        self.label.grid(row=row, column=1, columnspan=1 + self.is_wide, sticky="w", padx=(0, 8), pady=3)
         self.editor = self.make_editor()
-        self.editor.grid(row=row, column=2, sticky=self.sticky, pady=3, padx=(0, 10))
+        self.editor.grid(row=row + self.is_wide, pady=3, sticky=self.sticky, **self._columns())
         for widget in (self.label, *self.pointed_at()):
             Tooltip(widget, app.theme, self.help_text)
             bind_menu(widget, self._open_menu)
@@ -73,6 +73,7 @@ class Field:
         self.refresh()
 
     sticky = "ew"
+    is_wide = False  # whether the editor is below the label and takes the width of both
 
     def make_editor(self) -> tkinter.Misc:
         raise NotImplementedError
@@ -161,6 +162,11 @@ class Field:
         label = self.info.choice_labels.get(value, "") if isinstance(value, str) else ""
         return label or value_text(value) or "empty"
 
+    def _columns(self) -> dict[str, Any]:
+        """The columns of the editor and what is below it, as options of `grid`."""
+        column, span = (1, 2) if self.is_wide else (2, 1)
+        return {"column": column, "columnspan": span, "padx": (0, 10)}
+
     def _show_problem(self, text: str, colour: Any) -> None:
         if self._problem is None:
             if not text:
@@ -168,7 +174,7 @@ class Field:
             font = self.app.theme.font(12)
             self._problem = ctk.CTkLabel(self.parent, text="", font=font, anchor="w", justify="left", wraplength=WRAP)
             self._problem._canvas.bind("<Configure>", self._wrap_problem, add="+")
-            self._problem.grid(row=self.row + 1, column=2, sticky="ew", padx=(0, 10), pady=(0, 4))
+            self._problem.grid(row=self.row + 2, sticky="ew", pady=(0, 4), **self._columns())
         self._problem.configure(text=text, text_color=colour)
         if text and self.is_shown:
             self._problem.grid()
@@ -187,7 +193,7 @@ class Field:
             if remedy is None:
                 return
             self._remedy = ctk.CTkButton(self.parent, width=44, height=24, font=self.app.theme.font(12))
-            self._remedy.grid(row=self.row + 2, column=2, sticky="w", padx=(0, 10), pady=(0, 6))
+            self._remedy.grid(row=self.row + 3, sticky="w", pady=(0, 6), **self._columns())
         if remedy is not None:
             self._remedy.configure(text=remedy.text, command=lambda: self.app.problems.apply(remedy))
         if remedy is not None and self.is_shown:
@@ -377,6 +383,8 @@ class EntryField(TypedField):
 
 class PathField(EntryField):
     """An entry with a button that opens the system's dialog; two buttons if it may be a file or a folder."""
+
+    is_wide = True
 
     def make_editor(self) -> tkinter.Misc:
         frame = ctk.CTkFrame(self.parent, fg_color="transparent")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 COLUMN_WIDTH = 370
 MAX_COLUMNS = 3
+TITLE_ROWS = 1.5
 
 
 class SettingsForm(ctk.CTkFrame):
@@ -138,15 +139,22 @@ class SettingsCard(ctk.CTkFrame):
         self.footer.grid(row=2, column=0, sticky="ew", padx=12, pady=(0, 10))
         self.footer.grid_remove()
 
-    def weight(self) -> float:
-        """The height of the card in rows; 0 if it has no visible content."""
-        footer = len(self.footer.winfo_children())
-        shown = self.form.num_shown()
-        return shown + footer + 1.5 if shown or footer else 0
+    def has_content(self) -> bool:
+        """Whether anything on the card would be visible."""
+        return bool(self.form.num_shown() or self.footer.winfo_children())
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A card of a page. rows: its height for the choice of a column, the same whatever is visible on it."""
+
+    card: ctk.CTkFrame
+    rows: float
+    has_content: Callable[[], bool]
 
 
 class SettingsPage(ctk.CTkScrollableFrame):
-    """Cards in as many columns as fit, built in slices.
+    """Cards in as many columns as fit, built in slices. Only the number of columns decides in which of them a card is.
 
     footers: title of a card -> function that fills the footer frame below its form.
     """
@@ -160,13 +168,14 @@ class SettingsPage(ctk.CTkScrollableFrame):
     ):
         super().__init__(parent, fg_color="transparent")
         self.app = app
-        self._num_columns = 0
-        self._layout: list[tuple[SettingsCard, ...]] = []
-        self._further: list[Callable[[], ctk.CTkFrame]] = []
+        self._layout: list[list[ctk.CTkFrame]] = []
+        self._places: list[_Place] = []
+        self._first: list[Callable[[], _Place]] = []
+        self._further: list[Callable[[], _Place]] = []
         self._is_due = False
         # Created before the cards, so that cards packed into them are stacked above.
         self._columns = [ctk.CTkFrame(self, fg_color="transparent") for _ in range(MAX_COLUMNS)]
-        self.cards: dict[str, SettingsCard] = {}
+        self.cards: dict[str, SettingsCard] = {}  # by title
         self._parent_canvas.bind("<Configure>", lambda event: self.arrange_soon(), add="+")
         quiet_page(self)
         self._steps = self._build(specs, footers or {})
@@ -177,10 +186,20 @@ class SettingsPage(ctk.CTkScrollableFrame):
         for _ in self._steps:
             pass
 
-    def add_card(self, make: Callable[[], ctk.CTkFrame]) -> None:
-        """Append a custom card created by `make`. It has to be a child of this page and have `weight()`, its height in
-        rows."""
-        self._further.append(make)
+    def add_card(
+        self,
+        make: Callable[[], ctk.CTkFrame],
+        rows: float,
+        has_content: Callable[[], bool] = lambda: True,
+        is_first: bool = False,
+    ) -> None:
+        """Add a custom card created by `make`, a child of this page, at the end. rows: its usual height. has_content:
+        whether it is to be shown. is_first: add it before the cards of settings."""
+        (self._first if is_first else self._further).append(lambda: _Place(make(), rows, has_content))
+
+    def add_above(self, widget: ctk.CTkFrame) -> None:
+        """Put a child of this page above the cards, as wide as all columns."""
+        widget.grid(row=0, column=0, columnspan=MAX_COLUMNS, sticky="ew", padx=6, pady=(0, 6))
 
     def destroy(self) -> None:
         self._steps.close()
@@ -189,16 +208,19 @@ class SettingsPage(ctk.CTkScrollableFrame):
     def _build(
         self, specs: Sequence[CardSpec], footers: Mapping[str, Callable[[ctk.CTkFrame], None]]
     ) -> Iterator[None]:
+        for make in self._first:
+            self._places.append(make())
+            yield
         for spec in specs:
             card = SettingsCard(self, self.app, spec, self.arrange_soon)
             self.cards[spec.title] = card
+            self._places.append(_Place(card, usual_rows(self.app, spec), card.has_content))
             if spec.title in footers:
                 footers[spec.title](card.footer)
                 card.footer.grid()
             yield
         for make in self._further:
-            card = make()
-            self.cards[str(card)] = card
+            self._places.append(make())
             yield
         self.arrange_soon()
 
@@ -214,31 +236,36 @@ class SettingsPage(ctk.CTkScrollableFrame):
             return
         width = self._parent_canvas.winfo_width()
         count = max(1, min(MAX_COLUMNS, width // self.app.theme.scaled(COLUMN_WIDTH))) if width > 1 else MAX_COLUMNS
-        shown = [card for card in self.cards.values() if card.weight() > 0]
-        if count == self._num_columns and set(shown) == {card for column in self._layout for card in column}:
-            return  # cards whose height changes a little stay in place
-        self._num_columns = count
-        columns: list[list[SettingsCard]] = [[] for _ in range(count)]
+        columns: list[list[ctk.CTkFrame]] = [[] for _ in range(count)]
         lengths = [0.0] * count
-        for card in shown:
+        for place in self._places:
             shortest = lengths.index(min(lengths))
-            columns[shortest].append(card)
-            lengths[shortest] += card.weight()
-        self._show(columns)
+            lengths[shortest] += place.rows
+            if place.has_content():
+                columns[shortest].append(place.card)
+        if columns != self._layout:
+            self._show(columns)
 
-    def _show(self, columns: list[list[SettingsCard]]) -> None:
-        for card in self.cards.values():
-            card.pack_forget()
+    def _show(self, columns: list[list[ctk.CTkFrame]]) -> None:
+        for place in self._places:
+            place.card.pack_forget()
         for number, column in enumerate(self._columns):
             used = number < len(columns)
             self.grid_columnconfigure(number, weight=1 if used else 0, uniform="columns" if used else "")
             if not used:
                 column.grid_remove()
                 continue
-            column.grid(row=0, column=number, sticky="new")
+            column.grid(row=1, column=number, sticky="new")
             for card in columns[number]:
                 card.pack(in_=column, fill="x", padx=6, pady=6)
-        self._layout = [tuple(column) for column in columns]
+        self._layout = columns
+
+
+def usual_rows(app: App, spec: CardSpec) -> float:
+    """The height of a card in rows, whatever filter, family and method are chosen: a third of its advanced settings
+    are usually visible."""
+    basic = [path for path in spec.paths if spec.all_importances or app.settings.info(path).importance == "basic"]
+    return TITLE_ROWS + len(basic) + (len(spec.paths) - len(basic)) / 3
 
 
 def find_field(widget: tkinter.Misc, path: str) -> Field | None:

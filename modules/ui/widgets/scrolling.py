@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 def scroll_to(widget: tkinter.Misc, margin: int = 40) -> None:
     """Scroll the scrollable frame around `widget`, if there is one, so that the widget is visible."""
-    frame = widget
-    while frame is not None and not isinstance(frame, ctk.CTkScrollableFrame):
-        frame = frame.master
+    frame = page_around(widget)
     if frame is None:
         return
     frame.update_idletasks()
@@ -29,6 +27,23 @@ def scroll_to(widget: tkinter.Misc, margin: int = 40) -> None:
     if first + margin <= top <= first + view - widget.winfo_height() - margin:
         return
     canvas.yview_moveto(max(0, top - view / 3) / height)
+
+
+def page_around(widget: tkinter.Misc) -> ctk.CTkScrollableFrame | None:
+    """The scrollable frame that a widget is on, or is itself."""
+    frame = widget
+    while frame is not None and not isinstance(frame, ctk.CTkScrollableFrame):
+        frame = frame.master
+    return frame
+
+
+def scroll_to_area(page: ctk.CTkScrollableFrame, top: int, height: int) -> None:
+    """Scroll a page no further than needed to show an area. top, height: pixels of the page's content."""
+    canvas, total = page._parent_canvas, page.winfo_height()
+    first, view = canvas.canvasy(0), canvas.winfo_height()
+    wanted = min(max(first, top + height - view), top)
+    if wanted != first and total > view:
+        canvas.yview_moveto(wanted / total)
 
 
 def bring_into_sight(app: App, widget: tkinter.Misc) -> None:

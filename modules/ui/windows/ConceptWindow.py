@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 from PIL import ImageTk
 
+from modules.config.counted import counted
 from modules.config.describe import part_paths
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 CARDS = {
-    "Folder": ("name", "path", "enabled", "include_subfolders", "include", "exclude"),
+    "Folder": ("name", "path", "enabled", "include_subfolders", "include", "exclude", "reference_folder"),
     "Captions": (
         "captions", "caption_extension", "caption_per_line", "caption_table", "caption_column", "prompt",
         "caption_fallback", "caption_prefix", "caption_suffix", "shuffle_tags", "tag_separator",
@@ -149,8 +150,8 @@ class ConceptWindow(ctk.CTkToplevel):
             self._scan_job = None
 
     def _take_pictures(self, found: ConceptPictures) -> None:
-        text = found.error or f"{len(found.paths):,} images, {found.num_without_caption:,} without a caption"
-        text += f", {found.num_of_runs:,} written by runs are skipped" if found.num_of_runs else ""
+        text = found.error or f"{counted(len(found.paths), 'image')}, {found.num_without_caption:,} without a caption"
+        text += f", {found.num_of_runs:,} written by runs left out" if found.num_of_runs else ""
         self._state.configure(text=text, text_color=self.app.theme.error if found.error else self.app.theme.muted)
         self.thumbnails.show(found.paths)
         if found.paths and self.thumbnails.chosen is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.data.images import EXTENSIONS
 from modules.ui.keyboard import pressed_once
@@ -88,10 +89,10 @@ class HealthWindow(ctk.CTkToplevel):
             return
         self.report = report
         found = len(report.findings)
-        verdict = f"{found} thing{'' if found == 1 else 's'} found" if found else "nothing unusual"
+        verdict = f"{counted(found, 'thing')} found" if found else "nothing unusual"
         if not report.can_train:
             verdict = "the training could not start"
-        self._end_check(f"{report.num_pictures:,} images: {verdict}.")
+        self._end_check(f"{counted(report.num_pictures, 'image')}: {verdict}.")
         self.tree.delete(*self.tree.get_children())
         for number, finding in enumerate(report.findings):
             values = LEVELS.get(finding.level, finding.level), finding.message

@@ -1,4 +1,4 @@
-"""The concepts tab, the window of a concept, their previews, and the dataset check."""
+"""The dataset tab, the window of a concept, their previews, and the dataset check."""
 
 import json
 import subprocess
@@ -30,6 +30,7 @@ from modules.ui.models.concept_preview import (
     samples_per_epoch,
 )
 from modules.ui.models.DataCheck import DataCheck, DataReport, _read_report
+from modules.ui.widgets.form import find_field
 from modules.ui.windows.HealthWindow import HealthWindow
 from tests.support.fake_nvml import eight_gpus
 from tests.support.waiting import wait_until
@@ -168,7 +169,7 @@ def tab(app, folder, wait_for, settle):
         app.settings.remove("concepts", 0)
     app.settings.add("concepts", {"path": str(folder)})
     app.settings.add("concepts", {"path": str(folder), "name": "again", "repeats": 3})
-    made = app.open_tab("concepts")
+    made = app.open_tab("dataset")
     wait_for(app, lambda: len(made.cards.cards) == 2 and all(card.found for card in made.cards.cards))
     settle(app)
     return made
@@ -286,7 +287,7 @@ def test_a_folder_that_fails_keeps_no_other_from_being_read(app, tab, folder, wa
             raise RuntimeError("broken")
         return find_pictures(concept, number)
 
-    monkeypatch.setattr("modules.ui.tabs.ConceptsTab.find_pictures", fail_at_first)
+    monkeypatch.setattr("modules.ui.tabs.DatasetTab.find_pictures", fail_at_first)
     app.settings.set("concepts.1.include_subfolders", False)
     tab.refresh()
     wait_for(app, lambda: all(card.found for card in tab.cards.cards))
@@ -311,8 +312,8 @@ class SlowSearch:
 
 def test_a_path_is_looked_at_when_the_typing_has_stopped_and_keeps_no_other_waiting(app, tab, wait_for, monkeypatch):
     search = SlowSearch()
-    monkeypatch.setattr("modules.ui.tabs.ConceptsTab.find_pictures", search)
-    monkeypatch.setattr("modules.ui.tabs.ConceptsTab.TYPING_MS", 3_600_000)
+    monkeypatch.setattr("modules.ui.tabs.DatasetTab.find_pictures", search)
+    monkeypatch.setattr("modules.ui.tabs.DatasetTab.TYPING_MS", 3_600_000)
     for path in ("s", "sl", "slo", "slow"):
         app.settings.set("concepts.0.path", path)
         app.update()
@@ -320,7 +321,7 @@ def test_a_path_is_looked_at_when_the_typing_has_stopped_and_keeps_no_other_wait
     assert search.started == []
     tab._read_in(0)
     wait_for(app, lambda: search.started)
-    monkeypatch.setattr("modules.ui.tabs.ConceptsTab.TYPING_MS", 5)
+    monkeypatch.setattr("modules.ui.tabs.DatasetTab.TYPING_MS", 5)
     app.settings.set("concepts.0.path", "fast")
     wait_for(app, lambda: tab.cards.cards[0].found == ConceptPictures(error="looked at fast"))
     wait_for(app, lambda: search.given_up)
@@ -329,7 +330,7 @@ def test_a_path_is_looked_at_when_the_typing_has_stopped_and_keeps_no_other_wait
 
 def test_the_window_of_a_concept_looks_at_a_path_when_the_typing_has_stopped(app, window, wait_for, monkeypatch):
     search = SlowSearch()
-    monkeypatch.setattr("modules.ui.tabs.ConceptsTab.TYPING_MS", 3_600_000)
+    monkeypatch.setattr("modules.ui.tabs.DatasetTab.TYPING_MS", 3_600_000)
     monkeypatch.setattr("modules.ui.windows.ConceptWindow.find_pictures", search)
     monkeypatch.setattr("modules.ui.windows.ConceptWindow.TYPING_MS", 3_600_000)
     for path in ("s", "sl", "slo"):
@@ -367,7 +368,7 @@ def test_what_was_read_before_a_refresh_is_read_again(app, tab, folder, wait_for
         assert is_refreshed.wait(120)
         return found
 
-    monkeypatch.setattr("modules.ui.tabs.ConceptsTab.find_pictures", find_slowly)
+    monkeypatch.setattr("modules.ui.tabs.DatasetTab.find_pictures", find_slowly)
     tab.refresh()
     wait_for(app, has_read.is_set)
     Image.new("RGB", (64, 64)).save(folder / "new.png")
@@ -382,6 +383,51 @@ def test_many_concepts_are_read_one_after_the_other(app, tab, tmp_path, wait_for
     wait_for(app, lambda: len(tab.cards.cards) == 32 and all(card.found for card in tab.cards.cards))
     assert sum(bool(card.found.error) for card in tab.cards.cards) == 30
     assert texts(tab.cards.canvas).count("does not exist") < 30  # the others are not visible
+
+
+def test_the_cards_are_as_high_as_their_concepts_and_scroll_with_the_settings(app, tab, tmp_path, settle):
+    def bottom() -> int:
+        return tab.cards.canvas.winfo_rooty() + tab.cards.canvas.winfo_height()
+
+    for number in range(8):
+        app.settings.add("concepts", {"path": str(tmp_path / f"missing{number}")})
+    settle(app)
+    card = tab.page.cards["Size and shape"]
+    height = tab.cards.cell_size()[1]
+    border = 2 * int(tab.cards.canvas.cget("highlightthickness"))
+    assert tab.cards.canvas.winfo_height() == -(-10 // tab.cards.num_columns()) * height + border
+    assert bottom() <= card.winfo_rooty()
+    before = card.winfo_rooty()
+    tab.cards.canvas.event_generate("<Button-5>", x=50, y=50)
+    settle(app)
+    assert card.winfo_rooty() < before
+    tab.cards.choose(0)
+    settle(app)
+    assert tab.cards.canvas.winfo_rooty() >= tab.page._parent_canvas.winfo_rooty()
+    assert "missing7" not in texts(tab.cards.canvas)  # not visible yet
+    tab.cards.choose(9)
+    settle(app)
+    assert "missing7" in texts(tab.cards.canvas)
+
+
+def test_a_single_concept_shows_its_settings_at_once(app, folder, settle):
+    app.settings.replace_parts("concepts", [{"path": str(folder)}])
+    tab = app.open_tab("dataset")
+    settle(app)
+    assert tab.chosen_part == 0
+
+
+def test_a_problem_of_all_images_leads_to_its_field_beside_the_concepts(app, settle):
+    app.flash("data.resolution")
+    settle(app)
+    assert app.tab_bar.selected == "dataset"
+    assert app.focus_get() is find_field(app.tabs["dataset"], "data.resolution").entry._entry
+
+
+@pytest.mark.parametrize("name", ["data", "concepts"])
+def test_the_tab_is_in_front_if_one_of_the_two_it_was_made_of_had_been(make_app, tmp_path, name):
+    (tmp_path / "window.json").write_text(json.dumps({"tab": name}), encoding="utf-8")
+    assert make_app(tmp_path).tab_bar.selected == "dataset"
 
 
 # --- the windows ------------------------------------------------------------------------------------------------------

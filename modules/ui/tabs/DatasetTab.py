@@ -1,4 +1,5 @@
-"""The concepts tab: the folders of images, their content, and their share of an epoch."""
+"""The dataset tab: the folders of images with their content and share of an epoch, and how images and captions are
+prepared."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.config.describe import part_paths
+from modules.config.counted import counted
+from modules.config.describe import part_paths, settings_by_path
 from modules.config.labels import label_of
 from modules.data.folder_walk import Outputs
 from modules.ui.cards.ConceptCards import ConceptCard, ConceptCards
@@ -19,24 +21,34 @@ from modules.ui.models.concept_preview import ConceptPictures, find_pictures, sa
 from modules.ui.models.path_picker import PathQuestion
 from modules.ui.models.picture_count import scan_key
 from modules.ui.widgets.dialogs import ask_path, open_window
-from modules.ui.widgets.fitting import fit_side_column, lay_in_rows, wrap_to
-from modules.ui.widgets.form import SettingsForm
+from modules.ui.widgets.fitting import lay_in_rows, wrap_to
+from modules.ui.widgets.form import CardSpec, SettingsForm, SettingsPage, usual_rows
 from modules.ui.widgets.ProblemNote import ProblemNote
-from modules.ui.widgets.scrolling import quiet_page
 from modules.ui.windows.ConceptWindow import TYPING_MS, ConceptWindow
 from modules.ui.windows.HealthWindow import HealthWindow
 
 if TYPE_CHECKING:
     from modules.ui.App import App
 
-SIDE_WIDTH = 370
+CARDS = (
+    CardSpec(
+        "Size and shape",
+        ("data.resolution", "data.resolutions", "data.bucketing", "data.bucket_step", "data.max_aspect",
+            "data.no_upscale"),
+    ),
+    CardSpec("Captions", ("data.caption_dropout", "data.caption_variants")),
+    CardSpec("Cached augmentations", ("data.augmentation_variants",)),
+    CardSpec("Validation and skipped images", ("data.validation_share", "data.max_unreadable_share")),
+    CardSpec("Loading", ("data.prefetch_steps",)),
+)  # fmt: skip
 OUTPUTS = ("workspace_dir", "cache_dir")  # the settings that Outputs depends on
 TYPED = re.compile(rf"concepts\.\d+\.path|{'|'.join(OUTPUTS)}")  # settings whose values are paths
 READ_MS = 150  # after which the tab is laid out; while threads read, each call of Tk may wait a millisecond
 
 
-class ConceptsTab(ctk.CTkFrame):
-    """The concepts as cards, and the settings of the selected one."""
+class DatasetTab(ctk.CTkFrame):
+    """The concepts as cards; below them the settings of the selected one, and those of all images. All scroll
+    together."""
 
     def __init__(self, parent: tk.Misc, app: App):
         super().__init__(parent, fg_color="transparent")
@@ -48,9 +60,14 @@ class ConceptsTab(ctk.CTkFrame):
         self._window: ConceptWindow | None = None
         self._read_job: str | None = None
         self.grid_columnconfigure(0, weight=1)
-        self.grid_rowconfigure(1, weight=1)
-        self.cards = ConceptCards(self, app, self._on_choose, self.edit, self.toggle, self.remove, self.move)
-        self.cards.grid(row=1, column=0, sticky="nsew", padx=(8, 4), pady=(0, 8))
+        self.grid_rowconfigure(2, weight=1)
+        self.page = SettingsPage(self, app, CARDS)
+        self.page.grid(row=2, column=0, sticky="nsew")
+        self.cards = ConceptCards(self.page, app, self._on_choose, self.edit, self.toggle, self.remove, self.move)
+        self.page.add_above(self.cards)
+        self._side = self._make_side()
+        paths = [path for path in settings_by_path() if path.startswith("concepts[].")]
+        self.page.add_card(lambda: self._side, usual_rows(app, CardSpec("", paths)), is_first=True)
         self._on_chosen: list[ctk.CTkButton] = []
         self._is_built = False
         self._wrong = self._wrong_settings()
@@ -85,14 +102,15 @@ class ConceptsTab(ctk.CTkFrame):
 
     def show_setting(self, path: str) -> None:
         """Select the concept of the setting at `path`, such as "concepts.2.repeats", so that its field exists. For
-        "concepts" itself, focus the button that adds one."""
+        "concepts" itself, focus the button that adds one. The settings of all images always have a field."""
+        self.page.finish()
         for _ in self._steps:  # finish building the tab
             pass
         if path == "concepts":
             self._add._canvas.focus_set()
-        number = path.split(".")[1:2]
-        if number and int(number[0]) < len(self.cards.cards):
-            self.cards.choose(int(number[0]))
+        of_concept = re.match(r"concepts\.(\d+)", path)
+        if of_concept and int(of_concept[1]) < len(self.cards.cards):
+            self.cards.choose(int(of_concept[1]))
 
     def duplicate(self, number: int) -> None:
         if self._is_there(number):
@@ -138,7 +156,8 @@ class ConceptsTab(ctk.CTkFrame):
             ]
         )
         enabled = sum(concept.enabled for concept in concepts)
-        self._summary.configure(text=f"{enabled} of {len(concepts)} concepts enabled, {total:,.0f} samples an epoch")
+        text = f"{enabled} of {counted(len(concepts), 'concept')} enabled, {counted(round(total), 'sample')} an epoch"
+        self._summary.configure(text=text)
         for button in self._on_chosen:
             button.configure(state="normal" if self.cards.chosen is not None else "disabled")
         self._show_form()
@@ -236,7 +255,7 @@ class ConceptsTab(ctk.CTkFrame):
             return
         self._hint.grid_remove()
         self._form, self._form_number = SettingsForm(self._side, self.app, part_paths("concepts", number)), number
-        self._form.grid(row=1, column=0, sticky="new")
+        self._form.grid(row=2, column=0, sticky="ew", padx=(0, 2), pady=(0, 8))
 
     def _drop_form(self) -> None:
         if self._form is not None:
@@ -248,7 +267,7 @@ class ConceptsTab(ctk.CTkFrame):
     def _build(self) -> Iterator[None]:
         """Build the tab in slices, so that opening it never stalls the window."""
         bar = ctk.CTkFrame(self, fg_color="transparent")
-        bar.grid(row=0, column=0, columnspan=2, sticky="ew", padx=8, pady=8)
+        bar.grid(row=0, column=0, sticky="ew", padx=8, pady=8)
         font = self.app.theme.font()
         actions = (
             ("Add folder …", self.add_folder, False),
@@ -270,20 +289,25 @@ class ConceptsTab(ctk.CTkFrame):
         self._summary = ctk.CTkLabel(bar, text="", font=font, text_color=self.app.theme.muted)
         lay_in_rows(bar, [*made, self._summary], self.app.theme)
         self.problem = ProblemNote(self, self.app, "concepts")
-        self.problem.grid(row=2, column=0, columnspan=2, sticky="ew", padx=12, pady=(0, 8))
-        yield
-        self._side = ctk.CTkScrollableFrame(self, width=SIDE_WIDTH, fg_color=self.app.theme.card)
-        self._side.grid(row=1, column=1, sticky="nsew", padx=(4, 8), pady=(0, 8))
-        self._side.grid_columnconfigure(0, weight=1)
-        quiet_page(self._side)
-        fit_side_column(self, SIDE_WIDTH, self.app.theme, lambda width: self._side.configure(width=width))
-        hint = "Choose a concept to see its settings."
-        self._hint = ctk.CTkLabel(self._side, text=hint, font=font, text_color=self.app.theme.muted)
-        wrap_to(self._side, self._hint, self.app.theme)
-        self._hint.grid(row=0, column=0, padx=10, pady=20)
+        self.problem.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 8))
         yield
         self._is_built = True
         self.show_concepts()
+        if len(self.cards.cards) == 1:
+            self.cards.choose(0)
+
+    def _make_side(self) -> ctk.CTkFrame:
+        """The card of the selected concept's settings."""
+        theme = self.app.theme
+        side = ctk.CTkFrame(self.page, fg_color=theme.card, corner_radius=8)
+        side.grid_columnconfigure(0, weight=1)
+        title = ctk.CTkLabel(side, text="Selected concept", font=theme.font(15, "bold"), anchor="w")
+        title.grid(row=0, column=0, sticky="ew", padx=12, pady=(8, 2))
+        hint = "Choose a concept to see its settings."
+        self._hint = ctk.CTkLabel(side, text=hint, font=theme.font(), text_color=theme.muted, anchor="w")
+        wrap_to(side, self._hint, theme)
+        self._hint.grid(row=1, column=0, sticky="ew", padx=12, pady=(2, 14))
+        return side
 
     def destroy(self) -> None:
         for end in self._ends:

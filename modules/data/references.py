@@ -1,0 +1,244 @@
+"""Reference images: what a model sees beside the caption, such as an image before the edit that it should learn.
+
+The references of `people/ann.jpg` are the images `people/ann.*` in the concept's reference folder, or `people/ann_0.*`,
+`people/ann_1.*` and so on, in this order. They are encoded like the image itself and cached with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modules.config.counted import counted
+from modules.data.Augmentation import NO_AUGMENTATION
+from modules.data.errors import DataError
+from modules.data.image_views import augmentation_of
+from modules.data.images import EXTENSIONS, adjust_colors, fit_image, load_image, size_or_reason, to_array
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from modules.config.SamplingConfig import SamplingConfig
+    from modules.data.buckets import Buckets
+    from modules.data.concepts import Dataset
+    from modules.families.Family import Family
+
+NUM_READERS = 8
+SHORTEST = 64  # pixels of a side; FLUX.2's pipeline refuses shorter ones
+RECORD = "reference."  # starts the names of references in a cache entry
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An image that the model sees. width, height: of the upright image, in pixels."""
+
+    path: str
+    width: int
+    height: int
+
+
+def with_references(dataset: Dataset, family: Family) -> Dataset:
+    """Adds reference images to a dataset without views, and removes the images of which one can't be read.
+
+    Images without references are trained without.
+    Raises DataError if a reference folder does not exist or holds references of none of the images, if an image has
+    more references than the family takes, or if no image is left.
+    """
+    if not any(concept.enabled and concept.reference_folder for concept in dataset.concepts):
+        return dataset
+    found = _find(dataset)
+    for path, references in zip(dataset.paths, found, strict=True):
+        if len(references) > family.max_references:
+            raise DataError(
+                f"{path} has {len(references)} reference images, such as {references[-1]}, but {family.label} takes "
+                f"{family.max_references}: remove some, or choose another family."
+            )
+    unique = list(dict.fromkeys(path for references in found for path in references))
+    with ThreadPoolExecutor(NUM_READERS) as readers:
+        sizes = dict(zip(unique, readers.map(size_or_reason, unique), strict=True))
+    kept: list[int] = []
+    lost: list[tuple[str, str]] = []
+    read: list[tuple[Reference, ...]] = []
+    for sample, references in enumerate(found):
+        reasons = [(path, size) for path in references if isinstance(size := sizes[path], str)]
+        if reasons:
+            path, reason = reasons[0]
+            lost.append((dataset.paths[sample], f"its reference {path} can't be read: {reason}"))
+        else:
+            kept.append(sample)
+            read.append(tuple(Reference(path, *_size(sizes[path])) for path in references))
+    if not kept:
+        raise DataError(f"none of the references can be read, such as that of {lost[0][0]}: repair or remove them.")
+    return dataset.subset(kept, lost, references=read)
+
+
+def load_references(dataset: Dataset, buckets: Buckets, sample: int, align: int) -> list[np.ndarray]:
+    """The references of a sample as float32[3, H, W] in [-1, 1]. Raises ImageError.
+
+    Those with the aspect ratio of the image are cropped and augmented like it, so that their pixels stay aligned.
+    """
+    size = int(dataset.widths[sample]), int(dataset.heights[sample])
+    arrays = []
+    for reference in dataset.references_of(sample):
+        own = reference.width, reference.height
+        shape = reference_size(own, size, buckets.shape_of(sample), align)
+        augmentation = augmentation_of(dataset, sample) if _is_alike(own, size) else NO_AUGMENTATION
+        fitted = fit_image(load_image(reference.path), *shape, augmentation)
+        arrays.append(to_array(adjust_colors(fitted, augmentation)))
+    return arrays
+
+
+def reference_size(
+    own: tuple[int, int], of_image: tuple[int, int], shape: tuple[int, int], align: int
+) -> tuple[int, int]:
+    """The width and height in which a reference is encoded, in pixels.
+
+    With the aspect ratio of the image it is the shape in which the image is trained; otherwise the reference keeps its
+    own aspect ratio and about the area of that shape, in multiples of `align`, and is cropped if it is very long.
+    own, of_image: width and height of the reference and of the image, as they are on disk.
+    """
+    if _is_alike(own, of_image):
+        return shape
+    scale = (shape[0] * shape[1] / (own[0] * own[1])) ** 0.5
+    width, height = (max(SHORTEST, int(side * scale) // align * align) for side in own)
+    return width, height
+
+
+def of_captions(dataset: Dataset, texts: Sequence[tuple[str, ...]]) -> dict[str, str]:
+    """First caption of an image -> its references, as `image_files` takes them. texts: as from `captions`."""
+    found: dict[str, str] = {}
+    for sample, options in enumerate(texts):
+        if references := dataset.references_of(sample):
+            found.setdefault(options[0], "\n".join(one.path for one in references))
+    return found
+
+
+def image_files(path: str) -> list[str]:
+    """The image at `path`, or several of them, one a line; of a folder all its images, by name.
+
+    Raises DataError if a folder has none.
+    """
+    if "\n" in path:
+        return [file for line in path.split("\n") for file in image_files(line)]
+    path = os.path.expanduser(path)
+    if not os.path.isdir(path):
+        return [path]
+    names = sorted(name for name in os.listdir(path) if os.path.splitext(name)[1].lower() in EXTENSIONS)
+    if not names:
+        raise DataError(f"{path} holds no images: choose an image, or a folder with some.")
+    return [os.path.join(path, name) for name in names]
+
+
+def check_sample_references(sampling: SamplingConfig, family: Family) -> None:
+    """Raises DataError if references of enabled samples can't be used; families that take none ignore them."""
+    for number, sample in enumerate(sampling.samples) if family.max_references else ():
+        if sample.enabled and sample.reference:
+            setting = f"sampling.samples.{number}.reference {sample.reference}"
+            check_references(image_files(sample.reference), family, setting)
+
+
+def check_references(files: Sequence[str], family: Family | None, setting: str = "--reference") -> None:
+    """Raises DataError if a model of `family` (None: unknown) can't see these images. setting: where they are named."""
+    if files and (family is None or not family.max_references):
+        name = family.label if family else "this model"
+        raise DataError(f"{setting}: {name} takes no reference images; leave it out.")
+    if family and len(files) > family.max_references:
+        raise DataError(f"{setting}: these are {len(files)} images, but {family.label} takes {family.max_references}.")
+    for path in files:
+        if isinstance(reason := size_or_reason(path), str):
+            raise DataError(f"{setting}: {path} can't be read ({reason}); choose another image.")
+
+
+def references_in(record: Mapping[str, Tensor]) -> list[Tensor]:
+    """The references of a cache entry, in order."""
+    return [record[name] for name in sorted(record, key=_number) if name.startswith(RECORD)]
+
+
+def describe_references(dataset: Dataset) -> str | None:
+    """How many images have references; None if the run has no reference folder."""
+    if dataset.references is None:
+        return None
+    images = dataset.images_of(range(len(dataset)))
+    num_with = sum(bool(dataset.references[image]) for image in images)
+    return f"{num_with} of {len(images)} images have reference images"
+
+
+def _find(dataset: Dataset) -> list[tuple[str, ...]]:
+    """The paths of each sample's references."""
+    in_folder: dict[tuple[int, str], dict[str, list[str]]] = {}
+    stems: dict[tuple[int, str], set[str]] = {}
+    places = []
+    for path, number in zip(dataset.paths, dataset.concept_index.tolist(), strict=True):
+        below = os.path.relpath(path, os.path.expanduser(dataset.concepts[number].path))
+        folder, name = os.path.split(below)
+        stem = os.path.splitext(name)[0]
+        places.append((number, folder, stem))
+        stems.setdefault((number, folder), set()).add(stem.lower())
+    for number, folder in stems:
+        if root := dataset.concepts[number].reference_folder:
+            in_folder[number, folder] = _by_stem(_root(root, number), folder, stems[number, folder])
+    found = [tuple(in_folder.get((n, folder), {}).get(stem.lower(), ())) for n, folder, stem in places]
+    for number, concept in enumerate(dataset.concepts):
+        of_concept = [found[i] for i, place in enumerate(places) if place[0] == number]
+        if of_concept and concept.reference_folder and not any(of_concept):
+            raise DataError(
+                f"concepts.{number}.reference_folder {concept.reference_folder}: it holds a reference of none of the "
+                f"{counted(len(of_concept), 'image')}; name references like the images, or with _0, _1 behind the name."
+            )
+    return found
+
+
+def _root(folder: str, number: int) -> str:
+    root = os.path.expanduser(folder)
+    if not os.path.isdir(root):
+        problem = "is not a folder" if os.path.exists(root) else "does not exist"
+        raise DataError(
+            f"concepts.{number}.reference_folder {folder}: {problem}; choose a folder of reference images, or empty it."
+        )
+    return root
+
+
+def _by_stem(root: str, folder: str, stems: set[str]) -> dict[str, list[str]]:
+    """Stem of an image, in lower case -> the paths of its references in a subfolder of the reference folder, in order.
+
+    A file with the name of an image belongs to that image, even if it looks like a numbered reference of another, too.
+    """
+    place = os.path.join(root, folder) if folder else root
+    try:
+        names = os.listdir(place)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        message = f"The reference folder {place} can't be listed ({error.strerror}): change its permissions."
+        raise DataError(message) from error
+    found: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        stem, extension = os.path.splitext(name)
+        if extension.lower() not in EXTENSIONS:
+            continue
+        stem = stem.lower()
+        numbered = re.fullmatch(r"(.+)_(\d+)", stem)
+        if stem in stems:
+            found.setdefault(stem, []).append((-1, name))
+        elif numbered and numbered[1] in stems:
+            found.setdefault(numbered[1], []).append((int(numbered[2]), name))
+    return {stem: [os.path.join(place, name) for _, name in sorted(files)] for stem, files in found.items()}
+
+
+def _size(size: tuple[int, int] | str) -> tuple[int, int]:
+    assert not isinstance(size, str)
+    return size
+
+
+def _is_alike(own: Sequence[int], size: Sequence[int]) -> bool:
+    """Whether two sizes have the same aspect ratio; the sides of a scaled image are rounded to whole pixels."""
+    return abs(own[0] * size[1] - own[1] * size[0]) <= max(*own, *size)
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix(RECORD)) if name.startswith(RECORD) else -1

@@ -1,0 +1,155 @@
+"""The prompts of samples, encoded once, and the pipeline that generates images of them without the text encoders."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from modules.trainer.sampling import ImageRequest, run_pipeline
+
+if TYPE_CHECKING:
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+    from torch import nn
+
+    from modules.weights.BaseModel import BaseModel
+
+_PLACEMENT = ("device", "dtype")  # arguments of encode_prompt that don't change what the prompt means
+
+
+class SamplePrompts:
+    """The encoded prompts of a run's samples, in system memory.
+
+    Text encoders are the largest part of some models. They are loaded for prompts that are not encoded yet and unloaded
+    again; keeping them in system memory instead would take many times the memory of the results, for prompts that
+    stay the same during a run. Text encoders that train are on the device anyway, and their results change: nothing
+    is kept of them.
+    """
+
+    def __init__(self, base: BaseModel):
+        self.base = base
+        self._encoded: dict[str, Any] = {}  # arguments of encode_prompt -> its result on the CPU
+        self._known: set[tuple[ImageRequest, ...]] = set()
+
+    @property
+    def trains_text(self) -> bool:
+        return any(_trains(self.base.module(name)) for name in self.base.family.text.encoders)
+
+    def encode(self, batches: Sequence[Sequence[ImageRequest]], beat: Callable[[], None] = lambda: None) -> None:
+        """Encodes the prompts of batches that are not known yet. beat: called after each batch.
+
+        The pipeline itself is run up to its first prediction, because each one encodes prompts in its own way.
+        """
+        unknown = [batch for batch in batches if tuple(batch) not in self._known]
+        if not unknown or self.trains_text:
+            return
+        base, family = self.base, self.base.family
+        described = {name: _Description(base.meta_module(name), base.dtype) for name in (*family.denoisers, family.vae)}
+        with base.using(*family.text_components), base.replaced(described), self._remembering(base.pipe):
+            for batch in unknown:
+                try:
+                    run_pipeline(base.pipe, [replace(request, references=()) for request in batch])
+                except _PromptsEncoded:
+                    self._known.add(tuple(batch))
+                beat()
+
+    @contextmanager
+    def pipeline(self) -> Iterator[DiffusionPipeline]:
+        """The pipeline for batches that are encoded: the VAE is on the device only while it decodes."""
+        base, family = self.base, self.base.family
+        trains_text = self.trains_text
+        on_device = [*family.denoisers, *(family.text.encoders if trains_text else ())]
+        trains_vae = _trains(base.module(family.vae))
+        absent = set() if trains_text else set(family.text.encoders)
+        others = [name for name in base.component_names if name not in absent.union(on_device)]
+        with base.using(*on_device), base.using(*others, on_device=False):
+            taken: dict[str, Any] = dict.fromkeys(absent)
+            if not trains_vae:
+                taken[family.vae] = _VaeOnDemand(base.vae, base.device)
+            with base.replaced(taken), self._remembering(base.pipe):
+                yield base.pipe
+
+    @contextmanager
+    def _remembering(self, pipe: DiffusionPipeline) -> Iterator[None]:
+        """Inside, `pipe.encode_prompt` returns what it returned for the same arguments, unless text encoders train."""
+        if self.trains_text:
+            yield
+            return
+        encode = pipe.encode_prompt
+        signature = inspect.signature(encode)
+
+        @functools.wraps(encode)
+        def encode_prompt(*args, **kwargs):
+            bound = signature.bind(*args, **kwargs)
+            meaning = {name: value for name, value in bound.arguments.items() if name not in _PLACEMENT}
+            key = repr(meaning)
+            if key not in self._encoded:
+                if "device" in signature.parameters:
+                    bound.arguments["device"] = self.base.device
+                self._encoded[key] = _moved(encode(*bound.args, **bound.kwargs), torch.device("cpu"))
+            return _moved(self._encoded[key], self.base.device)
+
+        vars(pipe)["encode_prompt"] = encode_prompt
+        try:
+            yield
+        finally:
+            del vars(pipe)["encode_prompt"]
+
+
+class _PromptsEncoded(Exception):
+    """A pipeline has reached its first prediction."""
+
+
+class _Description:
+    """A module's attributes, such as its config, without its weights. No module, or pipelines would use its device."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype):
+        self._module = module
+        self.dtype = dtype
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    def __call__(self, *args: object, **kwargs: object) -> None:
+        raise _PromptsEncoded
+
+
+class _VaeOnDemand:
+    """A VAE in system memory that moves to the device to be used. No module, or pipelines would use its device."""
+
+    def __init__(self, vae: Any, device: torch.device):
+        self._vae, self._device = vae, device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._vae, name)
+
+    def encode(self, *args: Any, **kwargs: Any) -> Any:
+        with self._on_device():
+            return self._vae.encode(*args, **kwargs)
+
+    def decode(self, *args: Any, **kwargs: Any) -> Any:
+        with self._on_device():
+            return self._vae.decode(*args, **kwargs)
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        self._vae.to(self._device)
+        try:
+            yield
+        finally:
+            self._vae.to("cpu")
+
+
+def _moved(values: Any, device: torch.device) -> Any:
+    """A copy of all tensors in `values` on the device: pipelines may change their own."""
+    return tree_map(lambda value: value.to(device, copy=True) if isinstance(value, torch.Tensor) else value, values)
+
+
+def _trains(module: Any) -> bool:
+    return hasattr(module, "parameters") and any(param.requires_grad for param in module.parameters())

@@ -1,0 +1,91 @@
+"""Makes the samples of a run again after its end, with the model that it has saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.config.methods import facts_of
+from modules.data.concepts import caption_prompts, captions
+from modules.data.prepare import prepare_data
+from modules.distributed.Runtime import Runtime
+from modules.families.registry import FAMILIES
+from modules.session.out_of_memory import must_fit
+from modules.session.TrainCommands import TrainCommands
+from modules.trainer.prepare_run import num_swapped_blocks
+from modules.trainer.SamplePrompts import SamplePrompts
+from modules.trainer.SampleRound import SampleRound
+from modules.trainer.sampling import autocast_denoiser, with_prompts, with_sizes
+from modules.trainer.TrainingLoop import autocast
+from modules.weights.BaseModel import BaseModel
+from modules.weights.embedding_files import add_embedding
+from modules.weights.lora_files import load_lora
+
+if TYPE_CHECKING:
+    import torch
+
+    from modules.config.SamplingConfig import SamplingConfig
+    from modules.config.TrainConfig import TrainConfig
+    from modules.session.TrainCallbacks import TrainCallbacks
+
+
+def sample_model(
+    config: TrainConfig,
+    model: Sequence[Path],
+    sampling: SamplingConfig,
+    folder: Path,
+    step: int,
+    device: torch.device,
+    callbacks: TrainCallbacks,
+) -> None:
+    """Makes the enabled samples of `sampling`, in the precision and with the quantization of the run.
+
+    config: of the run. model: the files or folders that it has saved after `step` steps.
+    Raises UserError if a file can't be loaded, or the captions for samples without a prompt can't be read.
+    """
+    facts = facts_of(config)
+    family = FAMILIES[config.family].with_clip_skip(config.model.clip_skip)
+    has_own_weights = facts.trains_weights
+    base = BaseModel(family, replace(config.model, base=str(model[0])) if has_own_weights else config.model, device)
+    base.num_swapped = num_swapped_blocks(config, device, 1)
+    prompts = SamplePrompts(base)
+    settings = with_sizes(with_captions(config, sampling), config.data.resolution)
+    samples = SampleRound(settings, prompts, Runtime(device), callbacks, TrainCommands())
+    if facts.trains_words:
+        base.require(*family.text_components)
+        for path in model:
+            add_embedding(base.pipe, path)
+    elif facts.trains_adapters and facts.trains_text(config):
+        base.require(*family.text_components)  # the LoRA is loaded into them, too
+    else:
+        with must_fit("the text encoders", "model.text_encoder_quantization"):
+            samples.encode_prompts()
+    with must_fit("the model", "model.denoiser_quantization"):
+        base.require(*family.denoisers)
+    for path in model if facts.trains_adapters else ():
+        load_lora(base.pipe, path)
+    for name in family.denoisers if base.num_swapped else ():
+        base.swap_blocks(name)
+    samples.make(folder, step, _in_precision(base, config))
+
+
+def with_captions(config: TrainConfig, sampling: SamplingConfig) -> SamplingConfig:
+    """The samples, of which those without a prompt take captions, as in a run."""
+    if all(sample.prompt for sample in sampling.samples if sample.enabled):
+        return sampling
+    dataset, _ = prepare_data(config, FAMILIES[config.family])
+    return with_prompts(sampling, caption_prompts(captions(dataset), dataset.concepts, len(sampling.samples)))
+
+
+@contextmanager
+def _in_precision(base: BaseModel, config: TrainConfig) -> Iterator[None]:
+    """Inside, the denoisers predict in the run's mixed precision."""
+    with ExitStack() as stack:
+        for name in base.family.denoisers:
+            cast = partial(autocast, base.device, config.model.mixed_precision)
+            stack.enter_context(autocast_denoiser(base.module(name), cast))
+        yield

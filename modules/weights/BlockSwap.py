@@ -1,0 +1,131 @@
+"""Block swapping: blocks whose frozen weights stay in system memory and are copied to the device when they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modules.weights.transfers import Transfers
+
+ALIGNMENT = 512  # bytes between the starts of two weights, as of CUDA's allocator
+NUM_SLOTS = 2  # one for the block that runs, one for the block that is copied meanwhile
+
+
+class BlockSwap:
+    """Copies the frozen weights of `blocks` to `device` before each of their forward passes.
+
+    The device has room for two of them: while one runs, the one that is expected next is copied. The copies in system
+    memory are final, because these weights don't change, so that nothing is ever copied back. Weights that train, and
+    buffers, stay on the device.
+
+    It requires gradient checkpointing of each block, without reentrant autograd: the backward pass then runs the block
+    forward again, which copies its weights again, and keeps none of them beyond that block. A pass that did keep one is
+    stopped by autograd, because leaving the device counts as a change of the weight.
+    """
+
+    def __init__(self, blocks: Sequence[nn.Module], device: torch.device, transfers: Transfers):
+        self._transfers = transfers
+        self._homes = [_Home.of(block, device, transfers) for block in blocks]
+        size = max(home.buffer.numel() for home in self._homes)
+        slots = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(min(NUM_SLOTS, len(blocks)))]
+        self._free = slots
+        self._slots: dict[int, Tensor] = {}  # block number -> its slot, the least recently used first
+        self._pending: dict[int, Any] = {}  # block number -> a copy that no computation waits for yet
+        self._last = self._before = -1
+        self._followers: dict[tuple[int, int], int] = {}  # (block, next block) -> the block that came after them
+        for number, block in enumerate(blocks):
+            block.register_forward_pre_hook(lambda module, inputs, number=number: self._enter(number), prepend=True)
+
+    @property
+    def on_device(self) -> list[int]:
+        """The numbers of the blocks whose weights are on the device, or on their way."""
+        return list(self._slots)
+
+    def _enter(self, number: int) -> None:
+        """Called before a forward pass of block `number`."""
+        self._followers[self._before, self._last] = number
+        self._before, self._last = self._last, number
+        self._fetch(number)
+        if number in self._pending:
+            self._transfers.finish(self._pending.pop(number))
+        # a step repeats its order of blocks: forth, back for the gradients, and again
+        expected = self._followers.get((self._before, number), number)
+        if len(self._homes) > 1:
+            self._fetch(expected)
+            self._slots[number] = self._slots.pop(number)  # the most recently used
+
+    def _fetch(self, number: int) -> None:
+        """Starts to copy the block, unless it is on the device."""
+        if number in self._slots:
+            self._slots[number] = self._slots.pop(number)
+            return
+        if not self._free:
+            oldest = next(iter(self._slots))
+            self._free.append(self._slots.pop(oldest))
+            if oldest in self._pending:  # never used; its copy must not be overtaken
+                self._transfers.finish(self._pending.pop(oldest))
+            self._homes[oldest].leave()
+        slot = self._slots[number] = self._free.pop()
+        home = self._homes[number]
+        self._pending[number] = self._transfers.start(slot[: home.buffer.numel()], home.buffer)
+        home.enter(slot)
+
+
+@dataclass
+class _Weight:
+    """A weight in a buffer of bytes."""
+
+    parameter: nn.Parameter
+    start: int
+    num_bytes: int
+    stride: tuple[int, ...]
+
+    def view(self, buffer: Tensor) -> Tensor:
+        values = buffer[self.start : self.start + self.num_bytes].view(self.parameter.dtype)
+        return values.as_strided(self.parameter.shape, self.stride, values.storage_offset())
+
+
+@dataclass
+class _Home:
+    """The frozen weights of a block, in one buffer in system memory."""
+
+    weights: list[_Weight]
+    buffer: Tensor
+
+    @classmethod
+    def of(cls, block: nn.Module, device: torch.device, transfers: Transfers) -> _Home:
+        """Moves the frozen weights of `block` to a buffer, and everything else in it to `device`."""
+        weights, size = [], 0
+        for parameter in block.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(device)
+                continue
+            data = parameter.data = _dense(parameter.data)
+            weights.append(_Weight(parameter, size, data.nbytes, data.stride()))
+            size += -(-data.nbytes // ALIGNMENT) * ALIGNMENT
+        for buffer in block.buffers():
+            buffer.data = buffer.data.to(device)
+        home = cls(weights, transfers.host_buffer(size))
+        for weight in weights:
+            weight.view(home.buffer).copy_(weight.parameter.data)
+        home.leave()
+        return home
+
+    def enter(self, slot: Tensor) -> None:
+        for weight in self.weights:
+            weight.parameter.data = weight.view(slot)
+
+    def leave(self) -> None:
+        """Lets the weights be those in system memory: to use them on the device, or to have kept them, is an error."""
+        for weight in self.weights:
+            weight.parameter.data = weight.view(self.buffer)
+            torch.autograd.graph.increment_version(weight.parameter)
+
+
+def _dense(values: Tensor) -> Tensor:
+    """The tensor, or a contiguous copy of one whose elements are not side by side in memory."""
+    return values if torch.ops.aten.is_non_overlapping_and_dense(values) else values.contiguous()

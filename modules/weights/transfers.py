@@ -1,0 +1,59 @@
+"""Copies from system memory to a device in the background."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Transfers(Protocol):
+    """start: begins to copy `source` to `target` once the work submitted so far, which may read `target`, is done.
+    finish: lets the work submitted from now on wait for a copy. host_buffer: uint8[num_bytes] to copy from."""
+
+    def start(self, target: Tensor, source: Tensor) -> Any: ...
+    def finish(self, copy: Any) -> None: ...
+    def host_buffer(self, num_bytes: int) -> Tensor: ...
+
+
+class CudaTransfers:
+    """Copies on a second stream, from pinned memory, so that they overlap with computation.
+
+    Neither stream waits on the host: the copy waits for an event of the computing stream and the reverse. The targets
+    must live as long as this object: the allocator is not told of their use by the second stream, as `record_stream`
+    would.
+    """
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def start(self, target: Tensor, source: Tensor) -> torch.cuda.Event:
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+        return self._stream.record_event()
+
+    def finish(self, copy: torch.cuda.Event) -> None:
+        torch.cuda.current_stream(self._device).wait_event(copy)
+
+    def host_buffer(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+
+class DirectTransfers:
+    """Copies at once, for devices without streams."""
+
+    def start(self, target: Tensor, source: Tensor) -> None:
+        target.copy_(source)
+
+    def finish(self, copy: None) -> None:
+        pass
+
+    def host_buffer(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+
+def transfers_to(device: torch.device) -> Transfers:
+    return CudaTransfers(device) if device.type == "cuda" else DirectTransfers()

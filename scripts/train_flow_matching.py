@@ -1,0 +1,152 @@
+"""Trains a flow-matching model with common options: python scripts/train_flow_matching.py --data DIR --base MODEL
+
+It starts from the preset of the model's family, and runs alone, under torchrun, torch.distributed.launch, accelerate or
+srun, or starts the ranks itself with --num_gpus. The run folder, stopping and resuming are those of scripts/train.py.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+if __name__ == "__main__":  # before the imports that take long
+    from scripts.terminal import prepare_terminal
+
+    prepare_terminal()
+elif __name__ == "__mp_main__":  # in a rank that this script has spawned
+    from modules.launch.parent_watch import end_with_parent
+
+    end_with_parent()
+
+from modules.config.errors import UserError
+from modules.config.files import apply_overrides, config_from_values
+from modules.config.presets import list_presets, load_preset
+from modules.config.TrainConfig import TrainConfig
+
+# for programs that run their own ranks with FlowMatchingTrainer
+from modules.distributed.setup_distributed import cleanup_distributed, is_main_process, setup_distributed
+from modules.machine.hub import read_model
+from modules.session.printing import print_text
+from modules.trainer.FlowMatchingTrainer import FlowMatchingTrainer, check_flow
+from modules.weights.inspect import describe_index, inspect_base
+
+__all__ = [
+    "FlowMatchingTrainer",
+    "cleanup_distributed",
+    "flow_config",
+    "is_main_process",
+    "main",
+    "parse_args",
+    "setup_distributed",
+]
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    sys.stdout.reconfigure(errors="backslashreplace")  # a file name that the terminal can't show ends nothing
+    from modules.launch.start import start_training
+
+    try:
+        return start_training(flow_config(args), args.resume, given=given_settings(args))
+    except UserError as error:
+        print_text(error, sys.stderr)
+        return 2
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="train_flow_matching.py", description="Train a flow-matching model on one GPU or on several."
+    )
+    parser.add_argument("--data", metavar="DIR", required=True, help="folder with images and captions (.txt files)")
+    parser.add_argument("--base", metavar="MODEL", required=True, help="diffusers folder or Hugging Face name")
+    parser.add_argument("--family", metavar="NAME", help="default: that of the model")
+    parser.add_argument("--method", choices=("lora", "full"), default="lora", help="default: lora")
+    parser.add_argument("--output_dir", "--output-dir", metavar="DIR", default="workspace/flow_matching")
+    parser.add_argument("--resume", action="store_true", help="resume from the latest backup in --output_dir")
+    steps = parser.add_argument_group("training (defaults are those of the family's preset, unless named)")
+    steps.add_argument("--batch_size", "--batch-size", type=int, default=1, metavar="N", help="per GPU; default: 1")
+    steps.add_argument("--num_epochs", "--num-epochs", type=int, default=100, metavar="N", help="default: 100")
+    steps.add_argument("--max_steps", "--max-steps", type=int, metavar="N", help="end earlier, after so many steps")
+    steps.add_argument("--learning_rate", "--learning-rate", type=float, metavar="LR")
+    steps.add_argument("--gradient_accumulation_steps", "--gradient-accumulation-steps", type=int, metavar="N")
+    steps.add_argument("--mixed_precision", "--mixed-precision", choices=("no", "bf16", "fp16"))
+    steps.add_argument("--resolution", type=int, metavar="PIXELS")
+    steps.add_argument("--seed", type=int, metavar="N")
+    steps.add_argument("--use_ema", "--use-ema", action="store_true", help="also average the weights")
+    steps.add_argument("--ema_decay", "--ema-decay", type=float, metavar="D")
+    steps.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change any setting")
+    ranks = parser.add_argument_group("several GPUs (not needed under torchrun, accelerate or srun)")
+    ranks.add_argument("--num_gpus", "--num-gpus", metavar="N", type=gpu_count, help="a number, or all")
+    ranks.add_argument("--backend", choices=("nccl", "gloo", "auto"), default="auto", help="default: auto")
+    # torch.distributed.launch gives it to each rank, beside torchrun's variables, which say the same
+    parser.add_argument("--local-rank", "--local_rank", help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def gpu_count(text: str) -> str:
+    if text != "all" and not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number above 0 nor all")
+    return text
+
+
+def flow_config(args: argparse.Namespace) -> TrainConfig:
+    """The settings of a run: the preset of the family and method, then the options, then --set.
+
+    Raises UserError for a model whose family is unknown or not trained by flow matching, and for invalid values.
+    """
+    family = args.family or family_of_base(args.base)
+    preset = f"{family}-{args.method}"
+    values = load_preset(preset) if preset in {known.name for known in list_presets()} else {}
+    values |= {
+        "family": family,
+        "method": args.method,
+        "workspace_dir": args.output_dir,
+        "concepts": [{"path": args.data}],
+        "batch_size": args.batch_size,
+        "epochs": args.num_epochs,
+        "max_steps": args.max_steps,
+        "distributed_backend": args.backend,
+    }
+    values["model"] = {**values.get("model", {}), "base": args.base}
+    config = config_from_values(apply_overrides(values, [*overrides(args), *args.set]), source="train_flow_matching.py")
+    check_flow(config)
+    return config
+
+
+def overrides(args: argparse.Namespace) -> list[str]:
+    """The options without a default of their own as `--set` would say them."""
+    options = {
+        "gradient_accumulation_steps": args.gradient_accumulation_steps,
+        "optimizer.learning_rate": args.learning_rate,
+        "model.mixed_precision": args.mixed_precision,
+        "data.resolution": args.resolution,
+        "seed": args.seed,
+        "ema.enabled": True if args.use_ema else None,
+        "ema.decay": args.ema_decay,
+        "enable_multi_gpu": True if args.num_gpus else None,
+        "world_size": args.num_gpus if args.num_gpus != "all" else None,
+    }
+    return [f"{path}={str(value).lower()}" for path, value in options.items() if value is not None]
+
+
+def given_settings(args: argparse.Namespace) -> set[str]:
+    """The paths of the settings that a person has set in an option, which accelerate must not contradict."""
+    return {override.partition("=")[0].strip() for override in [*overrides(args), *args.set]}
+
+
+def family_of_base(base: str) -> str:
+    """The name of the model's family. Raises UserError if it is unknown."""
+    from modules.families.registry import family_of
+
+    info = inspect_base(base)
+    index = read_model(base).index if info.kind == "hub" else info.index
+    family = family_of(index)
+    if family is None:
+        detail = describe_index(index) if index else "a model that is not in diffusers' format"
+        raise UserError(f"--base {base}: Chorus does not train {detail}; choose another model.")
+    return family.name
+
+
+if __name__ == "__main__":
+    sys.exit(main())

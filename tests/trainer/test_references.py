@@ -1,0 +1,76 @@
+"""Training a model that sees reference images: on several ranks, and in samples."""
+
+import pytest
+from PIL import Image
+
+from modules.config.files import save_config
+from modules.config.SampleConfig import SampleConfig
+from modules.families.registry import FAMILIES
+from modules.trainer.sampling import generate_images, image_requests
+from scripts import sample
+from tests.families.test_conformance import load_pipe
+from tests.support import rank_scenarios
+from tests.support.RankPool import run_alone
+
+RUN = ("family=flux2_klein", "data.bucket_step=16", "backup.at_end=false", "max_steps=6")
+
+
+@pytest.fixture
+def references(tmp_path):
+    """Of the first images one of the same size or another, of the third two, of the others none."""
+    folder = tmp_path / "references"
+    folder.mkdir()
+    sizes = {"000.png": (32, 32), "001.png": (64, 32), "002_0.png": (32, 32), "002_1.png": (32, 64)}
+    for number, (name, size) in enumerate(sizes.items()):
+        Image.effect_noise(size, 50 + 40 * number).convert("RGB").save(folder / name)
+    return folder
+
+
+def test_two_ranks_equal_one_and_references_change_what_is_learned(
+    make_config, tiny_model, references, two_ranks, tmp_path
+):
+    def settings(name, *overrides):
+        base = f"model.base={tiny_model('flux2_klein')}"
+        save_config(make_config(*RUN, base, f"workspace_dir={tmp_path / name}", *overrides), tmp_path / f"{name}.yaml")
+        return {"config": str(tmp_path / f"{name}.yaml")}
+
+    seen = (f"concepts.0.reference_folder={references}", "batch_size=4", "batch_size_mode=global")
+    alone = run_alone(rank_scenarios.train, **settings("one", *seen))
+    first, second = two_ranks.run(rank_scenarios.train, **settings("two", *seen))
+    blind = run_alone(rank_scenarios.train, **settings("blind", *seen[1:]))
+    assert first["digest"] == second["digest"]
+    assert first["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+    assert blind["losses"] != pytest.approx(alone["losses"], rel=1e-4)
+
+
+def test_a_sample_sees_its_reference_image_or_all_images_of_a_folder(tiny_model, references):
+    pipe = load_pipe(FAMILIES["flux2_klein"], str(tiny_model("flux2_klein")))
+
+    def image(reference):
+        sample = SampleConfig(prompt="a cat", reference=str(reference), width=64, height=64, steps=2, guidance=1.0)
+        ((request, image),) = generate_images(pipe, image_requests(sample), 1)
+        return len(request.references), image.tobytes()
+
+    counts, images = zip(*(image(path) for path in ("", references / "000.png", references)), strict=True)
+    assert counts == (0, 1, 4)
+    assert len(set(images)) == 3
+
+
+@pytest.mark.parametrize("family", ["flux2_klein", "flux1_kontext"])
+def test_a_run_draws_samples_from_references(make_config, tiny_model, references, train, tmp_path, family):
+    def sampled(name, reference):
+        values = f"[{{prompt: a cat, reference: {reference}, width: 64, height: 64, steps: 1, guidance: 1}}]"
+        options = (f"family={family}", f"model.base={tiny_model(family)}", f"workspace_dir={tmp_path / name}")
+        train(make_config(*RUN, *options, "max_steps=1", "sampling.at_start=true", f"sampling.samples={values}"))
+        return next((tmp_path / name / "samples").rglob("*.png")).read_bytes()
+
+    assert sampled("with", references / "000.png") != sampled("without", "''")
+
+
+def test_an_image_is_made_from_a_reference_on_the_command_line(tiny_model, tiny_sd15, references, tmp_path, capsys):
+    small = ("--prompt", "a cat", "--steps", "1", "--width", "64", "--height", "64", "--out", str(tmp_path / "out"))
+    reference = ("--reference", str(references / "000.png"))
+    assert sample.main(["--base", str(tiny_model("flux1_kontext")), *small, *reference]) == 0
+    assert len(list((tmp_path / "out").glob("*.png"))) == 1
+    assert sample.main(["--base", str(tiny_sd15), *small, *reference]) == 2
+    assert "--reference: Stable Diffusion 1.x / 2.x takes no reference images" in capsys.readouterr().err

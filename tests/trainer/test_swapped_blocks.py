@@ -1,0 +1,61 @@
+"""Runs with swapped blocks: they train, sample and resume exactly as runs with all blocks on the device."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import torch
+
+from modules.config.errors import ConfigError
+from modules.weights.safe import load_tensors
+
+OPTIONS = (
+    "model.gradient_checkpointing=true",
+    "model.weight_dtype=bfloat16",
+    "model.mixed_precision=bf16",
+    "lora.targets=linear",
+    "ema.enabled=true",
+    "data.validation_share=0.2",
+    "validation.unit=steps",
+    "validation.every=2",
+    "sampling.at_end=true",
+    "sampling.samples.0.width=32",
+    "sampling.samples.0.height=32",
+    "sampling.samples.0.steps=1",
+)
+
+
+@pytest.mark.parametrize(
+    ("family", "more"),
+    [("sd15", ()), ("flux1", ("model.denoiser_quantization=int8", "data.bucket_step=16"))],
+)
+def test_a_run_with_swapped_blocks_gives_the_results_of_one_without(
+    family, more, make_config, train, tiny_model, tmp_path
+):
+    def run(count, steps, name, resume=False):
+        settings = (f"family={family}", f"model.base={tiny_model(family)}", f"model.blocks_to_swap={count}", *more)
+        folder = f"workspace_dir={tmp_path / name}"
+        trainer = train(make_config(*settings, *OPTIONS, folder, f"max_steps={steps}"), resume)
+        pictures = [hashlib.sha256(path.read_bytes()).hexdigest() for path in trainer.callbacks.samples]
+        (file,) = trainer.callbacks.saved
+        return trainer, pictures, load_tensors(file)
+
+    plain, pictures, tensors = run(0, 4, "plain")
+    run(2, 2, "swapped")
+    swapped, other_pictures, other_tensors = run(1000, 4, "swapped", resume=True)
+    assert swapped.callbacks.losses == plain.callbacks.losses[2:]
+    assert other_pictures == pictures
+    assert all(torch.equal(value, other_tensors[name]) for name, value in tensors.items())
+    assert all(swap.on_device for swap in swapped.prepared.base.swaps.values())
+    assert any("blocks of the" in text for text in swapped.callbacks.statuses)
+
+
+def test_an_automatic_number_swaps_nothing_on_the_cpu(make_config, start):
+    trainer = start(make_config("model.gradient_checkpointing=true", "model.blocks_to_swap="))
+    assert trainer.prepared.base.swaps == {}
+
+
+def test_swapping_without_checkpointing_is_refused(make_config, start):
+    with pytest.raises(ConfigError, match=r"model\.gradient_checkpointing"):
+        start(make_config("model.blocks_to_swap=2"))
