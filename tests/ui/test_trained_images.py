@@ -60,7 +60,8 @@ def test_the_first_wish_is_what_the_run_samples():
     wish = first_wish(replace(config, sampling=sampling), [])
     assert (wish.prompt, wish.seed, wish.guidance) == ("a fox", 3, 7.5)
     seen = [SamplePicture(1, "a cat", Path("x.png"))]
-    assert first_wish(replace(config, sampling=SamplingConfig()), seen).prompt == "a cat"
+    for samples in ([], [SampleConfig()]):  # a prompt from a caption has no text in the settings
+        assert first_wish(replace(config, sampling=SamplingConfig(samples=samples)), seen).prompt == "a cat"
 
 
 def test_a_reference_is_given_to_a_model_that_takes_one():

@@ -35,13 +35,12 @@ class ImageWish:
 
 
 def first_wish(config: TrainConfig, samples: Sequence[SamplePicture]) -> ImageWish:
-    """The first prompt of the run's settings, or a prompt that the run has sampled."""
-    sample = next((sample for sample in config.sampling.samples if sample.enabled), None)
-    if sample is None:
-        sample = SampleConfig(prompt=samples[-1].prompt if samples else "")
+    """The last prompt of the run's settings. One without a text gets the prompt that the run has sampled last."""
+    enabled = [sample for sample in config.sampling.samples if sample.enabled]
+    sample = enabled[-1] if enabled else SampleConfig()
     width, height = sample_size(sample, config.data.resolution)
     return ImageWish(
-        sample.prompt,
+        sample.prompt or (samples[-1].prompt if samples else ""),
         sample.negative_prompt,
         sample.seed,
         width,
