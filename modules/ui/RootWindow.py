@@ -123,6 +123,7 @@ class RootWindow(ctk.CTk):
             self.tk.call("after", "cancel", timer)  # it would fire after the window is gone and fail
         self.theme.close()
         super().destroy()
+        gc.unfreeze()
         gc.enable()
 
     def _pump(self) -> None:
@@ -170,7 +171,12 @@ class RootWindow(ctk.CTk):
         variables have a `__del__` that fails elsewhere ("main thread is not in main loop")."""
         gc.disable()
         self.every(COLLECT_SECONDS, lambda: gc.collect(1))
-        self.after(COLLECT_ALL_MS, lambda: self.every(COLLECT_ALL_MS / 1000, gc.collect))
+        self.after(COLLECT_ALL_MS, self._collect_all)
+
+    def _collect_all(self) -> None:
+        """From now on, collect what is made later completely, too."""
+        gc.freeze()  # modules and tabs are there to stay, and looking through them would take 50 ms each time
+        self.every(COLLECT_ALL_MS / 1000, gc.collect)
 
 
 def _forget_scaling(event: tkinter.Event) -> None:

@@ -1,5 +1,6 @@
 """The reasons for the window's speed, tested without a clock; scripts/benchmark.py ui measures it."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -65,3 +66,11 @@ def test_the_benchmark_of_the_window_gives_every_figure(display, tmp_path, monke
     assert found["steps dropped"]["value"] == 0
     assert "lowest and highest loss kept" in found["drawing them"]["details"]
     assert not list((tmp_path / "benchmark").glob("run-*")) + list((tmp_path / "benchmark").glob("window-*"))
+
+
+def test_a_complete_collection_of_garbage_leaves_out_what_is_there_to_stay(make_app, wait_for, monkeypatch):
+    monkeypatch.setattr("modules.ui.RootWindow.COLLECT_ALL_MS", 10)
+    app = make_app()
+    wait_for(app, lambda: gc.get_freeze_count() > 10_000)
+    app.destroy()
+    assert gc.get_freeze_count() == 0  # the next window of this process may be another one
