@@ -29,7 +29,7 @@ from modules.config.VaeConfig import VaeConfig
 from modules.config.ValidationConfig import ValidationConfig
 
 MULTI_GPU: dict[str, list] = {"enable_multi_gpu": [True]}
-DDP: dict[str, list] = {**MULTI_GPU, "distributed_strategy": ["ddp"]}
+DDP: dict[str, list] = {**MULTI_GPU, "distributed_strategy": ["ddp", "auto"]}
 DIFFUSION = {"method": methods_that(lambda method: method.uses_denoiser)}
 PARTS = {"method": methods_that(lambda method: method.chooses_parts)}
 
@@ -170,16 +170,32 @@ class TrainConfig:
         ge=1,
         visible_when=MULTI_GPU,
     )
-    distributed_strategy: Literal["ddp", "fsdp"] = setting(
+    distributed_strategy: Literal["ddp", "fsdp", "hsdp", "auto"] = setting(
         "ddp",
         label="Distributed strategy",
         also_called="fsdp2, zero, deepspeed, sharding",
         help="DDP: every GPU holds the whole model. FSDP: the GPUs share the weights, gradients and optimizer state of "
-        "the denoiser, for models that don't fit on one GPU; slower, because each pass gathers the weights.",
+        "the denoiser, for models that don't fit on one GPU; slower, because each pass gathers the weights. HSDP: only "
+        "the GPUs of a group, such as those of a machine, share a model. Auto: DDP if the model fits on each GPU.",
         group="multi_gpu",
         in_crash_report=True,
-        choice_labels={"ddp": "DDP (replicated)", "fsdp": "FSDP (sharded)"},
+        choice_labels={
+            "ddp": "DDP (replicated)",
+            "fsdp": "FSDP (sharded)",
+            "hsdp": "HSDP (sharded in groups)",
+            "auto": "Auto (by memory)",
+        },
         visible_when=MULTI_GPU,
+    )
+    sharding_group_size: Int | None = setting(
+        None,
+        label="Sharding group size",
+        also_called="hybrid_shard, data_parallel_shard_degree, mics_shard_size",
+        help="How many GPUs share one copy of the model. Empty: those of a machine.",
+        group="multi_gpu",
+        in_crash_report=True,
+        ge=1,
+        visible_when={**MULTI_GPU, "distributed_strategy": ["hsdp"]},
     )
     use_torchrun: bool = setting(
         True,

@@ -506,14 +506,14 @@ def _check_machines(config: TrainConfig) -> Iterator[Problem]:
 
 
 def _check_sharding(config: TrainConfig) -> Iterator[Problem]:
-    if config.enable_multi_gpu and config.distributed_strategy == "fsdp":
+    if config.enable_multi_gpu and config.distributed_strategy in ("fsdp", "hsdp"):
         yield from sharding_problems(config)
 
 
 def sharding_problems(config: TrainConfig) -> Iterator[Problem]:
-    """The settings that are not supported with FSDP."""
+    """The settings that are not supported with FSDP and HSDP."""
     family, facts, optimizer = load_families()[config.family], facts_of(config), config.optimizer.name
-    on, sharding = "with distributed_strategy fsdp", "distributed_strategy"
+    on, sharding = f"with distributed_strategy {config.distributed_strategy}", "distributed_strategy"
     if not facts.can_shard:
         methods = " or ".join(method.name for method in METHODS.values() if method.can_shard)
         message = f"method {config.method!r} {on}: what it trains can't be sharded; use ddp, or {methods}."

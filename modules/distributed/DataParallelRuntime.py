@@ -40,6 +40,7 @@ class DataParallelSettings:
     sync_batch_norm: BatchNorm layers in training mode normalize over the micro-batches of all ranks.
     compute_precision: of sharded weights, cast to it before they are gathered; "no" keeps their own. Autocast alone
     would keep a full copy of the gathered weights for the backward pass.
+    sharing_ranks: how many consecutive ranks share one copy of the sharded weights; None: all.
     """
 
     reduce_precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -48,6 +49,7 @@ class DataParallelSettings:
     static_graph: bool = False
     sync_batch_norm: bool = True
     compute_precision: Literal["no", "bf16", "fp16"] = "no"
+    sharing_ranks: int | None = None
 
 
 class DataParallelRuntime(Runtime):

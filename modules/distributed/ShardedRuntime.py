@@ -2,6 +2,9 @@
 
 Rajbhandari et al. 2020, "ZeRO", arXiv 1910.02054 (stage 3); Zhao et al. 2023, arXiv 2304.11277. A block's weights are
 gathered for its passes and freed again, and its gradients are summed into the parts.
+
+Hybrid sharding (HSDP; Zhao et al., section 3.2.2): a group of ranks shares a copy of the model, so that weights are
+gathered within it only; once a step, the groups sum their gradients.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from modules.distributed.errors import RanksError
 from modules.distributed.FullCopy import FullCopy
 from modules.distributed.gradient_sync import DTYPES
 from modules.distributed.Heartbeat import Heartbeat
-from modules.distributed.shards import full_tensor, is_sharded, local_part
+from modules.distributed.shards import full_tensor, is_sharded, local_part, sharing_group
 from modules.distributed.SharedBuffers import SharedBuffers
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ MAX_SHARE = 0.1
 
 
 class ShardedRuntime(DataParallelRuntime):
-    """One rank of the default process group; of the settings, the two precisions have an effect."""
+    """One rank of the default process group; of the settings, the two precisions and sharing_ranks have an effect."""
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class ShardedRuntime(DataParallelRuntime):
         self._prepared.append(module)
         _check(module)
         if self._mesh is None:
-            self._mesh = init_device_mesh(self.device.type, (self.world_size,))
+            self._mesh = self._make_mesh()
         has_own = any(True for _ in module.parameters(recurse=False))
         for component in (module,) if has_own else module.children():
             if _size(component):
@@ -77,6 +80,20 @@ class ShardedRuntime(DataParallelRuntime):
         buffers.start()
         self._buffers.append(buffers)
         return module
+
+    def _make_mesh(self) -> DeviceMesh:
+        """The ranks in a row, or with one row for each copy of the model."""
+        sharing = self._settings.sharing_ranks or self.world_size
+        if len(counts := set(self.gather(sharing, "sharding"))) > 1 or self.world_size % sharing:
+            numbers = " and ".join(map(str, sorted(counts)))
+            raise RanksError(
+                f"distributed_strategy hsdp: {self.world_size} ranks can't be divided into groups of {numbers}; choose "
+                "a sharding_group_size that divides their number, or set distributed_strategy to fsdp."
+            )
+        if sharing == self.world_size:
+            return init_device_mesh(self.device.type, (self.world_size,))
+        rows = self.world_size // sharing
+        return init_device_mesh(self.device.type, (rows, sharing), mesh_dim_names=("replicate", "shard"))
 
     def _shard(self, component: nn.Module) -> None:
         self._copies[component] = FullCopy(component)
@@ -99,6 +116,7 @@ class ShardedRuntime(DataParallelRuntime):
     def accumulate(self, last: bool, counts: bool = True) -> Iterator[None]:
         for root in self._roots:
             root.set_requires_gradient_sync(last or self._exchanges_each_pass)
+            root.set_requires_all_reduce(last)  # between groups: their parts are summed up until then
         yield
         for buffers in self._buffers if last else ():
             buffers.after_step()
@@ -110,7 +128,8 @@ class ShardedRuntime(DataParallelRuntime):
     def gradient_norm(self, gradients: list[Tensor]) -> Tensor:
         own = super().gradient_norm([local_part(gradient) for gradient in gradients])
         squares = own.double().square()  # in float32, the square of a scaled fp16 norm might overflow
-        dist.all_reduce(squares)
+        assert self._mesh is not None  # there are gradients
+        dist.all_reduce(squares, group=sharing_group(self._mesh).group)
         return squares.sqrt()
 
     def full_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -159,12 +178,12 @@ def _check(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, _BatchNorm) and part.training:
             raise RanksError(
-                f"The BatchNorm layer {name} would train, which is not supported with distributed_strategy fsdp: "
-                "set distributed_strategy to ddp."
+                f"The BatchNorm layer {name} would train, which is not supported with sharded weights: set "
+                "distributed_strategy to ddp."
             )
     dtypes = sorted({str(param.dtype).removeprefix("torch.") for param in module.parameters() if param.requires_grad})
     if len(dtypes) > 1:
         raise RanksError(
-            f"The trained weights are in {' and '.join(dtypes)}, and with distributed_strategy fsdp all must have the "
-            "same dtype: set model.weight_dtype to float32, or distributed_strategy to ddp."
+            f"The trained weights are in {' and '.join(dtypes)}, and to be sharded all must have the same dtype: set "
+            "model.weight_dtype to float32, or distributed_strategy to ddp."
         )

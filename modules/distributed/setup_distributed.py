@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,11 +27,12 @@ from modules.distributed.nccl_errors import explain_nccl_error, is_nccl_error
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.ShardedRuntime import ShardedRuntime
 from modules.distributed.usable_gpus import check_gpus, set_cuda_device
-from modules.machine.backend import SHARDING_NEEDS_NCCL, Backend, backend_warning, choose_backend
+from modules.machine.backend import Backend, backend_warning, choose_backend, sharding_needs_nccl
 from modules.machine.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
 from modules.machine.interfaces import interface_towards
 from modules.machine.link_speeds import describe_links
 from modules.machine.run_shape import crowded_warning
+from modules.machine.strategy import Strategy, choose_strategy
 from modules.session.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None, *, s
     membership = _membership or Alone(default_device(config.device_indexes))
     if isinstance(membership, Alone):
         return Runtime(membership.device, heartbeat)
+    strategy, _ = _chosen_strategy(config, membership)
+    sharing_ranks = config.sharding_group_size or membership.environment.local_world_size
     settings = DataParallelSettings(
         config.gradient_reduce_precision,
         config.ddp_bucket_size_mb,
@@ -142,12 +145,13 @@ def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None, *, s
         config.ddp_static_graph,
         sync_batch_norm,
         config.model.mixed_precision,
+        sharing_ranks if strategy == "hsdp" else None,
     )
     # a separate prefix, because every runtime counts its exchanges from 0; all ranks create runtimes in the same order
     store = dist.PrefixStore(f"runtime-{len(membership.runtimes)}", membership.store)
-    if config.distributed_strategy == "fsdp" and membership.device.type == "cuda" and dist.get_backend() != "nccl":
-        raise ConfigError(SHARDING_NEEDS_NCCL)
-    runtime_class = ShardedRuntime if config.distributed_strategy == "fsdp" else DataParallelRuntime
+    if strategy != "ddp" and membership.device.type == "cuda" and dist.get_backend() != "nccl":
+        raise ConfigError(sharding_needs_nccl(strategy))
+    runtime_class = DataParallelRuntime if strategy == "ddp" else ShardedRuntime
     runtime = runtime_class(membership.device, membership.environment, store, settings, heartbeat)
     membership.runtimes.append(runtime)
     return runtime
@@ -281,7 +285,9 @@ def _rendezvous(
             f"Rank {rank} was started twice: give every machine its own node_rank, and end the processes of any "
             "earlier run."
         )
-    store.set(f"rank/{rank}", json.dumps({"host": socket.gethostname(), "device": str(device), "torch": _version()}))
+    memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+    facts = {"host": socket.gethostname(), "device": str(device), "torch": _version(), "memory_bytes": memory}
+    store.set(f"rank/{rank}", json.dumps(facts))
     deadline = time.monotonic() + seconds
     missing = list(range(world_size))
     while missing := [other for other in missing if not store.check([f"rank/{other}"])]:
@@ -313,6 +319,9 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
     tell(f"Distributed training: MULTI_{kind}")
     tell(f"Number of processes: {environment.world_size}")
     tell(f"Mixed precision: {config.model.mixed_precision}")
+    if config.distributed_strategy == "auto":
+        strategy, reason = _chosen_strategy(config, membership)
+        tell(f"Distributed strategy: {strategy}, because {reason}")
     several = environment.num_nodes > 1
     for rank, facts in enumerate(ranks):
         tell(f"Process {rank} using device: {facts['device']}" + (f" on {facts['host']}" if several else ""))
@@ -334,6 +343,15 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
             warn(warning)
     if several:
         warn("Several machines train together: their traffic is neither authenticated nor encrypted.")
+
+
+def _chosen_strategy(config: TrainConfig, membership: Membership) -> tuple[Strategy, str]:
+    """The strategy, the same on all ranks, and the reason for it."""
+    environment = membership.environment
+    sizes = [_read_rank(membership, rank)["memory_bytes"] for rank in range(environment.world_size)]
+    can_share = None not in sizes and dist.get_backend() == "nccl"
+    started = replace(config, enable_multi_gpu=True, num_nodes=environment.num_nodes)
+    return choose_strategy(started, environment.world_size, min(sizes) if can_share else None)
 
 
 def _read_rank(membership: Membership, rank: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -14,7 +15,23 @@ import torch.distributed as dist
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
+
+
+@dataclass(frozen=True)
+class SharingGroup:
+    """The ranks that together hold one copy of the model. rank: the number of this one among them."""
+
+    group: dist.ProcessGroup
+    rank: int
+    size: int
+
+
+def sharing_group(mesh: DeviceMesh) -> SharingGroup:
+    """The group of this rank: a row of the mesh."""
+    columns = mesh.ndim - 1
+    return SharingGroup(mesh.get_group(columns), mesh.get_local_rank(columns), mesh.size(columns))
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -25,17 +42,18 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """All rows of a sharded tensor, gathered from all ranks, which must all call it; any other tensor itself."""
+    """All rows of a sharded tensor, gathered from the ranks that share it, which must all call it; any other tensor
+    itself."""
     if not is_sharded(tensor):
         return tensor
     sharded = cast("DTensor", tensor)
-    num_ranks = sharded.device_mesh.size()
-    rows = -(-len(sharded) // num_ranks)  # on each rank but the last ones, which are padded
+    sharing = sharing_group(sharded.device_mesh)
+    rows = -(-len(sharded) // sharing.size)  # on each rank but the last ones, which are padded
     own = local_part(tensor)
     padded = own.new_zeros(rows, *own.shape[1:])
     padded[: len(own)] = own
-    full = own.new_empty(num_ranks * rows, *own.shape[1:])
-    dist.all_gather_into_tensor(full, padded, group=sharded.device_mesh.get_group())
+    full = own.new_empty(sharing.size * rows, *own.shape[1:])
+    dist.all_gather_into_tensor(full, padded, group=sharing.group)
     return full if full.shape == sharded.shape else full[: len(sharded)].clone()
 
 
@@ -49,10 +67,10 @@ def assign(target: Tensor, values: Tensor) -> None:
     """Copies `values` into `target`. A sharded target takes its rows of full values, without communication."""
     if is_sharded(target) and not is_sharded(values):
         sharded = cast("DTensor", target)
-        rows = values.chunk(sharded.device_mesh.size())  # as fully_shard divides them; the last ranks may get none
-        rank = sharded.device_mesh.get_local_rank()
-        if rank < len(rows):
-            local_part(target).copy_(rows[rank])
+        sharing = sharing_group(sharded.device_mesh)
+        rows = values.chunk(sharing.size)  # as fully_shard divides them; the last ranks may get none
+        if sharing.rank < len(rows):
+            local_part(target).copy_(rows[sharing.rank])
     else:
         target.copy_(values)
 

@@ -7,10 +7,13 @@ from typing import Literal
 
 Backend = Literal["nccl", "gloo"]
 
-SHARDING_NEEDS_NCCL = (
-    "distributed_strategy fsdp: GPUs can only share a model with NCCL, and the ranks here use gloo; set "
-    "distributed_backend to nccl where PyTorch has it, or distributed_strategy to ddp."
-)
+
+def sharding_needs_nccl(strategy: str) -> str:
+    """The problem of GPUs that use gloo with a distributed_strategy that shards."""
+    return (
+        f"distributed_strategy {strategy}: GPUs can only share a model with NCCL, and the ranks here use gloo; set "
+        "distributed_backend to nccl where PyTorch has it, or distributed_strategy to ddp."
+    )
 
 
 def choose_backend(wanted: str, has_gpu: bool, has_nccl: bool = sys.platform != "win32") -> tuple[Backend, str]:

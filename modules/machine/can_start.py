@@ -16,12 +16,13 @@ from modules.config.optimizers import OPTIMIZERS
 from modules.config.problems import Problem, Remedy, set_to
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import check_batch, find_problems
-from modules.machine.backend import SHARDING_NEEDS_NCCL, backend_warning, choose_backend
+from modules.machine.backend import backend_warning, choose_backend, sharding_needs_nccl
 from modules.machine.devices import Gpu, GpuUsage, Link, mixed_gpus_warning
 from modules.machine.Machine import Machine
 from modules.machine.memory_estimate import GIB, least_rank_bytes, needed_bytes
 from modules.machine.memory_remedy import memory_remedy
 from modules.machine.run_shape import RunShape, crowded_warning, run_shape
+from modules.machine.strategy import with_strategy
 from modules.session.byte_sizes import spoken_bytes
 
 
@@ -76,6 +77,7 @@ def shape_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, resu
         problems += _batch_problems(config, shape)
     if config.enable_multi_gpu:
         problems += _mix_problems(shape.gpus, facts.machine.links)
+    config = with_strategy(config, shape, facts.machine.system != "win32")
     problems += _memory_problems(config, shape, facts)
     return sorted(problems, key=lambda problem: not problem.blocking)
 
@@ -129,8 +131,16 @@ def _count_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, mac
         auto = set_to("distributed_backend", "auto", "Auto")
         yield Problem("distributed_backend", warning, blocking=False, remedy=auto)
     uses_gloo = choose_backend(config.distributed_backend, bool(gpus), has_nccl)[0] == "gloo"
-    if config.distributed_strategy == "fsdp" and gpus and uses_gloo:
-        yield Problem("distributed_strategy", SHARDING_NEEDS_NCCL, remedy=set_to("distributed_strategy", "ddp", "DDP"))
+    strategy, group = config.distributed_strategy, config.sharding_group_size
+    if strategy in ("fsdp", "hsdp") and gpus and uses_gloo:
+        ddp = set_to("distributed_strategy", "ddp", "DDP")
+        yield Problem("distributed_strategy", sharding_needs_nccl(strategy), remedy=ddp)
+    if strategy == "hsdp" and group and shape.num_ranks % group:
+        message = (
+            f"sharding_group_size {group}: {shape.num_ranks} GPUs can't be divided into groups of {group}; choose a "
+            "number that divides them, or leave it empty."
+        )
+        yield Problem("sharding_group_size", message, remedy=Remedy("Leave it empty", {"sharding_group_size": None}))
     rank_bytes = least_rank_bytes(config, None if gpus else facts.base_bytes)
     if memory_bytes is not None and num_ranks > 1 and num_ranks * rank_bytes > memory_bytes:
         fitting = max(1, int(memory_bytes / rank_bytes))

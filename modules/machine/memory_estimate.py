@@ -139,7 +139,7 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
     trained_bytes = max(4, own) if is_small else own
     weights = _loaded_bytes(config, model) + (trained * trained_bytes if is_small else 0)
     is_mixed = config.model.mixed_precision != "no"
-    num_sharing = ranks if config.distributed_strategy == "fsdp" else 1
+    num_sharing = sharing_ranks(config, ranks)
     if num_sharing > 1:
         weights = weights / num_sharing + _GATHERED * model.denoiser * (2 if is_mixed else own)
     elif is_mixed and own >= 4:
@@ -164,6 +164,16 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
         sampling=sampling,
         process=process,
     )
+
+
+def sharing_ranks(config: TrainConfig, num_ranks: int) -> int:
+    """How many of the ranks share one copy of the model; one with the strategy auto, which depends on the GPUs.
+
+    num_ranks: over all machines.
+    """
+    num_nodes = config.num_nodes if config.enable_multi_gpu else 1
+    by_strategy = {"fsdp": num_ranks, "hsdp": config.sharding_group_size or max(1, num_ranks // num_nodes)}
+    return by_strategy.get(config.distributed_strategy, 1)
 
 
 def blocks_to_swap(config: TrainConfig, available_bytes: float, num_ranks: int) -> int:

@@ -51,7 +51,8 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     """
     problems = check_settings(config)
     # also without enable_multi_gpu: a launcher may have started several ranks all the same
-    if num_ranks > 1 and config.distributed_strategy == "fsdp" and (unsupported := list(sharding_problems(config))):
+    shards = num_ranks > 1 and config.distributed_strategy in ("fsdp", "hsdp")
+    if shards and (unsupported := list(sharding_problems(config))):
         raise ConfigError([problem.message for problem in unsupported])
     if not resume:
         check_batch_divides(config, num_ranks)

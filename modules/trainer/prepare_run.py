@@ -227,8 +227,9 @@ def _trained_parts(config: TrainConfig, runtime: Runtime, method: Method, base: 
         )
     if runtime.shards and (quantized := [name for name in base.stored_quantized if name in parts]):
         raise ConfigError(
-            f"distributed_strategy fsdp: the {quantized[0]} of model.base {config.model.base!r} is quantized and can't "
-            "be sharded; choose a base model that is not quantized, or use ddp."
+            f"distributed_strategy {config.distributed_strategy}: the {quantized[0]} of model.base "
+            f"{config.model.base!r} is quantized and can't be sharded; choose a base model that is not quantized, or "
+            "use ddp."
         )
     check_parts(config, parts)  # again, because this base may lack a component of its family
     check_layers(method, base, parts, config)

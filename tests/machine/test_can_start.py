@@ -81,6 +81,13 @@ def test_gpus_share_a_model_with_nccl_only(gpus):
         assert problems_of(multi_gpu(distributed_backend="nccl", **shared), gpus) == []
 
 
+def test_groups_that_share_a_model_must_come_out_even(gpus):
+    config = multi_gpu(distributed_strategy="hsdp", sharding_group_size=3, distributed_backend="nccl")
+    [problem] = [one for one in problems_of(config, gpus[:4]) if one.path == "sharding_group_size"]
+    assert problem.message.startswith("sharding_group_size 3: 4 GPUs can't be divided into groups of 3; choose")
+    assert problem.remedy.values == {"sharding_group_size": None}
+
+
 def test_nccl_is_no_matter_for_one_rank():
     config = multi_gpu(distributed_backend="nccl")
     assert problems_of(config, [], cores=1) == []

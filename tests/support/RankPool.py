@@ -190,7 +190,7 @@ def _runtime_maker(number: int, runtimes: ExitStack) -> MakeRuntime:
     def make_runtime(strategy: str = "ddp", **settings: Any) -> Runtime:
         nonlocal made
         made += 1
-        runtime_class = {"ddp": DataParallelRuntime, "fsdp": ShardedRuntime}[strategy]
+        runtime_class = DataParallelRuntime if strategy == "ddp" else ShardedRuntime
         store = PrefixStore(f"scenario-{number}-{made}", run_store())
         settings = DataParallelSettings(**settings)
         runtime = runtime_class(torch.device("cpu"), find_environment(), store, settings)

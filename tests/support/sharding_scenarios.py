@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from torch import nn
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from tests.support.RankPool import MakeRuntime
 
 
-def held_bytes(make_runtime: MakeRuntime, config: str) -> dict[str, list[int]]:
+def held_bytes(
+    make_runtime: MakeRuntime, config: str, sync: dict[str, Any] | None = None
+) -> dict[str, list[int]]:
     """What -> (bytes in this rank's storages, bytes of the full tensors), in the second step and after it."""
-    trainer = WatchedTrainer(load_config(config), make_runtime("fsdp"))
+    trainer = WatchedTrainer(load_config(config), make_runtime(**(sync or {"strategy": "fsdp"})))
     trainer.start()
     step, found = trainer.loop.optimizer.step, {}
 
@@ -49,14 +51,15 @@ def counted(tensors: Iterable[Tensor]) -> list[int]:
     return [sum(storages.values()), sum(tensor.numel() * tensor.element_size() for tensor in tensors)]
 
 
-def create_runtimes(make_runtime: MakeRuntime) -> dict[str, list[str]]:
-    """Strategy -> the class of the runtime for it, and its precisions."""
+def create_runtimes(make_runtime: MakeRuntime) -> dict[str, list]:
+    """Strategy -> the class of the runtime for it, its precisions, and how many ranks share a model."""
     fsdp = {"model": {"mixed_precision": "bf16"}, "gradient_reduce_precision": "fp16"}
     found = {}
-    for strategy, values in {"ddp": {}, "fsdp": fsdp}.items():
+    for strategy, values in {"ddp": {}, "auto": {}, "fsdp": fsdp, "hsdp": {}}.items():
         runtime = create_runtime(config_from_values({"distributed_strategy": strategy, **values}))
         settings = runtime._settings
-        found[strategy] = [type(runtime).__name__, settings.compute_precision, settings.reduce_precision]
+        precisions = [settings.compute_precision, settings.reduce_precision]
+        found[strategy] = [type(runtime).__name__, *precisions, settings.sharing_ranks]
         runtime.close()
     return found
 
@@ -70,7 +73,8 @@ def refuse_start(make_runtime: MakeRuntime, config: str) -> str:
 def refuse_modules(make_runtime: MakeRuntime) -> list[str]:
     """The errors of preparing modules that can't be sharded."""
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
-    return [refusal(make_runtime("fsdp"), module) for module in (nn.Sequential(nn.BatchNorm1d(2)), mixed)]
+    found = [refusal(make_runtime("fsdp"), module) for module in (nn.Sequential(nn.BatchNorm1d(2)), mixed)]
+    return [*found, refusal(make_runtime("hsdp", sharing_ranks=3), nn.Linear(2, 2))]
 
 
 def refusal(runtime: Runtime, module: nn.Module) -> str:

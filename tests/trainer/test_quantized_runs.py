@@ -120,7 +120,7 @@ def test_full_training_of_a_base_that_is_stored_quantized_is_refused_before_anyt
 def test_ranks_do_not_share_a_base_that_is_stored_quantized(stored_quantized, flux, start, tmp_path, monkeypatch):
     monkeypatch.setattr(Runtime, "shards", True)
     with pytest.raises(UserError, match=r"distributed_strategy fsdp: the transformer .* is quantized .*; choose"):
-        start(flux("method=lora", f"model.base={stored_quantized}"))
+        start(flux("method=lora", f"model.base={stored_quantized}", "distributed_strategy=fsdp"))
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 

@@ -29,6 +29,7 @@ RUN = (
     "distributed_strategy=fsdp",  # so that what is tested here is not refused
 )
 FSDP = {"strategy": "fsdp"}
+HSDP = {"strategy": "hsdp", "sharing_ranks": 2}
 FULL, LORA = ("method=full", "optimizer.learning_rate=1e-4"), ("method=lora", "optimizer.learning_rate=1e-3")
 DOUBLE = "model.weight_dtype=float64"
 
@@ -109,6 +110,20 @@ def test_four_ranks_one_without_samples_give_the_curve_of_one(settings, four_ran
     assert len({rank["digest"] for rank in ranks}) == 1
 
 
+@pytest.mark.parametrize("options", [FULL, LORA], ids=["full", "lora"])
+def test_groups_of_ranks_that_share_a_model_give_the_curve_and_the_files_of_one(
+    options, settings, four_ranks, tmp_path
+):
+    options = (*options, DOUBLE, "max_steps=4", "output.dtype=float32", "ema.enabled=true")
+    alone = run_alone(rank_scenarios.train, config=settings("one", *options, "gradient_accumulation_steps=1"))
+    ranks = four_ranks.run(rank_scenarios.train, config=settings("four", *options), sync=HSDP)
+    assert min(alone["norms"]) > 0.05  # every step is clipped
+    assert ranks[0]["losses"] == pytest.approx(alone["losses"], rel=1e-9)
+    assert ranks[0]["norms"] == pytest.approx(alone["norms"], rel=1e-8)
+    assert len({(rank["digest"], rank["ema"]) for rank in ranks}) == 1
+    assert_same_models(tmp_path / "four", tmp_path / "one", rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("optimizer", ["schedule_free", "lion"])
 def test_optimizers_step_parts_of_weights_as_whole_ones(optimizer, settings, two_ranks, tmp_path):
     options = (*FULL, f"optimizer.name={optimizer}", DOUBLE, "max_steps=4", "output.dtype=float32")
@@ -162,6 +177,13 @@ def test_each_rank_holds_its_share_of_parameters_gradients_and_states(family, se
             assert 0.4 * full < held < 0.55 * full
 
 
+def test_in_groups_each_rank_holds_its_share_of_the_copy_of_its_group(settings, four_ranks):
+    config = settings("run", *FULL, "ema.enabled=true", "max_steps=2")
+    for found in four_ranks.run(sharding_scenarios.held_bytes, config=config, sync=HSDP):
+        for held, full in found.values():
+            assert 0.4 * full < held < 0.55 * full
+
+
 def test_under_a_lora_the_frozen_model_is_shared_too(settings, two_ranks):
     config = settings("run", *LORA, "ema.enabled=true", "max_steps=2", family="flux1")
     for found in two_ranks.run(sharding_scenarios.held_bytes, config=config):
@@ -182,6 +204,7 @@ def test_backups_resume_on_any_number_of_ranks_with_either_strategy(settings, tw
         "on 4": ("sharded", four_ranks, FSDP),
         "on 2 replicated": ("sharded", two_ranks, {}),
         "from replicated": ("replicated", two_ranks, FSDP),
+        "in groups": ("sharded", four_ranks, HSDP),
     }
     for name, (source, ranks, sync) in resumed.items():
         shutil.copytree(tmp_path / source, tmp_path / name)
@@ -252,7 +275,13 @@ def test_a_stop_during_sampling_ends_it_on_all_ranks_after_the_same_round(settin
 
 
 def test_the_setting_chooses_the_strategy_and_its_precisions(two_ranks):
-    expected = {"ddp": ["DataParallelRuntime", "no", "fp32"], "fsdp": ["ShardedRuntime", "bf16", "fp16"]}
+    ddp = ["DataParallelRuntime", "no", "fp32", None]
+    expected = {
+        "ddp": ddp,
+        "auto": ddp,  # the ranks have no GPUs
+        "fsdp": ["ShardedRuntime", "bf16", "fp16", None],
+        "hsdp": ["ShardedRuntime", "no", "fp32", 2],  # both ranks are on this machine
+    }
     assert two_ranks.run(sharding_scenarios.create_runtimes) == [expected] * 2
 
 
@@ -263,12 +292,16 @@ def test_ranks_are_refused_what_they_do_not_support_even_if_multi_gpu_is_off(set
 
 
 def test_modules_that_cannot_be_sharded_are_refused(two_ranks):
-    for norm, mixed in two_ranks.run(sharding_scenarios.refuse_modules):
+    for norm, mixed, groups in two_ranks.run(sharding_scenarios.refuse_modules):
         assert norm == (
-            "The BatchNorm layer 0 would train, which is not supported with distributed_strategy fsdp: set "
-            "distributed_strategy to ddp."
+            "The BatchNorm layer 0 would train, which is not supported with sharded weights: set distributed_strategy "
+            "to ddp."
         )
         assert mixed == (
-            "The trained weights are in float32 and float64, and with distributed_strategy fsdp all must have the same "
-            "dtype: set model.weight_dtype to float32, or distributed_strategy to ddp."
+            "The trained weights are in float32 and float64, and to be sharded all must have the same dtype: set "
+            "model.weight_dtype to float32, or distributed_strategy to ddp."
+        )
+        assert groups == (
+            "distributed_strategy hsdp: 2 ranks can't be divided into groups of 3; choose a sharding_group_size that "
+            "divides their number, or set distributed_strategy to fsdp."
         )

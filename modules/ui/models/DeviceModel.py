@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from modules.config.counted import counted
 from modules.config.errors import UserError
@@ -12,8 +13,9 @@ from modules.config.TrainConfig import TrainConfig
 from modules.machine.backend import choose_backend
 from modules.machine.devices import UNKNOWN_USAGE, Gpu, GpuUsage, Link, read_usage
 from modules.machine.Machine import Machine
-from modules.machine.memory_estimate import GIB, needed_bytes
+from modules.machine.memory_estimate import GIB, needed_bytes, sharing_ranks
 from modules.machine.run_shape import RunShape, chosen_gpus, run_shape
+from modules.machine.strategy import strategy_of, with_strategy
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.measured_speed import speed_key
 from modules.ui.models.run_text import describe_seconds
@@ -111,7 +113,23 @@ class DeviceModel:
     def needed_bytes(self, config: TrainConfig) -> float | None:
         """The estimated memory on each device; None for a family of unknown size."""
         shape = self.shape(config)
-        return needed_bytes(config, shape.num_ranks if shape else None, self.base_bytes)
+        if shape is None:
+            return needed_bytes(config, None, self.base_bytes)
+        return needed_bytes(with_strategy(config, shape), shape.num_ranks, self.base_bytes)
+
+    def strategy_text(self, config: TrainConfig) -> str:
+        """How the model lies on the devices, in a sentence; "" while the machine is not read."""
+        shape = self.shape(config)
+        if shape is None:
+            return ""
+        strategy, reason = strategy_of(config, shape)
+        group = sharing_ranks(replace(config, distributed_strategy=strategy), shape.num_ranks)
+        text = {
+            "ddp": "DDP, each device holds the whole model",
+            "fsdp": "FSDP, all devices share one copy of the model",
+            "hsdp": f"HSDP, every {group} devices share a copy of the model",
+        }[strategy]
+        return f"Strategy: {text}{f' ({reason})' if config.distributed_strategy == 'auto' else ''}."
 
     def memory_text(self, config: TrainConfig) -> str:
         """The memory that the run needs on each device, and the least that is free on any chosen one, in words."""

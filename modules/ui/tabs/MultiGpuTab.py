@@ -198,7 +198,8 @@ class MultiGpuTab(ctk.CTkFrame):
     def _launch_text(self, config: TrainConfig) -> str:
         starter = "torchrun" if uses_torchrun(config) else "Chorus itself"
         lines = [f"Start in this window spawns the processes; a command starts them with {starter}."]
-        lines.append("Strategy: DDP, each device holds the whole model.")
+        if strategy := self.devices.strategy_text(config):
+            lines.append(strategy)
         if config.distributed_backend == "auto" and self.devices.machine is not None:
             backend, reason = choose_backend("auto", bool(self.devices.gpus))
             lines.append(f"Backend auto is {backend} here: {reason}.")
