@@ -48,6 +48,7 @@ class OwnImagesCard(Card):
         self._found: tuple[tuple, ConceptPictures] | None = None  # the content of the folder, by scan_key
         self._reading: tuple[tuple, threading.Event] | None = None  # scan_key, and what cancels it
         self._read_job: str | None = None
+        self._preset_job: str | None = None
         self._presets_of: tuple[str, str] | None = None  # family and method whose presets are in the menu
         self._are_presets_read = False
         self._ends: list = []
@@ -59,6 +60,8 @@ class OwnImagesCard(Card):
             end()
         self._steps.close()
         self._give_up_reading()
+        if self._preset_job is not None:
+            self.app.after_cancel(self._preset_job)
         super().destroy()
 
     # --- actions ------------------------------------------------------------------------------------------------------
@@ -235,7 +238,12 @@ class OwnImagesCard(Card):
         ]
         self._show_base()
         self._on_settings(None)
-        self.app.in_background(partial(fitting_presets, "", ""), self._take_presets)  # reads the presets
+        # only once the page is there, as Tk waits for the threads between any two of its commands
+        self._preset_job = self.app.after(READ_MS, self._read_presets)
+
+    def _read_presets(self) -> None:
+        self._preset_job = None
+        self.app.in_background(partial(fitting_presets, "", ""), self._take_presets)
 
     def _take_presets(self, _: object) -> None:
         if self.winfo_exists():
