@@ -6,9 +6,22 @@ from pydantic.dataclasses import dataclass
 
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
+PLAIN: dict[str, list] = {".adapter": ["lora"]}
+
 
 @dataclass(config=STRICT)
 class LoraConfig:
+    adapter: Literal["lora", "loha", "lokr"] = setting(
+        "lora",
+        label="Adapter",
+        also_called="network_module, lycoris, algo, peft_type, locon",
+        help="LoRA suits most cases, and everything reads its files. LoHa learns more varied changes at the same size; "
+        "LoKr makes the smallest files. Both compute whole weights in each pass, which takes memory: use gradient "
+        "checkpointing. ComfyUI and Chorus read them, diffusers does not.",
+        group="method",
+        choice_labels={"lora": "LoRA", "loha": "LoHa", "lokr": "LoKr"},
+        importance="advanced",
+    )
     rank: Int = setting(
         16,
         label="Rank (network dim)",
@@ -36,6 +49,18 @@ class LoraConfig:
         group="method",
         ge=0,
         lt=1,
+        visible_when=PLAIN,
+        importance="advanced",
+    )
+    lokr_factor: Int | None = setting(
+        None,
+        label="LoKr factor",
+        also_called="factor, decompose_factor",
+        help="Size of the smaller of the two matrices, at most: the smaller, the larger the file. 4 to 16 is usual. "
+        "Empty: near the square root of the layer's size, for the smallest file.",
+        group="method",
+        ge=2,
+        visible_when={".adapter": ["lokr"]},
         importance="advanced",
     )
     targets: Literal["attention", "attention_mlp", "linear", "linear_conv"] = setting(
@@ -60,6 +85,7 @@ class LoraConfig:
         help="Train the length of each row of the weights apart from its direction. Learns more at a low rank, takes "
         "about a third longer; of other programs' own formats only ComfyUI's holds it.",
         group="method",
+        visible_when=PLAIN,
         importance="advanced",
     )
     rslora: bool = setting(
@@ -69,15 +95,16 @@ class LoraConfig:
         help="Multiply the adapter's output by alpha / sqrt(rank), so that a high rank learns as fast as a low one. "
         "With alpha equal to the rank that is much: use alpha near the rank's square root.",
         group="method",
+        visible_when=PLAIN,
         importance="advanced",
     )
     start_from: Str = setting(
         "",
         label="Resume from LoRA file",
         also_called="network_weights, lora_model_name",
-        help="A LoRA file, in diffusers' or kohya's format, to train on instead of a new adapter. Its rank, alpha and "
-        "layers are kept; the settings above are for parts that it does not hold. Where a loss holds to what the model "
-        "predicted before the training, that is the base without this LoRA. Empty: a new one.",
+        help="A file in the format of diffusers, kohya or LyCORIS, to train on instead of a new adapter. Its rank, "
+        "alpha and layers are kept; the settings above are for parts that it does not hold. Where a loss holds to what "
+        "the model predicted before the training, that is the base without this LoRA. Empty: a new one.",
         group="method",
         format="file",
         scope="machine",
@@ -85,3 +112,8 @@ class LoraConfig:
         kept_while=("family", "method"),
         importance="advanced",
     )
+
+    @property
+    def composes_weights(self) -> bool:
+        """Whether the adapters are LoHas or LoKrs, which compute the change of each whole weight."""
+        return self.adapter in ("loha", "lokr")

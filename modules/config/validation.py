@@ -33,6 +33,7 @@ def find_problems(config: TrainConfig) -> list[Problem]:
         _check_embeddings,
         _check_precision,
         _check_quantization,
+        _check_adapter,
         _check_block_swap,
         _check_noise,
         _check_loss,
@@ -243,6 +244,26 @@ def _check_quantization(config: TrainConfig) -> Iterator[Problem]:
         elif config.model.weight_dtype == "float64":
             message = f"{path} {quantization} with model.weight_dtype float64: use bfloat16, or set it to none."
             yield Problem(path, message, remedy=set_to(path, "none"))
+
+
+def _check_adapter(config: TrainConfig) -> Iterator[Problem]:
+    """What only a plain LoRA can be combined with."""
+    lora = config.lora
+    if not facts_of(config).trains_adapters or not lora.composes_weights:
+        return
+    on = f"with lora.adapter {lora.adapter}"
+    for name, off in (("dora", False), ("rslora", False), ("dropout", 0.0)):
+        if value := getattr(lora, name):
+            message = f"lora.{name} {show_value(value)} {on}: only lora has it; set it to {show_value(off)}."
+            yield Problem(f"lora.{name}", message, remedy=set_to(f"lora.{name}", off))
+    if config.model.compile != "off":
+        message = f"model.compile {config.model.compile} {on}: its layers can't be compiled; set it to off."
+        yield Problem("model.compile", message, remedy=set_to("model.compile", "off", "Off"))
+    for part in ("denoiser", "text_encoder"):
+        path = f"model.{part}_quantization"
+        if getattr(config.model, f"{part}_quantization") == "nf4":
+            message = f"{path} nf4 {on}: only lora can be added to weights in 4 bits; use int8."
+            yield Problem(path, message, remedy=set_to(path, "int8"))
 
 
 def _check_block_swap(config: TrainConfig) -> Iterator[Problem]:

@@ -251,7 +251,8 @@ def _trained_weights(config: TrainConfig, model: Architecture) -> int:
     encoders = _trained_text_encoders(config)
     if method.trains_adapters:
         denoiser = model.adapter[config.lora.targets] if config.denoiser.train else 0
-        return config.lora.rank * (denoiser + sum(model.text_adapters[index] for index in encoders))
+        factor = 2 if config.lora.adapter == "loha" else 1  # two products; a LoKr is smaller than a LoRA
+        return factor * config.lora.rank * (denoiser + sum(model.text_adapters[index] for index in encoders))
     denoiser = model.denoiser if config.denoiser.train else 0
     return denoiser + sum(model.text_encoders[index] for index in encoders)
 
@@ -314,7 +315,17 @@ def _activations(config: TrainConfig, model: Architecture, num_ranks: int) -> fl
     pixels = max(sizes) ** 2 * (2 if _sees_references(config) else 1)
     each = pixels * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
     each += sum(model.text_bytes[index] for index in _trained_text_encoders(config))
-    return each * _micro_batch(config, num_ranks)
+    return each * _micro_batch(config, num_ranks) + _composed_bytes(config, model)
+
+
+def _composed_bytes(config: TrainConfig, model: Architecture) -> float:
+    """What a LoHa or LoKr adds to each weight, which is kept for the backward pass; of a LoRA, nothing."""
+    if not facts_of(config).trains_adapters or not config.lora.composes_weights or not config.denoiser.train:
+        return 0.0
+    weights = model.quantizable_denoiser * model.adapter[config.lora.targets] / model.adapter["linear"]
+    if config.model.gradient_checkpointing:
+        weights /= model.blocks.count  # those of one block at a time
+    return weights * (2 if config.model.mixed_precision != "no" else 4)
 
 
 def _sees_references(config: TrainConfig) -> bool:

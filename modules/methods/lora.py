@@ -1,7 +1,8 @@
 """LoRA (Hu et al. 2021, arXiv 2106.09685), using PEFT: low-rank adapters for layers of the selected components.
 
-Also supports DoRA (Liu et al. 2024, arXiv 2402.09353), which trains the magnitude of the weights separately, and the
-scaling of rsLoRA (Kalajdzievski 2023, arXiv 2312.03732).
+Also supports DoRA (Liu et al. 2024, arXiv 2402.09353), which trains the magnitude of the weights separately, the
+scaling of rsLoRA (Kalajdzievski 2023, arXiv 2312.03732), and two other adapters, LoHa and LoKr: see
+weights/lycoris_files.py.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from torch import nn
 from modules.config.errors import UserError
 from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.methods.layers import check_patterns, matching_layers, preset_layers
-from modules.methods.lora_start import add_started_adapter, read_start
+from modules.methods.lora_start import check_composable, read_start
 from modules.methods.Method import Method
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
-from modules.weights.lora_files import LoraFormat, check_lora, save_lora
+from modules.weights.lora_files import ADAPTER, LoraFormat, check_lora, save_lora
+from modules.weights.lycoris_files import adapted_layers, file_tensors, peft_config, save_lycoris
 
 if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from modules.methods.layers import Preset
     from modules.weights.BaseModel import BaseModel
     from modules.weights.libraries import Model
+    from modules.weights.lycoris_files import Kind, LycorisLayers
 
 MAGNITUDE = "lora_magnitude_vector"  # peft's name for the magnitude that DoRA trains
 
@@ -50,23 +53,29 @@ class Lora(Method):
             module = base.module(name)
             module.requires_grad_(False)
             if name in start:
-                add_started_adapter(module, name, start[name], config)
+                start[name].add_to(module, name, config)
             else:
                 _add_adapter(base.family, name, module, part, config)
             _upcast_trained(module)
-            _match_gradient_strides(module, config.model.channels_last)
+            if not config.lora.composes_weights:
+                _match_gradient_strides(module, config.model.channels_last)
             prepare_for_training(module, config.model.gradient_checkpointing)
 
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
         return DenoisingLoss(base, list(trained_in(self, base, config)), config)
 
     def check_output(self, base: BaseModel, config: TrainConfig) -> None:
-        check_lora(self._adapted(base, config), type(base.pipe), _formats(base, config), _experts(base.family))
+        if not config.lora.composes_weights:
+            check_lora(self._adapted(base, config), type(base.pipe), _formats(base, config), _experts(base.family))
+        else:
+            file_tensors(self._lycoris_layers(base, config), base.family)
 
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
     ) -> list[Path]:
         dtype = getattr(torch, config.output.dtype)
+        if config.lora.composes_weights:
+            return save_lycoris(folder / name, self._lycoris_layers(base, config), base.family, dtype, metadata)
         adapted = self._adapted(base, config)
         formats, experts = _formats(base, config), _experts(base.family)
         return save_lora(folder / name, adapted, type(base.pipe), formats, dtype, metadata, experts)
@@ -74,11 +83,14 @@ class Lora(Method):
     def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
         adapters = (param for module in self._adapted(base, config).values() for param in module.parameters())
         numbers = sum(param.numel() for param in adapters if param.requires_grad)
-        num_files = 2 if _formats(base, config) == "both" else 1
+        num_files = 2 if _formats(base, config) == "both" and not config.lora.composes_weights else 1
         return num_files * numbers * getattr(torch, config.output.dtype).itemsize
 
     def _adapted(self, base: BaseModel, config: TrainConfig) -> dict[str, Model]:
         return {part: base.module(part) for part in trained_in(self, base, config)}
+
+    def _lycoris_layers(self, base: BaseModel, config: TrainConfig) -> LycorisLayers:
+        return {part: adapted_layers(module, ADAPTER) for part, module in self._adapted(base, config).items()}
 
 
 METHOD = Lora()
@@ -116,15 +128,22 @@ def _experts(family: Family) -> dict[str, str]:
 def _add_adapter(family: Family, component: str, module: Model, part: PartConfig, config: TrainConfig) -> None:
     from peft import LoraConfig
 
+    settings = config.lora
+    targets = target_modules(family, component, module, settings.targets, part)
+    if settings.composes_weights:
+        check_composable(module, targets, config)
+        own = {} if settings.adapter == "loha" else {"decompose_factor": settings.lokr_factor or -1}
+        module.add_adapter(peft_config(cast("Kind", settings.adapter), targets, settings.rank, settings.alpha, **own))
+        return
     module.add_adapter(
         LoraConfig(
-            r=config.lora.rank,
-            lora_alpha=cast("int", config.lora.alpha),  # declared so, but any number is fine
-            lora_dropout=config.lora.dropout,
-            target_modules=target_modules(family, component, module, config.lora.targets, part),
+            r=settings.rank,
+            lora_alpha=cast("int", settings.alpha),  # declared so, but any number is fine
+            lora_dropout=settings.dropout,
+            target_modules=targets,
             init_lora_weights="gaussian",
-            use_dora=config.lora.dora,
-            use_rslora=config.lora.rslora,
+            use_dora=settings.dora,
+            use_rslora=settings.rslora,
         )
     )
 

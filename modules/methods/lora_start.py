@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -12,7 +13,9 @@ from modules.config.errors import UserError
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import lora_family
 from modules.weights.lora_files import ADAPTER
-from modules.weights.lora_layers import Layers, LoraLayer, read_layers
+from modules.weights.lora_layers import LoraLayer, read_layers
+from modules.weights.lycoris_files import LycorisLayer, add_lycoris, is_lycoris, path_in_module, read_lycoris
+from modules.weights.safe import read_header
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,7 +25,52 @@ if TYPE_CHECKING:
     from modules.weights.libraries import Model
 
 
-def read_start(family: Family, config: TrainConfig, trained: Collection[str]) -> Layers:
+@dataclass(frozen=True)
+class LoraStart:
+    """The adapters that a LoRA file has for one component. layers: by path, as in a diffusers LoRA file."""
+
+    layers: Mapping[str, LoraLayer]
+
+    def add_to(self, module: Model, component: str, config: TrainConfig) -> None:
+        """Adds them with the file's ranks, alphas and layers. Raises UserError if a layer does not fit."""
+        add_started_adapter(module, component, self.layers, config)
+
+
+@dataclass(frozen=True)
+class LycorisStart:
+    """The same of a LoHa or LoKr."""
+
+    layers: Mapping[str, LycorisLayer]
+
+    def add_to(self, module: Model, component: str, config: TrainConfig) -> None:
+        import torch
+
+        named = {path_in_module(module, path): layer for path, layer in self.layers.items()}
+        try:
+            # at least float32: the model's dtype may be less precise than the file
+            dtype = torch.promote_types(getattr(torch, config.model.weight_dtype), torch.float32)
+            check_composable(module, list(named), config)
+            add_lycoris(module, named, ADAPTER, dtype)
+        except (ValueError, AttributeError) as error:
+            raise UserError(
+                f"lora.start_from '{config.lora.start_from}' was made for a different model ({error} the {component} "
+                "of this one); choose a file made for the same base model."
+            ) from error
+
+
+def check_composable(module: Model, targets: Sequence[str], config: TrainConfig) -> None:
+    """Raises UserError if a target layer of a LoHa or LoKr has a weight in 4 bits, whose shape PEFT can't tell."""
+    for path in targets:
+        layer = dict(module.named_modules()).get(path)
+        weight, shape = getattr(layer, "weight", None), _weight_shape(layer)
+        if weight is not None and shape is not None and tuple(weight.shape) != shape:
+            raise UserError(
+                f"lora.adapter {config.lora.adapter}: the layer {path} is quantized to 4 bits, and only lora can be "
+                "added to such layers; use a base model in 8 bits or more."
+            )
+
+
+def read_start(family: Family, config: TrainConfig, trained: Collection[str]) -> dict[str, LoraStart | LycorisStart]:
     """The adapters in the file lora.start_from, by component; empty if the setting is empty.
 
     trained: the components that train.
@@ -32,6 +80,7 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
     if not config.lora.start_from:
         return {}
     path = Path(os.path.expanduser(config.lora.start_from))
+    wanted = config.lora.adapter
     try:
         made_for = lora_family(path)
         if made_for not in (None, family.name):
@@ -39,24 +88,35 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
                 f"lora.start_from '{path}' is a LoRA for {made_for}: set family to {made_for}, or choose one for "
                 f"{family.name}."
             )
-        layers = read_layers(path, family)
-        for expert in family.denoisers[1:]:  # in separate files, as save_lora writes them
+        is_other = is_lycoris(read_header(path))
+        files = [path]
+        for expert in family.denoisers[1:]:  # in separate files, as they are saved
             file = path.with_name(f"{path.stem}_{expert}{path.suffix}")
-            layers |= read_layers(file, family) if file.is_file() else {}
+            files += [file] if file.is_file() else []
+        starts: dict[str, LoraStart | LycorisStart] = {}
+        for file in files:
+            if is_other:
+                starts |= {name: LycorisStart(layers) for name, layers in read_lycoris(file, family).items()}
+            else:
+                starts |= {name: LoraStart(layers) for name, layers in read_layers(file, family).items()}
     except WeightsError as error:
         raise UserError(f"lora.start_from {error}") from error
-    for component, adapters in layers.items():
+    for component, start in starts.items():
         part = "denoiser" if component in family.denoisers else "text_encoder"
         if component not in trained:
             raise UserError(
                 f"lora.start_from '{path}' has a LoRA for the {component}, which does not train: turn on {part}.train, "
                 "or choose another file."
             )
-        if len({layer.magnitude is None for layer in adapters.values()}) > 1:
+        kinds = {getattr(layer, "kind", "lora") for layer in start.layers.values()}
+        if kinds != {wanted}:
+            held = " and ".join(sorted(kinds))
+            raise UserError(f"lora.start_from '{path}' holds {held}: set lora.adapter to it, or choose another file.")
+        if len({getattr(layer, "magnitude", None) is None for layer in start.layers.values()}) > 1:
             raise UserError(
                 f"lora.start_from '{path}': only some layers of the {component} use DoRA; choose another file."
             )
-    return layers
+    return starts
 
 
 def add_started_adapter(module: Model, component: str, layers: Mapping[str, LoraLayer], config: TrainConfig) -> None:
@@ -67,7 +127,7 @@ def add_started_adapter(module: Model, component: str, layers: Mapping[str, Lora
     import torch
     from peft import LoraConfig
 
-    named = {_path_in_module(module, path): layer for path, layer in layers.items()}
+    named = {path_in_module(module, path): layer for path, layer in layers.items()}
     for path, layer in named.items():
         _check_fits(module, component, path, layer, config.lora.start_from)
     rank = Counter(layer.rank for layer in named.values()).most_common(1)[0][0]
@@ -115,8 +175,3 @@ def _weight_shape(layer: nn.Module | None) -> tuple[int, ...] | None:
         return layer.out_features, layer.in_features
     weight = getattr(layer, "weight", None)
     return None if weight is None else tuple(weight.shape)
-
-
-def _path_in_module(module: nn.Module, path: str) -> str:
-    # transformers 5 dropped the `text_model.` level of some encoders; files still have it
-    return path if hasattr(module, "text_model") else path.removeprefix("text_model.")

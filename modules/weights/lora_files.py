@@ -1,4 +1,4 @@
-"""Writes and loads LoRA files in diffusers' format and in kohya's, which ComfyUI and A1111 read."""
+"""Writes LoRA files in diffusers' format and in kohya's, which ComfyUI and A1111 read; loads these and LyCORIS's."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from modules.weights.lora_layers import (
     read_layers,
     with_dtype,
 )
+from modules.weights.lycoris_files import is_lycoris, load_lycoris, path_in_module
 from modules.weights.safe import METADATA, read_header, save_tensors, tensor_shapes
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def check_lora(
 
 
 def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
-    """Loads a LoRA file in diffusers' or kohya's format into a pipeline.
+    """Loads a LoRA file in diffusers' or kohya's format, or a LoHa or LoKr, into a pipeline.
 
     Raises WeightsError if the file is damaged, is not a LoRA, or was made for another kind of model. The pipeline is
     unchanged if the names and shapes of the file show this.
@@ -105,6 +106,9 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
     path = Path(path)
     shapes = tensor_shapes(read_header(path))
     family = family_of_pipeline(pipe)
+    if family and is_lycoris(shapes):
+        load_lycoris(pipe, path, family)
+        return
     _check_fits(pipe, family, path, shapes)
     try:
         if family and family.kohya_prefixes and is_kohya(shapes):
@@ -197,7 +201,7 @@ def adapter_layers(module: Model) -> dict[str, LoraLayer]:
     layers = {}
     for path, tensors in parts.items():
         # the alpha that with the rank gives the layer's scale: alphas of single layers and rsLoRA's rule are in it
-        adapted = module.get_submodule(_path_in_module(module, path))
+        adapted = module.get_submodule(path_in_module(module, path))
         assert isinstance(adapted, AdaptedLayer)
         layers[path] = LoraLayer(alpha=float(adapted.scaling[ADAPTER] * tensors["down"].shape[0]), **tensors)
     return layers
@@ -242,11 +246,6 @@ def _adapter_config(module: Model) -> dict[str, Any]:
         for key, value in config.to_dict().items()
         if key not in never and (key in always or value != defaults.get(key))
     }
-
-
-def _path_in_module(module: Model, layer: str) -> str:
-    """The path of a layer in the loaded module, from its path in a file."""
-    return layer if hasattr(module, "text_model") else layer.removeprefix("text_model.")
 
 
 def _with_scale(layers: Layers) -> Layers:

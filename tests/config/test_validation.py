@@ -87,6 +87,11 @@ MISTAKES = [
     (["data.resolution=64", "concepts.0.resolution=32", "data.bucket_step=64"], "data.bucket_step"),
     (["concepts.0.resolution=100", "data.bucket_step=64"], "concepts.0.resolution"),
     (["sampling.samples.0.width=100"], "sampling.samples.0.width"),
+    (["lora.adapter=loha", "lora.dora=true"], "lora.dora"),
+    (["lora.adapter=lokr", "lora.rslora=true"], "lora.rslora"),
+    (["lora.adapter=lokr", "lora.dropout=0.1"], "lora.dropout"),
+    (["lora.adapter=loha", "model.compile=blocks"], "model.compile"),
+    (["lora.adapter=loha", "model.denoiser_quantization=nf4"], "model.denoiser_quantization"),
 ]
 """Overrides of a good config, and the setting at which each is a problem."""
 

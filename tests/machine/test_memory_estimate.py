@@ -91,6 +91,17 @@ def test_a_rank_takes_at_least_its_libraries_and_what_it_trains_itself(values, b
     assert least_rank_bytes(config, base_bytes) - libraries == pytest.approx(trained_bytes)
 
 
+def test_weights_that_an_adapter_composes_are_held_of_one_block_or_all():
+    plain = {"method": "lora", "lora": {"rank": 4, "targets": "linear"}, "model": {"gradient_checkpointing": True}}
+    composed = {**plain, "lora": {**plain["lora"], "adapter": "lokr"}}
+    blocks = estimate(1, **composed).activations - estimate(1, **plain).activations
+    plain["model"] = composed["model"] = {"gradient_checkpointing": False}
+    whole = estimate(1, **composed).activations - estimate(1, **plain).activations
+    assert whole / blocks == pytest.approx(ARCHITECTURES["sd15"].blocks.count)
+    # of the attention of the blocks most weights, in two bytes
+    assert 0.5 * UNET < whole / 1.1 < 2 * UNET
+
+
 @pytest.mark.parametrize(("quantization", "weight_bytes"), [("int8", 1), ("nf4", 0.5 + 4 / 64)])
 def test_quantized_layers_take_their_bytes_and_are_not_copied_by_autocast(quantization, weight_bytes):
     model = ARCHITECTURES["flux1"]

@@ -79,9 +79,10 @@ def assert_same_models(run: Path, expected: Path, rtol: float = 1e-9, atol: floa
         ("sd15", (*LORA, "lora.dora=true")),
         ("sd15", (*FULL, "output.format=both")),
         ("flux1", LORA),
+        ("sd15", (*LORA, "lora.adapter=lokr", "lora.targets=linear_conv")),
         ("flux1", (*FULL, "model.gradient_checkpointing=true")),
     ],
-    ids=["unet lora", "unet full", "transformer lora", "transformer full"],
+    ids=["unet lora", "unet full", "transformer lora", "unet lokr", "transformer full"],
 )
 def test_sharded_ranks_give_the_curve_and_the_files_of_replicated_ones(family, options, settings, two_ranks, tmp_path):
     options = (*options, DOUBLE, "max_steps=4", "output.dtype=float32", "ema.enabled=true", "output.save_ema=both")

@@ -1,0 +1,261 @@
+"""LoHa and LoKr: the adapters of a model's layers, and their files in LyCORIS's format, which ComfyUI and A1111 read.
+
+A layer of a file has tensors such as `<name>.hada_w1_a` or `<name>.lokr_w2`, and `<name>.alpha`. Its name is kohya's if
+the family has such names, else the path in diffusers, such as `transformer.transformer_blocks.0.attn.to_q`.
+
+LoHa (Hyeon-Woo et al. 2021, arXiv 2108.06098) adds (w1_a @ w1_b) * (w2_a @ w2_b) to a weight. LoKr (Yeh et al. 2023,
+arXiv 2309.14859) adds the Kronecker product of w1 and w2, each of which may be the product of two matrices. Both are
+multiplied by alpha / rank. PEFT's layers compute them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from modules.weights.errors import WeightsError
+from modules.weights.kohya_names import diffusers_name, kohya_name
+from modules.weights.lora_layers import EXPERT
+from modules.weights.safe import METADATA, load_tensors, read_header, save_tensors
+
+if TYPE_CHECKING:
+    import torch
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+    from peft.tuners.lycoris_utils import LycorisConfig
+    from peft.tuners.lycoris_utils import LycorisLayer as AdaptedLayer
+    from torch import Tensor, nn
+
+    from modules.families.Family import Family
+    from modules.weights.libraries import Model
+
+Kind = Literal["loha", "lokr"]
+PARTS: dict[Kind, tuple[str, ...]] = {
+    "loha": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
+    "lokr": ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
+}
+_KIND_OF = {part: kind for kind, parts in PARTS.items() for part in parts}
+_WITH_RANK = ("hada_w1_b", "lokr_w1_b", "lokr_t2", "lokr_w2_b")  # those whose first axis is the rank, first one first
+_WHOLE = (frozenset(PARTS["loha"][:4]), *(  # a layer has one of these sets of parts, besides hada_t1 and hada_t2
+    frozenset((*w1, *w2))
+    for w1 in (("lokr_w1",), ("lokr_w1_a", "lokr_w1_b"))
+    for w2 in (("lokr_w2",), ("lokr_w2_a", "lokr_w2_b"), ("lokr_t2", "lokr_w2_a", "lokr_w2_b"))
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LycorisLayer:
+    """The adapter of one layer. parts: name, of PARTS -> tensor. alpha: divided by the rank it gives the scale."""
+
+    kind: Kind
+    parts: Mapping[str, Tensor]
+    alpha: float
+
+    @property
+    def rank(self) -> int | None:
+        """None for a LoKr of two whole matrices, whose scale is 1 whatever its alpha is."""
+        return next((self.parts[name].shape[0] for name in _WITH_RANK if name in self.parts), None)
+
+    @property
+    def scale(self) -> float:
+        return 1.0 if self.rank is None else self.alpha / self.rank
+
+
+# Component -> path of the layer in it -> its adapter.
+LycorisLayers = dict[str, dict[str, LycorisLayer]]
+
+
+def is_lycoris(names: Iterable[str]) -> bool:
+    """Whether the tensors of a file, of these names, are a LoHa or LoKr."""
+    return any(name.rpartition(".")[2] in _KIND_OF for name in names)
+
+
+def adapted_layers(module: Model, adapter: str) -> dict[str, LycorisLayer]:
+    """The layers of a PEFT adapter in a module, by their paths as in a file of diffusers."""
+    prefix = "text_model." if type(module).__name__ == "CLIPTextModel" and not hasattr(module, "text_model") else ""
+    found = {}
+    for path, layer in _peft_layers(module):
+        kind = _KIND_OF[layer.adapter_layer_names[0]]
+        held = {name: getattr(layer, name) for name in PARTS[kind]}
+        parts = {name: of_adapter[adapter].detach() for name, of_adapter in held.items() if adapter in of_adapter}
+        found[prefix + path] = _with_scale(kind, parts, float(layer.scaling[adapter]))
+    return found
+
+
+def file_tensors(layers: LycorisLayers, family: Family, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """The tensors of a file. dtype: of all but the alphas; None keeps their own."""
+    import torch
+
+    tensors = {}
+    for component, of_component in layers.items():
+        for path, layer in of_component.items():
+            has_name = component in family.kohya_prefixes
+            name = kohya_name(family, component, path) if has_name else f"{component}.{path}"
+            for part, tensor in layer.parts.items():
+                tensors[f"{name}.{part}"] = tensor if dtype is None else tensor.to(dtype)
+            tensors[f"{name}.alpha"] = torch.tensor(layer.alpha)
+    return tensors
+
+
+def save_lycoris(
+    path: Path,
+    layers: LycorisLayers,
+    family: Family,
+    dtype: torch.dtype | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> list[Path]:
+    """Writes `<path>.safetensors`, and `<path>_<denoiser>.safetensors` for each further denoiser; returns the files.
+
+    The denoisers of a model have the same layers, so that a file could not tell them apart.
+    """
+    first, *others = family.denoisers
+    written = []
+    for expert in ("", *(name for name in others if name in layers)):
+        own = {first: layers[expert]} if expert else {name: of for name, of in layers.items() if name not in others}
+        if own:
+            file = path.with_name(f"{path.name}{f'_{expert}' if expert else ''}.safetensors")
+            named = {EXPERT: expert} if expert else {}
+            save_tensors(file, file_tensors(own, family, dtype), {**(metadata or {}), **named})
+            written.append(file)
+    return written
+
+
+def load_lycoris(pipe: DiffusionPipeline, path: Path, family: Family) -> None:
+    """Adds the adapters of a file to a pipeline. Raises WeightsError for a file that does not fit, and adds nothing."""
+    layers = read_lycoris(path, family)
+    for component, of_component in layers.items():
+        module: Any = getattr(pipe, component)
+        named = {path_in_module(module, layer): of for layer, of in of_component.items()}
+        adapter = f"lycoris_{len(getattr(module, 'peft_config', {}))}"
+        try:
+            add_lycoris(module, named, adapter)
+        except (ValueError, AttributeError) as error:
+            raise WeightsError(
+                f"'{path}': was made for a different model ({error} a {type(pipe).__name__}); choose one made for this "
+                "model."
+            ) from error
+
+
+def path_in_module(module: Model, layer: str) -> str:
+    """The path of a layer in the loaded module, from its path in a file: transformers 5 dropped a level."""
+    return layer if hasattr(module, "text_model") else layer.removeprefix("text_model.")
+
+
+def read_lycoris(path: str | Path, family: Family) -> LycorisLayers:
+    """The layers of a family's file.
+
+    Raises WeightsError if the file can't be read, or has tensors that belong to no such layer of the family.
+    """
+    expert = read_header(path)[METADATA].get(EXPERT)
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for name, tensor in load_tensors(path).items():
+        stem, _, part = name.rpartition(".")
+        place = diffusers_name(family, stem) or (stem.partition(".")[0], stem.partition(".")[2])
+        if (part not in _KIND_OF and part != "alpha") or place[0] not in family.lora_targets:
+            raise WeightsError(
+                f"'{path}': its '{name}' does not belong to a LoHa or LoKr for {family.name}; choose one made for "
+                f"{family.name}."
+            )
+        component = expert if expert and place[0] in family.denoisers else place[0]
+        found.setdefault((component, place[1]), {})[part] = tensor
+    layers: LycorisLayers = {}
+    for (component, layer), parts in found.items():
+        alpha = parts.pop("alpha", None)
+        if frozenset(parts) - {"hada_t1", "hada_t2"} not in _WHOLE:
+            raise WeightsError(f"'{path}': lacks a part of '{component}.{layer}'; download or export it again.")
+        kind = _KIND_OF[next(iter(parts))]
+        whole = LycorisLayer(kind, parts, 1.0)
+        own = whole.rank if alpha is None else float(alpha)  # without one, the scale is 1
+        layers.setdefault(component, {})[layer] = LycorisLayer(kind, parts, float(own or 1.0))
+    return layers
+
+
+def add_lycoris(
+    module: Model, layers: Mapping[str, LycorisLayer], adapter: str, dtype: torch.dtype | None = None
+) -> None:
+    """Adds adapters to layers of a module, by their paths in it. dtype: of their weights; None: as in `layers`.
+
+    Raises ValueError if a layer does not fit.
+    """
+    import torch
+    from torch import nn
+
+    kind = next(iter(layers.values())).kind
+    modules = dict(module.named_modules())
+    for path, layer in layers.items():
+        if layer.kind != kind or path not in modules or not _fits(layer, modules[path]):
+            raise ValueError(f"its layer '{path}' does not fit")
+    ranks = {path: layer.rank or 1 for path, layer in layers.items()}
+    rank = Counter(ranks.values()).most_common(1)[0][0]
+    module.add_adapter(peft_config(kind, list(layers), rank, rank), adapter_name=adapter)
+    for path, layer in layers.items():
+        adapted = cast("AdaptedLayer", module.get_submodule(path))
+        for part in PARTS[kind]:
+            own = getattr(adapted, part)
+            if adapter in own:
+                del own[adapter]  # of the shape that PEFT would have chosen
+            if part in layer.parts:
+                values = layer.parts[part].to(_weight(adapted.get_base_layer()).device, dtype)
+                own[adapter] = nn.Parameter(values.clone(memory_format=torch.contiguous_format))
+        adapted.r[adapter], adapted.alpha[adapter] = ranks[path], layer.scale * ranks[path]
+        adapted.scaling[adapter] = layer.scale
+    module.set_adapter(adapter)
+
+
+def peft_config(kind: Kind, targets: list[str], rank: int, alpha: float, **options: Any) -> LycorisConfig:
+    """PEFT's settings for new adapters. targets: full names of the layers. options: of the kind alone."""
+    from peft import LoHaConfig, LoKrConfig
+
+    values = {"r": rank, "alpha": alpha, "target_modules": targets, **options}
+    return LoHaConfig(**values) if kind == "loha" else LoKrConfig(init_weights="lycoris", **values)
+
+
+def _with_scale(kind: Kind, parts: dict[str, Tensor], scale: float) -> LycorisLayer:
+    layer = LycorisLayer(kind, parts, 1.0)
+    if layer.rank is None:  # readers take no notice of alpha
+        return LycorisLayer(kind, {**parts, "lokr_w1": parts["lokr_w1"] * scale}, 1.0)
+    return LycorisLayer(kind, parts, scale * layer.rank)
+
+
+def _fits(layer: LycorisLayer, module: nn.Module) -> bool:
+    """Whether the adapter gives a weight of the layer's shape."""
+    shape, parts = _shape(module), layer.parts
+    if shape is None:
+        return False
+    if layer.kind == "loha":
+        is_tucker = "hada_t1" in parts
+        out = parts["hada_w1_a"].shape[1 if is_tucker else 0]
+        rest = parts["hada_w1_b"].shape[1] * (parts["hada_t1"][0, 0].numel() if is_tucker else 1)
+        return (out, rest) == (shape[0], shape[1:].numel())
+    w1 = parts["lokr_w1"].shape if "lokr_w1" in parts else (len(parts["lokr_w1_a"]), parts["lokr_w1_b"].shape[1])
+    if "lokr_w2" in parts:
+        w2 = len(parts["lokr_w2"]), parts["lokr_w2"][0].numel()
+    elif "lokr_t2" in parts:
+        w2 = parts["lokr_w2_a"].shape[1], parts["lokr_w2_b"].shape[1] * parts["lokr_t2"][0, 0].numel()
+    else:
+        w2 = len(parts["lokr_w2_a"]), parts["lokr_w2_b"].shape[1]
+    return (w1[0] * w2[0], w1[1] * w2[1]) == (shape[0], shape[1:].numel())
+
+
+def _shape(module: nn.Module) -> Any:
+    """The shape of a layer's weight; None for a layer that can't have an adapter."""
+    import torch
+    from torch import nn
+
+    if isinstance(module, nn.Linear):
+        return torch.Size((module.out_features, module.in_features))
+    return module.weight.shape if isinstance(module, nn.Conv2d) else None
+
+
+def _weight(layer: nn.Module) -> Tensor:
+    return cast("Tensor", layer.weight)
+
+
+def _peft_layers(module: nn.Module) -> Iterator[tuple[str, AdaptedLayer]]:
+    from peft.tuners.lycoris_utils import LycorisLayer as AdaptedLayer
+
+    for path, layer in module.named_modules():
+        if isinstance(layer, AdaptedLayer):
+            yield path, layer

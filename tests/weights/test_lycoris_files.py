@@ -1,0 +1,169 @@
+"""LoHa and LoKr: other programs see what was trained, training goes on from their files, and misfits are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+from lycoris.functional import loha, lokr
+from peft.tuners.lycoris_utils import LycorisLayer
+
+from modules.config.errors import UserError
+from modules.methods.registry import METHODS
+from modules.weights.errors import WeightsError
+from modules.weights.kohya_names import kohya_name
+from modules.weights.load_pipeline import load_pipeline
+from modules.weights.lora_files import load_lora
+from modules.weights.lycoris_files import adapted_layers, is_lycoris
+from modules.weights.safe import load_tensors, save_tensors
+from tests.support.prepared import prepared
+from tests.support.short_training import our_picture, train
+
+LORA, CPU = METHODS["lora"], torch.device("cpu")
+TEXT = {"text_encoder": {"train": True}}
+# With alpha other than the rank; of LoKr also such that both matrices are whole, and neither is.
+KINDS = [
+    ("sd15", {"adapter": "loha", "rank": 3, "alpha": 2.0, "targets": "linear_conv"}),
+    ("sd15", {"adapter": "lokr", "rank": 1, "alpha": 2.0, "targets": "linear_conv"}),
+    ("sd15", {"adapter": "lokr", "rank": 64, "alpha": 16.0, "lokr_factor": 4}),
+    ("sdxl", {"adapter": "loha", "rank": 2, "alpha": 1.0}),
+    ("flux1", {"adapter": "lokr", "rank": 1, "alpha": 1.0, "lokr_factor": 2, "targets": "linear"}),
+]
+
+
+@pytest.fixture
+def made(tiny_model, tmp_path):
+    """`made(family, lora)`: a trained model, its settings and its file."""
+
+    def make(family, lora):
+        text = TEXT if family == "sd15" else {}
+        base, config = prepared(tiny_model(family), "lora", family, lora=lora, **text)
+        if family == "flux1":  # its latents are packed, so that nothing but the adapters is checked here
+            move(base.module("transformer"))
+        else:
+            train(base, config, 2)
+        [file] = LORA.save(base, config, tmp_path, "trained", {"made_by": "a test"})
+        return base, config, file
+
+    return make
+
+
+def move(module):
+    """Gives the trained weights other values."""
+    torch.manual_seed(0)
+    for param in module.parameters():
+        if param.requires_grad:
+            param.data += 0.05 * torch.randn_like(param)
+
+
+def plain(folder):
+    pipe = DiffusionPipeline.from_pretrained(folder)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+@pytest.mark.parametrize(("family", "lora"), KINDS, ids=lambda value: value if isinstance(value, str) else "")
+def test_the_reference_implementation_and_our_own_reader_see_what_was_trained(family, lora, made, tiny_model):
+    base, _, file = made(family, lora)
+    tensors = load_tensors(file)
+    assert is_lycoris(tensors)
+    expected = our_picture(base.pipe)
+    ours = plain(tiny_model(family))
+    before = our_picture(ours)
+    load_lora(ours, file)
+    assert np.abs(our_picture(ours) - expected).max() <= 1e-5
+    assert np.abs(before - expected).max() > 1e-3
+    added = {**deltas(base, "unet"), **deltas(base, "transformer"), **deltas(base, "text_encoder")}
+    assert added.keys() == {name.rpartition(".")[0] for name in tensors}
+    for name, delta in added.items():
+        torch.testing.assert_close(by_reference(tensors, name).reshape(delta.shape), delta, rtol=1e-4, atol=1e-7)
+
+
+def deltas(base, component):
+    """Name in the file -> what the trained adapter adds to the weight."""
+    if component not in base.component_names:
+        return {}
+    found = {}
+    for path, layer in base.module(component).named_modules():
+        if isinstance(layer, LycorisLayer):
+            in_file = f"text_model.{path.removeprefix('text_model.')}" if component == "text_encoder" else path
+            has_name = component in base.family.kohya_prefixes
+            name = kohya_name(base.family, component, in_file) if has_name else f"{component}.{path}"
+            found[name] = layer.get_delta_weight("default").detach()
+    return found
+
+
+def by_reference(tensors, name):
+    """What an adapter in a file adds to the weight, as the LyCORIS package computes it."""
+    parts = {key.rpartition(".")[2]: tensor for key, tensor in tensors.items() if key.rpartition(".")[0] == name}
+    if "hada_w1_a" in parts:
+        weights = [parts.get(f"hada_{part}") for part in ("w1_b", "w1_a", "w2_b", "w2_a", "t1", "t2")]
+        return loha.diff_weight(*weights, gamma=float(parts["alpha"]) / len(parts["hada_w1_b"]))
+    weights = [parts.get(f"lokr_{part}") for part in ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t2")]
+    rank = next((len(factor) for factor in (weights[2], weights[5]) if factor is not None), 1)
+    return lokr.diff_weight(*weights, gamma=float(parts["alpha"]) / rank)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_strength_of_a_file_scales_what_it_adds(dtype, made, tiny_sd15):
+    base, _, file = made("sd15", KINDS[0][1])
+    half, whole = (load_pipeline(tiny_sd15, {file: strength}, CPU, dtype=dtype) for strength in (0.5, 1.0))
+    layers = adapted_layers(whole.unet, "lycoris_0")
+    assert {layer.scale for layer in layers.values()} == {2 / 3}
+    assert {layer.scale for layer in adapted_layers(half.unet, "lycoris_0").values()} == {1 / 3}
+    if dtype == "float32":
+        assert np.abs(our_picture(whole) - our_picture(base.pipe)).max() <= 1e-5
+
+
+@pytest.mark.parametrize(("family", "lora"), KINDS[:3], ids=["loha", "small lokr", "whole lokr"])
+def test_training_goes_on_from_a_file_with_its_own_rank(family, lora, made, tiny_model):
+    before, _, file = made(family, lora)
+    settings = {"adapter": lora["adapter"], "rank": 16, "start_from": str(file)}
+    base, config = prepared(tiny_model(family), "lora", family, lora=settings, **TEXT)
+    assert np.abs(our_picture(base.pipe) - our_picture(before.pipe)).max() <= 1e-5
+    trained = [param for param in LORA.loss(base, config).parameters() if param.requires_grad]
+    old = [param.detach().clone() for param in trained]
+    train(base, config, 1)
+    assert any(not torch.equal(param, other) for param, other in zip(trained, old, strict=True))
+    own, others = (adapted_layers(one.module("unet"), "default") for one in (base, before))
+    assert {path: layer.rank for path, layer in own.items()} == {path: layer.rank for path, layer in others.items()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"adapter": "lora"}, "holds loha: set lora.adapter to it"),
+        ({"adapter": "lokr"}, "holds loha: set lora.adapter to it"),
+    ],
+)
+def test_a_file_of_another_kind_is_not_gone_on_from(settings, reason, made, tiny_sd15):
+    _, _, file = made("sd15", KINDS[0][1])
+    with pytest.raises(UserError, match=reason):
+        prepared(tiny_sd15, "lora", "sd15", lora={**settings, "start_from": str(file)}, **TEXT)
+
+
+def test_a_file_that_does_not_fit_is_refused_and_adds_nothing(made, tiny_sd15, tmp_path):
+    _, _, file = made("sd15", KINDS[0][1])
+    tensors = load_tensors(file)
+    wide, lacking = dict(tensors), dict(tensors)
+    name = next(name for name in tensors if name.startswith("lora_unet") and name.endswith("hada_w1_b"))
+    wide[name] = wide[name].repeat(1, 2)
+    del lacking[name]
+    pipe = plain(tiny_sd15)
+    for values, reason in ((wide, "does not fit"), (lacking, "lacks a part of")):
+        save_tensors(tmp_path / "other.safetensors", values)
+        with pytest.raises(WeightsError, match=reason):
+            load_lora(pipe, tmp_path / "other.safetensors")
+    assert not hasattr(pipe.unet, "peft_config")
+
+
+@pytest.mark.parametrize("adapter", ["loha", "lokr"])
+def test_adapters_are_added_to_weights_in_8_bits_and_not_in_4(adapter, tiny_model):
+    settings = {"lora": {"adapter": adapter, "rank": 2}, "model": {"denoiser_quantization": "int8"}}
+    base, _ = prepared(tiny_model("flux1"), "lora", "flux1", **settings)
+    move(base.module("transformer"))
+    assert all(torch.isfinite(torch.from_numpy(our_picture(base.pipe))).ravel())
+    settings["model"]["denoiser_quantization"] = "nf4"
+    with pytest.raises(UserError, match="quantized to 4 bits"):
+        prepared(tiny_model("flux1"), "lora", "flux1", **settings)
