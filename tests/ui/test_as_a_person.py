@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 MANY_STEPS, MANY_EPOCHS = 20_000, 100_000  # enough not to finish during the test
-SAMPLE_EVERY = 10
+SAMPLE_EVERY = 40
 TOY_OR_CHECK = """
 import runpy, sys
 if "--supervise" in sys.argv and "--dry-run" not in sys.argv:
