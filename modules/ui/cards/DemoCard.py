@@ -41,6 +41,7 @@ class DemoImages(CardCanvas):
         super().__init__(parent, app)
         self.images: list[Image.Image] = []
         self._shown: list = []  # Tk's images, which exist as long as they are referred to
+        self._shown_side = 0
         app.in_background(read_images, self._take)
 
     def contents(self) -> tuple:
@@ -53,10 +54,12 @@ class DemoImages(CardCanvas):
         fitting = max(1, (self.winfo_width() + step - side) // step)
         columns = max(count for count in (1, 2, 4, 8) if count <= fitting)
         self._set_height(-(-NUM_IMAGES // columns) * step - (step - side))
-        self._shown = [
-            ImageTk.PhotoImage(image.resize((side, side), Image.Resampling.BICUBIC), master=self)
-            for image in self.images
-        ]
+        if side != self._shown_side or len(self._shown) != len(self.images):  # not for each width of the layout
+            self._shown_side = side
+            self._shown = [
+                ImageTk.PhotoImage(image.resize((side, side), Image.Resampling.BICUBIC), master=self)
+                for image in self.images
+            ]
         for number, image in enumerate(self._shown):
             row, column = divmod(number, columns)
             self.create_image(column * step, row * step, image=image, anchor="nw")
