@@ -50,6 +50,8 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "embedding_keys": list(family.embedding_keys),
         "takes_guidance": family.takes_guidance,
         "max_references": family.max_references,
+        "frame_step": family.frame_step,
+        "fps": family.fps,
         "groups_texts": family.text.collate == "group",
         "skips_layers": family.text.skips_layers,
         "experts": family.experts is not None,

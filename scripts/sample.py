@@ -1,9 +1,12 @@
-"""Generates images with a model and LoRAs: python scripts/sample.py --base DIR --prompt "a cat" --out DIR"""
+"""Generates images or videos with a model and LoRAs: python scripts/sample.py --base DIR --prompt "a cat" --out DIR"""
+
+from __future__ import annotations
 
 import argparse
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -12,6 +15,7 @@ if __name__ == "__main__":  # before the imports that take long
 
     prepare_terminal()
 
+from modules.config.clips import frame_problem
 from modules.config.errors import UserError
 from modules.config.installation import command_name
 from modules.config.SampleConfig import MAX_SIDE
@@ -19,6 +23,9 @@ from modules.config.visible_text import visible_line
 from modules.session.out_of_memory import is_out_of_memory
 from modules.session.printing import print_line, print_text
 from scripts.terminal import show
+
+if TYPE_CHECKING:
+    from modules.families.Family import Family
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         from modules.distributed.Runtime import default_device
         from modules.families.registry import family_of_pipeline
         from modules.session.names import safe_file_name
-        from modules.trainer.sampling import ImageRequest, generate_images, repeated, save_image
+        from modules.trainer.sampling import ImageRequest, generate_images, repeated, save_sample
         from modules.weights.load_pipeline import load_pipeline
 
         pipe = load_pipeline(
@@ -41,14 +48,17 @@ def main(argv: list[str] | None = None) -> int:
             args.dtype,
         )
         references = tuple(file for path in args.reference for file in image_files(path))
-        check_references(references, family_of_pipeline(pipe))
-        options = (args.seed, args.width, args.height, args.steps, args.guidance, references, args.clip_skip)
-        first = [ImageRequest(prompt, args.negative_prompt, *options) for prompt in args.prompt]
+        family = family_of_pipeline(pipe)
+        check_references(references, family)
+        check_frames(args.frames, family)
+        options = (args.seed, args.width, args.height, args.steps, args.guidance, references)
+        others = (args.clip_skip, args.frames)
+        first = [ImageRequest(prompt, args.negative_prompt, *options, *others) for prompt in args.prompt]
         requests = [request for one in first for request in repeated(one, args.count)]
         pictures = generate_images(pipe, requests, args.batch_size, args.sampler)
         for number, (request, image) in enumerate(pictures, start=next_number(Path(args.out))):
             path = Path(args.out) / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
-            save_image(path, image, request)
+            save_sample(path, image, request, args.fps or (family.fps if family else 16))
             show(visible_line(str(path)))
     except UserError as error:
         # the settings' names, as the options here are called
@@ -69,7 +79,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog=command_name("sample"), description="Make images from a model, with LoRAs and embeddings if wanted."
+        prog=command_name("sample"),
+        description="Make images or videos from a model, with LoRAs and embeddings if wanted.",
     )
     parser.add_argument("--base", required=True, metavar="DIR", help="diffusers folder, Hub id or single file")
     parser.add_argument("--config", default="", metavar="DIR", help="diffusers folder, for a single file")
@@ -102,6 +113,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--width", type=side, metavar="PIXELS", help="default: native resolution of the model")
     parser.add_argument("--height", type=side, metavar="PIXELS", help="default: native resolution of the model")
+    parser.add_argument("--frames", type=positive, default=1, metavar="N", help="of a video; 1, the default: an image")
+    parser.add_argument("--fps", type=rate, metavar="F", help="frames per second; default: the model's own")
     parser.add_argument("--batch-size", type=positive, default=4, metavar="N", help="images generated at once")
     parser.add_argument(
         "--dtype",
@@ -111,6 +124,18 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", required=True, metavar="DIR")
     return parser.parse_args(argv)
+
+
+def check_frames(num_frames: int, family: Family | None) -> None:
+    """Raises DataError if a model of `family` (None: unknown) can't generate this many frames."""
+    from modules.data.errors import DataError
+
+    if num_frames > 1 and not (family and family.frame_step):
+        raise DataError(f"--frames {num_frames}: this model makes images; leave it out.")
+    if family and family.frame_step:
+        problem = frame_problem("--frames", num_frames, family.label, family.frame_step)
+        if problem:
+            raise DataError(problem.message)
 
 
 def next_number(folder: Path) -> int:
@@ -129,6 +154,12 @@ def positive(text: str) -> int:
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return int(text)
+
+
+def rate(text: str) -> float:
+    if not 0 < float(text) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return float(text)
 
 
 def side(text: str) -> int:

@@ -1,10 +1,11 @@
 """How images and captions are prepared."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from modules.config.families import families_taking_clips
 from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, Int, setting
 
@@ -30,6 +31,39 @@ class DataConfig:
         unit="pixels",
         importance="advanced",
         default_factory=list,
+    )
+    frames: Int = setting(
+        1,
+        label="Frames per clip",
+        also_called="num_frames, target_frames, frame_buckets, video_length",
+        help="Above 1, the videos in the folders are trained, too, with at most this many frames; images stay clips of "
+        "one frame. A multiple of 4 plus 1 for Wan: 17 learns a short motion, 81 is what Wan generates.",
+        group="data",
+        in_crash_report=True,
+        ge=1,
+        visible_when={"family": families_taking_clips()},
+    )
+    fps: Float | None = setting(
+        None,
+        label="Frames per second",
+        also_called="fps, target_fps, source_fps, frame_rate",
+        help="The rate at which videos are trained and samples are saved; the frames of another rate are chosen by "
+        "time. Empty: the model's own, 16 for Wan 2.1 and A14B and 24 for TI2V-5B.",
+        empty_means="as the model",
+        group="data",
+        gt=0,
+        importance="advanced",
+        visible_when={"family": families_taking_clips()},
+    )
+    clips: Literal["start", "middle", "chunks"] = setting(
+        "start",
+        label="Clips of a longer video",
+        also_called="frame_extraction, video_clip_mode, head, chunk",
+        help="Which part of a video that is longer than a clip is trained: its start, its middle, or consecutive "
+        "clips until less than a whole one is left. Each of them has the video's caption.",
+        group="data",
+        choice_labels={"start": "The start", "middle": "The middle", "chunks": "Consecutive clips"},
+        visible_when={"family": families_taking_clips()},
     )
     bucketing: bool = setting(
         True,

@@ -2,7 +2,7 @@
 
 from pydantic.dataclasses import dataclass
 
-from modules.config.families import families_taking_references
+from modules.config.families import families_taking_clips, families_taking_references
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
 MAX_SIDE = 16384  # pixels; no model generates images this large, so a larger value is a typing error
@@ -63,6 +63,17 @@ class SampleConfig:
         unit="pixels",
         ge=8,
         le=MAX_SIDE,
+    )
+    frames: Int | None = setting(
+        None,
+        label="Frames",
+        also_called="num_frames, sample_frames, video_length",
+        help="Frames of the video, a multiple of 4 plus 1 for Wan; 1 makes an image. Empty: as many as the training "
+        "clips.",
+        empty_means="as the training clips",
+        group="sampling",
+        ge=1,
+        visible_when={"family": families_taking_clips()},
     )
     steps: Int = setting(
         25,

@@ -28,6 +28,7 @@ class FamilyInfo:
     can_train_vae, lora_targets, embedding_keys: as in Family; of the mappings only the keys, which are components.
     takes_guidance: whether its denoiser takes a guidance scale as input.
     max_references: number of reference images that its denoiser can see.
+    frame_step, fps: as in Family; 0 for models of images.
     skips_layers: whether its CLIP encoders can leave out their last layers.
     groups_texts: whether texts of different lengths take passes of their own.
     experts: whether several denoisers share the timesteps.
@@ -53,6 +54,8 @@ class FamilyInfo:
     memory: Mapping[str, Any] | None = field(hash=False)
     text_trainable: bool = True
     max_references: int = 0
+    frame_step: int = 0
+    fps: float = 16.0
     groups_texts: bool = False
     skips_layers: bool = False
 
@@ -87,6 +90,11 @@ def families_with(**values: Any) -> tuple[str, ...]:
         for name, info in load_families().items()
         if all(getattr(info, key) == value for key, value in values.items())
     )
+
+
+def families_taking_clips() -> tuple[str, ...]:
+    """The names of the families that generate videos."""
+    return tuple(name for name, info in load_families().items() if info.frame_step)
 
 
 def families_taking_references() -> tuple[str, ...]:

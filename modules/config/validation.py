@@ -6,6 +6,7 @@ machine are made where these are known.
 
 from collections.abc import Iterator
 
+from modules.config.clips import frame_problems
 from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.config.families import families_with, load_families
@@ -151,7 +152,8 @@ def _check_data(config: TrainConfig) -> Iterator[Problem]:
 
 
 def _check_sizes(config: TrainConfig) -> Iterator[Problem]:
-    return size_problems(config, load_families()[config.family].align, config.family)
+    yield from size_problems(config, load_families()[config.family].align, config.family)
+    yield from frame_problems(config)
 
 
 def _check_trained_parts(config: TrainConfig) -> Iterator[Problem]:

@@ -22,7 +22,7 @@ PIXELS_AT_ONCE = 2**20
 
 
 class LatentEncoder:
-    """Encodes images with `vae`. If GPU memory runs out, the batch is halved, down to a single image in tiles.
+    """Encodes images and clips with `vae`. If GPU memory runs out, batches are halved, down to a single one in tiles.
 
     A size that did not fit is not tried again. Tiled latents differ slightly, because each tile is encoded without its
     surroundings and blended where tiles overlap.
@@ -68,15 +68,18 @@ class LatentEncoder:
             self._tiled_from = size
         else:
             height, width = pixels_BCHW.shape[-2:]
+            is_clip = pixels_BCHW.ndim == 5
+            what = f"a clip of {pixels_BCHW.shape[2]} frames" if is_clip else "an image"
+            lower = "data.frames or data.resolution" if is_clip else "data.resolution"
             raise DataError(
-                f"There is not enough GPU memory to encode an image of {width} x {height} pixels, even in tiles: lower "
-                "data.resolution, set model.weight_dtype to bfloat16, or close other programs that use the GPU."
+                f"There is not enough GPU memory to encode {what} of {width} x {height} pixels, even in tiles: lower "
+                f"{lower}, set model.weight_dtype to bfloat16, or close other programs that use the GPU."
             )
 
 
 def _size(pixels_BCHW: Tensor) -> int:
-    """Pixels per image."""
-    return pixels_BCHW.shape[-2] * pixels_BCHW.shape[-1]
+    """Pixels per image or clip."""
+    return pixels_BCHW[0, 0].numel()
 
 
 @contextmanager

@@ -25,14 +25,27 @@ class Buckets:
 
     shapes: (width, height) in pixels, sorted.
     index: int32[N], position in `shapes` for each sample id.
+    num_frames: of each shape, which may then be in `shapes` several times; None without clips.
     """
 
     shapes: list[tuple[int, int]]
     index: np.ndarray
+    num_frames: list[int] | None = None
 
     def shape_of(self, sample: int) -> tuple[int, int]:
         """(width, height) of a sample in pixels."""
         return self.shapes[int(self.index[sample])]
+
+    @property
+    def frames(self) -> list[int]:
+        """The number of frames of each shape."""
+        return self.num_frames or [1] * len(self.shapes)
+
+    @property
+    def names(self) -> list[str]:
+        """Each shape as users see it: "512x768", with clips "512x768x17"."""
+        pairs = zip(self.shapes, self.frames, strict=True)
+        return [f"{width}x{height}" + (f"x{count}" if count > 1 else "") for (width, height), count in pairs]
 
 
 class CropBox(NamedTuple):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from modules.data.clips import load_clip
 from modules.data.errors import DataError, ImageError
 from modules.data.FileHashes import FileHashes
 from modules.data.image_views import augmentation_of
@@ -62,6 +63,8 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
         if mask:
             parts.append({"mask": others[mask]})
         references = dataset.references_of(sample)
+        if clip := dataset.clip_of(sample):
+            parts.append({"clip": [clip.start, clip.num_frames, clip.fps]})
         if references:
             parts.append({"references": [[others[one.path], one.width, one.height] for one in references]})
         needed = [*([mask] if mask else []), *(one.path for one in references)]
@@ -179,8 +182,13 @@ def shard_of(values: Sequence[T], shard: Shard) -> Sequence[T]:
 
 
 def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
-    """The image of a sample as float32[3, H, W] in [-1, 1], fitted to its bucket. Raises ImageError."""
+    """The image of a sample as float32[3, H, W] in [-1, 1], fitted to its bucket, or its clip as float32[3, F, H, W].
+
+    Raises ImageError.
+    """
     augmentation = augmentation_of(dataset, sample)
+    if clip := dataset.clip_of(sample):
+        return load_clip(dataset.paths[sample], clip, buckets.shape_of(sample), augmentation)
     image = fit_image(load_image(dataset.paths[sample]), *buckets.shape_of(sample), augmentation)
     return to_array(adjust_colors(image, augmentation))
 
@@ -203,8 +211,11 @@ def _encode_images(
     done = 0
     for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
         of_bucket = [sample for sample in missing if buckets.index[sample] == bucket]
-        images = _read_ahead(lambda sample: _image_or_reason(dataset, buckets, sample, align), of_bucket)
-        for chunk in _chunks(zip(of_bucket, images, strict=True), IMAGES_AT_ONCE):
+        # so that clips take no more memory than images do
+        at_once = max(1, IMAGES_AT_ONCE // buckets.frames[bucket])
+        ahead = max(1, 2 * NUM_READERS // buckets.frames[bucket])
+        images = _read_ahead(lambda sample: _image_or_reason(dataset, buckets, sample, align), of_bucket, ahead)
+        for chunk in _chunks(zip(of_bucket, images, strict=True), at_once):
             unusable.update({sample: reason for sample, reason in chunk if isinstance(reason, str)})
             readable = [(sample, image) for sample, image in chunk if not isinstance(image, str)]
             if readable:
@@ -293,11 +304,11 @@ def _first_of_each_key(keys: Sequence[str | None], cache: TensorCache) -> list[i
     return list(first.values())
 
 
-def _read_ahead(function: Callable[[int], T], items: Iterable[int]) -> Iterator[T]:
-    """Yields `function` of each item, in order, computed by threads a few items ahead."""
+def _read_ahead(function: Callable[[int], T], items: Iterable[int], ahead: int = 2 * NUM_READERS) -> Iterator[T]:
+    """Yields `function` of each item, in order, computed by threads for that many items ahead."""
     with ThreadPoolExecutor(NUM_READERS) as readers:
         items = iter(items)
-        waiting = [readers.submit(function, item) for item in islice(items, 2 * NUM_READERS)]
+        waiting = [readers.submit(function, item) for item in islice(items, ahead)]
         while waiting:
             yield waiting.pop(0).result()
             waiting.extend(readers.submit(function, item) for item in islice(items, 1))

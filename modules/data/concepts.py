@@ -24,9 +24,12 @@ from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import NO_OUTPUTS, Outputs, walk
 from modules.data.images import EXTENSIONS, size_or_reason
 from modules.data.masks import is_mask
+from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
+from modules.data.videos import VideoInfo, info_or_reason, is_video
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
+    from modules.data.clips import Clip
     from modules.data.references import Reference
 
 NUM_READERS = 8
@@ -60,6 +63,8 @@ class Dataset:
     held_out: bool[N], validation samples, which are never trained on; None if there are none.
     masks: path of each sample's mask, or None for an image without one; None without masked training.
     references: the reference images of each sample; None if no concept has a reference folder.
+    videos: path of each video -> its size and duration; empty unless the run trains on clips.
+    clips: the clip of each sample, None for an image; None without clips.
     num_masks: number of files skipped because their names mark them as masks.
     run_images: run folder inside a concept's folder -> number of its images, which are skipped.
     """
@@ -75,6 +80,8 @@ class Dataset:
     held_out: np.ndarray | None = None
     masks: Sequence[str | None] | None = None
     references: Sequence[tuple[Reference, ...]] | None = None
+    videos: Mapping[str, VideoInfo] = field(default_factory=dict)
+    clips: Sequence[Clip | None] | None = None
     num_masks: int = 0
     run_images: Mapping[str, int] = field(default_factory=dict)
 
@@ -89,6 +96,10 @@ class Dataset:
         """The reference images of a sample."""
         return self.references[sample] if self.references else ()
 
+    def clip_of(self, sample: int) -> Clip | None:
+        """The clip of a sample; None if it is an image."""
+        return self.clips[sample] if self.clips else None
+
     @property
     def other_files(self) -> list[str]:
         """The masks and reference images, each once."""
@@ -96,7 +107,9 @@ class Dataset:
         return list(dict.fromkeys([*(mask for mask in self.masks or () if mask), *references]))
 
     def subset(self, kept: Sequence[int], lost: Sequence[tuple[str, str]], **values: Any) -> Dataset:
-        """Only the samples `kept` of a dataset without views. lost: path and reason of the images that are left out.
+        """Only the samples `kept` of a dataset without views; a sample may be repeated.
+
+        lost: path and reason of the images that are left out.
 
         values: further fields, already for these samples.
         """
@@ -106,6 +119,7 @@ class Dataset:
             "widths": self.widths[kept],
             "heights": self.heights[kept],
             "masks": self.masks and [self.masks[sample] for sample in kept],
+            "references": self.references and [self.references[sample] for sample in kept],
             "unreadable": [*self.unreadable, *lost],
         }
         return replace(self, **{**own, **values})
@@ -173,11 +187,13 @@ class _ImageFile:
 class _Skipped:
     """What was found in a concept's folder but is not part of the dataset.
 
-    folders: (path, reason) of subfolders that can't be listed. num_masks, run_images: as in Dataset.
+    folders: (path, reason) of subfolders that can't be listed. num_videos: videos in a run that takes none. num_masks,
+    run_images: as in Dataset.
     """
 
     folders: list[tuple[str, str]] = field(default_factory=list)
     num_masks: int = 0
+    num_videos: int = 0
     run_images: Counter[str] = field(default_factory=Counter)
 
 
@@ -186,18 +202,20 @@ def scan(
     num_readers: int = NUM_READERS,
     is_wanted: Callable[[], bool] = lambda: True,
     outputs: Outputs = NO_OUTPUTS,
+    videos: bool = False,
 ) -> Dataset:
     """Finds the images of all enabled concepts and reads their sizes, in `num_readers` threads.
 
     is_wanted: called for each folder and image, from any thread; the scan is canceled when it returns False.
     outputs: the output folders of the run, which hold no training data.
+    videos: whether to take videos, too; animated GIFs then are videos instead of images.
     Raises DataError if no concept is enabled, if an enabled concept has no folder, readable image or caption table that
     it needs, and if the scan is canceled.
     """
 
-    def read_size(image: _ImageFile) -> tuple[int, int] | str:
+    def read_size(image: _ImageFile) -> tuple[int, int] | VideoInfo | str:
         _check(is_wanted)
-        return size_or_reason(image.path)
+        return info_or_reason(image.path) if videos and is_video(image.path) else size_or_reason(image.path)
 
     if not any(concept.enabled for concept in concepts):
         raise DataError("concepts: none is enabled; add a folder of images or enable one.")
@@ -206,12 +224,13 @@ def scan(
     sizes: list[tuple[int, int]] = []
     unreadable: list[tuple[str, str]] = []
     run_images: Counter[str] = Counter()
+    video_infos: dict[str, VideoInfo] = {}
     missing_captions = num_masks = 0
     with ThreadPoolExecutor(num_readers) as readers:
         for number, concept in enumerate(concepts):
             if not concept.enabled:
                 continue
-            found, skipped = _find_images(concept, f"concepts.{number}", is_wanted, outputs)
+            found, skipped = _find_images(concept, f"concepts.{number}", is_wanted, outputs, videos)
             unreadable += skipped.folders
             num_masks += skipped.num_masks
             run_images |= skipped.run_images  # the maximum, if several concepts use the same folder
@@ -222,7 +241,9 @@ def scan(
                     continue
                 paths.append(image.path)
                 concept_index.append(number)
-                sizes.append(size)
+                sizes.append(size[:2])
+                if isinstance(size, VideoInfo):
+                    video_infos[image.path] = size
                 missing_captions += not image.has_caption
             if len(paths) == num_before:
                 path, reason = unreadable[-1]
@@ -240,6 +261,7 @@ def scan(
         heights,
         unreadable,
         missing_captions,
+        videos=video_infos,
         num_masks=num_masks,
         run_images=dict(sorted(run_images.items())),
     )
@@ -292,7 +314,7 @@ def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None
 
 
 def _find_images(
-    concept: ConceptConfig, setting: str, is_wanted: Callable[[], bool], outputs: Outputs
+    concept: ConceptConfig, setting: str, is_wanted: Callable[[], bool], outputs: Outputs, videos: bool
 ) -> tuple[list[_ImageFile], _Skipped]:
     """The image files of a concept, sorted by relative path, and what was skipped.
 
@@ -307,12 +329,15 @@ def _find_images(
     skipped = _Skipped()
     relative: dict[str, bool] = {}
     include, exclude = _patterns(concept.include), _patterns(concept.exclude)
+    extensions = EXTENSIONS | VIDEO_EXTENSIONS if videos else EXTENSIONS
     needs_file = concept.captions == "txt" and not has_fallback(concept)
     for below, names, run in walk(root, concept.include_subfolders, skipped.folders, outputs):
         _check(is_wanted)
         in_lower_case = {name.lower() for name in names}
         for name in names:
-            if os.path.splitext(name)[1].lower() not in EXTENSIONS or not _is_wanted(below + name, include, exclude):
+            extension = os.path.splitext(name)[1].lower()
+            if extension not in extensions or not _is_wanted(below + name, include, exclude):
+                skipped.num_videos += extension in VIDEO_EXTENSIONS and extension not in extensions
                 continue
             if run:
                 skipped.run_images[run] += 1
@@ -338,6 +363,11 @@ def _why_no_images(concept: ConceptConfig, setting: str, skipped: _Skipped) -> s
         return (
             f"contains only {counted(count, 'image')} of the run folder {run}, left out here; add images, or choose "
             "the folder of its samples to train on them."
+        )
+    if skipped.num_videos:
+        return (
+            "contains only videos, which models of videos train if data.frames is above 1; add images, or choose such "
+            "a model and set data.frames."
         )
     if concept.include or concept.exclude:
         return (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from modules.config.batch_size import global_batch
+from modules.config.clips import trains_on_clips
 from modules.config.counted import counted
 from modules.config.methods import facts_of
 from modules.config.validation import find_problems
@@ -26,6 +27,7 @@ from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import Outputs, walk
 from modules.data.images import EXTENSIONS
 from modules.data.prepare import prepare_data
+from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 from modules.families.registry import FAMILIES
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ def _errors_of_concepts(config: TrainConfig) -> list[str]:
         alone = [replace(other, enabled=other is concept) for other in config.concepts]
         try:
             if concept.enabled:
-                captions(scan(alone, outputs=Outputs.of(config)))
+                captions(scan(alone, outputs=Outputs.of(config), videos=trains_on_clips(config)))
         except DataError as error:
             errors.append(str(error))
     return errors
@@ -190,8 +192,8 @@ def _small_buckets(dataset: Dataset, buckets: Buckets, batch: int) -> Iterator[F
     expected = dataset.repeats[dataset.first_views] / np.maximum(dataset.num_views[dataset.first_views], 1)
     counts = np.bincount(buckets.index, expected, len(buckets.shapes))
     few = [
-        f"{width}x{height}"
-        for (width, height), count in zip(buckets.shapes, counts, strict=True)
+        name
+        for name, count in zip(buckets.names, counts, strict=True)
         if batch > 1 and 0 < count < min(batch, counts.sum())
     ]
     if few:
@@ -238,7 +240,8 @@ def _captions_without_image(dataset: Dataset, outputs: Outputs) -> Iterator[str]
         root = os.path.expanduser(concept.path)
         walked = walk(root, concept.include_subfolders, [], outputs)
         names = {below + name for below, files, run in walked if not run for name in files}
-        images = {name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS}
+        extensions = EXTENSIONS | VIDEO_EXTENSIONS if dataset.clips else EXTENSIONS
+        images = {name for name in names if os.path.splitext(name)[1].lower() in extensions}
         if concept.captions == "table":
             yield from (name for name in read_table(concept, f"concepts.{number}") if name not in images)
             continue

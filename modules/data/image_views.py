@@ -58,6 +58,7 @@ def with_views(dataset: Dataset, data: DataConfig, seed: int) -> tuple[Dataset, 
         held_out=None if dataset.held_out is None else dataset.held_out[image],
         masks=dataset.masks and [dataset.masks[number] for number in image.tolist()],
         references=dataset.references and [dataset.references[number] for number in image.tolist()],
+        clips=dataset.clips and [dataset.clips[number] for number in image.tolist()],
     )
     return views, resolution
 

@@ -17,6 +17,7 @@ from modules.config.validation import check_batch, check_settings
 from modules.config.visible_text import visible_line
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
+from modules.data.clips import describe_clips
 from modules.data.concepts import captions
 from modules.data.epoch_plan import count_samples, count_steps, few_samples_warning
 from modules.data.holdout import no_validation_warning
@@ -78,8 +79,10 @@ def _image_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]
         yield "Validation", f"{int(dataset.held_out.sum())} of the images are never trained on"
     if text := describe_references(dataset):
         yield "References", text
+    if text := describe_clips(dataset):
+        yield "Clips", text
     counts = np.bincount(buckets.index, minlength=len(buckets.shapes))
-    shapes = (f"{width}x{height}: {count}" for (width, height), count in zip(buckets.shapes, counts, strict=True))
+    shapes = (f"{name}: {count}" for name, count in zip(buckets.names, counts, strict=True))
     yield "Buckets", ", ".join(shapes)
     for path, reason in dataset.unreadable:
         yield "Left out", f"{path} ({reason})"
@@ -180,7 +183,9 @@ def disk_needs(
 ) -> list[DiskNeed]:
     """A rough estimate of what the run will write to each folder. num_texts: cached captions; None: one per sample."""
     encoded = np.array([1 + len(dataset.references_of(sample)) for sample in range(len(dataset))])
-    pixels = (np.array([width * height for width, height in buckets.shapes], np.int64)[buckets.index] * encoded).sum()
+    latent_frames = [(count - 1) // (family.frame_step or 1) + 1 for count in buckets.frames]
+    sizes = [width * height * count for (width, height), count in zip(buckets.shapes, latent_frames, strict=True)]
+    pixels = (np.array(sizes, np.int64)[buckets.index] * encoded).sum()
     num_texts = len(dataset) if num_texts is None else num_texts
     cache = int(pixels) * family.latent_bytes_per_pixel + num_texts * family.caption_bytes
     size = base.size_bytes or family.typical_bytes  # unknown for a Hub id before it is downloaded

@@ -55,8 +55,8 @@ class Codec:
     The VAE's own latents are called raw. All other code works with normalized latents, (raw - shift) * scale.
 
     stats: vae -> (shift, scale), as numbers or tensors that broadcast over raw latents.
-    encode: (vae, pixels [B, 3, H, W] in [-1, 1]) -> distribution of the raw latents.
-    decode: (vae, raw latents) -> pixels [B, 3, H, W] in about [-1, 1].
+    encode: (vae, pixels [B, 3, H, W], or of clips [B, 3, F, H, W], in [-1, 1]) -> distribution of the raw latents.
+    decode: (vae, raw latents) -> pixels in about [-1, 1], of clips [B, 3, F, H, W].
     shape: (vae, width in pixels, height in pixels, number of frames) -> shape of the latents of one sample.
     """
 

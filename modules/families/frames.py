@@ -1,4 +1,4 @@
-"""Parts of codecs for VAEs of video models, which see an image as a video of one frame.
+"""Parts of codecs for VAEs of video models, which see an image as a clip of one frame.
 
 Legend: B batch, C channels, F frames, H W pixels or latent cells.
 """
@@ -24,9 +24,11 @@ def channel_stats(vae: ModelMixin) -> tuple[Tensor, Tensor]:
     return mean, 1.0 / std
 
 
-def encode_frame(vae: ModelMixin, pixels_BCHW: Tensor) -> Posterior:
-    return vae.encode(pixels_BCHW.unsqueeze(2)).latent_dist
+def encode_frames(vae: ModelMixin, pixels: Tensor) -> Posterior:
+    """pixels: images [B, C, H, W] or clips [B, C, F, H, W]."""
+    return vae.encode(pixels.unsqueeze(2) if pixels.ndim == 4 else pixels).latent_dist
 
 
-def decode_frame(vae: ModelMixin, raw_BCFHW: Tensor) -> Tensor:
+def decode_frames(vae: ModelMixin, raw_BCFHW: Tensor) -> Tensor:
+    """Clips [B, C, F, H, W], or images [B, C, H, W] of latents of a single frame."""
     return vae.decode(raw_BCFHW, return_dict=False)[0].squeeze(2)

@@ -16,23 +16,26 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
 
 
-def encode_pixels(family: Family, vae: ModelMixin, pixels_BCHW: Tensor) -> Tensor:
-    """Normalized latents of images in [-1, 1]: the mode of the encoder's distribution, so that caching is exact."""
+def encode_pixels(family: Family, vae: ModelMixin, pixels: Tensor) -> Tensor:
+    """Normalized latents of images [B, 3, H, W] or clips [B, 3, F, H, W] in [-1, 1].
+
+    They are the mode of the encoder's distribution, so that caching is exact.
+    """
     with _safe_from_overflow(vae):
-        raw = family.codec.encode(vae, pixels_BCHW.to(vae.device, vae.dtype)).mode()
+        raw = family.codec.encode(vae, pixels.to(vae.device, vae.dtype)).mode()
         shift, scale = _stats(family, vae, raw)
         return (raw - shift) * scale
 
 
 def decode_latents(family: Family, vae: ModelMixin, latents: Tensor) -> Tensor:
-    """Decodes normalized latents to images [B, 3, H, W] in about [-1, 1]."""
+    """Decodes normalized latents to images [B, 3, H, W], or clips [B, 3, F, H, W], in about [-1, 1]."""
     shift, scale = _stats(family, vae, latents)
     return family.codec.decode(vae, (latents / scale + shift).to(vae.dtype))
 
 
-def latent_shape(family: Family, vae: ModelMixin, width: int, height: int) -> tuple[int, ...]:
-    """The shape of the latents of one image. width, height: in pixels."""
-    return family.codec.shape(vae, width, height, 1)
+def latent_shape(family: Family, vae: ModelMixin, width: int, height: int, num_frames: int = 1) -> tuple[int, ...]:
+    """The shape of the latents of one image, or of one clip. width, height: in pixels."""
+    return family.codec.shape(vae, width, height, num_frames)
 
 
 def _stats(family: Family, vae: ModelMixin, latents: Tensor) -> tuple[float | Tensor, float | Tensor]:

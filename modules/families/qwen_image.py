@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
-from modules.families.frames import channel_stats, decode_frame, encode_frame
+from modules.families.frames import channel_stats, decode_frames, encode_frames
 from modules.families.packing import pack_2x2, unpack_2x2
 from modules.families.PublishedModel import QWEN_2_5_VL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
@@ -34,7 +34,7 @@ def unpack_frame(packed_BNC: Tensor, shape: tuple[int, ...]) -> Tensor:
     return unpack_2x2(packed_BNC, (batch, channels, height, width)).unsqueeze(2)
 
 
-QWEN_CODEC = Codec(channel_stats, encode_frame, decode_frame, _shape)
+QWEN_CODEC = Codec(channel_stats, encode_frames, decode_frames, _shape)
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:

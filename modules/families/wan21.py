@@ -1,4 +1,4 @@
-"""Wan 2.1, trained on images: a flow transformer for video, which sees an image as one frame, and UMT5.
+"""Wan 2.1 from text to video: a flow transformer, which sees an image as a clip of one frame, and UMT5.
 
 Wan et al. 2025, arXiv 2503.20314.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
-from modules.families.frames import channel_stats, decode_frame, encode_frame
+from modules.families.frames import channel_stats, decode_frames, encode_frames
 from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -53,7 +53,7 @@ WAN_21_MODEL = PublishedModel(
 
 WAN_21 = Family(
     name="wan21",
-    label="Wan 2.1 (images)",
+    label="Wan 2.1",
     pipeline="WanPipeline",
     accepts=lambda index: not index.get("boundary_ratio") and not index.get("expand_timesteps"),
     denoisers=("transformer",),
@@ -65,9 +65,9 @@ WAN_21 = Family(
     ),
     objective="flow",
     align=16,
-    codec=Codec(channel_stats, encode_frame, decode_frame, _shape),
+    codec=Codec(channel_stats, encode_frames, decode_frames, _shape),
     inputs=wan_inputs,
-    call_options={"num_frames": 1},
+    frame_step=4,
     lora_targets={"transformer": ATTENTION},
     lora_mlp={"transformer": MLP},
     lora_blocks={"transformer": ("blocks",)},

@@ -1,4 +1,4 @@
-"""Wan 2.2, trained on images. It has the same diffusers pipeline as Wan 2.1; model_index.json tells them apart.
+"""Wan 2.2 from text to video. It has the same diffusers pipeline as Wan 2.1; model_index.json tells them apart.
 
 The small model takes a timestep per token. The large one has two experts, one for high and one for low noise levels;
 the pipeline's `boundary_ratio` is the timestep between them.
@@ -30,10 +30,11 @@ def _experts(config: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 WAN_22_5B = replace(
     WAN_21,
     name="wan22_5b",
-    label="Wan 2.2 TI2V-5B (images)",
+    label="Wan 2.2 TI2V-5B",
     accepts=lambda index: bool(index.get("expand_timesteps")) and not index.get("boundary_ratio"),
     align=32,
     inputs=_inputs_by_token,
+    fps=24.0,
     latent_bytes_per_pixel=48 * 4 / 16**2,
     typical_bytes=45e9,
     published=replace(
@@ -61,7 +62,7 @@ WAN_22_5B = replace(
 WAN_22_A14B = replace(
     WAN_21,
     name="wan22_a14b",
-    label="Wan 2.2 A14B (images)",
+    label="Wan 2.2 A14B",
     accepts=lambda index: bool(index.get("boundary_ratio")) and not index.get("expand_timesteps"),
     denoisers=("transformer", "transformer_2"),
     experts=_experts,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from modules.config.clips import clip_fps
 from modules.config.counted import counted
 from modules.data.holdout import no_validation_warning
 from modules.data.prefetch import prefetch
@@ -250,7 +251,9 @@ class GenericTrainer:
     def sample(self) -> None:
         """Generates the configured sample images with the current weights, split over the ranks."""
         run = self.prepared
-        samples = SampleRound(run.sampling, run.sample_prompts, self.runtime, self.callbacks, self.commands)
+        samples = SampleRound(
+            run.sampling, run.sample_prompts, self.runtime, self.callbacks, self.commands, clip_fps(self.config)
+        )
         samples.make(self.run_folder.samples_dir / f"step-{self.step:09d}", self.step, self._weights_to_sample())
 
     @contextmanager

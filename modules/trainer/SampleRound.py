@@ -1,4 +1,4 @@
-"""One round of sample images, generated during training."""
+"""One round of samples, generated during training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from modules.config.counted import counted
 from modules.distributed.Runtime import Runtime, shard
 from modules.session.names import safe_file_name
-from modules.trainer.sampling import ImageRequest, batches, generate_images, image_requests, save_image
+from modules.trainer.sampling import ImageRequest, batches, generate_images, image_requests, save_sample
 from modules.weights.device_memory import fits_in_memory
 
 if TYPE_CHECKING:
@@ -23,19 +23,24 @@ if TYPE_CHECKING:
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
     from modules.trainer.SamplePrompts import SamplePrompts
+    from modules.trainer.sampling import Video
 
 Requests = dict[int | None, ImageRequest]  # by number over all ranks, in order; None: the image is not saved
 
 
 @dataclass(frozen=True, eq=False)
 class SampleRound:
-    """Generates the configured sample images, split over the ranks. A stop request on any rank ends the round."""
+    """Generates the configured samples, split over the ranks. A stop request on any rank ends the round.
+
+    fps: of videos.
+    """
 
     settings: SamplingConfig
     prompts: SamplePrompts
     runtime: Runtime
     callbacks: TrainCallbacks
     commands: TrainCommands
+    fps: float = 16.0
 
     def make(self, folder: Path, step: int, weights: AbstractContextManager) -> None:
         """Generates the images inside the context `weights`. step: passed to the callbacks.
@@ -105,10 +110,10 @@ class SampleRound:
                 if self.runtime.shards and any(self.runtime.gather(self._stop_asked(), "sampling")):
                     return
 
-    def _save(self, folder: Path, number: int, request: ImageRequest, image: Image, step: int) -> None:
+    def _save(self, folder: Path, number: int, request: ImageRequest, sample: Image | Video, step: int) -> None:
         path = folder / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
         try:
-            save_image(path, image, request)
+            save_sample(path, sample, request, self.fps)
         except OSError as error:
             self.callbacks.on_warning(f"A sample could not be written to {path} ({error.strerror or error}).")
         else:

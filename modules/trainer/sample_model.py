@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.config.clips import clip_fps
 from modules.config.methods import facts_of
 from modules.data.concepts import caption_prompts, captions
 from modules.data.prepare import prepare_data
@@ -53,8 +54,8 @@ def sample_model(
     base = BaseModel(family, replace(config.model, base=str(model[0])) if has_own_weights else config.model, device)
     base.num_swapped = num_swapped_blocks(config, device, 1)
     prompts = SamplePrompts(base)
-    settings = with_sizes(with_captions(config, sampling), config.data.resolution)
-    samples = SampleRound(settings, prompts, Runtime(device), callbacks, TrainCommands())
+    settings = with_sizes(with_captions(config, sampling), config)
+    samples = SampleRound(settings, prompts, Runtime(device), callbacks, TrainCommands(), clip_fps(config))
     if facts.trains_words:
         base.require(*family.text_components)
         for path in model:

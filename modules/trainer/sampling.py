@@ -1,4 +1,4 @@
-"""Generates images with the family's diffusers pipeline, at fixed seeds."""
+"""Generates images and videos with the family's diffusers pipeline, at fixed seeds."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from PIL.PngImagePlugin import PngInfo
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from modules.config.atomic_file import new_file
+from modules.config.atomic_file import new_file, write_bytes
+from modules.config.clips import sample_frames
 from modules.config.image_sizes import sample_size
 from modules.data.images import fit_image, load_image
 from modules.data.references import image_files, reference_size
+from modules.data.videos import to_mp4
 from modules.families.conditioning import clip_by_its_former_name, expand_textual_inversion
 from modules.families.registry import family_of_pipeline
 from modules.trainer.evaluation_mode import evaluation_mode
@@ -30,15 +32,19 @@ if TYPE_CHECKING:
 
     from modules.config.SampleConfig import SampleConfig
     from modules.config.SamplingConfig import Sampler, SamplingConfig
+    from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
+
+Video = list[Image.Image]  # its frames
 
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """One image to generate.
+    """One image or video to generate.
 
     seed: of its initial noise, independent of the batch. width, height: in pixels; None for the model's default.
     references: paths of the images that the model sees. clip_skip: as in ModelConfig, for models that have it.
+    frames: of the video; 1 for an image. Models of images ignore it.
     """
 
     prompt: str
@@ -50,10 +56,11 @@ class ImageRequest:
     guidance: float
     references: tuple[str, ...] = ()
     clip_skip: int = 1
+    frames: int = 1
 
     def batch_key(self) -> tuple:
         """Images of one batch must have the same key."""
-        shared = self.width, self.height, self.steps, self.guidance, self.references, self.clip_skip
+        shared = self.width, self.height, self.steps, self.guidance, self.references, self.clip_skip, self.frames
         return *shared, bool(self.negative_prompt)
 
 
@@ -74,10 +81,12 @@ def with_prompts(
     return replace(sampling, samples=samples)
 
 
-def with_sizes(sampling: SamplingConfig, resolution: int) -> SamplingConfig:
-    """The settings with a width and a height in each sample. resolution: data.resolution."""
-    sizes = (sample_size(sample, resolution) for sample in sampling.samples)
-    samples = [replace(one, width=w, height=h) for one, (w, h) in zip(sampling.samples, sizes, strict=True)]
+def with_sizes(sampling: SamplingConfig, config: TrainConfig) -> SamplingConfig:
+    """The settings with a width, a height and a number of frames in each sample. config: of the run."""
+    samples = []
+    for sample in sampling.samples:
+        width, height = sample_size(sample, config.data.resolution)
+        samples.append(replace(sample, width=width, height=height, frames=sample_frames(sample, config)))
     return replace(sampling, samples=samples)
 
 
@@ -93,6 +102,7 @@ def image_requests(sample: SampleConfig, clip_skip: int = 1) -> list[ImageReques
         sample.guidance,
         tuple(image_files(sample.reference)) if sample.reference else (),
         clip_skip,
+        sample.frames or 1,
     )
     return repeated(first, sample.count)
 
@@ -104,8 +114,8 @@ def repeated(first: ImageRequest, count: int) -> list[ImageRequest]:
 
 def generate_images(
     pipe: DiffusionPipeline, requests: list[ImageRequest], batch_size: int, sampler: Sampler = "model"
-) -> Iterator[tuple[ImageRequest, Image.Image]]:
-    """Yields the images in the order of `requests`, batch by batch.
+) -> Iterator[tuple[ImageRequest, Image.Image | Video]]:
+    """Yields the images and videos in the order of `requests`, batch by batch.
 
     All components of the pipeline must be in memory. A scheduler is created for each batch, because sampling changes
     its state; the pipeline gets its own back at the end.
@@ -132,8 +142,8 @@ def make_scheduler(own: Any, sampler: Sampler) -> Any:
 
 def run_pipeline(
     pipe: DiffusionPipeline, batch: Sequence[ImageRequest], sampler: Sampler = "model"
-) -> list[Image.Image]:
-    """The images of a batch, as from `batches`."""
+) -> list[Image.Image] | list[Video]:
+    """The images or videos of a batch, as from `batches`."""
     own = pipe.scheduler
     pipe.scheduler = make_scheduler(own, sampler)
     try:
@@ -142,7 +152,7 @@ def run_pipeline(
         pipe.scheduler = own
 
 
-def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.Image]:
+def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.Image] | list[Video]:
     family = family_of_pipeline(pipe)
     first = batch[0]
     options = {**family.with_clip_skip(first.clip_skip).text.options, **family.call_options} if family else {}
@@ -157,6 +167,8 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
         family.guidance_argument if family else "guidance_scale": first.guidance,
         "output_type": "pil",
     }
+    if family and family.frame_step:
+        arguments["num_frames"] = first.frames
     if family and first.references:
         arguments["image"] = [_reference(path, first, family) for path in first.references]
     if first.width and first.height:
@@ -170,7 +182,9 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
     with evaluation_mode(*modules), _sliced_decoding(pipe), clip_by_its_former_name(pipe), torch.no_grad():
         call = cast("Callable[..., Any]", pipe)  # every pipeline has a call of its own
         output = call(**{name: value for name, value in arguments.items() if name in taken})
-    return output.images if hasattr(output, "images") else [frames[0] for frames in output.frames]
+    if hasattr(output, "images"):
+        return output.images
+    return output.frames if len(output.frames[0]) > 1 else [frames[0] for frames in output.frames]
 
 
 def _reference(path: str, request: ImageRequest, family: Family) -> Image.Image:
@@ -203,8 +217,20 @@ def autocast_denoiser(denoiser: nn.Module, autocast: Callable[[], AbstractContex
         del denoiser.forward
 
 
+def save_sample(path: Path, sample: Image.Image | Video, request: ImageRequest, fps: float) -> None:
+    """Atomically writes a PNG; of a video its first frame, after an MP4 with the same name. Raises OSError.
+
+    fps: of the video.
+    """
+    if isinstance(sample, list):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path.with_suffix(".mp4"), to_mp4(sample, fps))
+        sample = sample[0]
+    save_image(path, sample, request)
+
+
 def save_image(path: Path, image: Image.Image, request: ImageRequest) -> None:
-    """Atomically writes a PNG with the request in its metadata."""
+    """Atomically writes a PNG with the request in its metadata. Raises OSError."""
     info = PngInfo()
     for name, value in vars(request).items():
         info.add_text(name, str(value))

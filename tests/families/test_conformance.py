@@ -41,11 +41,12 @@ PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
 
 @dataclass(frozen=True)
 class Case:
-    """A family with a tiny model of it. pipe: plain, shared by the tests, which leave it as it is."""
+    """A family with a tiny model of it. pipe: plain, shared by the tests, which leave it as it is. frames: per clip."""
 
     family: Family
     folder: str
     pipe: diffusers.DiffusionPipeline = field(repr=False)
+    frames: int = 1
 
     @property
     def width(self):
@@ -97,7 +98,7 @@ class Case:
         return torch.tensor([[self.height, self.width, 0, 0, self.height, self.width]]).float().repeat(len(latents), 1)
 
     def latent_shape(self):
-        return latent_shape(self.family, self.pipe.vae, self.width, self.height)
+        return latent_shape(self.family, self.pipe.vae, self.width, self.height, self.frames)
 
     def objective(self):
         return objective_of(self.family, self.pipe.scheduler.config)
@@ -114,13 +115,14 @@ class Case:
             return [encode_pixels(self.family, self.pipe.vae, one)[0] for one in pixels]
 
     def make_picture(self, pipe, **arguments):
-        """[B, 3, H, W] in [0, 1] of a plain call of the pipeline, without guidance."""
+        """[B, 3, H, W] in [0, 1], or [B, 3, F, H, W], of a plain call of the pipeline, without guidance."""
         arguments = {
             "max_area": self.width * self.height,
             **self.family.text.options,
             **self.family.call_options,
             "width": self.width,
             "height": self.height,
+            "num_frames": self.frames,
             "num_inference_steps": 3,
             self.family.guidance_argument: no_guidance(pipe),
             "generator": torch.Generator().manual_seed(5),
@@ -129,7 +131,7 @@ class Case:
         }
         taken = inspect.signature(pipe.__call__).parameters
         output = pipe(**{name: value for name, value in arguments.items() if name in taken})
-        return output.images if hasattr(output, "images") else output.frames[:, 0]
+        return output.images if hasattr(output, "images") else output.frames.movedim(1, 2).squeeze(2)
 
 
 @pytest.fixture(scope="module", params=[*FAMILIES, *VARIANTS])
@@ -137,6 +139,13 @@ def case(request, tiny_model) -> Case:
     family = FAMILIES[VARIANTS.get(request.param, (request.param,))[0]]
     folder = str(tiny_model(request.param))
     return Case(family, folder, load_pipe(family, folder))
+
+
+@pytest.fixture(params=[family.name for family in FAMILIES.values() if family.frame_step])
+def clip_case(request, tiny_model) -> Case:
+    """A clip of two latent frames beyond the first."""
+    family, folder = FAMILIES[request.param], str(tiny_model(request.param))
+    return Case(family, folder, load_pipe(family, folder), 2 * family.frame_step + 1)
 
 
 def load_pipe(family, folder):
@@ -273,6 +282,21 @@ def test_our_decoding_is_the_pipelines(case):
         ours = (decode_latents(case.family, case.pipe.vae, latents) / 2 + 0.5).clamp(0, 1)
     assert ours.std() > 0.01  # not one colour, which any scale would give
     assert largest_difference(ours, picture) <= 1e-6  # some pipelines multiply where we divide
+
+
+def test_clips_are_predicted_decoded_and_encoded_as_the_pipeline_does_it(clip_case):
+    test_our_prediction_is_what_the_pipeline_feeds_its_scheduler(clip_case)
+    test_our_decoding_is_the_pipelines(clip_case)
+    pixels = torch.rand(2, 3, clip_case.frames, clip_case.height, clip_case.width) * 2 - 1
+    with torch.no_grad():
+        latents = encode_pixels(clip_case.family, clip_case.pipe.vae, pixels)
+        first = encode_pixels(clip_case.family, clip_case.pipe.vae, pixels[:, :, 0])
+    assert latents.shape[1:] == clip_case.latent_shape()
+    assert largest_difference(latents[:, :, :1], first) <= 1e-5  # a still is a clip of one frame
+    noised, timestep, _ = noised_pair(clip_case)
+    both = clip_case.predict(noised, timestep, clip_case.text())
+    alone = clip_case.predict(noised[:1], timestep[:1], collate_text(clip_case.family.text, clip_case.records()[:1]))
+    assert largest_difference(both[:1], alone) <= 1e-5
 
 
 def test_encoding_undoes_the_scale_and_shift_of_decoding(case):

@@ -9,8 +9,10 @@ from diffusers import AutoencoderKL, StableDiffusionXLPipeline
 from PIL import Image
 from transformers import CLIPTextModel
 
+from modules.config.DataConfig import DataConfig
 from modules.config.SampleConfig import SampleConfig
 from modules.config.SamplingConfig import SamplingConfig
+from modules.config.TrainConfig import TrainConfig
 from modules.trainer.sampling import (
     ImageRequest,
     autocast_denoiser,
@@ -152,7 +154,10 @@ def test_samples_without_a_prompt_take_the_captions_in_turn():
     assert [sample.reference for sample in samples if sample.enabled] == ["before.png", "", "", "before.png"]
 
 
-def test_sides_that_are_not_given_are_the_training_resolution():
-    sampling = SamplingConfig(samples=[SampleConfig(), SampleConfig(width=64)])
-    sizes = [(sample.width, sample.height) for sample in with_sizes(sampling, 96).samples]
-    assert sizes == [(96, 96), (64, 96)]
+def test_sizes_that_are_not_given_are_those_of_the_training():
+    sampling = SamplingConfig(samples=[SampleConfig(), SampleConfig(width=64, frames=5)])
+    video = TrainConfig(family="wan22_5b", data=DataConfig(resolution=96, frames=17))
+    sizes = [(sample.width, sample.height, sample.frames) for sample in with_sizes(sampling, video).samples]
+    assert sizes == [(96, 96, 17), (64, 96, 5)]
+    images = replace(video, family="sd15")
+    assert [sample.frames for sample in with_sizes(sampling, images).samples] == [1, 1]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.config.clips import clip_fps, sample_frames
 from modules.config.families import families_taking_references
 from modules.config.image_sizes import sample_size
 from modules.config.methods import facts_of
@@ -22,7 +23,10 @@ FOLDER = "generated"  # in the folder of samples, which is never taken for train
 
 @dataclass(frozen=True)
 class ImageWish:
-    """What to generate. width, height: in pixels. reference: an image that the model sees, or a folder of them."""
+    """What to generate. width, height: in pixels. reference: an image that the model sees, or a folder of them.
+
+    frames: of a video; 1 for an image.
+    """
 
     prompt: str
     negative_prompt: str
@@ -32,6 +36,7 @@ class ImageWish:
     steps: int
     guidance: float
     reference: str = ""
+    frames: int = 1
 
 
 def first_wish(config: TrainConfig, samples: Sequence[SamplePicture]) -> ImageWish:
@@ -48,6 +53,7 @@ def first_wish(config: TrainConfig, samples: Sequence[SamplePicture]) -> ImageWi
         sample.steps,
         sample.guidance,
         sample.reference,
+        sample_frames(sample, config),
     )
 
 
@@ -83,6 +89,9 @@ def sample_options(
     options += ["--steps", str(wish.steps), "--guidance", str(wish.guidance), "--batch-size", "1"]
     if config.model.clip_skip > 1:
         options += ["--clip-skip", str(config.model.clip_skip)]
+    if wish.frames > 1:
+        options += ["--frames", str(wish.frames)]
+        options += ["--fps", f"{clip_fps(config):g}"]
     if wish.reference and takes_references(config):
         options += ["--reference", wish.reference]
     return [*options, "--out", str(folder)]

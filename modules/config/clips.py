@@ -1,0 +1,62 @@
+"""Which runs train on video clips, and how many frames a clip can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from modules.config.families import load_families
+from modules.config.methods import facts_of
+from modules.config.problems import Problem, set_to
+
+if TYPE_CHECKING:
+    from modules.config.SampleConfig import SampleConfig
+    from modules.config.TrainConfig import TrainConfig
+
+
+def trains_on_clips(config: TrainConfig) -> bool:
+    """Whether videos are read beside images; data.frames only counts for models of videos."""
+    step = load_families()[config.family].frame_step
+    return step > 0 and config.data.frames > 1 and facts_of(config).uses_denoiser
+
+
+def clip_fps(config: TrainConfig) -> float:
+    """The frames per second of clips and of generated videos."""
+    return config.data.fps or load_families()[config.family].fps
+
+
+def clip_length(num_frames: int, step: int) -> int:
+    """The largest number of frames up to `num_frames`, at least 1, that a clip can have. step: Family.frame_step."""
+    return (max(num_frames, 1) - 1) // step * step + 1
+
+
+def sample_frames(sample: SampleConfig, config: TrainConfig) -> int:
+    """The number of frames of a sample: by default that of the training clips, 1 for models of images."""
+    if not load_families()[config.family].frame_step:
+        return 1
+    return sample.frames or config.data.frames
+
+
+def frame_problems(config: TrainConfig) -> Iterator[Problem]:
+    """Numbers of frames that the model's VAE would silently cut."""
+    family = load_families()[config.family]
+    frames = {"data.frames": config.data.frames}
+    for number, sample in enumerate(config.sampling.samples):
+        if sample.frames is not None:
+            frames[f"sampling.samples.{number}.frames"] = sample.frames
+    for setting, count in frames.items() if family.frame_step else ():
+        if problem := frame_problem(setting, count, family.label, family.frame_step):
+            yield problem
+
+
+def frame_problem(setting: str, num_frames: int, family: str, step: int) -> Problem | None:
+    """Why a clip of the family can't have this many frames, the value of `setting`. family: its name, for the message.
+
+    step: Family.frame_step.
+    """
+    below = clip_length(num_frames, step)
+    if num_frames == below:
+        return None
+    above = below + step
+    message = f"{setting} {num_frames}: {family} takes a multiple of {step} plus 1; use {below} or {above}."
+    return Problem(setting, message, remedy=set_to(setting, above))

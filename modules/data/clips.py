@@ -1,0 +1,95 @@
+"""The clips of a dataset: which frames of its videos are trained, and their pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from modules.config.clips import clip_fps, clip_length, trains_on_clips
+from modules.config.counted import counted
+from modules.data.buckets import Buckets
+from modules.data.images import adjust_colors, fit_image, to_array
+from modules.data.videos import VideoInfo, read_frames
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+    from modules.data.Augmentation import Augmentation
+    from modules.data.concepts import Dataset
+    from modules.families.Family import Family
+
+# A frame that begins this long before the end counts, in frames: durations in headers are rounded.
+ROUNDED_FRAMES = 0.05
+
+
+@dataclass(frozen=True)
+class Clip:
+    """`num_frames` frames of a video, from `start` seconds on, at `fps`."""
+
+    start: float
+    num_frames: int
+    fps: float
+
+    @property
+    def times(self) -> list[float]:
+        return [self.start + number / self.fps for number in range(self.num_frames)]
+
+
+def with_clips(dataset: Dataset, config: TrainConfig, family: Family) -> Dataset:
+    """A dataset without views in which each video is one sample for each of its clips; images stay as they are."""
+    if not trains_on_clips(config):
+        return dataset
+    clips: list[Clip | None] = []
+    kept: list[int] = []
+    for sample, path in enumerate(dataset.paths):
+        info = dataset.videos.get(path)
+        of_sample = [None] if info is None else list(_clips_of(info, config, family.frame_step))
+        clips += of_sample
+        kept += [sample] * len(of_sample)
+    return dataset.subset(kept, [], clips=clips)
+
+
+def with_frames(buckets: Buckets, dataset: Dataset) -> Buckets:
+    """The buckets divided by number of frames, so that the clips of a micro-batch can be stacked."""
+    if dataset.clips is None:
+        return buckets
+    frames = [1 if clip is None else clip.num_frames for clip in dataset.clips]
+    keys = [(*buckets.shape_of(sample), count) for sample, count in enumerate(frames)]
+    used = sorted(set(keys))
+    position = {key: number for number, key in enumerate(used)}
+    index = np.array([position[key] for key in keys], np.int32)
+    return Buckets([key[:2] for key in used], index, [key[2] for key in used])
+
+
+def load_clip(path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation) -> np.ndarray:
+    """float32[3, F, H, W] in [-1, 1], or [3, H, W] of a single frame, each frame fitted and augmented alike.
+
+    shape: (width, height). A decoded frame is fitted before the next one is read. Raises ImageError.
+    """
+    frames = [
+        to_array(adjust_colors(fit_image(frame, *shape, augmentation), augmentation))
+        for frame in read_frames(path, clip.times)
+    ]
+    return frames[0] if len(frames) == 1 else np.stack(frames, axis=1)
+
+
+def describe_clips(dataset: Dataset) -> str | None:
+    """How many clips there are of how many videos; None without videos."""
+    if dataset.clips is None or not dataset.videos:
+        return None
+    count = sum(dataset.clips[sample] is not None for sample in dataset.images_of(range(len(dataset))))
+    return f"{count} of {counted(len(dataset.videos), 'video')}"
+
+
+def _clips_of(info: VideoInfo, config: TrainConfig, step: int) -> Iterator[Clip]:
+    fps = clip_fps(config)
+    available = int(info.seconds * fps + ROUNDED_FRAMES)
+    num_frames = clip_length(min(available, config.data.frames), step)
+    spare = max(0, available - num_frames)
+    starts = [spare // 2 if config.data.clips == "middle" else 0]
+    if config.data.clips == "chunks" and num_frames == config.data.frames:  # else the video is shorter than one clip
+        starts = list(range(0, spare + 1, num_frames))
+    for first in starts:
+        yield Clip(first / fps, num_frames, fps)

@@ -1,0 +1,174 @@
+"""Reads and writes video files with PyAV. Frames are chosen by time, because files may have a variable frame rate.
+
+Files are untrusted: the container format follows from the extension and is never guessed, so that a playlist can't pass
+as a video, and any damage is reported as ImageError. PyAV is imported only when a video is opened.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from modules.data.errors import ImageError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from av.container import InputContainer
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+# extension -> FFmpeg's name of the container format
+FORMATS = {
+    ".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "matroska", ".avi": "avi", ".gif": "gif",
+}  # fmt: skip
+EXTENSIONS = frozenset(FORMATS)
+# Times in files are rounded to a time base, of milliseconds in WebM.
+TOLERANCE_SECONDS = 0.002
+# How much earlier than its header says a good file may end: the last frame of a slow animation is shown this long.
+MISSING_SECONDS = 0.5
+
+_BT709, _LIMITED_RANGE = 1, 1  # FFmpeg's AVCOL_..._BT709 and AVCOL_RANGE_MPEG
+
+
+class VideoInfo(NamedTuple):
+    """width, height: of the upright frames, in pixels. seconds: the duration."""
+
+    width: int
+    height: int
+    seconds: float
+
+
+def is_video(path: str | os.PathLike) -> bool:
+    """Whether the extension is that of a video; animated GIFs are among them."""
+    return os.path.splitext(path)[1].lower() in EXTENSIONS
+
+
+def read_info(path: str) -> VideoInfo:
+    """Size and duration, from the first frame and the header. Raises ImageError if the file is not a usable video."""
+    with _opened(path) as (container, stream):
+        frame = _first(container, stream)
+        width, height = frame.width, frame.height
+        if _is_sideways(frame):
+            width, height = height, width
+        return VideoInfo(width, height, _seconds(container, stream))
+
+
+def info_or_reason(path: str) -> VideoInfo | str:
+    """The result of `read_info`, or the reason why it can't be read."""
+    try:
+        return read_info(path)
+    except ImageError as error:
+        return error.reason
+
+
+def read_frames(path: str, times: Sequence[float]) -> Iterator[Image.Image]:
+    """The upright RGB frames that a player shows at these times, which must ascend.
+
+    times: in seconds from the first frame. Past the end, the last frame counts for half a second.
+    Only one frame is in memory at a time. Raises ImageError if the file is damaged or ends too early.
+    """
+    with _opened(path) as (container, stream):
+        tick = _time_base(stream)
+        begin = float((stream.start_time or 0) * tick)
+        if times[0] > 0:
+            container.seek(int((begin + times[0]) / tick), stream=stream, backward=True)
+        waiting = list(times)
+        shown: VideoFrame | None = None
+        for frame in container.decode(stream):
+            at = (frame.time or 0.0) - begin
+            while shown is not None and waiting and waiting[0] < at - TOLERANCE_SECONDS:
+                yield _upright(shown)
+                waiting.pop(0)
+            if not waiting:
+                return
+            shown, shown_at = frame, at
+        if shown is None:
+            raise ValueError("it has no frames")
+        for time in waiting:
+            if time > shown_at + MISSING_SECONDS:
+                raise ValueError(f"it ends after {shown_at:.1f} s, before the {time:.1f} s that its header promises")
+            yield _upright(shown)
+
+
+def first_frame(path: str) -> Image.Image:
+    """Raises ImageError."""
+    return next(read_frames(path, [0.0]))
+
+
+def to_mp4(frames: Sequence[Image.Image], fps: float) -> bytes:
+    """The content of an MP4 file: H.264 in the colors of BT.709, as players expect. Sides must be even."""
+    from fractions import Fraction
+
+    import av
+    from av.video.reformatter import Colorspace
+
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1000), options={"crf": "17"})
+        stream.width, stream.height = frames[0].size
+        stream.pix_fmt = "yuv420p"
+        codec = stream.codec_context
+        codec.color_primaries = codec.color_trc = codec.colorspace = _BT709
+        codec.color_range = _LIMITED_RANGE
+        for image in frames:
+            frame = av.VideoFrame.from_image(image)
+            container.mux(stream.encode(frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)))
+        container.mux(stream.encode())
+    return file.getvalue()
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """The file and its first video stream; whatever FFmpeg finds wrong with it becomes an ImageError."""
+    import av
+
+    try:
+        with open(path, "rb") as file, av.open(file, format=FORMATS[os.path.splitext(path)[1].lower()]) as container:
+            if not container.streams.video:
+                raise ValueError("it has no video stream")
+            yield container, container.streams.video[0]
+    except (av.error.FFmpegError, OSError, ValueError, ArithmeticError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise ImageError(path, reason.rstrip(".")) from error
+
+
+def _first(container: InputContainer, stream: VideoStream) -> VideoFrame:
+    for frame in container.decode(stream):
+        return frame
+    raise ValueError("it has no frames")
+
+
+def _seconds(container: InputContainer, stream: VideoStream) -> float:
+    """The duration: of the stream, else of the file, else of its packets."""
+    tick = _time_base(stream)
+    if stream.duration:
+        return float(stream.duration * tick)
+    if container.duration:
+        return container.duration / 1e6  # of AV_TIME_BASE
+    container.seek(0)
+    ends = [packet.pts + (packet.duration or 0) for packet in container.demux(stream) if packet.pts is not None]
+    return float((max(ends) - (stream.start_time or 0)) * tick)
+
+
+def _time_base(stream: VideoStream) -> Fraction:
+    """The unit of times in the stream, in seconds."""
+    if stream.time_base is None:
+        raise ValueError("its frames have no times")
+    return stream.time_base
+
+
+def _is_sideways(frame: VideoFrame) -> bool:
+    return frame.rotation % 180 != 0
+
+
+def _upright(frame: VideoFrame) -> Image.Image:
+    """Phones store sideways frames with a rotation, which decoding does not apply."""
+    array = frame.to_ndarray(format="rgb24")
+    return Image.fromarray(np.ascontiguousarray(np.rot90(array, frame.rotation // 90)))

@@ -1,0 +1,122 @@
+"""Which clips a run trains of its videos, and their pixels."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from modules.config.AugmentationConfig import AugmentationConfig
+from modules.config.ConceptConfig import ConceptConfig
+from modules.config.DataConfig import DataConfig
+from modules.config.problems import with_remedy
+from modules.config.TrainConfig import TrainConfig
+from modules.config.validation import find_problems
+from modules.data.caching import load_pixels
+from modules.data.concepts import captions
+from modules.data.errors import DataError
+from modules.data.health import check_health
+from modules.data.prepare import prepare_data
+from modules.data.RunPlan import samples_digest
+from modules.families.registry import FAMILIES
+from tests.support.videos import LEVELS, write_video
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory):
+    """long.mp4 of 40 frames, short.mp4 of 3, still.png and broken.mp4, each with a caption."""
+    folder = tmp_path_factory.mktemp("videos")
+    write_video(folder / "long.mp4", 40)
+    write_video(folder / "short.mp4", 3)
+    Image.new("RGB", (64, 48), "red").save(folder / "still.png")
+    (folder / "broken.mp4").write_bytes(b"no video")
+    for path in [*folder.iterdir()]:
+        path.with_suffix(".txt").write_text(f"a {path.stem} one")
+    return folder
+
+
+def config_of(folder, family="wan21", **data):
+    values = {"resolution": 64, "bucket_step": 16, "frames": 9, "max_unreadable_share": 0.5, **data}
+    return TrainConfig(family=family, concepts=[ConceptConfig(path=str(folder))], data=DataConfig(**values))
+
+
+def prepared(config):
+    return prepare_data(config, FAMILIES[config.family])
+
+
+def clips_of(config):
+    """(name, number of the first frame in a video of 16 frames per second, frames) of each sample."""
+    dataset, _ = prepared(config)
+    names = [path.rpartition("/")[2] for path in dataset.paths]
+    clips = [dataset.clip_of(sample) for sample in range(len(dataset))]
+    parts = [(round(clip.start * 16, 3), clip.num_frames) if clip else ("image",) for clip in clips]
+    return [(name, *part) for name, part in zip(names, parts, strict=True)]
+
+
+def test_a_video_is_a_clip_of_its_start_or_middle_or_several_that_follow_each_other(videos):
+    others = [("short.mp4", 0, 1), ("still.png", "image")]  # three frames are fewer than five, the next number
+    assert clips_of(config_of(videos)) == [("long.mp4", 0, 9), *others]
+    middle = [("long.mp4", 15, 9), ("short.mp4", 1, 1), others[1]]
+    assert clips_of(config_of(videos, clips="middle")) == middle
+    assert clips_of(config_of(videos, clips="chunks")) == [("long.mp4", 9 * n, 9) for n in range(4)] + others
+    assert clips_of(config_of(videos, frames=81)) == [("long.mp4", 0, 37), *others]
+    assert clips_of(config_of(videos, frames=81, fps=8)) == [("long.mp4", 0, 17), *others]
+
+
+def test_a_broken_video_is_left_out_and_each_clip_has_the_caption_of_its_video(videos):
+    dataset, _ = prepared(config_of(videos, clips="chunks"))
+    assert [path.rpartition("/")[2] for path, _ in dataset.unreadable] == ["broken.mp4"]
+    assert [options[0] for options in captions(dataset)] == ["a long one"] * 4 + ["a short one", "a still one"]
+    findings = {finding.kind: finding.message for finding in check_health(config_of(videos), decode=True).findings}
+    assert "broken.mp4" in findings["unreadable"]
+    assert "lonely_caption" not in findings
+    assert "1x" not in findings.get("small_bucket", "")
+
+
+def test_the_pixels_are_those_of_the_clips_frames_and_a_bucket_has_one_number_of_frames(videos):
+    dataset, buckets = prepared(config_of(videos, clips="chunks", fps=8))
+    second = load_pixels(dataset, buckets, 1)
+    width, height = buckets.shape_of(1)
+    assert second.shape == (3, 9, height, width)
+    levels = (second[0, :, height // 2, width // 2] + 1) * 127.5 / LEVELS
+    assert levels.round().tolist() == [18 + 2 * number for number in range(9)]
+    frames = {buckets.names[buckets.index[sample]] for sample in range(len(dataset))}
+    assert frames == {f"{width}x{height}x9", f"{width}x{height}"}
+    assert load_pixels(dataset, buckets, 2).shape == load_pixels(dataset, buckets, 3).shape == (3, height, width)
+
+
+def test_an_augmented_clip_changes_in_all_frames_alike(videos):
+    config = config_of(videos)
+    config.concepts[0].augmentation = AugmentationConfig(flip=True, crop_jitter=True, brightness=0.2)
+    dataset, buckets = prepared(config)
+    variants = [load_pixels(dataset, buckets, sample) for sample in range(config.data.augmentation_variants)]
+    for pixels in variants:
+        steps = np.diff(pixels[0, :, pixels.shape[2] // 2, 8])
+        assert steps == pytest.approx(np.full(8, steps.mean()), abs=0.02)
+    assert len({pixels.tobytes() for pixels in variants}) > 1
+
+
+def test_other_clips_are_other_samples_and_images_stay_the_same_ones(videos, tmp_path):
+    digests = {samples_digest(prepared(config_of(videos, **data))[0]) for data in ({}, {"clips": "middle"}, {"fps": 8})}
+    assert len(digests) == 3
+    shutil.copy(videos / "still.png", tmp_path)
+    images, clips = (samples_digest(prepared(config_of(tmp_path, frames=count))[0]) for count in (1, 9))
+    assert images != clips  # no clip is a sample of its own kind
+
+
+def test_videos_are_only_for_models_of_videos_with_more_than_one_frame(videos, tmp_path):
+    for config in (config_of(videos, family="sd15"), config_of(videos, frames=1)):
+        assert [path.rpartition("/")[2] for path in prepared(config)[0].paths] == ["still.png"]
+    write_video(tmp_path / "a.mp4", 3)
+    with pytest.raises(DataError, match=r"contains only videos, which models of videos train if data\.frames"):
+        prepared(config_of(tmp_path, frames=1))
+
+
+def test_a_number_of_frames_that_the_vae_would_cut_is_refused_with_a_remedy():
+    config = replace(TrainConfig(family="wan22_5b"), data=DataConfig(frames=16))
+    (problem,) = [one for one in find_problems(config) if one.path == "data.frames"]
+    assert problem.message == "data.frames 16: Wan 2.2 TI2V-5B takes a multiple of 4 plus 1; use 13 or 17."
+    assert problem.blocking
+    assert with_remedy(config, problem.remedy).data.frames == 17
+    assert not [one for one in find_problems(replace(config, family="sd15")) if one.path == "data.frames"]

@@ -1,0 +1,76 @@
+"""Reading frames of video files by time, and writing them."""
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from modules.data.errors import ImageError
+from modules.data.videos import info_or_reason, read_frames, read_info, to_mp4
+from tests.support.videos import gray_frames, number_of, write_video
+
+
+def numbers(path, times):
+    return [number_of(frame) for frame in read_frames(str(path), times)]
+
+
+@pytest.mark.parametrize("extension", ["mp4", "mov", "mkv", "webm", "avi"])
+def test_frames_are_those_shown_at_a_time_in_every_format(tmp_path, extension):
+    path = write_video(tmp_path / f"a.{extension}", 40)
+    info = read_info(str(path))
+    assert info[:2] == (64, 48)
+    assert info.seconds == pytest.approx(2.5, abs=0.01)
+    assert numbers(path, [0, 1 / 16, 1.0, 2.4]) == [0, 1, 16, 38]
+    assert numbers(path, [1.5 + number / 8 for number in range(5)]) == [24, 26, 28, 30, 32]  # half the rate, later
+
+
+def test_a_gif_is_a_video_with_the_durations_of_its_frames(tmp_path):
+    first, *others = gray_frames(3)
+    first.save(tmp_path / "a.gif", save_all=True, append_images=others, duration=[100, 500, 100])
+    assert read_info(str(tmp_path / "a.gif")).seconds == pytest.approx(0.7)
+    assert numbers(tmp_path / "a.gif", [0, 0.2, 0.5, 0.65]) == [0, 1, 1, 2]
+
+
+def test_of_a_variable_rate_the_frame_on_screen_is_taken(tmp_path):
+    path = write_video(tmp_path / "a.mkv", 5, times=[0, 40, 80, 880, 920])
+    assert numbers(path, [0.0, 0.05, 0.1, 0.5, 0.85, 0.89, 0.95]) == [0, 1, 2, 2, 2, 3, 4]
+
+
+def test_a_sideways_video_of_a_phone_is_turned(tmp_path):
+    path = write_video(tmp_path / "a.mp4", 3)
+    turned = tmp_path / "turned.mp4"
+    with av.open(str(path)) as source, av.open(str(turned), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                target.mux(packet)
+    data = bytearray(turned.read_bytes())
+    at = data.index(b"tkhd") + 4 + 40  # the matrix of the track header, in 16.16 fixed point
+    matrix = [0, 0x10000, 0, -0x10000 & 0xFFFFFFFF, 0, 0, 0, 0, 0x40000000]
+    data[at : at + 36] = b"".join(value.to_bytes(4, "big") for value in matrix)
+    turned.write_bytes(data)
+    assert read_info(str(turned))[:2] == (48, 64)
+    (frame,) = read_frames(str(turned), [0])
+    assert frame.size == (48, 64)
+    stripe = np.asarray(frame.convert("L"))[:, -6:]  # turned clockwise, the top is at the right
+    assert stripe.min() > 200
+
+
+def test_written_colours_are_read_back(tmp_path):
+    colours = [(255, 0, 0), (0, 255, 0), (20, 90, 200)]
+    (tmp_path / "a.mp4").write_bytes(to_mp4([Image.new("RGB", (32, 16), colour) for colour in colours], fps=23.976))
+    read = [frame.getpixel((9, 9)) for frame in read_frames(str(tmp_path / "a.mp4"), [0, 0.05, 0.1])]
+    assert np.abs(np.array(read) - colours).max() <= 4
+
+
+def test_damaged_files_and_files_that_are_no_videos_say_so(tmp_path):
+    whole = write_video(tmp_path / "a.webm", 200, size=(320, 240)).read_bytes()
+    cut = tmp_path / "cut.webm"
+    cut.write_bytes(whole[: len(whole) // 3])
+    with pytest.raises(ImageError, match=r"cut\.webm can't be used \(it ends after"):
+        numbers(cut, [0, 12.0])
+    for name, content in (("empty.mp4", b""), ("list.mp4", b"#EXTM3U\nfile:///etc/passwd\n"), ("gone.mp4", None)):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        assert isinstance(info_or_reason(str(tmp_path / name)), str)

@@ -1,0 +1,45 @@
+"""Videos whose frames tell their number by their gray level."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+from PIL import Image
+
+LEVELS = 5  # between two frames: more than compression changes
+
+
+def gray_frames(count: int, size: tuple[int, int] = (64, 48)) -> list[Image.Image]:
+    """Frame n has the gray level LEVELS * n, and a white stripe at its top, so that turning it shows."""
+    frames = [Image.new("RGB", size, (LEVELS * number,) * 3) for number in range(count)]
+    for frame in frames:
+        frame.paste((255, 255, 255), (0, 0, size[0], 8))
+    return frames
+
+
+def number_of(frame: Image.Image) -> int:
+    """The number of one of `gray_frames`, of any size."""
+    center = np.asarray(frame.convert("L"), float)[frame.height // 2, frame.width // 2]
+    return round(center / LEVELS)
+
+
+def write_video(path: Path, count: int, fps: int = 16, size: tuple[int, int] = (64, 48), times=None) -> Path:
+    """times: of each frame, in milliseconds, for a variable rate; the container follows from the extension."""
+    codec = {".webm": "libvpx-vp9", ".avi": "mpeg4"}.get(path.suffix, "libx264")
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=fps)
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuv420p"
+        stream.codec_context.gop_size = 250  # one key frame: seeking has to decode from the start
+        if times is not None:
+            stream.codec_context.time_base = Fraction(1, 1000)
+        for number, image in enumerate(gray_frames(count, size)):
+            frame = av.VideoFrame.from_image(image)
+            if times is not None:
+                frame.pts, frame.time_base = times[number], Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path

@@ -1,0 +1,75 @@
+"""Training on video clips and images together: on several ranks, resumed, and with a video as a sample."""
+
+import av
+import pytest
+from PIL import Image
+
+from modules.config.files import save_config
+from scripts import sample
+from tests.support import rank_scenarios
+from tests.support.RankPool import run_alone
+from tests.support.videos import write_video
+
+RUN = ("family=wan22_5b", "data.bucket_step=32", "data.resolution=64", "data.frames=9", "data.clips=chunks")
+WHOLE = ("batch_size=4", "batch_size_mode=global", "max_steps=6")
+
+
+@pytest.fixture
+def clips(tmp_path):
+    """Five clips of nine frames, and four images of the same size."""
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    write_video(folder / "long.mp4", 48, fps=24)
+    for number in range(4):
+        Image.effect_noise((64, 64), 50 + 20 * number).convert("RGB").save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def settings(make_config, tiny_model, clips, tmp_path):
+    def make(name, *overrides):
+        base, data = f"model.base={tiny_model('wan22_5b')}", f"concepts.0.path={clips}"
+        config = make_config(*RUN, *WHOLE, base, data, f"workspace_dir={tmp_path / name}", *overrides)
+        save_config(config, tmp_path / f"{name}.yaml")
+        return config
+
+    return make
+
+
+def test_two_ranks_equal_one_on_clips_and_images(settings, two_ranks, tmp_path):
+    settings("one", "backup.at_end=false")
+    settings("two", "backup.at_end=false")
+    alone = run_alone(rank_scenarios.train, config=str(tmp_path / "one.yaml"))
+    first, second = two_ranks.run(rank_scenarios.train, config=str(tmp_path / "two.yaml"))
+    assert first["digest"] == second["digest"]
+    assert first["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+
+
+def test_a_run_goes_on_exactly_and_its_sample_is_a_video_with_a_poster(settings, train, tmp_path):
+    whole = train(settings("whole"))
+    first = train(settings("parts", "max_steps=3"))
+    values = "[{prompt: a cat, width: 64, height: 32, steps: 1, guidance: 1}, {prompt: a dog, frames: 1, steps: 1}]"
+    rest = train(settings("parts", "sampling.at_end=true", f"sampling.samples={values}"), resume=True)
+    losses = [trainer.callbacks.losses for trainer in (whole, first, rest)]
+    assert losses[1] + losses[2] == losses[0]
+    (folder,) = (tmp_path / "parts/samples").iterdir()
+    assert sorted(path.suffix for path in folder.iterdir()) == [".mp4", ".png", ".png"]
+    (video,) = folder.glob("*.mp4")
+    assert Image.open(video.with_suffix(".png")).size == (64, 32)
+    with av.open(str(video)) as container:
+        frames = [frame.to_ndarray(format="rgb24").shape for frame in container.decode(video=0)]
+        assert frames == [(32, 64, 3)] * 9
+        assert container.streams.video[0].average_rate == 24
+
+
+def test_a_video_is_made_on_the_command_line(tiny_model, tiny_sd15, tmp_path, capsys):
+    def make(base, frames):
+        options = ("--prompt", "a cat", "--steps", "1", "--width", "64", "--height", "64", "--out", str(tmp_path))
+        return sample.main(["--base", str(base), *options, "--frames", str(frames)])
+
+    assert make(tiny_model("wan21"), 5) == 0
+    assert len([*tmp_path.glob("*.mp4")]) == len([*tmp_path.glob("*.png")]) == 1
+    assert make(tiny_model("wan21"), 6) == 2
+    assert "--frames 6: Wan 2.1 takes a multiple of 4 plus 1; use 5 or 9." in capsys.readouterr().err
+    assert make(tiny_sd15, 5) == 2
+    assert "--frames 5: this model makes images" in capsys.readouterr().err
