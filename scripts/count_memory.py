@@ -73,6 +73,7 @@ def count(family: Family) -> dict[str, Any]:
         else {"whole": 0, "part": 0},
         "held": count_held_in_sampling(family),
         "blocks": count_blocks(family),
+        **({"clip": count_held_by_clips(family)} if family.frame_step else {}),
     }
 
 
@@ -89,6 +90,19 @@ def count_held_in_sampling(family: Family) -> dict[str, int]:
         denoiser = count_held(build_denoiser(family).eval(), denoiser_call(family, side)) / side**2
     vae = count_held(build_vae(family).eval(), decoder_call(family, VAE_SIDE)) / VAE_SIDE**2
     return {"denoiser": round(denoiser), "vae": round(vae)}
+
+
+def count_held_by_clips(family: Family) -> dict[str, int]:
+    """Bytes a pixel of a frame at the most while the VAE encodes or decodes a clip, in float32.
+
+    VAEs of videos go through a clip in short pieces, so that of a longer clip only the frames themselves are added.
+    """
+    frames = 4 * family.frame_step + 1
+    pixels = torch.empty(1, 3, frames, VAE_SIDE, VAE_SIDE, device="meta")
+    latents = torch.empty(1, *family.codec.shape(build_vae(family), VAE_SIDE, VAE_SIDE, frames), device="meta")
+    encoder = count_held(build_vae(family).eval(), lambda vae: family.codec.encode(vae, pixels).mode())
+    decoder = count_held(build_vae(family).eval(), lambda vae: family.codec.decode(vae, latents))
+    return {"encoder": round(encoder / VAE_SIDE**2), "decoder": round(decoder / VAE_SIDE**2)}
 
 
 def num_weights(module: nn.Module) -> int:

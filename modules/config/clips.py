@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modules.config.families import load_families
@@ -14,10 +15,22 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
 
-def trains_on_clips(config: TrainConfig) -> bool:
-    """Whether videos are read beside images; data.frames only counts for models of videos."""
+@dataclass(frozen=True)
+class ClipRule:
+    """How videos become clips. frames, selection: `data.frames` and `data.clips`. step: Family.frame_step."""
+
+    frames: int
+    fps: float
+    selection: str
+    step: int
+
+
+def clip_rule(config: TrainConfig) -> ClipRule | None:
+    """None for a run that trains on images only; data.frames counts for models of videos alone."""
     step = load_families()[config.family].frame_step
-    return step > 0 and config.data.frames > 1 and facts_of(config).uses_denoiser
+    if not step or config.data.frames == 1 or not facts_of(config).uses_denoiser:
+        return None
+    return ClipRule(config.data.frames, clip_fps(config), config.data.clips, step)
 
 
 def clip_fps(config: TrainConfig) -> float:

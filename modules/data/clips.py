@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modules.config.clips import clip_fps, clip_length, trains_on_clips
+from modules.config.clips import clip_length
 from modules.config.counted import counted
 from modules.data.buckets import Buckets
 from modules.data.images import adjust_colors, fit_image, to_array
 from modules.data.videos import VideoInfo, read_frames
 
 if TYPE_CHECKING:
-    from modules.config.TrainConfig import TrainConfig
+    from modules.config.clips import ClipRule
     from modules.data.Augmentation import Augmentation
     from modules.data.concepts import Dataset
-    from modules.families.Family import Family
 
 # A frame that begins this long before the end counts, in frames: durations in headers are rounded.
 ROUNDED_FRAMES = 0.05
@@ -37,15 +36,15 @@ class Clip:
         return [self.start + number / self.fps for number in range(self.num_frames)]
 
 
-def with_clips(dataset: Dataset, config: TrainConfig, family: Family) -> Dataset:
+def with_clips(dataset: Dataset, rule: ClipRule | None) -> Dataset:
     """A dataset without views in which each video is one sample for each of its clips; images stay as they are."""
-    if not trains_on_clips(config):
+    if rule is None:
         return dataset
     clips: list[Clip | None] = []
     kept: list[int] = []
     for sample, path in enumerate(dataset.paths):
         info = dataset.videos.get(path)
-        of_sample = [None] if info is None else list(_clips_of(info, config, family.frame_step))
+        of_sample = [None] if info is None else list(_clips_of(info, rule))
         clips += of_sample
         kept += [sample] * len(of_sample)
     return dataset.subset(kept, [], clips=clips)
@@ -83,13 +82,12 @@ def describe_clips(dataset: Dataset) -> str | None:
     return f"{count} of {counted(len(dataset.videos), 'video')}"
 
 
-def _clips_of(info: VideoInfo, config: TrainConfig, step: int) -> Iterator[Clip]:
-    fps = clip_fps(config)
-    available = int(info.seconds * fps + ROUNDED_FRAMES)
-    num_frames = clip_length(min(available, config.data.frames), step)
+def _clips_of(info: VideoInfo, rule: ClipRule) -> Iterator[Clip]:
+    available = int(info.seconds * rule.fps + ROUNDED_FRAMES)
+    num_frames = clip_length(min(available, rule.frames), rule.step)
     spare = max(0, available - num_frames)
-    starts = [spare // 2 if config.data.clips == "middle" else 0]
-    if config.data.clips == "chunks" and num_frames == config.data.frames:  # else the video is shorter than one clip
+    starts = [spare // 2 if rule.selection == "middle" else 0]
+    if rule.selection == "chunks" and num_frames == rule.frames:  # else the video is shorter than one clip
         starts = list(range(0, spare + 1, num_frames))
     for first in starts:
-        yield Clip(first / fps, num_frames, fps)
+        yield Clip(first / rule.fps, num_frames, rule.fps)

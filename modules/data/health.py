@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from modules.config.batch_size import global_batch
-from modules.config.clips import trains_on_clips
+from modules.config.clips import clip_rule
 from modules.config.counted import counted
 from modules.config.methods import facts_of
 from modules.config.validation import find_problems
@@ -98,7 +98,7 @@ def _errors_of_concepts(config: TrainConfig) -> list[str]:
         alone = [replace(other, enabled=other is concept) for other in config.concepts]
         try:
             if concept.enabled:
-                captions(scan(alone, outputs=Outputs.of(config), videos=trains_on_clips(config)))
+                captions(scan(alone, outputs=Outputs.of(config), videos=clip_rule(config) is not None))
         except DataError as error:
             errors.append(str(error))
     return errors

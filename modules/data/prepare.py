@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modules.config.clips import trains_on_clips
+from modules.config.clips import clip_rule
 from modules.config.image_sizes import size_problems
 from modules.config.methods import facts_of
 from modules.data.buckets import Buckets, assign_buckets
@@ -32,12 +32,13 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
     """Raises DataError for sizes that the family can't process and for concepts without images."""
     check_sizes(config, family)
     data = config.data
-    dataset = scan(config.concepts, outputs=Outputs.of(config), videos=trains_on_clips(config))
+    rule = clip_rule(config)
+    dataset = scan(config.concepts, outputs=Outputs.of(config), videos=rule is not None)
     if config.loss.masked_training and facts_of(config).uses_denoiser:
         dataset = with_masks(dataset)
     if family.max_references and facts_of(config).uses_denoiser:
         dataset = with_references(dataset, family)
-    dataset = with_clips(dataset, config, family)
+    dataset = with_clips(dataset, rule)
     dataset, resolution = with_views(hold_out(dataset, data.validation_share), data, config.seed)
     buckets = assign_buckets(
         dataset.widths,

@@ -16,6 +16,8 @@ import numpy as np
 from PIL import Image
 
 from modules.data.errors import ImageError
+from modules.data.images import EXTENSIONS as IMAGE_EXTENSIONS
+from modules.data.images import load_image
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -97,8 +99,10 @@ def read_frames(path: str, times: Sequence[float]) -> Iterator[Image.Image]:
             yield _upright(shown)
 
 
-def first_frame(path: str) -> Image.Image:
-    """Raises ImageError."""
+def load_still(path: str, at_least: tuple[int, int] | None = None) -> Image.Image:
+    """The image at `path`, or the first frame of a video. at_least: as for `load_image`. Raises ImageError."""
+    if os.path.splitext(path)[1].lower() in IMAGE_EXTENSIONS:
+        return load_image(path, at_least)
     return next(read_frames(path, [0.0]))
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from modules.config.clips import sample_frames
 from modules.config.families import load_families
 from modules.config.image_sizes import sample_size
 from modules.config.methods import facts_of
@@ -36,6 +37,7 @@ _TEXT_LAYERS = 24  # of T5: without gradients, the activations of only one layer
 _VAE_WIDTH = 4 * 128  # values per pixel at the encoder's widest point
 _ENCODED_PIXELS = 2**20  # encoded at once, or a single larger image; at most four, see data/LatentEncoder.py
 _DECODER_WIDTH = 256  # channels of the decoder at its widest point, which is at the image's full size
+_CHANNELS = 3  # of a frame
 _DENOISER_WIDTH = 2 * 228  # values of the denoiser per image pixel at its widest point, doubled by guidance
 
 
@@ -67,6 +69,7 @@ class Architecture:
     lora, full: activations of the denoiser in mixed precision. vae_activations: in float32.
     held: bytes per pixel during sampling, by the "denoiser" in mixed precision and by the "vae" in float32.
     text_bytes: activations of each text encoder per caption.
+    clip: bytes per pixel of a frame that "encoder" and "decoder" of a VAE of videos hold for a clip, in float32.
     """
 
     denoiser: int
@@ -82,13 +85,14 @@ class Architecture:
     vae_activations: Activations
     held: Mapping[str, int]
     blocks: Blocks
+    clip: Mapping[str, int] = field(default_factory=dict)
 
 
 def _architecture(counted: Mapping[str, Any]) -> Architecture:
     figures = {name: value for name, value in counted.items() if name != "counted_from"}
-    for field in fields(Architecture):
-        if field.type == "Activations":
-            figures[field.name] = Activations(**figures[field.name])
+    for each in fields(Architecture):
+        if each.type == "Activations":
+            figures[each.name] = Activations(**figures[each.name])
     figures["blocks"] = Blocks(**figures["blocks"])
     return Architecture(**figures)
 
@@ -312,7 +316,7 @@ def _activations(config: TrainConfig, model: Architecture, num_ranks: int) -> fl
     precision = 1.0
     if method.uses_denoiser and config.model.mixed_precision == "no" and config.model.weight_dtype == "float32":
         precision = 2.0
-    pixels = max(sizes) ** 2 * (2 if _sees_references(config) else 1)
+    pixels = max(sizes) ** 2 * (2 if _sees_references(config) else 1) * _latent_frames(config, config.data.frames)
     each = pixels * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
     each += sum(model.text_bytes[index] for index in _trained_text_encoders(config))
     return each * _micro_batch(config, num_ranks) + _composed_bytes(config, model)
@@ -326,6 +330,12 @@ def _composed_bytes(config: TrainConfig, model: Architecture) -> float:
     if config.model.gradient_checkpointing:
         weights /= model.blocks.count  # those of one block at a time
     return weights * (2 if config.model.mixed_precision != "no" else 4)
+
+
+def _latent_frames(config: TrainConfig, num_frames: int) -> int:
+    """The latent frames of a clip: the denoiser treats each of them as an image."""
+    step = load_families()[config.family].frame_step
+    return (num_frames - 1) // step + 1 if step else 1
 
 
 def _sees_references(config: TrainConfig) -> bool:
@@ -365,7 +375,10 @@ def _caching(config: TrainConfig, model: Architecture) -> float:
         return text + model.vae * own if config.sampling.makes_samples else 0
     largest = max([*config.data.resolutions, config.data.resolution]) ** 2
     pixels = max(largest, min(4 * largest, _ENCODED_PIXELS))
-    return max(text, (model.vae + pixels * _VAE_WIDTH) * own)
+    width: float = _VAE_WIDTH
+    if _latent_frames(config, config.data.frames) > 1:
+        pixels, width = largest, model.clip["encoder"] / 4 + _CHANNELS * config.data.frames
+    return max(text, (model.vae + pixels * width) * own)
 
 
 def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
@@ -386,10 +399,18 @@ def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float
     absent = 0 if trains_denoiser else _denoiser_bytes(config, model)
     vae = model.vae * own if trains_denoiser else 0
     pictures = min(settings.batch_size, math.ceil(sum(sample.count for sample in samples) / num_ranks))
-    pixels = max(math.prod(sample_size(sample, config.data.resolution)) for sample in samples)
+    sizes = [math.prod(sample_size(sample, config.data.resolution)) for sample in samples]
+    frames = [sample_frames(sample, config) for sample in samples]
+    pixels = max(sizes)
     # SDXL's pipeline decodes in float32 if the weights are float16, in which its VAE overflows
     value_bytes = 4 if config.model.weight_dtype == "float16" else own
     decoding = pixels * max(_DECODER_WIDTH * 3, model.held["vae"] / 4) * value_bytes
+    if max(frames) > 1:
+        decoding = max(
+            size * (model.clip["decoder"] / 4 + _CHANNELS * count) * value_bytes
+            for size, count in zip(sizes, frames, strict=True)
+        )
+        pixels = max(size * _latent_frames(config, count) for size, count in zip(sizes, frames, strict=True))
     denoiser_bytes = own if config.model.mixed_precision == "no" else 2
     # counted in half precision for one of the two passes that guidance needs
     denoising = pictures * pixels * max(_DENOISER_WIDTH, model.held["denoiser"]) * denoiser_bytes

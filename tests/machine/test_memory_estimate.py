@@ -191,6 +191,22 @@ def test_activations_grow_with_pixels_and_pictures_and_shrink_with_checkpointing
     assert estimate(batch_size=1, model={"gradient_checkpointing": True}).activations < small / 4
 
 
+def test_each_latent_frame_of_a_clip_counts_like_an_image_and_its_vae_in_pieces():
+    def of(frames, **sampling):
+        data = {"resolution": 480, "frames": frames}
+        model = {"weight_dtype": "bfloat16", "mixed_precision": "bf16"}
+        values = {"family": "wan22_5b", "method": "lora", "data": data, "model": model, "sampling": sampling}
+        return estimate_memory(config_from_values(values))
+
+    assert of(17).activations == pytest.approx(5 * of(1).activations)
+    assert of(49).caching == of(1).caching  # the text encoder needs more than the VAE, whose pieces are short
+    clip, longer = ({"at_end": True, "samples": [{"frames": frames}]} for frames in (17, 33))
+    image = {"at_end": True, "samples": [{"frames": 1}]}
+    assert of(17, **clip).sampling > of(17, **image).sampling
+    frames = of(17, **longer).sampling - of(17, **clip).sampling
+    assert frames == pytest.approx(1.1 * 16 * 3 * 2 * 480**2)  # only the decoded frames themselves, in bfloat16
+
+
 def test_a_global_batch_is_shared_by_ranks_and_micro_batches():
     one = estimate(batch_size=1).activations
     shared = {"batch_size": 16, "batch_size_mode": "global", "gradient_accumulation_steps": 2}

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from modules.config.clips import clip_rule
 from modules.config.ConceptConfig import ConceptConfig
+from modules.config.DataConfig import DataConfig
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.presets import ROOT
@@ -30,9 +32,12 @@ from modules.ui.models.concept_preview import (
     samples_per_epoch,
 )
 from modules.ui.models.DataCheck import DataCheck, DataReport, _read_report
+from modules.ui.models.decoding import decode_pictures
+from modules.ui.models.picture_count import count_key, count_pictures
 from modules.ui.widgets.form import find_field
 from modules.ui.windows.HealthWindow import HealthWindow
 from tests.support.fake_nvml import eight_gpus
+from tests.support.videos import number_of, write_video
 from tests.support.waiting import wait_until
 
 
@@ -69,6 +74,23 @@ def test_a_disabled_concept_is_looked_at_too(folder):
 
 def test_a_folder_that_is_gone_is_told_with_the_concepts_number():
     assert find_pictures(ConceptConfig(path="/no/such/folder"), 2).error.startswith("concepts.2.path")
+
+
+def test_videos_are_counted_with_their_clips_and_shown_by_their_first_frame(folder):
+    concept = ConceptConfig(path=str(folder))
+    write_video(folder / "walk.mp4", 40)
+    assert find_pictures(concept, 0).content == "6 images"
+    config = replace(config_of(folder), family="wan21", data=DataConfig(frames=9, clips="chunks", bucket_step=8))
+    found = find_pictures(concept, 0, rule=clip_rule(config))
+    assert found.content == "6 images, 1 video (4 clips)"
+    assert found.num_samples == 10
+    assert count_pictures(config, lambda: True) == (10, ())
+    assert count_key(config) != count_key(replace(config, data=DataConfig(frames=9)))
+    video = next(path for path in found.paths if path.endswith(".mp4"))
+    ((_, thumbnail),) = decode_pictures([(video, 32, 32)])
+    assert thumbnail.size == (32, 24)
+    assert number_of(thumbnail) == 0
+    assert preview_looks(config, 0, video, 64)[0].image.size == (64, 48)
 
 
 def test_the_balance_is_that_of_the_training(folder):
@@ -282,7 +304,7 @@ def test_a_run_that_is_moved_into_the_data_is_left_out_of_the_card(app, tab, fol
 
 
 def test_a_folder_that_fails_keeps_no_other_from_being_read(app, tab, folder, wait_for, faults, monkeypatch):
-    def fail_at_first(concept, number, is_wanted, outputs):
+    def fail_at_first(concept, number, *others):
         if number == 0:
             raise RuntimeError("broken")
         return find_pictures(concept, number)
@@ -302,7 +324,7 @@ class SlowSearch:
     def __init__(self):
         self.started, self.given_up = [], []
 
-    def __call__(self, concept, number, is_wanted, outputs):
+    def __call__(self, concept, number, is_wanted, *others):
         self.started.append(concept.path)
         if concept.path == "slow":
             wait_until(lambda: not is_wanted())

@@ -33,6 +33,19 @@ def test_a_folder_is_shown_by_the_file_manager(platform, program, started, monke
         desktop.open_folder(tmp_path / "none")
 
 
+def test_a_file_is_opened_by_the_program_that_the_desktop_has_for_it(started, monkeypatch, tmp_path):
+    monkeypatch.setattr(desktop.sys, "platform", "linux")
+    installed(monkeypatch, "xdg-open")
+    with pytest.raises(UserError, match="is gone"):
+        desktop.open_file(tmp_path / "a.mp4")
+    (tmp_path / "a.mp4").touch()
+    desktop.open_file(tmp_path / "a.mp4")
+    assert started == [["xdg-open", str(tmp_path / "a.mp4")]]
+    installed(monkeypatch)
+    with pytest.raises(UserError, match="the file can't be opened"):
+        desktop.open_file(tmp_path / "a.mp4")
+
+
 def test_a_notification_is_shown_where_there_is_a_program_for_it(started, monkeypatch):
     monkeypatch.setattr(desktop.sys, "platform", "linux")
     installed(monkeypatch)

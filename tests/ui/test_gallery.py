@@ -117,6 +117,21 @@ def test_choosing_a_picture_compares_it_with_the_first_of_its_row(app, gallery, 
     assert (gallery._before.get(), gallery._after.get()) == ("0", "200")
 
 
+def test_the_video_of_a_sample_is_played_by_the_desktop(app, gallery, tmp_path, monkeypatch):
+    played = []
+    monkeypatch.setattr("modules.ui.widgets.Gallery.open_file", played.append)
+    samples = make_samples(tmp_path, [0, 100])
+    show(app, gallery, samples)
+    newest = next(one.path for one in samples if one.step == 100)
+    Path(newest).with_suffix(".mp4").touch()
+    for step, state in ((100, "normal"), (0, "disabled")):
+        row = next(row for row, at in gallery.table.paths if gallery.table.paths[row, at] == str(newest))
+        gallery.compare(row, 0, step)
+        assert gallery._play.cget("state") == state
+        gallery._play.invoke()
+    assert played == [Path(newest).with_suffix(".mp4")]
+
+
 def test_another_step_can_be_compared(app, gallery, tmp_path, wait_for):
     show(app, gallery, make_samples(tmp_path, [0, 100, 200]))
     gallery.grid_view.choose(2)

@@ -46,7 +46,7 @@ class ConceptCard:
         """The content of the folder, in words."""
         if self.found is None:
             return "Looking at the images …"
-        parts = [counted(len(self.found.paths), "image")]
+        parts = [self.found.content]
         if self.found.num_without_caption:
             parts.append(f"{self.found.num_without_caption:,} without a caption")
         if self.found.num_unreadable:

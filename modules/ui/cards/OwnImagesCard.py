@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.clips import clip_rule
 from modules.config.counted import counted
 from modules.data.folder_walk import Outputs
 from modules.ui.cards.Card import Card
@@ -26,6 +27,7 @@ from modules.ui.widgets.form import SettingsForm
 from modules.ui.widgets.StartButton import StartButton
 
 if TYPE_CHECKING:
+    from modules.config.clips import ClipRule
     from modules.config.ConceptConfig import ConceptConfig
     from modules.ui.App import App
     from modules.ui.models.concept_preview import ConceptPictures
@@ -115,7 +117,8 @@ class OwnImagesCard(Card):
         settings = self.app.settings
         concepts = [] if self.quick.has_demo_images else settings.get("concepts")
         path = concepts[0].path if len(concepts) == 1 else ""
-        key = scan_key(concepts[0], self._outputs()) if path else None
+        rule = clip_rule(settings.in_effect)
+        key = scan_key(concepts[0], self._outputs(), rule) if path else None
         if self._reading is not None and self._reading[0] != key:
             self._give_up_reading()
         text, colour = path, Theme.text
@@ -183,7 +186,7 @@ class OwnImagesCard(Card):
         """Read the folder in a thread, once nothing has changed for a while."""
         given_up = threading.Event()
         self._reading = key, given_up
-        outputs = self._outputs()
+        outputs, rule = self._outputs(), clip_rule(self.app.settings.in_effect)
 
         def take(found: ConceptPictures) -> None:
             if not given_up.is_set() and self.winfo_exists():
@@ -192,7 +195,7 @@ class OwnImagesCard(Card):
 
         def start() -> None:
             self._read_job = None
-            self.app.in_background(lambda: read_folder(concept, given_up, outputs), take)
+            self.app.in_background(lambda: read_folder(concept, given_up, outputs, rule), take)
 
         self._read_job = self.app.after(READ_MS, start)
 
@@ -316,11 +319,13 @@ class OwnImagesCard(Card):
         self._rows.grid_columnconfigure(1, minsize=self.app.theme.scaled(LABEL_WIDTH + 8))
 
 
-def read_folder(concept: ConceptConfig, given_up: threading.Event, outputs: Outputs) -> ConceptPictures:
+def read_folder(
+    concept: ConceptConfig, given_up: threading.Event, outputs: Outputs, rule: ClipRule | None
+) -> ConceptPictures:
     """The content of a folder. Call it in a thread: it also imports NumPy, which takes a while."""
     from modules.ui.models.concept_preview import find_pictures
 
-    return find_pictures(concept, 0, lambda: not given_up.is_set(), outputs)
+    return find_pictures(concept, 0, lambda: not given_up.is_set(), outputs, rule)
 
 
 def describe_images(found: ConceptPictures) -> tuple[str, tuple[str, str]]:
@@ -329,7 +334,7 @@ def describe_images(found: ConceptPictures) -> tuple[str, tuple[str, str]]:
         return found.error, Theme.error
     if not found.paths:
         return "No image in this folder: choose another.", Theme.error
-    parts = [f"{counted(len(found.paths), 'image')}, {found.smallest_side:,} px and larger"]
+    parts = [f"{found.content}, {found.smallest_side:,} px and larger"]
     if found.num_without_caption:
         parts.append(f"{found.num_without_caption:,} without a caption")
     if found.num_unreadable:

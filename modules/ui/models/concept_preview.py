@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from modules.config.clips import clip_rule
+from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.methods import facts_of
 from modules.data.Augmentation import NO_AUGMENTATION, draw_augmentation
@@ -19,15 +21,18 @@ from modules.data.buckets import assign_buckets
 from modules.data.caption_tables import read_table
 from modules.data.captions import read_captions
 from modules.data.CaptionSource import CaptionSource
+from modules.data.clips import with_clips
 from modules.data.concepts import Dataset, scan
 from modules.data.folder_walk import NO_OUTPUTS, Outputs
 from modules.data.image_views import resolutions_of
 from modules.data.images import adjust_colors, fit_image, load_image, read_size
+from modules.data.videos import is_video, read_frames
 from modules.ui.models.decoding import fit_inside
 
 if TYPE_CHECKING:
     from PIL import Image
 
+    from modules.config.clips import ClipRule
     from modules.config.ConceptConfig import ConceptConfig
     from modules.config.TrainConfig import TrainConfig
 
@@ -39,17 +44,31 @@ MAX_SHOWN = 12  # augmentations or captions of one image
 class ConceptPictures:
     """The content of a concept's folder.
 
-    paths: of the readable images, sorted by name. num_unreadable, num_without_caption: counts. num_of_runs: number of
-    images written by runs, which are left out. smallest_side: of all images, in pixels; 0 without images.
+    paths: of the readable images and videos, sorted by name. num_videos: how many of them are videos. num_samples:
+    images and clips. num_unreadable, num_without_caption: counts. num_of_runs: number of images written by runs, which
+    are left out. smallest_side: of all images, in pixels; 0 without images.
     error: a sentence on why there is nothing; empty if all is well.
     """
 
     paths: tuple[str, ...] = ()
+    num_videos: int = 0
+    num_samples: int = 0
     num_unreadable: int = 0
     num_without_caption: int = 0
     num_of_runs: int = 0
     smallest_side: int = 0
     error: str = ""
+
+    @property
+    def content(self) -> str:
+        """The images and videos, in words."""
+        images = counted(len(self.paths) - self.num_videos, "image")
+        if not self.num_videos:
+            return images
+        videos, num_clips = counted(self.num_videos, "video"), self.num_samples - len(self.paths) + self.num_videos
+        if num_clips != self.num_videos:
+            videos += f" ({counted(num_clips, 'clip')})"
+        return videos if self.num_videos == len(self.paths) else f"{images}, {videos}"
 
 
 def find_pictures(
@@ -57,21 +76,24 @@ def find_pictures(
     number: int,
     is_wanted: Callable[[], bool] = lambda: True,
     outputs: Outputs = NO_OUTPUTS,
+    rule: ClipRule | None = None,
 ) -> ConceptPictures:
-    """The images of one concept, enabled or not. Reads every header, so don't call it in the Tk thread.
+    """The images and videos of one concept, enabled or not. Reads every header, so don't call it in the Tk thread.
 
     number: N in "concepts.N", for the message in `error`. is_wanted, outputs: as for `scan`; the result is meaningless
-    once it is not wanted.
+    once it is not wanted. rule: how videos become clips; None: they are left out.
     """
     # The others are placeholders, so that messages have the right number; being disabled, they are not scanned.
     others = [replace(concept, enabled=False)] * number
     try:
-        dataset = scan([*others, replace(concept, enabled=True)], NUM_READERS, is_wanted, outputs)
+        dataset = scan([*others, replace(concept, enabled=True)], NUM_READERS, is_wanted, outputs, rule is not None)
     except UserError as error:
         return ConceptPictures(error=str(error))
     num_of_runs = sum(dataset.run_images.values())
     return ConceptPictures(
         tuple(dataset.paths),
+        len(dataset.videos),
+        len(with_clips(dataset, rule)),
         len(dataset.unreadable),
         dataset.missing_captions,
         num_of_runs,
@@ -82,8 +104,8 @@ def find_pictures(
 def samples_per_epoch(concepts: Sequence[ConceptConfig], num_images: Sequence[int]) -> list[float]:
     """The number of samples per epoch of each concept, with repeats, shares and regularization as in the training.
 
-    num_images: of each concept; those of disabled ones don't count. The validation split by data.validation_share is
-    not subtracted.
+    num_images: of each concept, with clips; those of disabled ones don't count. The validation split by
+    data.validation_share is not subtracted.
     """
     counts = [number if concept.enabled else 0 for concept, number in zip(concepts, num_images, strict=True)]
     index = np.repeat(np.arange(len(concepts), dtype=np.int32), counts)
@@ -109,12 +131,16 @@ class PreviewLook:
 def preview_looks(config: TrainConfig, number: int, path: str, side: int) -> list[PreviewLook]:
     """The image at `path` with each augmentation that concept `number` trains, the original first.
 
-    side: maximum side of a preview, in pixels.
+    Of a video it is the first frame. side: maximum side of a preview, in pixels.
     Raises ImageError if the image can't be read.
     """
     concept = config.concepts[number]
-    width, height = _trained_size(config, concept, read_size(path))
-    picture = load_image(path, at_least=(width, height))
+    if is_video(path) and clip_rule(config):
+        picture = next(read_frames(path, [0.0]))
+        width, height = _trained_size(config, concept, picture.size)
+    else:
+        width, height = _trained_size(config, concept, read_size(path))
+        picture = load_image(path, at_least=(width, height))
     augmentation = concept.augmentation
     looks = [("as it is", NO_AUGMENTATION)]
     if augmentation.is_on and not concept.validation:

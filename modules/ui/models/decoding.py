@@ -1,4 +1,4 @@
-"""Decode images at the size in which the window shows them. Pillow only; for use in threads."""
+"""Decode images at the size in which the window shows them, of videos the first frame; for use in threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from PIL import Image
 
 from modules.data.errors import ImageError
-from modules.data.images import load_image
+from modules.data.videos import load_still
 
 # path, and the maximum width and height of the image in pixels
 PictureKey = tuple[str, int, int]
@@ -24,7 +24,7 @@ def decode_pictures(keys: Sequence[PictureKey]) -> list[tuple[PictureKey, Image.
     decoded: list[tuple[PictureKey, Image.Image | str]] = []
     for key in keys[:MAX_BATCH]:
         try:
-            decoded.append((key, fit_inside(load_image(key[0], at_least=key[1:]), *key[1:])))
+            decoded.append((key, fit_inside(load_still(key[0], at_least=key[1:]), *key[1:])))
         except ImageError as error:
             decoded.append((key, error.reason))
         if time.monotonic() > end:

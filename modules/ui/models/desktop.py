@@ -18,12 +18,25 @@ def open_folder(path: str | os.PathLike) -> None:
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"{path} is gone: connect its disk again.")
+    _open(path, "the folder can't be shown")
+
+
+def open_file(path: str | os.PathLike) -> None:
+    """Open a file with the program that the desktop has for it. Raises UserError if it is gone or there is none."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path} is gone: connect its disk again.")
+    _open(path, "the file can't be opened")
+
+
+def _open(path: Path, problem: str) -> None:
+    """Open a file or folder with the desktop. problem: what is impossible without it, for the message."""
     if sys.platform == "win32":
         os.startfile(path)
         return
     program = "open" if sys.platform == "darwin" else "xdg-open"
     if shutil.which(program) is None:
-        raise UserError(f"{program} is not installed, so the folder can't be shown: open {path} yourself.")
+        raise UserError(f"{program} is not installed, so {problem}: open {path} yourself.")
     _start([program, str(path)])
 
 

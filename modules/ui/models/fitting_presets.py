@@ -43,11 +43,14 @@ def fitting_presets(family: str, method: str) -> tuple[PresetChoice, ...]:
 
 
 def suggested_preset(choices: Sequence[PresetChoice], gpus: Sequence[Gpu]) -> PresetChoice | None:
-    """The preset with the most memory that every GPU has, else the one with the least; None without choices."""
+    """The preset with the most memory that every GPU has, else the one with the least; None without choices.
+
+    Of several presets for the same memory, such as one for images and one for videos, it is the first by name.
+    """
     sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes]
     memory = fitting_memory(min(sizes)) if sizes else None
     fitting = [choice for choice in choices if memory is not None and choice.memory <= memory]
-    return fitting[-1] if fitting else next(iter(choices), None)
+    return max(fitting, key=lambda choice: choice.memory) if fitting else next(iter(choices), None)
 
 
 def choice_of(choices: Sequence[PresetChoice], name: str) -> PresetChoice | None:

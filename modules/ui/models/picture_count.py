@@ -9,20 +9,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from modules.config.clips import clip_rule
 from modules.config.errors import UserError
 from modules.data.folder_walk import Outputs
 
 if TYPE_CHECKING:
+    from modules.config.clips import ClipRule
     from modules.config.ConceptConfig import ConceptConfig
     from modules.config.TrainConfig import TrainConfig
 
 
 def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> tuple[int | None, tuple[str, ...]]:
-    """The samples of an epoch, including repeats, and nothing. If the images can't be used, None and why not, a
+    """The samples of an epoch, with clips and repeats, and nothing. If the images can't be used, None and why not, a
     sentence for each concept that starts with the setting. Reads the headers of all images, so call it in a thread.
 
     is_wanted: as for `scan`.
     """
+    from modules.data.clips import with_clips
     from modules.data.concepts import scan
     from modules.data.epoch_plan import count_samples
     from modules.data.holdout import hold_out
@@ -31,8 +34,9 @@ def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> tuple[
     if not any(concept.enabled for concept in config.concepts):  # a problem of the settings alone
         return None, ()
     try:
-        dataset = scan(config.concepts, NUM_READERS, is_wanted, Outputs.of(config))
-        dataset = hold_out(dataset, config.data.validation_share)
+        rule = clip_rule(config)
+        dataset = scan(config.concepts, NUM_READERS, is_wanted, Outputs.of(config), rule is not None)
+        dataset = hold_out(with_clips(dataset, rule), config.data.validation_share)
     except UserError as error:
         errors = tuple(_errors_of_concepts(config, is_wanted))
         has_all_paths = all(concept.path.strip() for concept in config.concepts if concept.enabled)
@@ -50,23 +54,24 @@ def _errors_of_concepts(config: TrainConfig, is_wanted: Callable[[], bool]) -> I
             # those before it are placeholders, so that the message has the right number
             alone = [*(replace(other, enabled=False) for other in config.concepts[:number]), concept]
             try:
-                scan(alone, NUM_READERS, is_wanted, Outputs.of(config))
+                scan(alone, NUM_READERS, is_wanted, Outputs.of(config), clip_rule(config) is not None)
             except UserError as error:
                 yield str(error).partition("\n")[0]
 
 
 def count_key(config: TrainConfig) -> tuple:
     """Everything that `count_pictures` depends on, except the files: an equal key means the same number."""
-    outputs = Outputs.of(config)
-    return config.data.validation_share, *(_concept_key(concept, outputs) for concept in config.concepts)
+    outputs, rule = Outputs.of(config), clip_rule(config)
+    return config.data.validation_share, *(_concept_key(concept, outputs, rule) for concept in config.concepts)
 
 
-def scan_key(concept: ConceptConfig, outputs: Outputs) -> tuple:
-    """Everything that the images found in a concept's folder depend on, whether it is enabled or not.
+def scan_key(concept: ConceptConfig, outputs: Outputs, rule: ClipRule | None = None) -> tuple:
+    """Everything that the images and clips found in a concept's folder depend on, whether it is enabled or not.
 
-    outputs: of the next run, which matter if they are inside the folder.
+    outputs: of the next run, which matter if they are inside the folder. rule: how videos become clips.
     """
     return (
+        rule,
         outputs.inside(concept.path),
         concept.path,
         concept.include_subfolders,
@@ -80,7 +85,7 @@ def scan_key(concept: ConceptConfig, outputs: Outputs) -> tuple:
     )
 
 
-def _concept_key(concept: ConceptConfig, outputs: Outputs) -> tuple:
+def _concept_key(concept: ConceptConfig, outputs: Outputs, rule: ClipRule | None) -> tuple:
     if not concept.enabled:
         return ()
-    return scan_key(concept, outputs), concept.repeats, concept.share, concept.regularisation, concept.validation
+    return scan_key(concept, outputs, rule), concept.repeats, concept.share, concept.regularisation, concept.validation

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.clips import ClipRule, clip_rule
 from modules.config.counted import counted
 from modules.config.describe import part_paths, settings_by_path
 from modules.config.labels import label_of
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 CARDS = (
     CardSpec(
         "Size and shape",
-        ("data.resolution", "data.resolutions", "data.bucketing", "data.bucket_step", "data.max_aspect",
-            "data.no_upscale"),
+        ("data.resolution", "data.resolutions", "data.frames", "data.clips", "data.fps", "data.bucketing",
+            "data.bucket_step", "data.max_aspect", "data.no_upscale"),
     ),
     CardSpec("Captions", ("data.caption_dropout", "data.caption_variants")),
     CardSpec("Cached augmentations", ("data.augmentation_variants",)),
@@ -42,6 +43,7 @@ CARDS = (
     CardSpec("Loading", ("data.prefetch_steps",)),
 )  # fmt: skip
 OUTPUTS = ("workspace_dir", "cache_dir")  # the settings that Outputs depends on
+CLIPS = {"family", "method", "data.frames", "data.fps", "data.clips"}  # the same for clip_rule
 TYPED = re.compile(rf"concepts\.\d+\.path|{'|'.join(OUTPUTS)}")  # settings whose values are paths
 READ_MS = 150  # after which the tab is laid out; while threads read, each call of Tk may wait a millisecond
 
@@ -145,9 +147,9 @@ class DatasetTab(ctk.CTkFrame):
 
     def show_concepts(self) -> None:
         """Update the cards from the settings, and read folders that are not known yet."""
-        concepts, outputs = self.app.settings.get("concepts"), self._outputs()
-        found = [self._found.get(scan_key(concept, outputs)) for concept in concepts]
-        samples = samples_per_epoch(concepts, [len(one.paths) if one else 0 for one in found])
+        concepts, outputs, rule = self.app.settings.get("concepts"), self._outputs(), self._rule()
+        found = [self._found.get(scan_key(concept, outputs, rule)) for concept in concepts]
+        samples = samples_per_epoch(concepts, [one.num_samples if one else 0 for one in found])
         total = sum(samples)
         self.cards.show(
             [
@@ -178,7 +180,8 @@ class DatasetTab(ctk.CTkFrame):
         """Read one folder after the other; cancel one that no concept uses any more."""
         self._read_in(None)
         concepts, outputs = copy.deepcopy(self.app.settings.get("concepts")), self._outputs()
-        keys = [scan_key(concept, outputs) for concept in concepts]
+        rule = self._rule()
+        keys = [scan_key(concept, outputs, rule) for concept in concepts]
         if self._reading is not None and self._reading[0] not in keys:
             self._give_up_reading()
         todo = [number for number, key in enumerate(keys) if key not in self._found]
@@ -204,11 +207,14 @@ class DatasetTab(ctk.CTkFrame):
             raise error
 
         self.app.in_background(
-            lambda: find_pictures(concept, number, lambda: not given_up.is_set(), outputs), take, fail
+            lambda: find_pictures(concept, number, lambda: not given_up.is_set(), outputs, rule), take, fail
         )
 
     def _outputs(self) -> Outputs:
         return Outputs(*map(self.app.settings.get, OUTPUTS))
+
+    def _rule(self) -> ClipRule | None:
+        return clip_rule(self.app.settings.in_effect)
 
     def _give_up_reading(self) -> None:
         if self._reading is not None:
@@ -224,7 +230,7 @@ class DatasetTab(ctk.CTkFrame):
     def _on_settings(self, paths: set[str] | None) -> None:
         if not self._is_built:
             return
-        if not paths or any(path.partition(".")[0] in ("concepts", *OUTPUTS) for path in paths):
+        if not paths or CLIPS & paths or any(path.partition(".")[0] in ("concepts", *OUTPUTS) for path in paths):
             self.show_concepts()
         if paths and "concepts" not in paths and any(TYPED.fullmatch(path) for path in paths):
             self._read_in(TYPING_MS)

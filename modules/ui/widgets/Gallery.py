@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -12,6 +13,7 @@ from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.visible_text import visible_line
 from modules.data.images import load_image
+from modules.ui.models.desktop import open_file
 from modules.ui.models.SampleTable import SampleRow, SampleTable, arrange_samples
 from modules.ui.widgets.BeforeAfter import BeforeAfter
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to
@@ -40,6 +42,7 @@ class Gallery(ctk.CTkFrame):
         self._known: tuple | None = None
         self._row: SampleRow | None = None  # being compared
         self._compared: tuple[str, str] | None = None  # the images requested last
+        self._video: Path | None = None  # of the later one of them
         self.grid_columnconfigure(0, weight=3, uniform="gallery")
         self.grid_columnconfigure(1, weight=2, uniform="gallery")
         self.grid_rowconfigure(1, weight=1)
@@ -65,7 +68,8 @@ class Gallery(ctk.CTkFrame):
         self._count.configure(text=count if samples else "")
         if is_other_run:
             self.title.configure(text=f"Gallery of {folder.name}" if folder else "Gallery")
-            self._row = self._compared = None
+            self._row = self._compared = self._video = None
+            self._play.configure(state="disabled")
             for menu in (self._before, self._after):
                 menu.configure(values=[""])
                 menu.set("")
@@ -81,6 +85,9 @@ class Gallery(ctk.CTkFrame):
         self._before.set(f"{before:,}")
         self._after.set(f"{after:,}")
         self._prompt.configure(text=f"{row.title[:MAX_TITLE]}  {row.seed_text}")
+        video = Path(self.table.paths[row, after]).with_suffix(".mp4")
+        self._video = video if video.is_file() else None
+        self._play.configure(state="normal" if self._video else "disabled")
         self._compared = paths = self.table.paths[row, before], self.table.paths[row, after]
         titles = f"step {before:,}", f"step {after:,}"
 
@@ -89,6 +96,14 @@ class Gallery(ctk.CTkFrame):
                 self._comparison.show(*pictures, titles)
 
         self.app.in_background(lambda: _load_both(paths), show, lambda error: self._tell_failure(paths, error))
+
+    def play(self) -> None:
+        """Show the video of the later one of the compared samples in the desktop's player."""
+        if self._video is not None:
+            try:
+                open_file(self._video)
+            except UserError as error:
+                self._comparison.show_message(str(error))
 
     def _compare_cell(self, number: int) -> None:
         row, column = divmod(number, len(self.table.steps))
@@ -156,7 +171,8 @@ class Gallery(ctk.CTkFrame):
             menus[-1].grid(row=0, column=1)
             pairs.append(pair)
             yield
-        lay_in_rows(bar, pairs, theme)
+        self._play = ctk.CTkButton(bar, text="Play", width=64, state="disabled", font=theme.font(), command=self.play)
+        lay_in_rows(bar, [*pairs, self._play], theme)
         self._before, self._after = menus
         self._prompt = ctk.CTkLabel(side, text="", anchor="w", justify="left", text_color=theme.muted)
         self._prompt.grid(row=1, column=0, sticky="ew", padx=6, pady=4)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 from PIL import ImageTk
 
-from modules.config.counted import counted
+from modules.config.clips import clip_rule
 from modules.config.describe import part_paths
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
@@ -33,6 +33,7 @@ from modules.ui.widgets.Textbox import Textbox
 from modules.ui.widgets.Thumbnails import Thumbnails
 
 if TYPE_CHECKING:
+    from modules.config.clips import ClipRule
     from modules.config.ConceptConfig import ConceptConfig
     from modules.ui.App import App
 
@@ -125,21 +126,22 @@ class ConceptWindow(ctk.CTkToplevel):
         concept, outputs = config.concepts[number], Outputs.of(config)
         name = concept.name or os.path.basename(os.path.normpath(concept.path)) or "new"
         self.title(visible_line(f"Concept: {name}"))
-        if scan_key(concept, outputs) != self._scan_key:
+        rule = clip_rule(config)
+        if scan_key(concept, outputs, rule) != self._scan_key:
             delay = 0 if self._scan_key is None else TYPING_MS
             self._cancel_scan()
-            self._scan_key = scan_key(concept, outputs)
+            self._scan_key = scan_key(concept, outputs, rule)
             self._state.configure(text="Looking at the images …")
-            self._scan_job = self.after(delay, lambda: self._scan(concept, number, outputs))
+            self._scan_job = self.after(delay, lambda: self._scan(concept, number, outputs, rule))
         self._cancel_preview()
         self._preview_job = self.after(PREVIEW_DELAY_MS, self._make_preview)
 
-    def _scan(self, concept: ConceptConfig, number: int, outputs: Outputs) -> None:
+    def _scan(self, concept: ConceptConfig, number: int, outputs: Outputs, rule: ClipRule | None) -> None:
         """Search for images in a thread."""
         self._scan_job = None
         given_up = self._given_up = threading.Event()
         self.app.in_background(
-            lambda: find_pictures(concept, number, lambda: not given_up.is_set(), outputs),
+            lambda: find_pictures(concept, number, lambda: not given_up.is_set(), outputs, rule),
             lambda found: None if given_up.is_set() else self._take_pictures(found),
         )
 
@@ -150,7 +152,7 @@ class ConceptWindow(ctk.CTkToplevel):
             self._scan_job = None
 
     def _take_pictures(self, found: ConceptPictures) -> None:
-        text = found.error or f"{counted(len(found.paths), 'image')}, {found.num_without_caption:,} without a caption"
+        text = found.error or f"{found.content}, {found.num_without_caption:,} without a caption"
         text += f", {found.num_of_runs:,} written by runs left out" if found.num_of_runs else ""
         self._state.configure(text=text, text_color=self.app.theme.error if found.error else self.app.theme.muted)
         self.thumbnails.show(found.paths)

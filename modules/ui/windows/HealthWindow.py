@@ -11,6 +11,7 @@ import customtkinter as ctk
 from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.data.images import EXTENSIONS
+from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 from modules.ui.keyboard import pressed_once
 from modules.ui.models.DataCheck import DataCheck, DataFinding, DataReport
 from modules.ui.models.typed_text import WRONG_SETTING
@@ -116,7 +117,8 @@ class HealthWindow(ctk.CTkToplevel):
     def _show_finding(self, finding: DataFinding) -> None:
         """Show a finding's full text, and its images below."""
         self._detail.configure(text=finding.message)
-        self.thumbnails.show([path for path in finding.paths if os.path.splitext(path)[1].lower() in EXTENSIONS])
+        shown = EXTENSIONS | VIDEO_EXTENSIONS
+        self.thumbnails.show([path for path in finding.paths if os.path.splitext(path)[1].lower() in shown])
 
     # --- widgets -----------------------------------------------------------------------------------------------------
 
