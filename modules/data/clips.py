@@ -76,10 +76,12 @@ def load_clip(path: str, clip: Clip, shape: tuple[int, int], augmentation: Augme
 
 def describe_clips(dataset: Dataset) -> str | None:
     """How many clips there are of how many videos; None without videos."""
-    if dataset.clips is None or not dataset.videos:
-        return None
-    count = sum(dataset.clips[sample] is not None for sample in dataset.images_of(range(len(dataset))))
-    return f"{count} of {counted(len(dataset.videos), 'video')}"
+    return f"{num_clips(dataset)} of {counted(len(dataset.videos), 'video')}" if dataset.videos else None
+
+
+def num_clips(dataset: Dataset) -> int:
+    """The number of clips, each counted once however many views it has."""
+    return sum(dataset.clip_of(sample) is not None for sample in dataset.images_of(range(len(dataset))))
 
 
 def _clips_of(info: VideoInfo, rule: ClipRule) -> Iterator[Clip]:

@@ -17,7 +17,7 @@ from modules.config.validation import check_batch, check_settings
 from modules.config.visible_text import visible_line
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
-from modules.data.clips import describe_clips
+from modules.data.clips import describe_clips, num_clips
 from modules.data.concepts import captions
 from modules.data.epoch_plan import count_samples, count_steps, few_samples_warning
 from modules.data.holdout import no_validation_warning
@@ -72,7 +72,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
 
 def _image_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]]:
     missing = f", {dataset.missing_captions} without a caption" if dataset.missing_captions else ""
-    yield "Images", f"{dataset.num_images}{missing}"
+    yield "Images", f"{dataset.num_images - num_clips(dataset)}{missing}"
     if dataset.views is not None:
         yield "Variants", f"{len(dataset)} (resolutions and augmented variants of the images)"
     if dataset.held_out is not None:

@@ -18,6 +18,7 @@ from modules.data.concepts import captions
 from modules.data.errors import DataError
 from modules.data.health import check_health
 from modules.data.prepare import prepare_data
+from modules.data.run_summary import summarize
 from modules.data.RunPlan import samples_digest
 from modules.families.registry import FAMILIES
 from tests.support.videos import LEVELS, write_video
@@ -120,3 +121,12 @@ def test_a_number_of_frames_that_the_vae_would_cut_is_refused_with_a_remedy():
     assert problem.blocking
     assert with_remedy(config, problem.remedy).data.frames == 17
     assert not [one for one in find_problems(replace(config, family="sd15")) if one.path == "data.frames"]
+
+
+def test_the_summary_of_a_run_counts_images_videos_and_clips(videos, tiny_model):
+    config = config_of(videos, clips="chunks")
+    config.model.base = str(tiny_model("wan21"))
+    lines = dict(line.split(":", 1) for line in summarize(config).splitlines())
+    assert lines["Images"].split() == ["1"]
+    assert lines["Clips"].strip() == "5 of 2 videos"
+    assert "x9: 4" in lines["Buckets"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.clips import sample_frames
 from modules.config.image_sizes import sample_size
 from modules.ui.widgets.fitting import fit_columns, lay_in_rows
 from modules.ui.widgets.ProblemNote import ProblemNote
@@ -18,9 +19,11 @@ from modules.ui.widgets.scrolling import bring_into_sight, make_scrollbar
 
 if TYPE_CHECKING:
     from modules.config.SampleConfig import SampleConfig
+    from modules.config.TrainConfig import TrainConfig
     from modules.ui.App import App
 
 PATH = "sampling.samples"
+SIZES = {"data.resolution", "data.frames", "family"}  # what sizes that samples don't have follow
 COLUMNS = {"on": ("", 32), "prompt": ("Prompt", 120), "seed": ("Seed", 56), "size": ("Size", 86), "count": ("No.", 44)}
 NUM_ROWS = 8
 
@@ -71,7 +74,7 @@ class PromptList(ctk.CTkFrame):
         captions = itertools.count(1)
         for number, sample in enumerate(samples):
             tags = () if sample.enabled else ("off",)
-            values = _row_of(sample, self.app.settings.in_effect.data.resolution, captions)
+            values = _row_of(sample, self.app.settings.in_effect, captions)
             if self.tree.exists(str(number)):
                 self.tree.item(str(number), values=values, tags=tags)
             else:
@@ -151,7 +154,7 @@ class PromptList(ctk.CTkFrame):
         self.tree.tag_configure("off", foreground=theme.now(theme.muted))
 
     def _on_settings(self, paths: set[str]) -> None:
-        if not paths or "data.resolution" in paths or any(path.startswith(PATH) for path in paths):
+        if not paths or SIZES & paths or any(path.startswith(PATH) for path in paths):
             self.refresh()
 
     def _on_select(self, event: tk.Event) -> None:
@@ -174,10 +177,11 @@ class PromptList(ctk.CTkFrame):
         super().destroy()
 
 
-def _row_of(sample: SampleConfig, resolution: int, captions: Iterator[int]) -> tuple[str, ...]:
-    """resolution: data.resolution. captions: numbers of the captions that enabled samples without a prompt take, as
-    trainer/sampling.py does."""
+def _row_of(sample: SampleConfig, config: TrainConfig, captions: Iterator[int]) -> tuple[str, ...]:
+    """captions: numbers of the captions that enabled samples without a prompt take, as trainer/sampling.py does."""
     enabled, prompt = "✓" if sample.enabled else "", " ".join(sample.prompt.split())
     if not prompt:
         prompt = f"(caption {next(captions)} of the dataset)" if sample.enabled else "(a caption of the dataset)"
-    return enabled, prompt, str(sample.seed), " x ".join(map(str, sample_size(sample, resolution))), str(sample.count)
+    frames = sample_frames(sample, config)
+    size = *sample_size(sample, config.data.resolution), *([frames] if frames > 1 else [])
+    return enabled, prompt, str(sample.seed), " x ".join(map(str, size)), str(sample.count)
