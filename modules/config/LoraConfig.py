@@ -63,6 +63,28 @@ class LoraConfig:
         visible_when={".adapter": ["lokr"]},
         importance="advanced",
     )
+    plus_ratio: Float = setting(
+        1.0,
+        label="LoRA+ ratio",
+        also_called="loraplus_lr_ratio, loraplus_unet_lr_ratio, loraplus_text_encoder_lr_ratio, lora+",
+        help="The learning rate of the second matrix (B) of each adapter is this many times that of the first (A). 16 "
+        "is usual, with a lower learning rate; 1 trains both alike.",
+        group="method",
+        ge=1,
+        visible_when=PLAIN,
+        importance="advanced",
+    )
+    max_norm: Float | None = setting(
+        None,
+        label="Max norm",
+        also_called="scale_weight_norms, max_norm_value",
+        help="After each step, the adapter of a layer is scaled down if the norm of its change of the weight is larger "
+        "than this, against overtraining. 1 is usual. Empty: no limit.",
+        group="method",
+        gt=0,
+        importance="advanced",
+        empty_means="no limit",
+    )
     targets: Literal["attention", "attention_mlp", "linear", "linear_conv"] = setting(
         "attention",
         label="Target modules",
@@ -77,6 +99,30 @@ class LoraConfig:
             "linear_conv": "All linear layers and convolutions",
         },
         importance="advanced",
+    )
+    conv_rank: Int | None = setting(
+        None,
+        label="Convolution rank",
+        also_called="conv_dim, locon",
+        help="Rank of the adapters of convolutions larger than 1 x 1. Less than for the other layers is usual, because "
+        "convolutions have more weights. Empty: the same rank.",
+        group="method",
+        ge=1,
+        importance="advanced",
+        empty_means="same as rank",
+        visible_when={".targets": ["linear_conv"]},
+    )
+    conv_alpha: Float | None = setting(
+        None,
+        label="Convolution alpha",
+        also_called="conv_alpha, locon",
+        help="Alpha of the adapters of convolutions larger than 1 x 1; their output is multiplied by it, divided by "
+        "their rank. Empty: the same alpha.",
+        group="method",
+        gt=0,
+        importance="advanced",
+        empty_means="same as alpha",
+        visible_when={".targets": ["linear_conv"]},
     )
     dora: bool = setting(
         False,

@@ -249,13 +249,33 @@ def _check_quantization(config: TrainConfig) -> Iterator[Problem]:
 
 
 def _check_adapter(config: TrainConfig) -> Iterator[Problem]:
-    """What only a plain LoRA can be combined with."""
+    """Which adapters and optimizers the settings of adapters can be combined with."""
     lora = config.lora
-    if not facts_of(config).trains_adapters or not lora.composes_weights:
+    if not facts_of(config).trains_adapters:
         return
+    optimizer = OPTIMIZERS[config.optimizer.name]
+    if lora.plus_ratio != 1 and optimizer.finds_own_step:
+        message = (
+            f"lora.plus_ratio {lora.plus_ratio:g} with optimizer.name {optimizer.name}: it finds one step size for all "
+            "weights; set it to 1, or use another optimizer."
+        )
+        yield Problem("lora.plus_ratio", message, remedy=set_to("lora.plus_ratio", 1.0, "1"))
+    if lora.max_norm is not None and optimizer.averages_weights:
+        message = (
+            f"lora.max_norm {lora.max_norm:g} with optimizer.name {optimizer.name}: it would not limit the averaged "
+            "weights; leave it empty, or use another optimizer."
+        )
+        yield Problem("lora.max_norm", message, remedy=Remedy("Leave empty", {"lora.max_norm": None}))
+    if lora.composes_weights:
+        yield from _check_composed(config)
+
+
+def _check_composed(config: TrainConfig) -> Iterator[Problem]:
+    """What LoHa and LoKr can't be combined with."""
+    lora = config.lora
     on = f"with lora.adapter {lora.adapter}"
-    for name, off in (("dora", False), ("rslora", False), ("dropout", 0.0)):
-        if value := getattr(lora, name):
+    for name, off in (("dora", False), ("rslora", False), ("dropout", 0.0), ("plus_ratio", 1.0)):
+        if (value := getattr(lora, name)) != off:
             message = f"lora.{name} {show_value(value)} {on}: only lora has it; set it to {show_value(off)}."
             yield Problem(f"lora.{name}", message, remedy=set_to(f"lora.{name}", off))
     if config.model.compile != "off":
@@ -552,6 +572,9 @@ def sharding_problems(config: TrainConfig) -> Iterator[Problem]:
             path = f"concepts.{number}.reference_folder"
             message = f"{path} {on}: ranks may need different numbers of passes for their references; use ddp."
             yield Problem(path, message, remedy=set_to(sharding, "ddp", "DDP"))
+    if facts.trains_adapters and config.lora.max_norm is not None:
+        message = f"lora.max_norm {config.lora.max_norm:g} {on}: it needs whole weights; leave it empty, or use ddp."
+        yield Problem("lora.max_norm", message, remedy=Remedy("Leave empty", {"lora.max_norm": None}))
     if facts.chooses_parts and config.text_encoder.train:
         message = f"text_encoder.train {on}: only the denoiser can be sharded; switch it off, or use ddp."
         yield Problem("text_encoder.train", message)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from modules.data.Batch import Batch
     from modules.families.Family import Family
     from modules.methods.layers import Preset
+    from modules.methods.max_norm import MaxNorm
     from modules.weights.BaseModel import BaseModel
 
 
@@ -54,6 +55,14 @@ class Method(ABC):
     @abstractmethod
     def loss(self, base: BaseModel, config: TrainConfig) -> Loss:
         """The module whose forward computes the loss, with the trained components as submodules."""
+
+    def rate_factor(self, parameter: str, config: TrainConfig) -> float:
+        """The factor of the learning rate of a trained parameter, from its name in the component."""
+        return 1.0
+
+    def norm_limit(self, base: BaseModel, config: TrainConfig) -> MaxNorm | None:
+        """Scales the trained weights down to a limit after each step; None without a limit."""
+        return None
 
     @abstractmethod
     def check_output(self, base: BaseModel, config: TrainConfig) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -18,12 +18,14 @@ from modules.config.errors import UserError
 from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.methods.layers import check_patterns, matching_layers, preset_layers
 from modules.methods.lora_start import check_composable, read_start
+from modules.methods.max_norm import MaxNorm
 from modules.methods.Method import Method
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
 from modules.weights.lora_files import ADAPTER, LoraFormat, check_lora, save_lora
 from modules.weights.lycoris_files import adapted_layers, file_tensors, peft_config, save_lycoris
 
 if TYPE_CHECKING:
+    from modules.config.LoraConfig import LoraConfig
     from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
@@ -63,6 +65,14 @@ class Lora(Method):
 
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
         return DenoisingLoss(base, list(trained_in(self, base, config)), config)
+
+    def rate_factor(self, parameter: str, config: TrainConfig) -> float:
+        # LoRA+ (Hayou et al. 2024, arXiv 2402.12354)
+        return config.lora.plus_ratio if ".lora_B." in parameter else 1.0
+
+    def norm_limit(self, base: BaseModel, config: TrainConfig) -> MaxNorm | None:
+        limit = config.lora.max_norm
+        return None if limit is None else MaxNorm(self._adapted(base, config).values(), limit)
 
     def check_output(self, base: BaseModel, config: TrainConfig) -> None:
         if not config.lora.composes_weights:
@@ -126,17 +136,18 @@ def _experts(family: Family) -> dict[str, str]:
 
 
 def _add_adapter(family: Family, component: str, module: Model, part: PartConfig, config: TrainConfig) -> None:
-    from peft import LoraConfig
+    import peft
 
     settings = config.lora
     targets = target_modules(family, component, module, settings.targets, part)
     if settings.composes_weights:
         check_composable(module, targets, config)
         own = {} if settings.adapter == "loha" else {"decompose_factor": settings.lokr_factor or -1}
+        own |= _of_convolutions(module, targets, settings)
         module.add_adapter(peft_config(cast("Kind", settings.adapter), targets, settings.rank, settings.alpha, **own))
         return
     module.add_adapter(
-        LoraConfig(
+        peft.LoraConfig(
             r=settings.rank,
             lora_alpha=cast("int", settings.alpha),  # declared so, but any number is fine
             lora_dropout=settings.dropout,
@@ -144,8 +155,17 @@ def _add_adapter(family: Family, component: str, module: Model, part: PartConfig
             init_lora_weights="gaussian",
             use_dora=settings.dora,
             use_rslora=settings.rslora,
+            **_of_convolutions(module, targets, settings),
         )
     )
+
+
+def _of_convolutions(module: nn.Module, targets: Collection[str], settings: LoraConfig) -> dict[str, Any]:
+    """PEFT's patterns of rank and alpha for the convolutions that LoCon's `conv_dim` means: larger than 1 x 1."""
+    layers = [(name, module.get_submodule(name)) for name in targets]
+    large = [name for name, layer in layers if isinstance(layer, nn.Conv2d) and layer.kernel_size != (1, 1)]
+    values = {"rank_pattern": settings.conv_rank, "alpha_pattern": settings.conv_alpha}
+    return {pattern: dict.fromkeys(large, value) for pattern, value in values.items() if value is not None}
 
 
 def _upcast_trained(module: nn.Module) -> None:

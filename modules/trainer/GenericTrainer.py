@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from modules.config.TrainConfig import TrainConfig
+    from modules.methods.max_norm import MaxNorm
 
 EnterVersion = Callable[[], AbstractContextManager[None]]
 
@@ -315,9 +316,17 @@ class GenericTrainer:
         config = self.config
 
         def make_optimizer(_) -> ScheduledOptimizer:
-            groups = param_groups(run.base, run.parts, run.plan.steps_per_epoch, run.total_steps)
+            rate_factor = partial(self.method.rate_factor, config=config)
+            groups = param_groups(run.base, run.parts, run.plan.steps_per_epoch, run.total_steps, rate_factor)
+            limit = self.method.norm_limit(run.base, config)
             return ScheduledOptimizer(
-                config.optimizer, config.schedule, groups, run.total_steps, config.seed, run.learning_rate_factor
+                config.optimizer,
+                config.schedule,
+                groups,
+                run.total_steps,
+                config.seed,
+                run.learning_rate_factor,
+                partial(self._limit_norms, limit) if limit else None,
             )
 
         return TrainingLoop(
@@ -337,6 +346,11 @@ class GenericTrainer:
             self.commands,
             unused_parameters=run.loss.unused_parameters,
         )
+
+    def _limit_norms(self, limit: MaxNorm) -> None:
+        # rank 0's ratios on all ranks: another GPU model may compute norms that differ in the last bit
+        ratios = limit.ratios() * float(self.runtime.is_main)
+        limit.apply(self.runtime.sum(ratios, ratios.new_zeros(()))[0])
 
     def _add_actions(self) -> None:
         sampling, backup, output = self.config.sampling, self.config.backup, self.config.output

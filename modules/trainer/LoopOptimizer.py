@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from modules.trainer.optimizers import (
@@ -67,7 +68,7 @@ class ScheduledOptimizer(LoopOptimizer):
     """The configured optimizer, with its learning-rate schedule, early stop of groups and stochastic rounding.
 
     total_steps: optimizer steps of the whole run. seed: for stochastic rounding. learning_rate_factor: multiplies the
-    learning rate of every group, to scale it with the batch size.
+    learning rate of every group, to scale it with the batch size. after_step: called after each update.
     Raises TrainingError if the optimizer's package is missing.
     """
 
@@ -79,11 +80,13 @@ class ScheduledOptimizer(LoopOptimizer):
         total_steps: int,
         seed: int = 42,
         learning_rate_factor: float = 1.0,
+        after_step: Callable[[], None] | None = None,
     ):
         super().__init__(create_optimizer(config, groups, learning_rate_factor))
         self._schedule = schedule
         self._total_steps = total_steps
         self._seed = seed
+        self._after_step = after_step
         self._rounds = uses_stochastic_rounding(config, groups)
         self._stops = {group.name: group.stops_after for group in groups if group.stops_after is not None}
 
@@ -105,6 +108,8 @@ class ScheduledOptimizer(LoopOptimizer):
             step_with_stochastic_rounding(self.torch, self._seed, step)
         else:
             self.torch.step()
+        if self._after_step:
+            self._after_step()
 
     def _has_stopped(self, group: dict[str, Any], step: int) -> bool:
         last = self._stops.get(group["name"])

@@ -29,6 +29,7 @@ class ParamGroup:
     """Parameters that share a learning rate and a weight decay (None: the optimizer's).
 
     stops_after: the last optimizer step (from 1) that trains them; None for the end of the run.
+    rate_factor: multiplies the learning rate.
     """
 
     name: str
@@ -36,6 +37,7 @@ class ParamGroup:
     learning_rate: float | None = None
     weight_decay: float | None = None
     stops_after: int | None = None
+    rate_factor: float = 1.0
 
 
 def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning_rate_factor: float = 1.0):
@@ -48,7 +50,7 @@ def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning
         groups = [replace(group, params=part) for group in groups for part in split_into_chunks(group.params)]
     param_groups = []
     for group in groups:
-        rate = (group.learning_rate or config.learning_rate) * learning_rate_factor
+        rate = (group.learning_rate or config.learning_rate) * learning_rate_factor * group.rate_factor
         decay = config.weight_decay if group.weight_decay is None else group.weight_decay
         param_groups.append(
             {"params": group.params, "lr": rate, "initial_lr": rate, "weight_decay": decay, "name": group.name}
@@ -131,7 +133,8 @@ def check_same_optimizer(optimizer: torch.optim.Optimizer, numbers: dict) -> Non
     if len(numbers["groups"]) != len(optimizer.param_groups):
         raise TrainingError(
             f"The optimizer of the backup has {len(numbers['groups'])} parameter groups, this one has "
-            f"{len(optimizer.param_groups)}: resume with the same optimizer.stochastic_rounding and trained parts."
+            f"{len(optimizer.param_groups)}: resume with the same optimizer.stochastic_rounding, lora.plus_ratio and "
+            "trained parts."
         )
 
 

@@ -90,6 +90,9 @@ MISTAKES = [
     (["lora.adapter=loha", "lora.dora=true"], "lora.dora"),
     (["lora.adapter=lokr", "lora.rslora=true"], "lora.rslora"),
     (["lora.adapter=lokr", "lora.dropout=0.1"], "lora.dropout"),
+    (["lora.adapter=loha", "lora.plus_ratio=16"], "lora.plus_ratio"),
+    (["lora.plus_ratio=16", "optimizer.name=prodigy", "optimizer.learning_rate=1"], "lora.plus_ratio"),
+    (["lora.max_norm=1", "optimizer.name=schedule_free"], "lora.max_norm"),
     (["lora.adapter=loha", "model.compile=blocks"], "model.compile"),
     (["lora.adapter=loha", "model.denoiser_quantization=nf4"], "model.denoiser_quantization"),
 ]
@@ -191,6 +194,7 @@ FSDP = ("enable_multi_gpu=true", "distributed_strategy=fsdp")
             ["model.blocks_to_swap=4", "model.gradient_checkpointing=true"],
             "model.blocks_to_swap 4 ON: sharded blocks can't be swapped; set it to 0, or use ddp.",
         ),
+        (["lora.max_norm=1"], "lora.max_norm 1 ON: it needs whole weights; leave it empty, or use ddp."),
         (["model.compile=blocks"], "model.compile blocks ON: sharded blocks can't be compiled; set it to off."),
         (
             ["model.denoiser_quantization=nf4"],

@@ -91,6 +91,13 @@ def test_a_rank_takes_at_least_its_libraries_and_what_it_trains_itself(values, b
     assert least_rank_bytes(config, base_bytes) - libraries == pytest.approx(trained_bytes)
 
 
+def test_a_lower_rank_of_convolutions_is_counted():
+    lora = {"rank": 16, "targets": "linear_conv"}
+    adapters = [estimate(1, method="lora", lora=values).optimizer for values in (lora, {**lora, "conv_rank": 1})]
+    linear = estimate(1, method="lora", lora={**lora, "targets": "linear"}).optimizer
+    assert (adapters[1] - linear) / (adapters[0] - linear) == pytest.approx(1 / 16)
+
+
 def test_weights_that_an_adapter_composes_are_held_of_one_block_or_all():
     plain = {"method": "lora", "lora": {"rank": 4, "targets": "linear"}, "model": {"gradient_checkpointing": True}}
     composed = {**plain, "lora": {**plain["lora"], "adapter": "lokr"}}

@@ -159,6 +159,24 @@ def test_families_train_on_ranks_as_on_one(family, method, text, settings, two_r
     assert first["digest"] == second["digest"]
 
 
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        ("lora.adapter=lokr", "lora.rank=1", "lora.targets=linear_conv"),
+        ("lora.plus_ratio=16", "lora.max_norm=0.01", "lora.targets=linear_conv", "lora.conv_rank=2"),
+    ],
+    ids=["lokr", "lora+ with a limit"],
+)
+def test_adapters_train_on_ranks_as_on_one(adapter, settings, two_ranks):
+    common = (*adapter, "model.weight_dtype=float64", "optimizer.learning_rate=1e-3", "max_steps=4")
+    alone = run_alone(rank_scenarios.train, config=settings("one", *common))
+    first, second = two_ranks.run(rank_scenarios.train, config=settings("two", *common))
+    assert first["losses"] == pytest.approx(alone["losses"], rel=1e-9)
+    assert first["norms"] == pytest.approx(alone["norms"], rel=1e-9)
+    assert first["norms"][0] > 0
+    assert first["digest"] == second["digest"]
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_with_mixed_precision_ranks_stay_equal_and_close_to_one(precision, settings, two_ranks):
     common = (f"model.mixed_precision={precision}", "max_steps=8")
