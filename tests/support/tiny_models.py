@@ -660,6 +660,35 @@ def tiny_flux2_vae():
     return vae
 
 
+def make_tiny_longcat_image(path: str | Path) -> Path:
+    """Save a tiny LongCat-Image pipeline below `path` and return the path."""
+    import torch
+    from diffusers import FlowMatchEulerDiscreteScheduler, LongCatImagePipeline, LongCatImageTransformer2DModel
+
+    torch.manual_seed(SEED)
+    tokenizer = qwen_tokenizer()
+    transformer = LongCatImageTransformer2DModel(
+        in_channels=64,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=16,
+        pooled_projection_dim=16,
+        axes_dims_rope=(4, 4, 8),
+    )
+    vae = {"scaling_factor": 0.3611, "shift_factor": 0.1159, "use_quant_conv": False, "use_post_quant_conv": False}
+    pipeline = LongCatImagePipeline(
+        transformer=transformer,
+        vae=tiny_vae(latent_channels=16, **vae),  # the pipeline takes 16 channels for granted
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+        text_encoder=tiny_qwen_vl(tokenizer),
+        tokenizer=tokenizer,
+        text_processor=None,  # rewrites prompts, which is never asked of it
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def make_tiny_krea2(path: str | Path) -> Path:
     """Save a tiny Krea 2 pipeline below `path` and return the path."""
     import torch
@@ -903,13 +932,13 @@ def tiny_t5(tokenizer, width: int):
     return T5EncoderModel(config)
 
 
-def tiny_vae(levels: int = 2, **config):
+def tiny_vae(levels: int = 2, latent_channels: int = 4, **config):
     from diffusers import AutoencoderKL
 
     return AutoencoderKL(
         block_out_channels=(*[8] * (levels - 1), 16),
         layers_per_block=1,
-        latent_channels=4,
+        latent_channels=latent_channels,
         norm_num_groups=2,
         down_block_types=("DownEncoderBlock2D",) * levels,
         up_block_types=("UpDecoderBlock2D",) * levels,
