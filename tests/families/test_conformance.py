@@ -37,7 +37,7 @@ from tests.support.short_training import load_plainly
 from tests.support.tiny_models import VARIANTS
 
 # Their pipelines fail without a prompt, so that they can't be given a text that is encoded already.
-NO_TEXT_IN_CALL = ("longcat_image",)
+NO_TEXT_IN_CALL = ("bria_fibo", "longcat_image")
 PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
 
 
