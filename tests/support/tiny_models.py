@@ -292,6 +292,33 @@ def make_tiny_pixart_sigma(path: str | Path) -> Path:
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_pixart_alpha(path: str | Path) -> Path:
+    """Save a tiny PixArt-alpha pipeline below `path` and return the path. It takes sizes, as that for 1024 pixels."""
+    import torch
+    from diffusers import DPMSolverMultistepScheduler, PixArtAlphaPipeline, PixArtTransformer2DModel
+
+    torch.manual_seed(SEED)
+    tokenizer = t5_tokenizer()
+    transformer = PixArtTransformer2DModel(
+        sample_size=128,
+        in_channels=4,
+        out_channels=8,
+        num_layers=2,
+        num_attention_heads=4,
+        attention_head_dim=12,  # the size takes thirds of the width
+        cross_attention_dim=48,
+        caption_channels=32,
+    )
+    pipeline = PixArtAlphaPipeline(
+        transformer=transformer,
+        vae=tiny_vae(4, scaling_factor=0.18215),  # the sizes are of 8 pixels a cell
+        scheduler=DPMSolverMultistepScheduler(beta_start=0.0001, beta_end=0.02, beta_schedule="linear"),
+        text_encoder=tiny_t5(tokenizer, width=32),
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def make_tiny_zimage(path: str | Path) -> Path:
     """Save a tiny Z-Image pipeline below `path` and return the path."""
     import torch
