@@ -35,6 +35,7 @@ class TextEncoding:
         texts of the same length can share a forward pass. Outputs that differ in length are then lists.
     skips_layers: whether `encode_prompt` and `__call__` take `clip_skip`, the number of layers at the end of the CLIP
         encoders that are left out beside those that always are.
+    reads_denoiser: whether `encode_prompt` casts its results to the dtype of the denoiser, which need not be loaded.
     mask: name of a bool[B, length] tensor that is True where padded outputs are not padding; "" for none. Batches
         without padding have none, because denoisers are faster without it.
     """
@@ -51,6 +52,7 @@ class TextEncoding:
     collate: Literal["stack", "pad", "list", "group"] = "stack"
     padded: tuple[str, ...] = ()
     skips_layers: bool = False
+    reads_denoiser: bool = False
     mask: str = ""
 
     def options_for(self, prompt: str) -> dict[str, Any]:

@@ -127,13 +127,15 @@ def clip_by_its_former_name(pipe: DiffusionPipeline) -> Iterator[None]:
 def _denoiser_config_available(family: Family, pipe: DiffusionPipeline) -> Iterator[None]:
     """Context in which a denoiser that is not loaded is replaced by `pipe.denoiser_config`, if the pipeline has it.
 
-    Pipelines read the width of the zeros that replace a missing text encoder from the denoiser's config.
+    Pipelines read the width of the zeros that replace a missing text encoder from the denoiser's config, or cast their
+    results to its dtype.
     """
     (denoiser, *_), config = family.denoisers, getattr(pipe, "denoiser_config", None)
     if config is None or getattr(pipe, denoiser) is not None:
         yield
         return
-    vars(pipe)[denoiser] = SimpleNamespace(config=SimpleNamespace(**config))
+    dtype = getattr(pipe, family.text.encoders[0]).dtype
+    vars(pipe)[denoiser] = SimpleNamespace(config=SimpleNamespace(**config), dtype=dtype)
     try:
         yield
     finally:

@@ -402,7 +402,8 @@ class BaseModel:
         # created again after every change, because pipelines read the VAE's scale factor when they are created
         pipe = self._pipeline_class(**self._components, **self._options)
         pipe.set_progress_bar_config(disable=True)
-        if any(encoder not in self._classes for encoder in self.family.text.encoders):
+        text = self.family.text
+        if text.reads_denoiser or any(encoder not in self._classes for encoder in text.encoders):
             pipe.denoiser_config = self._denoiser_config  # for encode_text
         return pipe
 

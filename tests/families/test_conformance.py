@@ -36,6 +36,8 @@ from tests.support.prepared import prepared
 from tests.support.short_training import load_plainly
 from tests.support.tiny_models import VARIANTS
 
+# Their pipelines fail without a prompt, so that they can't be given a text that is encoded already.
+NO_TEXT_IN_CALL = ("bria_fibo", "longcat_image")
 PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
 
 
@@ -151,7 +153,8 @@ def clip_case(request, tiny_model) -> Case:
 def load_pipe(family, folder):
     pipeline = getattr(diffusers, family.pipeline)
     # diffusers wants to be told of each part that a model goes without
-    lacking = {name: None for name in family.optional if pipeline.load_config(folder)[name] == [None, None]}
+    parts = pipeline.load_config(folder)
+    lacking = {name: None for name in (*family.optional, *family.unused) if parts.get(name) == [None, None]}
     pipe = pipeline.from_pretrained(folder, local_files_only=True, **lacking)
     pipe.set_progress_bar_config(disable=True)
     adapt_denoisers(pipe)
@@ -431,6 +434,8 @@ def test_only_components_that_the_family_names_have_weights_that_no_step_reaches
 
 
 def test_a_cached_embedding_gives_the_picture_of_its_prompt(case, tmp_path):
+    if case.family.name in NO_TEXT_IN_CALL:
+        pytest.skip("its pipeline draws prompts only")
     writer = TensorCache(tmp_path, "text", 0)
     for row, record in enumerate(case.records()):
         writer.put(f"key{row}", record)

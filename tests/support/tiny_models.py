@@ -14,6 +14,14 @@ SEED = 20240501
 PIXELS_PER_LATENT = 2  # the VAEs have two levels, so one halving; the real ones have 8
 WIDER = 48  # of the second CLIP, where there are two
 WORDS = ("a", "photo", "of", "cat", "dog", "the", "red", "blue", "sky", "moving")
+WAN_22_VAE = {
+    "z_dim": 48,
+    "is_residual": True,
+    "in_channels": 12,
+    "out_channels": 12,
+    "patch_size": 2,
+    "scale_factor_spatial": 16,
+}
 SD_BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 
 
@@ -284,6 +292,33 @@ def make_tiny_pixart_sigma(path: str | Path) -> Path:
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_pixart_alpha(path: str | Path) -> Path:
+    """Save a tiny PixArt-alpha pipeline below `path` and return the path. It takes sizes, as that for 1024 pixels."""
+    import torch
+    from diffusers import DPMSolverMultistepScheduler, PixArtAlphaPipeline, PixArtTransformer2DModel
+
+    torch.manual_seed(SEED)
+    tokenizer = t5_tokenizer()
+    transformer = PixArtTransformer2DModel(
+        sample_size=128,
+        in_channels=4,
+        out_channels=8,
+        num_layers=2,
+        num_attention_heads=4,
+        attention_head_dim=12,  # the size takes thirds of the width
+        cross_attention_dim=48,
+        caption_channels=32,
+    )
+    pipeline = PixArtAlphaPipeline(
+        transformer=transformer,
+        vae=tiny_vae(4, scaling_factor=0.18215),  # the sizes are of 8 pixels a cell
+        scheduler=DPMSolverMultistepScheduler(beta_start=0.0001, beta_end=0.02, beta_schedule="linear"),
+        text_encoder=tiny_t5(tokenizer, width=32),
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def make_tiny_zimage(path: str | Path) -> Path:
     """Save a tiny Z-Image pipeline below `path` and return the path."""
     import torch
@@ -333,8 +368,7 @@ def make_tiny_wan21(path: str | Path) -> Path:
 
 def make_tiny_wan22_5b(path: str | Path) -> Path:
     """Save a tiny Wan 2.2 TI2V-5B pipeline below `path` and return the path: 16 pixels a cell, timesteps by token."""
-    vae = {"z_dim": 48, "is_residual": True, "in_channels": 12, "out_channels": 12, "patch_size": 2}
-    return _save_tiny_wan(path, channels=48, vae={**vae, "scale_factor_spatial": 16}, expand_timesteps=True)
+    return _save_tiny_wan(path, channels=48, vae=WAN_22_VAE, expand_timesteps=True)
 
 
 def make_tiny_wan22_a14b(path: str | Path) -> Path:
@@ -365,21 +399,24 @@ def _save_tiny_wan(path: str | Path, channels: int = 16, experts: int = 1, vae: 
     pipeline = WanPipeline(
         transformer=transformers[0],
         transformer_2=transformers[1] if experts > 1 else None,
-        vae=AutoencoderKLWan(
-            base_dim=4,
-            dim_mult=[1, 1, 1, 1],
-            num_res_blocks=1,
-            # unlike each other: mixed up channels would show
-            latents_mean=[0.1 * channel for channel in range(channels)],
-            latents_std=[1.0 + 0.1 * channel for channel in range(channels)],
-            **(vae or {}),
-        ),
+        vae=AutoencoderKLWan(**_tiny_wan_vae(channels), **(vae or {})),
         scheduler=UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
         text_encoder=tiny_umt5(tokenizer, width=32),
         tokenizer=tokenizer,
         **options,
     )
     return randomize_and_save(pipeline, path)
+
+
+def _tiny_wan_vae(channels: int) -> dict:
+    return {
+        "base_dim": 4,
+        "dim_mult": [1, 1, 1, 1],
+        "num_res_blocks": 1,
+        # unlike each other: mixed up channels would show
+        "latents_mean": [0.1 * channel for channel in range(channels)],
+        "latents_std": [1.0 + 0.1 * channel for channel in range(channels)],
+    }
 
 
 def make_tiny_chroma(path: str | Path) -> Path:
@@ -660,6 +697,77 @@ def tiny_flux2_vae():
     return vae
 
 
+def make_tiny_longcat_image(path: str | Path) -> Path:
+    """Save a tiny LongCat-Image pipeline below `path` and return the path."""
+    import torch
+    from diffusers import FlowMatchEulerDiscreteScheduler, LongCatImagePipeline, LongCatImageTransformer2DModel
+
+    torch.manual_seed(SEED)
+    tokenizer = qwen_tokenizer()
+    transformer = LongCatImageTransformer2DModel(
+        in_channels=64,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=16,
+        pooled_projection_dim=16,
+        axes_dims_rope=(4, 4, 8),
+    )
+    vae = {"scaling_factor": 0.3611, "shift_factor": 0.1159, "use_quant_conv": False, "use_post_quant_conv": False}
+    pipeline = LongCatImagePipeline(
+        transformer=transformer,
+        vae=tiny_vae(latent_channels=16, **vae),  # the pipeline takes 16 channels for granted
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+        text_encoder=tiny_qwen_vl(tokenizer),
+        tokenizer=tokenizer,
+        text_processor=None,  # rewrites prompts, which is never asked of it
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def make_tiny_bria_fibo(path: str | Path) -> Path:
+    """Save a tiny Bria FIBO pipeline below `path` and return the path. It has more blocks than the encoder layers."""
+    import torch
+    from diffusers import (
+        AutoencoderKLWan,
+        BriaFiboPipeline,
+        BriaFiboTransformer2DModel,
+        FlowMatchEulerDiscreteScheduler,
+    )
+    from transformers import SmolLM3Config, SmolLM3ForCausalLM
+
+    torch.manual_seed(SEED)
+    tokenizer = qwen_tokenizer()
+    text_encoder = SmolLM3Config(
+        vocab_size=128001,  # the pipeline encodes the empty prompt as the token 128000
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    transformer = BriaFiboTransformer2DModel(
+        in_channels=48,
+        num_layers=2,
+        num_single_layers=3,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=16,
+        axes_dims_rope=(4, 4, 8),
+        text_encoder_dim=8,
+    )
+    pipeline = BriaFiboPipeline(
+        transformer=transformer,
+        vae=AutoencoderKLWan(**_tiny_wan_vae(48), **WAN_22_VAE),
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+        text_encoder=SmolLM3ForCausalLM(text_encoder),
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def make_tiny_krea2(path: str | Path) -> Path:
     """Save a tiny Krea 2 pipeline below `path` and return the path."""
     import torch
@@ -903,13 +1011,13 @@ def tiny_t5(tokenizer, width: int):
     return T5EncoderModel(config)
 
 
-def tiny_vae(levels: int = 2, **config):
+def tiny_vae(levels: int = 2, latent_channels: int = 4, **config):
     from diffusers import AutoencoderKL
 
     return AutoencoderKL(
         block_out_channels=(*[8] * (levels - 1), 16),
         layers_per_block=1,
-        latent_channels=4,
+        latent_channels=latent_channels,
         norm_num_groups=2,
         down_block_types=("DownEncoderBlock2D",) * levels,
         up_block_types=("UpDecoderBlock2D",) * levels,

@@ -10,7 +10,7 @@ import pytest
 from diffusers import DiffusionPipeline
 
 from modules.families.conditioning import expand_textual_inversion
-from modules.families.registry import FAMILIES, adapt_denoisers
+from modules.families.registry import FAMILIES, adapt_denoisers, family_of
 from modules.methods.registry import METHODS
 from modules.trainer.sampling import ImageRequest
 from modules.weights.embedding_files import add_embedding
@@ -29,7 +29,10 @@ SETTINGS = {
 
 
 def load(folder: Path) -> DiffusionPipeline:
-    pipe = DiffusionPipeline.from_pretrained(folder)
+    # LongCat's pipeline wants to be told that it goes without a part that training never needs
+    parts = DiffusionPipeline.load_config(folder)
+    lacking = {name: None for name in family_of(parts).unused if parts.get(name) == [None, None]}
+    pipe = DiffusionPipeline.from_pretrained(folder, **lacking)
     pipe.set_progress_bar_config(disable=True)
     adapt_denoisers(pipe)
     return pipe

@@ -1,0 +1,83 @@
+"""LongCat-Image: a flow transformer on packed latents like FLUX.1, with Qwen 2.5 VL, whose texts are padded, unmasked.
+
+Meituan 2025, arXiv 2512.07584. Quoted parts of a prompt are tokenized letter by letter, which the pipeline does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from modules.families.Family import DenoiserCall, Family
+from modules.families.packing import pack_2x2, token_positions, unpack_2x2
+from modules.families.PublishedModel import KL_VAE_16, QWEN_2_5_VL, Component, PublishedModel
+from modules.families.TextEncoding import TextEncoding
+
+if TYPE_CHECKING:
+    from diffusers.models.modeling_utils import ModelMixin
+    from torch import nn
+
+_NUM_TOKENS = 512  # of every text
+_INSTRUCTION = 36  # about that many tokens around it, which are cut off
+
+
+def _inputs(call: DenoiserCall) -> dict[str, Any]:
+    height, width = call.shape[-2:]
+    text = token_positions(1, call.text_tensor("prompt_embeds").shape[1], like=call.timestep)
+    text[:, 1] = text[:, 2]  # along the diagonal of the image
+    image = token_positions(height // 2, width // 2, like=call.timestep) + _NUM_TOKENS
+    image[:, 0] = 1
+    return {
+        "hidden_states": call.latents,
+        "timestep": call.timestep / 1000,
+        "encoder_hidden_states": call.text["prompt_embeds"],
+        "txt_ids": text,
+        "img_ids": image,
+    }
+
+
+def _adapt(denoiser: ModelMixin) -> None:
+    """Corrects a fault of diffusers 0.42: the pipeline encodes a missing negative prompt once for the whole batch."""
+    denoiser.register_forward_pre_hook(_with_text_for_each, with_kwargs=True)
+
+
+def _with_text_for_each(
+    denoiser: nn.Module, args: tuple[Any, ...], arguments: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    text = arguments["encoder_hidden_states"].expand(len(arguments["hidden_states"]), -1, -1)
+    return args, {**arguments, "encoder_hidden_states": text}
+
+
+LONGCAT_IMAGE = Family(
+    name="longcat_image",
+    label="LongCat-Image",
+    pipeline="LongCatImagePipeline",
+    denoisers=("transformer",),
+    text=TextEncoding(
+        outputs=("prompt_embeds", None),
+        encoders=("text_encoder",),
+        tokenizers=("tokenizer",),
+        trainable=False,  # the pipeline detaches their output
+    ),
+    objective="flow",
+    align=16,
+    inputs=_inputs,
+    pack=pack_2x2,
+    unpack=unpack_2x2,
+    adapt=_adapt,
+    call_options={"enable_prompt_rewrite": False},  # draw the prompt as it is
+    unused=("text_processor",),  # only rewriting needs it
+    can_train_vae=True,
+    lora_targets={},  # diffusers' pipeline can't load LoRAs
+    lora_mlp={},
+    lora_blocks={},
+    latent_bytes_per_pixel=16 * 4 / 8**2,
+    caption_bytes=_NUM_TOKENS * 3584 * 4,
+    typical_bytes=58.7e9,
+    published=PublishedModel(
+        denoiser=Component("diffusers.LongCatImageTransformer2DModel", {"num_layers": 10, "num_single_layers": 20}),
+        vae=KL_VAE_16,
+        text_encoders=((QWEN_2_5_VL, _NUM_TOKENS + _INSTRUCTION),),
+        text={"prompt_embeds": (_NUM_TOKENS, 3584)},
+        side=1024,
+    ),
+)
