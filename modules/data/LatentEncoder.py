@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from modules.data.errors import DataError
+from modules.data.prefetch import prefetch
 from modules.weights.device_memory import fits_in_memory
 
 if TYPE_CHECKING:
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 # Pixels of a batch, unless a single image has more. A VAE in float32 needs about 2 KiB per pixel, so this is 2 GiB.
 PIXELS_AT_ONCE = 2**20
+FRAMES_AHEAD = 8  # of a clip, decoded while those before are encoded
 
 
 class LatentEncoder:
@@ -34,6 +39,7 @@ class LatentEncoder:
         self._device = vae.device
         self._pixels_at_once = PIXELS_AT_ONCE
         self._tiled_from = math.inf  # pixels per image
+        self._tiles_clips = False
 
     def encode(self, pixels_BCHW: Tensor) -> Tensor:
         """Normalized latents of images in [-1, 1], in order. Raises DataError if a single image is too large."""
@@ -49,6 +55,31 @@ class LatentEncoder:
             else:
                 self._take_less(portion)
         return torch.cat(latents)
+
+    def encode_clip(self, frames: Callable[[], Iterator[np.ndarray]]) -> Tensor:
+        """Normalized latents of a clip, [C, F, h, w], without holding all of its frames where the VAE allows that.
+
+        frames: yields them as float32[3, H, W] in [-1, 1]; it is called again if memory runs out.
+        Raises ImageError if a frame can't be read, and DataError if the clip is too large.
+        """
+        import torch
+
+        latents: list[Tensor] = []
+        if not self._tiles_clips and fits_in_memory(partial(self._encode_pieces, frames, latents), self._device):
+            return latents[0]
+        self._tiles_clips = True
+        whole = torch.cat(list(_pieces(frames(), self._family.frame_step)), 2)
+        self._tiled_from = min(self._tiled_from, _size(whole))
+        return self.encode(whole)[0]
+
+    def _encode_pieces(self, frames: Callable[[], Iterator[np.ndarray]], latents: list[Tensor]) -> None:
+        import torch
+
+        from modules.families.latents import encode_pieces
+
+        with torch.no_grad(), closing(prefetch(frames(), FRAMES_AHEAD)) as decoded:
+            pieces = _pieces(decoded, self._family.frame_step)
+            latents.append(encode_pieces(self._family, self._vae, pieces)[0])
 
     def _encode(self, pixels_BCHW: Tensor, latents: list[Tensor]) -> None:
         import torch
@@ -80,6 +111,17 @@ class LatentEncoder:
 def _size(pixels_BCHW: Tensor) -> int:
     """Pixels per image or clip."""
     return pixels_BCHW[0, 0].numel()
+
+
+def _pieces(frames: Iterator[np.ndarray], size: int) -> Iterator[Tensor]:
+    """[1, 3, f, H, W]: the first frame, then `size` frames each."""
+    import torch
+
+    for number in itertools.count():
+        piece = list(itertools.islice(frames, size if number else 1))
+        if not piece:
+            return
+        yield torch.from_numpy(np.stack(piece, axis=1))[None]
 
 
 @contextmanager

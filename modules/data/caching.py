@@ -12,12 +12,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from modules.data.clips import load_clip
+from modules.data.clips import clip_frames, load_clip
 from modules.data.errors import DataError, ImageError
 from modules.data.FileHashes import FileHashes
 from modules.data.image_views import augmentation_of
@@ -203,35 +204,63 @@ def _encode_images(
     progress: Progress,
 ) -> dict[int, str]:
     """Caches the latents of `missing`, bucket by bucket; returns the images that can't be decoded (id -> reason)."""
-    import torch
-
     encoder = LatentEncoder(base.family, base.vae)
-    align = base.family.align
     unusable: dict[int, str] = {}
     done = 0
     for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
         of_bucket = [sample for sample in missing if buckets.index[sample] == bucket]
-        # so that clips take no more memory than images do
-        at_once = max(1, IMAGES_AT_ONCE // buckets.frames[bucket])
-        ahead = max(1, 2 * NUM_READERS // buckets.frames[bucket])
-        images = _read_ahead(lambda sample: _image_or_reason(dataset, buckets, sample, align), of_bucket, ahead)
-        for chunk in _chunks(zip(of_bucket, images, strict=True), at_once):
-            unusable.update({sample: reason for sample, reason in chunk if isinstance(reason, str)})
-            readable = [(sample, image) for sample, image in chunk if not isinstance(image, str)]
-            if readable:
-                latents = encoder.encode(torch.from_numpy(np.stack([image.pixels for _, image in readable])))
-                for (sample, image), latent in zip(readable, latents, strict=True):
-                    record = {"latents": latent}
-                    if image.mask is not None:
-                        record["mask"] = _mask_of_latents(image.mask, latent)
-                    for number, reference in enumerate(image.references):
-                        record[f"{RECORD}{number}"] = encoder.encode(torch.from_numpy(reference)[None])[0]
-                    key = keys[sample]
-                    assert key is not None  # `missing` has only samples with a key
-                    cache.put(key, record)
-            done += len(chunk)
+        encode = _encode_clips if buckets.frames[bucket] > 1 else _encode_stills
+        for sample, record in encode(of_bucket, dataset, buckets, encoder, base.family.align):
+            if isinstance(record, str):
+                unusable[sample] = record
+            else:
+                key = keys[sample]
+                assert key is not None  # `missing` has only samples with a key
+                cache.put(key, record)
+            done += 1
             progress("Caching images", done, len(missing))
     return unusable
+
+
+def _encode_stills(
+    samples: Sequence[int], dataset: Dataset, buckets: Buckets, encoder: LatentEncoder, align: int
+) -> Iterator[tuple[int, dict[str, Tensor] | str]]:
+    """The cache entry of each image of one bucket, or the reason why it can't be read."""
+    import torch
+
+    images = _read_ahead(lambda sample: _image_or_reason(dataset, buckets, sample, align), samples)
+    for chunk in _chunks(zip(samples, images, strict=True), IMAGES_AT_ONCE):
+        pixels = [image.pixels for _, image in chunk if not isinstance(image, str)]
+        latents = iter(encoder.encode(torch.from_numpy(np.stack(pixels))) if pixels else ())
+        for sample, image in chunk:
+            yield sample, image if isinstance(image, str) else _record(next(latents), image, encoder)
+
+
+def _encode_clips(
+    samples: Sequence[int], dataset: Dataset, buckets: Buckets, encoder: LatentEncoder, align: int
+) -> Iterator[tuple[int, dict[str, Tensor] | str]]:
+    """Likewise of clips, whose frames are decoded while those before them are encoded, and are never all in memory."""
+    for sample in samples:
+        clip, shape = dataset.clip_of(sample), buckets.shape_of(sample)
+        assert clip is not None  # only clips have several frames
+        frames = partial(clip_frames, dataset.paths[sample], clip, shape, augmentation_of(dataset, sample))
+        others = _others_or_reason(dataset, buckets, sample, align)
+        try:
+            yield sample, others if isinstance(others, str) else _record(encoder.encode_clip(frames), others, encoder)
+        except ImageError as error:
+            yield sample, error.reason
+
+
+def _record(latents: Tensor, others: _Others, encoder: LatentEncoder) -> dict[str, Tensor]:
+    """The cache entry of a sample with these latents."""
+    import torch
+
+    record = {"latents": latents}
+    if others.mask is not None:
+        record["mask"] = _mask_of_latents(others.mask, latents)
+    for number, reference in enumerate(others.references):
+        record[f"{RECORD}{number}"] = encoder.encode(torch.from_numpy(reference)[None])[0]
+    return record
 
 
 def _contents_of_others(dataset: Dataset, hashes: FileHashes) -> dict[str, str | None]:
@@ -256,12 +285,18 @@ def _pixels_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> np.nda
 
 
 @dataclass(frozen=True, eq=False)
-class _DecodedImage:
-    """An image, its mask if it has one, and its reference images, all fitted to their training sizes."""
+class _Others:
+    """What belongs to an image or clip: its mask if it has one, and its reference images, fitted to training sizes."""
 
-    pixels: np.ndarray
     mask: np.ndarray | None
     references: list[np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class _DecodedImage(_Others):
+    """An image with what belongs to it."""
+
+    pixels: np.ndarray
 
 
 def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int, align: int) -> _DecodedImage | str:
@@ -269,6 +304,12 @@ def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int, align: int
     pixels = _pixels_or_reason(dataset, buckets, sample)
     if isinstance(pixels, str):
         return pixels
+    others = _others_or_reason(dataset, buckets, sample, align)
+    return others if isinstance(others, str) else _DecodedImage(others.mask, others.references, pixels)
+
+
+def _others_or_reason(dataset: Dataset, buckets: Buckets, sample: int, align: int) -> _Others | str:
+    """What belongs to a sample's image or clip, or the reason why it can't be read."""
     mask, path = None, dataset.mask_of(sample)
     if path:
         size = int(dataset.widths[sample]), int(dataset.heights[sample])
@@ -277,7 +318,7 @@ def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int, align: int
         except ImageError as error:
             return f"its mask can't be read: {error.reason}"
     try:
-        return _DecodedImage(pixels, mask, load_references(dataset, buckets, sample, align))
+        return _Others(mask, load_references(dataset, buckets, sample, align))
     except ImageError as error:
         return f"its reference {error.path} can't be read: {error.reason}"
 
@@ -304,11 +345,11 @@ def _first_of_each_key(keys: Sequence[str | None], cache: TensorCache) -> list[i
     return list(first.values())
 
 
-def _read_ahead(function: Callable[[int], T], items: Iterable[int], ahead: int = 2 * NUM_READERS) -> Iterator[T]:
-    """Yields `function` of each item, in order, computed by threads for that many items ahead."""
+def _read_ahead(function: Callable[[int], T], items: Iterable[int]) -> Iterator[T]:
+    """Yields `function` of each item, in order, computed by threads a few items ahead."""
     with ThreadPoolExecutor(NUM_READERS) as readers:
         items = iter(items)
-        waiting = [readers.submit(function, item) for item in islice(items, ahead)]
+        waiting = [readers.submit(function, item) for item in islice(items, 2 * NUM_READERS)]
         while waiting:
             yield waiting.pop(0).result()
             waiting.extend(readers.submit(function, item) for item in islice(items, 1))

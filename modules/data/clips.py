@@ -62,15 +62,20 @@ def with_frames(buckets: Buckets, dataset: Dataset) -> Buckets:
     return Buckets([key[:2] for key in used], index, [key[2] for key in used])
 
 
-def load_clip(path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation) -> np.ndarray:
-    """float32[3, F, H, W] in [-1, 1], or [3, H, W] of a single frame, each frame fitted and augmented alike.
+def clip_frames(
+    path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation
+) -> Iterator[np.ndarray]:
+    """The frames as float32[3, H, W] in [-1, 1], each fitted and augmented alike, before the next one is decoded.
 
-    shape: (width, height). A decoded frame is fitted before the next one is read. Raises ImageError.
+    shape: (width, height). Raises ImageError.
     """
-    frames = [
-        to_array(adjust_colors(fit_image(frame, *shape, augmentation), augmentation))
-        for frame in read_frames(path, clip.times)
-    ]
+    for frame in read_frames(path, clip.times):
+        yield to_array(adjust_colors(fit_image(frame, *shape, augmentation), augmentation))
+
+
+def load_clip(path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation) -> np.ndarray:
+    """float32[3, F, H, W] of `clip_frames`, or [3, H, W] of a single frame."""
+    frames = list(clip_frames(path, clip, shape, augmentation))
     return frames[0] if len(frames) == 1 else np.stack(frames, axis=1)
 
 

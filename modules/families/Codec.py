@@ -6,7 +6,7 @@ Legend: B batch, C channels, H W pixels or latent cells. Latents of video models
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -58,9 +58,12 @@ class Codec:
     encode: (vae, pixels [B, 3, H, W], or of clips [B, 3, F, H, W], in [-1, 1]) -> distribution of the raw latents.
     decode: (vae, raw latents) -> pixels in about [-1, 1], of clips [B, 3, F, H, W].
     shape: (vae, width in pixels, height in pixels, number of frames) -> shape of the latents of one sample.
+    encode_pieces: (vae, pieces [B, 3, f, H, W] of clips) -> what `encode` gives of them joined, for VAEs that go
+        through clips in pieces anyway: one of 1 frame, then `Family.frame_step` frames each. None for others.
     """
 
     stats: Callable[[ModelMixin], tuple[float | Tensor, float | Tensor]] = scaling_and_shift
     encode: Callable[[ModelMixin, Tensor], Posterior] = encode_to_distribution
     decode: Callable[[ModelMixin, Tensor], Tensor] = decode
     shape: Callable[[ModelMixin, int, int, int], tuple[int, ...]] = shape_by_blocks
+    encode_pieces: Callable[[ModelMixin, Iterator[Tensor]], Posterior] | None = None

@@ -5,7 +5,8 @@ Legend: B batch, C channels, F frames, H W pixels or latent cells.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
@@ -27,6 +28,27 @@ def channel_stats(vae: ModelMixin) -> tuple[Tensor, Tensor]:
 def encode_frames(vae: ModelMixin, pixels: Tensor) -> Posterior:
     """pixels: images [B, C, H, W] or clips [B, C, F, H, W]."""
     return vae.encode(pixels.unsqueeze(2) if pixels.ndim == 4 else pixels).latent_dist
+
+
+def encode_wan_pieces(vae: Any, pieces_BCFHW: Iterator[Tensor]) -> Posterior:
+    """What AutoencoderKLWan.encode does with a whole clip: its convolutions remember the frames before a piece.
+
+    vae: an AutoencoderKLWan, whose members its base class does not declare.
+    """
+    import torch
+    from diffusers.models.autoencoders.autoencoder_kl_wan import patchify
+    from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
+
+    encoded = []
+    vae.clear_cache()
+    for piece in pieces_BCFHW:
+        vae._enc_conv_idx = [0]
+        if vae.config.patch_size is not None:
+            piece = patchify(piece, patch_size=vae.config.patch_size)
+        encoded.append(vae.encoder(piece, feat_cache=vae._enc_feat_map, feat_idx=vae._enc_conv_idx))
+    raw = vae.quant_conv(torch.cat(encoded, 2))
+    vae.clear_cache()
+    return DiagonalGaussianDistribution(raw)
 
 
 def decode_frames(vae: ModelMixin, raw_BCFHW: Tensor) -> Tensor:

@@ -23,8 +23,26 @@ def encode_pixels(family: Family, vae: ModelMixin, pixels: Tensor) -> Tensor:
     """
     with _safe_from_overflow(vae):
         raw = family.codec.encode(vae, pixels.to(vae.device, vae.dtype)).mode()
-        shift, scale = _stats(family, vae, raw)
-        return (raw - shift) * scale
+        return _normalized(family, vae, raw)
+
+
+def encode_pieces(family: Family, vae: ModelMixin, pieces: Iterator[Tensor]) -> Tensor:
+    """What `encode_pixels` gives of one clip, [1, C, F, h, w], from its pieces, which are never all in memory.
+
+    pieces: as Codec.encode_pieces takes them; a VAE without it gets them joined.
+    """
+    import torch
+
+    if family.codec.encode_pieces is None:
+        return encode_pixels(family, vae, torch.cat(list(pieces), 2))
+    with _safe_from_overflow(vae):
+        raw = family.codec.encode_pieces(vae, (piece.to(vae.device, vae.dtype) for piece in pieces)).mode()
+        return _normalized(family, vae, raw)
+
+
+def _normalized(family: Family, vae: ModelMixin, raw: Tensor) -> Tensor:
+    shift, scale = _stats(family, vae, raw)
+    return (raw - shift) * scale
 
 
 def decode_latents(family: Family, vae: ModelMixin, latents: Tensor) -> Tensor:

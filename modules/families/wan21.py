@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
-from modules.families.frames import channel_stats, decode_frames, encode_frames
+from modules.families.frames import channel_stats, decode_frames, encode_frames, encode_wan_pieces
 from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -65,7 +65,7 @@ WAN_21 = Family(
     ),
     objective="flow",
     align=16,
-    codec=Codec(channel_stats, encode_frames, decode_frames, _shape),
+    codec=Codec(channel_stats, encode_frames, decode_frames, _shape, encode_wan_pieces),
     inputs=wan_inputs,
     frame_step=4,
     lora_targets={"transformer": ATTENTION},

@@ -382,7 +382,7 @@ def _caching(config: TrainConfig, model: Architecture) -> float:
     pixels = max(largest, min(4 * largest, _ENCODED_PIXELS))
     width: float = _VAE_WIDTH
     if _latent_frames(config, config.data.frames) > 1:
-        pixels, width = largest, model.clip["encoder"] / 4 + _CHANNELS * config.data.frames
+        pixels, width = largest, model.clip["encoder"] / 4
     return max(text, (model.vae + pixels * width) * own)
 
 

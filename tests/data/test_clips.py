@@ -1,10 +1,14 @@
 """Which clips a run trains of its videos, and their pixels."""
 
 import shutil
+import weakref
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
+from diffusers import AutoencoderKLWan
 from PIL import Image
 
 from modules.config.AugmentationConfig import AugmentationConfig
@@ -13,10 +17,13 @@ from modules.config.DataConfig import DataConfig
 from modules.config.problems import with_remedy
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
+from modules.data.Augmentation import NO_AUGMENTATION
 from modules.data.caching import load_pixels
+from modules.data.clips import Clip, clip_frames, load_clip
 from modules.data.concepts import captions
 from modules.data.errors import DataError
 from modules.data.health import check_health
+from modules.data.LatentEncoder import FRAMES_AHEAD, LatentEncoder
 from modules.data.prepare import prepare_data
 from modules.data.run_summary import summarize
 from modules.data.RunPlan import samples_digest
@@ -130,3 +137,41 @@ def test_the_summary_of_a_run_counts_images_videos_and_clips(videos, tiny_model)
     assert lines["Images"].split() == ["1"]
     assert lines["Clips"].strip() == "5 of 2 videos"
     assert "x9: 4" in lines["Buckets"]
+
+
+def test_the_frames_of_a_clip_are_encoded_in_pieces_and_never_all_in_memory(tmp_path, tiny_model):
+    vae = AutoencoderKLWan.from_pretrained(tiny_model("wan21"), subfolder="vae").eval()
+    shape, alive, most = (64, 48), set(), 0
+    path = str(write_video(tmp_path / "a.mp4", 97))
+    whole = load_clip(path, Clip(0.0, 97, 16.0), shape, NO_AUGMENTATION)
+
+    def counted():
+        nonlocal most
+        for number, frame in enumerate(clip_frames(path, Clip(0.0, 97, 16.0), shape, NO_AUGMENTATION)):
+            alive.add(number)
+            weakref.finalize(frame, alive.discard, number)
+            most = max(most, len(alive))
+            yield frame
+
+    encoder = LatentEncoder(FAMILIES["wan21"], vae)
+    pieces = encoder.encode_clip(counted)
+    assert most <= 2 * FRAMES_AHEAD
+    assert torch.equal(pieces, encoder.encode(torch.from_numpy(whole)[None])[0])
+
+
+def test_a_clip_that_does_not_fit_in_memory_is_tiled_and_then_refused(tmp_path, tiny_model, monkeypatch):
+    vae = AutoencoderKLWan.from_pretrained(tiny_model("wan21"), subfolder="vae").eval()
+    encoder, fits = LatentEncoder(FAMILIES["wan21"], vae), iter([False, True, False])
+
+    def run_if_it_fits(run, device):
+        is_enough = next(fits)
+        if is_enough:
+            run()
+        return is_enough
+
+    monkeypatch.setattr("modules.data.LatentEncoder.fits_in_memory", run_if_it_fits)
+    path = str(write_video(tmp_path / "a.mp4", 5))
+    frames = partial(clip_frames, path, Clip(0.0, 5, 16.0), (64, 48), NO_AUGMENTATION)
+    assert encoder.encode_clip(frames).shape == (16, 2, 6, 8)
+    with pytest.raises(DataError, match=r"a clip of 5 frames of 64 x 48 pixels, even in tiles: lower data\.frames"):
+        encoder.encode_clip(frames)

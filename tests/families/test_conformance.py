@@ -23,7 +23,7 @@ from modules.data.images import to_array
 from modules.data.TensorCache import TensorCache
 from modules.families.conditioning import encode_records, encode_text, is_unconditional_zero
 from modules.families.Family import Family
-from modules.families.latents import decode_latents, encode_pixels, latent_shape
+from modules.families.latents import decode_latents, encode_pieces, encode_pixels, latent_shape
 from modules.families.prediction import objective_of, predict
 from modules.families.registry import FAMILIES, adapt_denoisers, family_of_pipeline
 from modules.families.TextEncoding import collate_text
@@ -294,8 +294,11 @@ def test_clips_are_predicted_decoded_and_encoded_as_the_pipeline_does_it(clip_ca
     with torch.no_grad():
         latents = encode_pixels(clip_case.family, clip_case.pipe.vae, pixels)
         first = encode_pixels(clip_case.family, clip_case.pipe.vae, pixels[:, :, 0])
+        pieces = iter(pixels[1:].split([1, *[clip_case.family.frame_step] * 2], 2))
+        in_pieces = encode_pieces(clip_case.family, clip_case.pipe.vae, pieces)
     assert latents.shape[1:] == clip_case.latent_shape()
     assert largest_difference(latents[:, :, :1], first) <= 1e-5  # a still is a clip of one frame
+    assert largest_difference(latents[1:], in_pieces) <= 1e-5
     noised, timestep, _ = noised_pair(clip_case)
     both = clip_case.predict(noised, timestep, clip_case.text())
     alone = clip_case.predict(noised[:1], timestep[:1], collate_text(clip_case.family.text, clip_case.records()[:1]))
