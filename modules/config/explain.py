@@ -35,6 +35,7 @@ FOREIGN_NAMES = {
     "scale_weight_norms": "lora.max_norm",
     "conv_dim": "lora.conv_rank",
     "conv_alpha": "lora.conv_alpha",
+    "max_token_length": "model.text_chunks (of 75 tokens each)",
     "unet_lr": "denoiser.learning_rate",
     "text_encoder_lr": "text_encoder.learning_rate",
     "optimizer_type": "optimizer.name",

@@ -83,6 +83,8 @@ def sample_options(
     options += ["--steps", str(wish.steps), "--guidance", str(wish.guidance), "--batch-size", "1"]
     if config.model.clip_skip > 1:
         options += ["--clip-skip", str(config.model.clip_skip)]
+    if config.model.text_chunks > 1:
+        options += ["--text-chunks", str(config.model.text_chunks)]
     if wish.reference and takes_references(config):
         options += ["--reference", wish.reference]
     return [*options, "--out", str(folder)]
