@@ -43,6 +43,7 @@ FOREIGN_NAMES = {
     "learning_rate_scheduler": "schedule.name",
     "lr_warmup_steps": "schedule.warmup",
     "learning_rate_warmup_steps": "schedule.warmup",
+    "lr_decay_steps": "schedule.decay",
     "min_snr_gamma": "loss.snr_gamma (with loss.weighting min_snr_gamma)",
     "noise_offset": "diffusion.offset_noise",
     "offset_noise_weight": "diffusion.offset_noise",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.weights.BaseModel import BaseModel
 
-_SCHEDULES = {"cosine_restarts": "cosine_with_restarts"}  # others have the same name
+_SCHEDULES = {"cosine_restarts": "cosine_with_restarts", "wsd": "warmup_stable_decay"}  # others have the same name
 _VERSIONS = {"sdxl": "sdxl_base_v1-0", "flux1": "flux1"}  # Stable Diffusion 1 and 2: see below
 _WIDTH_OF_SD2 = 1024  # of its text encoder
 
